@@ -1,0 +1,110 @@
+"""What every sharding can say: which devices, which tile on which of them, how large a shard is.
+
+A subclass gives the devices in order and the tile of each; everything else follows here. Shardings are values and
+parts of cache keys: their hash is computed once.
+
+Source: ``jax.sharding.Sharding`` for the interface.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import ShardingError
+from meshwright.sharding.tiles import tile_slices
+
+Index = tuple[slice, ...]
+
+
+class Sharding(ABC):
+    """How an array lies on devices. Hashable; equal shardings lay out every array in the same way."""
+
+    @property
+    @abstractmethod
+    def devices(self) -> tuple[Any, ...]:
+        """The devices in the order of the sharding (row-major over a mesh)."""
+
+    @abstractmethod
+    def tile_counts(self, ndim: int) -> tuple[int, ...]:
+        """In how many tiles each dimension of an ``ndim``-dimensional array is cut."""
+
+    @abstractmethod
+    def tile_table(self, ndim: int) -> np.ndarray:
+        """``table[d, dim]``: the tile of dimension ``dim`` that ``devices[d]`` holds."""
+
+    @abstractmethod
+    def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
+        """Raises ``ShardingError``, naming the array as ``what``, if an array of ``shape`` cannot be laid out so."""
+
+    # --- devices --------------------------------------------------------------------------------------------
+    @property
+    def device_set(self) -> frozenset[Any]:
+        return frozenset(self.devices)
+
+    @property
+    def addressable_devices(self) -> frozenset[Any]:
+        """The devices of this process: those whose ``is_addressable``, where they have one, is true."""
+        return frozenset(d for d in self.devices if getattr(d, "is_addressable", True))
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        return len(self.addressable_devices) == self.num_devices
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
+    @property
+    @abstractmethod
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole array."""
+
+    # --- shards ---------------------------------------------------------------------------------------------
+    def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one device's buffer; an uneven dimension is padded up to ceil(size / tiles) rows."""
+        self.check_compatible(shape)
+        return tuple(-(-size // n) for size, n in zip(shape, self.tile_counts(len(shape))))
+
+    def devices_indices_map(self, shape: Sequence[int]) -> dict[Any, Index]:
+        """For every device, the part of the global array that it holds (empty slices past an uneven end)."""
+        return dict(_indices_map(self, tuple(shape)))
+
+    def addressable_devices_indices_map(self, shape: Sequence[int]) -> dict[Any, Index]:
+        here = self.addressable_devices
+        return {device: index for device, index in self.devices_indices_map(shape).items() if device in here}
+
+    def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
+        """Whether both put the same tiles of every ``ndim``-dimensional array on the same devices."""
+        if self is other or self == other:
+            return True
+        if self.num_devices != other.num_devices or self.tile_counts(ndim) != other.tile_counts(ndim):
+            return False
+        return _tiles_by_device(self, ndim) == _tiles_by_device(other, ndim)
+
+
+@lru_cache(maxsize=4096)
+def _indices_map(sharding: Sharding, shape: tuple[int, ...]) -> dict[Any, Index]:
+    sharding.check_compatible(shape)
+    counts = sharding.tile_counts(len(shape))
+    table = sharding.tile_table(len(shape))
+    return {device: tile_slices(shape, counts, tiles) for device, tiles in zip(sharding.devices, table)}
+
+
+@lru_cache(maxsize=4096)
+def _tiles_by_device(sharding: Sharding, ndim: int) -> dict[int, tuple[int, ...]]:
+    ids = (getattr(device, "id", device) for device in sharding.devices)
+    return dict(zip(ids, map(tuple, sharding.tile_table(ndim).tolist())))
+
+
+def check_rank(entries: int, shape: Sequence[int], sharding: object, what: str) -> None:
+    """Raises unless an array of ``shape`` has at least as many dimensions as the sharding has entries."""
+    if entries > len(shape):
+        raise ShardingError(
+            f"{what}: {sharding} has {entries} entries but the shape {tuple(shape)} has {len(shape)} dimensions; "
+            f"give at most {len(shape)} entries, one per dimension"
+        )

@@ -1,0 +1,161 @@
+"""Layouts: where the elements of one value live on a mesh.
+
+A layout says, per dimension, which atomic axes split it (major to minor), and over which atoms the value is
+*partial*: every device holds a term, and the value is their sum (or max, min, product, and, or). It is what
+propagation infers, what the partitioner chooses and what the reshard planner moves between.
+
+Tiles are *flat*, as in XLA and JAX: a dimension of size D split n ways has tiles of c = ceil(D / n) rows; tile t holds
+the rows [t*c, min((t+1)*c, D)), which may be fewer than c or none at all. Every device's buffer has c rows, and what
+lies past the tile's end is padding.
+
+Source: GSPMD (Xu et al. 2021, section 3.1) for tiles and partial values; Shardy for axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.errors import ShardingError
+from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.spec import PartitionSpec
+
+REDUCTIONS = ("sum", "max", "min", "prod", "and", "or")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Layout:
+    """``Layout(dims=(("data",), ()), partial=("model",), reduction="sum")``, over atoms of one mesh.
+
+    ``partial`` is in mesh order. ``reduction`` is the kind of the partial value, and "" when there is none.
+    """
+
+    dims: tuple[tuple[str, ...], ...]
+    partial: tuple[str, ...] = ()
+    reduction: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.dims, self.partial, self.reduction)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return self.dims == other.dims and self.partial == other.partial and self.reduction == other.reduction
+
+    def __reduce__(self) -> tuple[Any, ...]:  # string hashes differ between processes: never pickle ours
+        return Layout, (self.dims, self.partial, self.reduction)
+
+    def __str__(self) -> str:
+        return self._text(lambda atoms: atoms)
+
+    def __repr__(self) -> str:
+        return f"Layout({self})"
+
+    def format(self, mesh: AbstractMesh) -> str:
+        """As ``str``, with neighbouring atoms merged back into the axes of ``mesh``."""
+        return self._text(mesh.coalesce)
+
+    def _text(self, names: Any) -> str:
+        dims = ", ".join("{" + ", ".join(names(atoms)) + "}" for atoms in self.dims)
+        partial = f" +{self.reduction}{{{', '.join(names(self.partial))}}}" if self.partial else ""
+        return f"[{dims}]{partial}"
+
+    # --- what it says ---------------------------------------------------------------------------------------
+    @staticmethod
+    def replicated(ndim: int) -> Layout:
+        """Every device holds the whole value."""
+        return Layout(((),) * ndim)
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def is_replicated(self) -> bool:
+        return not self.partial and not any(self.dims)
+
+    @property
+    def split_axes(self) -> tuple[str, ...]:
+        """The atoms that split dimensions, dimension by dimension."""
+        return tuple(atom for atoms in self.dims for atom in atoms)
+
+    @property
+    def axes_used(self) -> frozenset[str]:
+        """The atoms that split a dimension or that the value is partial over; it is replicated over the others."""
+        return frozenset(self.split_axes).union(self.partial)
+
+    def num_tiles(self, dim: int, mesh: AbstractMesh) -> int:
+        return mesh.sizes(self.dims[dim])
+
+    def local_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
+        """The shape of one device's buffer, padding included: ceil(D / n) per dimension."""
+        return tuple(
+            -(-size // mesh.sizes(atoms)) if atoms else size for size, atoms in zip(shape, self.dims, strict=True)
+        )
+
+    def padded_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
+        """The shape of all buffers put together: n * ceil(D / n) per dimension."""
+        local = self.local_shape(shape, mesh)
+        return tuple(size * mesh.sizes(atoms) for size, atoms in zip(local, self.dims))
+
+    # --- making others --------------------------------------------------------------------------------------
+    def with_dim(self, dim: int, atoms: Sequence[str]) -> Layout:
+        """The same layout with dimension ``dim`` split by ``atoms``."""
+        dims = (*self.dims[:dim], tuple(atoms), *self.dims[dim + 1 :])
+        return Layout(dims, self.partial, self.reduction)
+
+    def with_partial(self, atoms: Sequence[str], reduction: str, mesh: AbstractMesh | None = None) -> Layout:
+        """The same tiles, partial over ``atoms``; ``mesh`` puts them in mesh order where they may not be."""
+        if not atoms:
+            return self.drop_partial()
+        return Layout(self.dims, mesh.in_mesh_order(atoms) if mesh else tuple(atoms), reduction)
+
+    def drop_partial(self) -> Layout:
+        """The same tiles after the partial values have been combined."""
+        return Layout(self.dims) if self.partial else self
+
+    # --- specs ----------------------------------------------------------------------------------------------
+    @staticmethod
+    def from_spec(spec: PartitionSpec, ndim: int, mesh: AbstractMesh) -> Layout:
+        """The layout of an ``ndim``-dimensional array under ``spec``; unconstrained dimensions are left whole."""
+        if len(spec) > ndim:
+            raise ShardingError(
+                f"{spec} has {len(spec)} entries but the array has {ndim} dimensions; "
+                f"give at most {ndim} entries, one per dimension"
+            )
+        layout = Layout(tuple(mesh.expand(spec.axes(dim)) for dim in range(ndim)))
+        layout.validate(ndim, mesh)
+        return layout
+
+    def to_spec(self, mesh: AbstractMesh) -> PartitionSpec:
+        """The tiles as a spec with one entry per dimension; a part of an axis stays a sub-axis (``x:(1)2``)."""
+        return PartitionSpec(*(mesh.coalesce(atoms) for atoms in self.dims))
+
+    def validate(self, shape: Sequence[int] | int, mesh: AbstractMesh) -> None:
+        """Raises ``ShardingError`` unless this is a layout for ``shape`` (or that many dimensions) on ``mesh``."""
+        ndim = shape if isinstance(shape, int) else len(shape)
+        if len(self.dims) != ndim:
+            raise ShardingError(f"layout {self} has {len(self.dims)} dimensions, the array has {ndim}")
+        used = (*self.split_axes, *self.partial)
+        for atom in used:
+            if mesh.atoms_of(atom) != (atom,):
+                raise ShardingError(f"layout {self}: {atom!r} is not an atomic axis of {mesh}; use mesh.atoms_of")
+        twice = sorted({atom for atom in used if used.count(atom) > 1})
+        if twice:
+            raise ShardingError(
+                f"layout {self} uses {', '.join(mesh.coalesce(mesh.in_mesh_order(twice)))} more than once; "
+                "an axis can split one dimension only"
+            )
+        if self.partial != mesh.in_mesh_order(self.partial):
+            raise ShardingError(f"layout {self}: partial axes must stand in mesh order {mesh.atoms}")
+        if bool(self.partial) != (self.reduction in REDUCTIONS):
+            raise ShardingError(
+                f"layout {self}: reduction {self.reduction!r} with partial axes {self.partial}; expected one of "
+                f"{', '.join(REDUCTIONS)} with partial axes, and '' without"
+            )

@@ -1,0 +1,306 @@
+"""Meshes: a grid of devices whose dimensions have names.
+
+``AbstractMesh`` is the grid alone (sizes and names), all that propagation, partitioning and costs need; ``Mesh`` adds
+the devices. Both are values: hashable with the hash computed once, because they are part of every cache key on the
+way to an executable. Both also know their atomic axes (see ``axes``).
+
+Source: ``jax.sharding.Mesh`` and ``AbstractMesh`` for the interface.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from meshwright.errors import MeshError, ShardingError
+from meshwright.sharding.axes import AxisPart, atomic_parts, parse_part
+
+
+@runtime_checkable
+class DeviceLike(Protocol):
+    """What a mesh asks of a device: an id that is unique among the devices of a program."""
+
+    @property
+    def id(self) -> int: ...
+
+
+class AbstractMesh:
+    """A mesh without devices: ``AbstractMesh((4, 2), ("data", "model"))``."""
+
+    def __init__(self, axis_sizes: Sequence[int], axis_names: Sequence[str]) -> None:
+        if isinstance(axis_names, str):
+            axis_names = (axis_names,)
+        self.axis_sizes: tuple[int, ...] = tuple(int(size) for size in axis_sizes)
+        self.axis_names: tuple[str, ...] = tuple(axis_names)
+        _check_axes(self.axis_sizes, self.axis_names)
+        self._hash = hash((self.axis_sizes, self.axis_names))
+        self._atoms_of: dict[str, tuple[str, ...]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, AbstractMesh):
+            return NotImplemented
+        return self.axis_sizes == other.axis_sizes and self.axis_names == other.axis_names
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:  # string hashes differ between processes: never pickle ours
+        return AbstractMesh, (self.axis_sizes, self.axis_names)
+
+    def __repr__(self) -> str:
+        return f"AbstractMesh({_axes_text(self)})"
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        return self
+
+    @property
+    def empty(self) -> bool:
+        return not self.axis_names
+
+    @cached_property
+    def shape(self) -> dict[str, int]:
+        """Axis sizes by name, in mesh order."""
+        return dict(zip(self.axis_names, self.axis_sizes))
+
+    @cached_property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.axis_sizes)
+
+    # --- atomic axes ----------------------------------------------------------------------------------------
+    @cached_property
+    def _parts(self) -> dict[str, AxisPart]:
+        """Every atom's part, in mesh order: the first axis is the most significant."""
+        shape = self.shape
+        parts = (part for axis, size in shape.items() for part in atomic_parts(axis, size))
+        return {part.name(shape[part.axis]): part for part in parts}
+
+    @cached_property
+    def atoms(self) -> tuple[str, ...]:
+        """All atomic axes, in mesh order. Row-major over their sizes is row-major over the mesh."""
+        return tuple(self._parts)
+
+    @cached_property
+    def atom_sizes(self) -> tuple[int, ...]:
+        return tuple(part.size for part in self._parts.values())
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {atom: position for position, atom in enumerate(self._parts)}
+
+    def atoms_of(self, axis: str) -> tuple[str, ...]:
+        """The atoms of an axis, of a sub-axis such as ``data:(1)4``, or of an atom (itself)."""
+        found = self._atoms_of.get(axis)
+        if found is None:
+            found = self._atoms_of[axis] = self._find_atoms(axis)
+        return found
+
+    def _find_atoms(self, axis: str) -> tuple[str, ...]:
+        shape = self.shape
+        if axis in shape:
+            return tuple(part.name(shape[axis]) for part in atomic_parts(axis, shape[axis]))
+        wanted = parse_part(axis) if isinstance(axis, str) else None
+        if wanted is None or wanted.axis not in shape:
+            raise ShardingError(
+                f"axis {axis!r} is not an axis of the mesh: expected one of {self._known()}; "
+                f"use one of these names or make a mesh that has {axis!r}"
+            )
+        parts = atomic_parts(wanted.axis, shape[wanted.axis])
+        inside = [p for p in parts if wanted.pre <= p.pre and p.pre * p.size <= wanted.pre * wanted.size]
+        starts_right = wanted.size == 1 or (bool(inside) and inside[0].pre == wanted.pre)
+        if not starts_right or math.prod(p.size for p in inside) != wanted.size:
+            splits = ", ".join(p.name(shape[wanted.axis]) for p in parts) or "none: its size is 1"
+            raise ShardingError(
+                f"sub-axis {axis!r} is not a part of axis {wanted.axis!r} of size {shape[wanted.axis]}: expected "
+                f"consecutive parts of ({splits}); write it as these, or split the axis in the mesh itself"
+            )
+        return tuple(p.name(shape[wanted.axis]) for p in inside)
+
+    def axis_size(self, axis: str) -> int:
+        """The number of positions of an axis, sub-axis or atom."""
+        part = self._parts.get(axis)
+        if part is not None:
+            return part.size
+        size = self.shape.get(axis)
+        return size if size is not None else self.sizes(self.atoms_of(axis))
+
+    def sizes(self, axes: Iterable[str]) -> int:
+        """The product of the sizes of ``axes``: how many devices a group over them has."""
+        result = 1
+        for axis in axes:
+            result *= self.axis_size(axis)
+        return result
+
+    def expand(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Axes and sub-axes as atoms, in the order given."""
+        return tuple(atom for axis in axes for atom in self.atoms_of(axis))
+
+    def in_mesh_order(self, atoms: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(atoms, key=self._positions.__getitem__))
+
+    def axis_of(self, atom: str) -> str:
+        """The name of the axis that ``atom`` is a part of."""
+        return self._parts[atom].axis
+
+    def coalesce(self, atoms: Iterable[str]) -> tuple[str, ...]:
+        """Neighbours merged back into sub-axes and whole axes: the names to print and to use in collectives."""
+        merged: list[AxisPart] = []
+        for atom in atoms:
+            part = self._parts[atom]
+            last = merged[-1] if merged else None
+            if last is not None and last.axis == part.axis and last.pre * last.size == part.pre:
+                merged[-1] = AxisPart(part.axis, last.pre, last.size * part.size)
+            else:
+                merged.append(part)
+        return tuple(part.name(self.shape[part.axis]) for part in merged)
+
+    def _known(self) -> str:
+        return ", ".join(f"{n!r} (size {s})" for n, s in self.shape.items()) or "none, the mesh is empty"
+
+
+class Mesh:
+    """Devices in a named grid: ``Mesh(np.array(devices).reshape(4, 2), ("data", "model"))``."""
+
+    def __init__(self, devices: Any, axis_names: Sequence[str]) -> None:
+        if isinstance(axis_names, str):
+            axis_names = (axis_names,)
+        self.devices: np.ndarray = _device_array(devices)
+        names = tuple(axis_names)
+        if self.devices.ndim != len(names):
+            raise MeshError(
+                f"Mesh: devices have {self.devices.ndim} dimensions {self.devices.shape} but axis_names {names} "
+                f"names {len(names)}; give one name per dimension, or reshape the devices"
+            )
+        self.abstract_mesh = AbstractMesh(self.devices.shape, names)
+        self.device_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
+        _check_unique(self.device_ids, "Mesh: devices", "every device can stand in a mesh only once")
+        self._hash = hash((self.abstract_mesh, self.device_ids))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return self.abstract_mesh == other.abstract_mesh and self.device_ids == other.device_ids
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mesh, (self.devices, self.axis_names)
+
+    def __repr__(self) -> str:
+        return f"Mesh({_axes_text(self.abstract_mesh)})"
+
+    def __enter__(self) -> Mesh:
+        _CURRENT.set((*_CURRENT.get(), self))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _CURRENT.set(_CURRENT.get()[:-1])
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        return self.abstract_mesh.axis_names
+
+    @property
+    def axis_sizes(self) -> tuple[int, ...]:
+        return self.abstract_mesh.axis_sizes
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return self.abstract_mesh.shape
+
+    @property
+    def size(self) -> int:
+        return self.abstract_mesh.size
+
+    @property
+    def empty(self) -> bool:
+        return self.abstract_mesh.empty
+
+
+AnyMesh = Mesh | AbstractMesh
+
+
+# --- the current mesh ---------------------------------------------------------------------------------------
+_CURRENT: ContextVar[tuple[AnyMesh | None, ...]] = ContextVar("meshwright_current_mesh", default=())
+
+
+class _MeshSetting:
+    """What ``set_mesh`` returns: leaving it as a context manager brings the earlier mesh back."""
+
+    def __init__(self, mesh: AnyMesh | None, before: tuple[AnyMesh | None, ...]) -> None:
+        self.mesh = mesh
+        self._before = before
+
+    def __enter__(self) -> AnyMesh | None:
+        return self.mesh
+
+    def __exit__(self, *exception: object) -> None:
+        _CURRENT.set(self._before)
+
+
+def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
+    """Makes ``mesh`` the current one, from now on or, as ``with set_mesh(mesh):``, for a block. None unsets it."""
+    if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise MeshError(
+            f"set_mesh: expected a Mesh, an AbstractMesh or None, got {type(mesh).__name__}; "
+            "make one with make_mesh(axis_sizes, axis_names)"
+        )
+    before = _CURRENT.get()
+    _CURRENT.set((*before[:-1], mesh))
+    return _MeshSetting(mesh, before)
+
+
+def get_mesh() -> AnyMesh | None:
+    """The current mesh: the innermost ``with mesh:`` or the last ``set_mesh``; None if there is none."""
+    stack = _CURRENT.get()
+    return stack[-1] if stack else None
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+def _axes_text(mesh: AbstractMesh) -> str:
+    return ", ".join(f"{name!r}: {size}" for name, size in mesh.shape.items())
+
+
+def _check_axes(sizes: tuple[int, ...], names: tuple[str, ...]) -> None:
+    if len(sizes) != len(names):
+        raise MeshError(
+            f"mesh: {len(sizes)} axis sizes {sizes} but {len(names)} axis names {names}; give one name per size"
+        )
+    for name, size in zip(names, sizes):
+        if not isinstance(name, str) or not name:
+            raise MeshError(f"mesh: axis name {name!r} is not a non-empty string; name every axis with a string")
+        if parse_part(name) is not None:
+            raise MeshError(f"mesh: axis name {name!r} reads as a sub-axis; choose a name without ':(m)k' at its end")
+        if size < 1:
+            raise MeshError(f"mesh: axis {name!r} has size {size}; every axis needs at least one position")
+    _check_unique(names, "mesh: axis_names", "give every axis its own name")
+
+
+def _check_unique(values: tuple[Any, ...], what: str, remedy: str) -> None:
+    twice = sorted({value for value in values if values.count(value) > 1}) if len(set(values)) < len(values) else []
+    if twice:
+        raise MeshError(f"{what} {values} has {', '.join(map(repr, twice))} more than once; {remedy}")
+
+
+def _device_array(devices: Any) -> np.ndarray:
+    array = devices if isinstance(devices, np.ndarray) else np.array(devices, dtype=object)
+    for device in array.flat:
+        if not isinstance(device, DeviceLike):
+            raise MeshError(
+                f"Mesh: devices must be an array of devices, found {device!r} of type {type(device).__name__}; "
+                "take them from devices(), or use AbstractMesh(axis_sizes, axis_names) for a mesh without any"
+            )
+    array = array.astype(object)  # a copy: the mesh is a value, its devices must not change under it
+    array.flags.writeable = False
+    return array

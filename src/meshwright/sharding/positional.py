@@ -1,0 +1,135 @@
+"""Shardings that are a grid of devices without axis names.
+
+``PositionalSharding(devices).reshape(4, 2)`` cuts dimension 0 in four and 1 in two; ``.replicate(0)`` gives every
+device along an axis of the grid the union of what they held, i.e. the same tile.
+
+Source: the ``PositionalSharding`` that JAX had until 0.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import ShardingError
+from meshwright.sharding.base import Sharding
+from meshwright.sharding.mesh import Mesh
+from meshwright.sharding.named import NamedSharding
+from meshwright.sharding.spec import PartitionSpec
+
+
+class PositionalSharding(Sharding):
+    """A grid whose cells are the devices that share one tile."""
+
+    def __init__(self, devices: Any, _cells: np.ndarray | None = None) -> None:
+        array = np.array(devices, dtype=object)
+        if array.size == 0:
+            raise ShardingError("PositionalSharding: expected at least one device, got none; pass devices()")
+        self._devices: tuple[Any, ...] = tuple(array.flat)
+        if len(set(self._devices)) != len(self._devices):
+            raise ShardingError("PositionalSharding: a device is given twice; every device can stand in it only once")
+        # cells[i, j, ..., r]: position in _devices of the r-th device that holds tile (i, j, ...)
+        positions = np.arange(array.size).reshape(*array.shape, 1) if _cells is None else _cells
+        self._cells = positions
+        self._hash = hash((self._devices, positions.shape, positions.tobytes()))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PositionalSharding):
+            return NotImplemented
+        return self._devices == other._devices and np.array_equal(self._cells, other._cells)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PositionalSharding, (self._devices, self._cells)
+
+    def __repr__(self) -> str:
+        names = np.empty(self.shape, dtype=object)
+        for index in np.ndindex(*self.shape):
+            names[index] = "{" + ", ".join(_device_name(self._devices[i]) for i in self._cells[index]) + "}"
+        body = np.array2string(names, formatter={"object": str}, separator=" ")
+        return f"PositionalSharding({body}, shape={self.shape})"
+
+    # --- the grid -------------------------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._cells.shape[:-1]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def T(self) -> PositionalSharding:
+        return self.transpose()
+
+    def reshape(self, *shape: Any) -> PositionalSharding:
+        """The same cells in a grid of another shape; -1 as in NumPy."""
+        new = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        try:
+            grid = np.arange(int(np.prod(self.shape))).reshape(new).shape
+        except ValueError:
+            raise ShardingError(
+                f"PositionalSharding.reshape: a grid of shape {self.shape} cannot become {new}; "
+                "the number of cells must stay the same"
+            ) from None
+        return self._with_cells(self._cells.reshape(*grid, self._cells.shape[-1]))
+
+    def transpose(self, *axes: int) -> PositionalSharding:
+        order = axes or tuple(reversed(range(self.ndim)))
+        return self._with_cells(self._cells.transpose(*order, self.ndim))
+
+    def replicate(self, axis: int | None = None, keepdims: bool = True) -> PositionalSharding:
+        """All cells along ``axis`` (along every axis, if None) become one cell with the devices of all."""
+        axes = tuple(range(self.ndim)) if axis is None else (axis % self.ndim if self.ndim else axis,)
+        if axis is not None and not -self.ndim <= axis < self.ndim:
+            raise ShardingError(
+                f"PositionalSharding.replicate: axis {axis} of a grid with {self.ndim} dimensions {self.shape}; "
+                "use an axis of the grid"
+            )
+        kept = tuple(a for a in range(self.ndim) if a not in axes)
+        merged = self._cells.transpose(*kept, *axes, self.ndim)
+        shape = tuple(1 if a in axes else n for a, n in enumerate(self.shape) if keepdims or a not in axes)
+        return self._with_cells(np.sort(merged.reshape(*shape, -1), axis=-1))
+
+    def _with_cells(self, cells: np.ndarray) -> PositionalSharding:
+        return PositionalSharding(self._devices, np.ascontiguousarray(cells))
+
+    # --- as a sharding --------------------------------------------------------------------------------------
+    @cached_property
+    def devices(self) -> tuple[Any, ...]:
+        return tuple(self._devices[i] for i in self._cells.flat)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return all(n == 1 for n in self.shape)
+
+    def tile_counts(self, ndim: int) -> tuple[int, ...]:
+        return (*self.shape, *(1,) * (ndim - self.ndim))
+
+    def tile_table(self, ndim: int) -> np.ndarray:
+        counts, replicas = self.tile_counts(ndim), self._cells.shape[-1]
+        tiles = np.stack(np.unravel_index(np.arange(int(np.prod(counts))), counts), axis=1) if ndim else [[]]
+        return np.repeat(np.asarray(tiles, dtype=np.int64), replicas, axis=0)
+
+    def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
+        if len(shape) != self.ndim and not (self.is_fully_replicated and self.ndim <= len(shape)):
+            raise ShardingError(
+                f"{what}: {self} is a grid of {self.ndim} dimensions but the shape {tuple(shape)} has "
+                f"{len(shape)}; reshape the sharding to {len(shape)} dimensions"
+            )
+
+    def to_named(self) -> NamedSharding:
+        """The same sharding over a mesh with one axis per dimension of the grid (``x0``, ...) and ``replica``."""
+        names = tuple(f"x{i}" for i in range(self.ndim))
+        grid = np.array(self.devices, dtype=object).reshape(self._cells.shape)
+        return NamedSharding(Mesh(grid, (*names, "replica")), PartitionSpec(*names))
+
+
+def _device_name(device: Any) -> str:
+    platform = getattr(device, "platform", None)
+    return f"{platform.upper()} {device.id}" if isinstance(platform, str) else str(getattr(device, "id", device))
