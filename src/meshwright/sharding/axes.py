@@ -1,11 +1,11 @@
 """Atomic axes: every mesh axis split into its prime factors.
 
-A reshape splits a sharded dimension in two, a GSPMD tile assignment cuts devices without naming axes, a gather may
-want to undo half of an axis: all of these become plain set operations once an axis is a sequence of *atoms* of
-prime size. The notation for a part of an axis is Shardy's sub-axis: ``name:(m)k`` is the part of size ``k`` whose
-more significant parts have ``m`` positions together, so ``data`` of size 4 is ``data:(1)2`` then ``data:(2)2``. An
-axis of prime size is its own atom and an axis of size 1 has none. Of several primes the smallest is the most
-significant one, a fixed choice: 6 is ``(1)2`` then ``(2)3``.
+A reshape splits a sharded dimension in two, a GSPMD tile assignment cuts devices without naming axes, a
+gather may want to undo half of an axis: all of these become plain set operations once an axis is a sequence
+of *atoms* of prime size. The notation for a part of an axis is Shardy's sub-axis: ``name:(m)k`` is the part
+of size ``k`` whose more significant parts have ``m`` positions together, so ``data`` of size 4 is
+``data:(1)2`` then ``data:(2)2``. An axis of prime size is its own atom and an axis of size 1 has none. Of
+several primes the smallest is the most significant one, a fixed choice: 6 is ``(1)2`` then ``(2)3``.
 
 Source: Shardy's sharding representation (openxla.org/shardy, "Axis splitting and sub-axes").
 """
@@ -20,7 +20,7 @@ SUB_AXIS = re.compile(r"(?P<name>.+):\((?P<pre>\d+)\)(?P<size>\d+)\Z", re.DOTALL
 
 @dataclass(frozen=True)
 class AxisPart:
-    """A contiguous part of one mesh axis: ``pre`` positions in the more significant parts, ``size`` in this one."""
+    """A contiguous part of a mesh axis: ``pre`` positions in the more significant parts, ``size`` in this."""
 
     axis: str
     pre: int

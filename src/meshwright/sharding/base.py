@@ -1,7 +1,7 @@
 """What every sharding can say: which devices, which tile on which of them, how large a shard is.
 
-A subclass gives the devices in order and the tile of each; everything else follows here. Shardings are values and
-parts of cache keys: their hash is computed once.
+A subclass gives the devices in order and the tile of each; everything else follows here. Shardings are values
+and parts of cache keys: their hash is computed once.
 
 Source: ``jax.sharding.Sharding`` for the interface.
 """
@@ -39,7 +39,7 @@ class Sharding(ABC):
 
     @abstractmethod
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
-        """Raises ``ShardingError``, naming the array as ``what``, if an array of ``shape`` cannot be laid out so."""
+        """Raises ``ShardingError``, naming the array as ``what``, if ``shape`` cannot be laid out so."""
 
     # --- devices --------------------------------------------------------------------------------------------
     @property
@@ -105,6 +105,6 @@ def check_rank(entries: int, shape: Sequence[int], sharding: object, what: str) 
     """Raises unless an array of ``shape`` has at least as many dimensions as the sharding has entries."""
     if entries > len(shape):
         raise ShardingError(
-            f"{what}: {sharding} has {entries} entries but the shape {tuple(shape)} has {len(shape)} dimensions; "
-            f"give at most {len(shape)} entries, one per dimension"
+            f"{what}: {sharding} has {entries} entries but the shape {tuple(shape)} has {len(shape)} "
+            f"dimensions; give at most {len(shape)} entries, one per dimension"
         )

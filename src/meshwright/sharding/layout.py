@@ -4,9 +4,9 @@ A layout says, per dimension, which atomic axes split it (major to minor), and o
 *partial*: every device holds a term, and the value is their sum (or max, min, product, and, or). It is what
 propagation infers, what the partitioner chooses and what the reshard planner moves between.
 
-Tiles are *flat*, as in XLA and JAX: a dimension of size D split n ways has tiles of c = ceil(D / n) rows; tile t holds
-the rows [t*c, min((t+1)*c, D)), which may be fewer than c or none at all. Every device's buffer has c rows, and what
-lies past the tile's end is padding.
+Tiles are *flat*, as in XLA and JAX: a dimension of size D split n ways has tiles of c = ceil(D / n) rows;
+tile t holds the rows [t*c, min((t+1)*c, D)), which may be fewer than c or none at all. Every device's buffer
+has c rows, and what lies past the tile's end is padding.
 
 Source: GSPMD (Xu et al. 2021, section 3.1) for tiles and partial values; Shardy for axes.
 """
@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def axes_used(self) -> frozenset[str]:
-        """The atoms that split a dimension or that the value is partial over; it is replicated over the others."""
+        """The atoms that split a dimension or that the value is partial over; it is replicated over others."""
         return frozenset(self.split_axes).union(self.partial)
 
     def num_tiles(self, dim: int, mesh: AbstractMesh) -> int:
@@ -95,9 +95,8 @@ class Layout:
 
     def local_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """The shape of one device's buffer, padding included: ceil(D / n) per dimension."""
-        return tuple(
-            -(-size // mesh.sizes(atoms)) if atoms else size for size, atoms in zip(shape, self.dims, strict=True)
-        )
+        pairs = zip(shape, self.dims, strict=True)
+        return tuple(-(-size // mesh.sizes(atoms)) if atoms else size for size, atoms in pairs)
 
     def padded_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """The shape of all buffers put together: n * ceil(D / n) per dimension."""
@@ -123,7 +122,7 @@ class Layout:
     # --- specs ----------------------------------------------------------------------------------------------
     @staticmethod
     def from_spec(spec: PartitionSpec, ndim: int, mesh: AbstractMesh) -> Layout:
-        """The layout of an ``ndim``-dimensional array under ``spec``; unconstrained dimensions are left whole."""
+        """The layout of ``ndim`` dimensions under ``spec``; unconstrained ones are left whole."""
         if len(spec) > ndim:
             raise ShardingError(
                 f"{spec} has {len(spec)} entries but the array has {ndim} dimensions; "
@@ -134,18 +133,20 @@ class Layout:
         return layout
 
     def to_spec(self, mesh: AbstractMesh) -> PartitionSpec:
-        """The tiles as a spec with one entry per dimension; a part of an axis stays a sub-axis (``x:(1)2``)."""
+        """The tiles as a spec, one entry per dimension; a part of an axis stays a sub-axis (``x:(1)2``)."""
         return PartitionSpec(*(mesh.coalesce(atoms) for atoms in self.dims))
 
     def validate(self, shape: Sequence[int] | int, mesh: AbstractMesh) -> None:
-        """Raises ``ShardingError`` unless this is a layout for ``shape`` (or that many dimensions) on ``mesh``."""
+        """Raises ``ShardingError`` unless this is a layout for ``shape`` (or so many dimensions) on ``mesh``."""
         ndim = shape if isinstance(shape, int) else len(shape)
         if len(self.dims) != ndim:
             raise ShardingError(f"layout {self} has {len(self.dims)} dimensions, the array has {ndim}")
         used = (*self.split_axes, *self.partial)
         for atom in used:
             if mesh.atoms_of(atom) != (atom,):
-                raise ShardingError(f"layout {self}: {atom!r} is not an atomic axis of {mesh}; use mesh.atoms_of")
+                raise ShardingError(
+                    f"layout {self}: {atom!r} is not an atomic axis of {mesh}; use mesh.atoms_of({atom!r})"
+                )
         twice = sorted({atom for atom in used if used.count(atom) > 1})
         if twice:
             raise ShardingError(
@@ -156,6 +157,6 @@ class Layout:
             raise ShardingError(f"layout {self}: partial axes must stand in mesh order {mesh.atoms}")
         if bool(self.partial) != (self.reduction in REDUCTIONS):
             raise ShardingError(
-                f"layout {self}: reduction {self.reduction!r} with partial axes {self.partial}; expected one of "
-                f"{', '.join(REDUCTIONS)} with partial axes, and '' without"
+                f"layout {self}: reduction {self.reduction!r} with partial axes {self.partial}; expected one "
+                f"of {', '.join(REDUCTIONS)} with partial axes, and '' without"
             )

@@ -1,8 +1,8 @@
 """Meshes: a grid of devices whose dimensions have names.
 
-``AbstractMesh`` is the grid alone (sizes and names), all that propagation, partitioning and costs need; ``Mesh`` adds
-the devices. Both are values: hashable with the hash computed once, because they are part of every cache key on the
-way to an executable. Both also know their atomic axes (see ``axes``).
+``AbstractMesh`` is the grid alone (sizes and names), all that propagation, partitioning and costs need;
+``Mesh`` adds the devices. Both are values: hashable with the hash computed once, because they are part of
+every cache key on the way to an executable. Both also know their atomic axes (see ``axes``).
 
 Source: ``jax.sharding.Mesh`` and ``AbstractMesh`` for the interface.
 """
@@ -119,8 +119,8 @@ class AbstractMesh:
         if not starts_right or math.prod(p.size for p in inside) != wanted.size:
             splits = ", ".join(p.name(shape[wanted.axis]) for p in parts) or "none: its size is 1"
             raise ShardingError(
-                f"sub-axis {axis!r} is not a part of axis {wanted.axis!r} of size {shape[wanted.axis]}: expected "
-                f"consecutive parts of ({splits}); write it as these, or split the axis in the mesh itself"
+                f"sub-axis {axis!r} is not a part of axis {wanted.axis!r} of size {shape[wanted.axis]}: "
+                f"expected consecutive parts of ({splits}); write it as these, or split the axis in the mesh itself"
             )
         return tuple(p.name(shape[wanted.axis]) for p in inside)
 
@@ -151,7 +151,7 @@ class AbstractMesh:
         return self._parts[atom].axis
 
     def coalesce(self, atoms: Iterable[str]) -> tuple[str, ...]:
-        """Neighbours merged back into sub-axes and whole axes: the names to print and to use in collectives."""
+        """Neighbours merged back into sub-axes and whole axes: names to print and to use in collectives."""
         merged: list[AxisPart] = []
         for atom in atoms:
             part = self._parts[atom]
@@ -176,8 +176,8 @@ class Mesh:
         names = tuple(axis_names)
         if self.devices.ndim != len(names):
             raise MeshError(
-                f"Mesh: devices have {self.devices.ndim} dimensions {self.devices.shape} but axis_names {names} "
-                f"names {len(names)}; give one name per dimension, or reshape the devices"
+                f"Mesh: devices have {self.devices.ndim} dimensions {self.devices.shape} but axis_names "
+                f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
         self.abstract_mesh = AbstractMesh(self.devices.shape, names)
         self.device_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
@@ -250,7 +250,7 @@ class _MeshSetting:
 
 
 def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
-    """Makes ``mesh`` the current one, from now on or, as ``with set_mesh(mesh):``, for a block. None unsets it."""
+    """Makes ``mesh`` the current one, from now on or, as ``with set_mesh(mesh):``, for a block."""
     if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
         raise MeshError(
             f"set_mesh: expected a Mesh, an AbstractMesh or None, got {type(mesh).__name__}; "
@@ -275,21 +275,21 @@ def _axes_text(mesh: AbstractMesh) -> str:
 def _check_axes(sizes: tuple[int, ...], names: tuple[str, ...]) -> None:
     if len(sizes) != len(names):
         raise MeshError(
-            f"mesh: {len(sizes)} axis sizes {sizes} but {len(names)} axis names {names}; give one name per size"
+            f"mesh: {len(sizes)} axis sizes {sizes} but {len(names)} names {names}; give one name per size"
         )
     for name, size in zip(names, sizes):
         if not isinstance(name, str) or not name:
-            raise MeshError(f"mesh: axis name {name!r} is not a non-empty string; name every axis with a string")
+            raise MeshError(f"mesh: axis name {name!r} is not a non-empty string; use strings as names")
         if parse_part(name) is not None:
-            raise MeshError(f"mesh: axis name {name!r} reads as a sub-axis; choose a name without ':(m)k' at its end")
+            raise MeshError(f"mesh: axis name {name!r} reads as a sub-axis; choose one without ':(m)k'")
         if size < 1:
             raise MeshError(f"mesh: axis {name!r} has size {size}; every axis needs at least one position")
     _check_unique(names, "mesh: axis_names", "give every axis its own name")
 
 
 def _check_unique(values: tuple[Any, ...], what: str, remedy: str) -> None:
-    twice = sorted({value for value in values if values.count(value) > 1}) if len(set(values)) < len(values) else []
-    if twice:
+    if len(set(values)) < len(values):
+        twice = sorted({value for value in values if values.count(value) > 1})
         raise MeshError(f"{what} {values} has {', '.join(map(repr, twice))} more than once; {remedy}")
 
 
@@ -298,8 +298,8 @@ def _device_array(devices: Any) -> np.ndarray:
     for device in array.flat:
         if not isinstance(device, DeviceLike):
             raise MeshError(
-                f"Mesh: devices must be an array of devices, found {device!r} of type {type(device).__name__}; "
-                "take them from devices(), or use AbstractMesh(axis_sizes, axis_names) for a mesh without any"
+                f"Mesh: devices must be an array of devices, found {device!r} of type "
+                f"{type(device).__name__}; take them from devices(), or use AbstractMesh(axis_sizes, axis_names) for a mesh without any"
             )
     array = array.astype(object)  # a copy: the mesh is a value, its devices must not change under it
     array.flags.writeable = False

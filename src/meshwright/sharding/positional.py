@@ -1,7 +1,7 @@
 """Shardings that are a grid of devices without axis names.
 
-``PositionalSharding(devices).reshape(4, 2)`` cuts dimension 0 in four and 1 in two; ``.replicate(0)`` gives every
-device along an axis of the grid the union of what they held, i.e. the same tile.
+``PositionalSharding(devices).reshape(4, 2)`` cuts dimension 0 in four and 1 in two; ``.replicate(0)`` gives
+every device along an axis of the grid the union of what they held, i.e. the same tile.
 
 Source: the ``PositionalSharding`` that JAX had until 0.6.
 """
@@ -30,7 +30,7 @@ class PositionalSharding(Sharding):
             raise ShardingError("PositionalSharding: expected at least one device, got none; pass devices()")
         self._devices: tuple[Any, ...] = tuple(array.flat)
         if len(set(self._devices)) != len(self._devices):
-            raise ShardingError("PositionalSharding: a device is given twice; every device can stand in it only once")
+            raise ShardingError("PositionalSharding: a device is given twice; give every device once")
         # cells[i, j, ..., r]: position in _devices of the r-th device that holds tile (i, j, ...)
         positions = np.arange(array.size).reshape(*array.shape, 1) if _cells is None else _cells
         self._cells = positions
@@ -88,7 +88,7 @@ class PositionalSharding(Sharding):
         axes = tuple(range(self.ndim)) if axis is None else (axis % self.ndim if self.ndim else axis,)
         if axis is not None and not -self.ndim <= axis < self.ndim:
             raise ShardingError(
-                f"PositionalSharding.replicate: axis {axis} of a grid with {self.ndim} dimensions {self.shape}; "
+                f"PositionalSharding.replicate: axis {axis} of a grid with shape {self.shape}; "
                 "use an axis of the grid"
             )
         kept = tuple(a for a in range(self.ndim) if a not in axes)
@@ -124,7 +124,7 @@ class PositionalSharding(Sharding):
             )
 
     def to_named(self) -> NamedSharding:
-        """The same sharding over a mesh with one axis per dimension of the grid (``x0``, ...) and ``replica``."""
+        """The same over a mesh with an axis per dimension of the grid (``x0``, ...) and one, ``replica``."""
         names = tuple(f"x{i}" for i in range(self.ndim))
         grid = np.array(self.devices, dtype=object).reshape(self._cells.shape)
         return NamedSharding(Mesh(grid, (*names, "replica")), PartitionSpec(*names))
@@ -132,4 +132,6 @@ class PositionalSharding(Sharding):
 
 def _device_name(device: Any) -> str:
     platform = getattr(device, "platform", None)
-    return f"{platform.upper()} {device.id}" if isinstance(platform, str) else str(getattr(device, "id", device))
+    if isinstance(platform, str):
+        return f"{platform.upper()} {device.id}"
+    return str(getattr(device, "id", device))

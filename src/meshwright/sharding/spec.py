@@ -1,8 +1,8 @@
 """Partition specs: which mesh axes split which dimension of an array.
 
-``P("data", None, ("x", "y"))`` splits dimension 0 over ``data``, leaves 1 whole and splits 2 over ``x`` (major) and
-``y`` (minor). A spec shorter than the array leaves the remaining dimensions whole. ``P.UNCONSTRAINED`` leaves the
-choice for a dimension to the partitioner.
+``P("data", None, ("x", "y"))`` splits dimension 0 over ``data``, leaves 1 whole and splits 2 over ``x``
+(major) and ``y`` (minor). A spec shorter than the array leaves the remaining dimensions whole.
+``P.UNCONSTRAINED`` leaves the choice for a dimension to the partitioner.
 
 Source: ``jax.sharding.PartitionSpec``.
 """
@@ -48,7 +48,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         return f"PartitionSpec{tuple(self)!r}"
 
     def axes(self, dim: int) -> tuple[str, ...]:
-        """The axis names of dimension ``dim``, none where it is whole, unconstrained or past the spec's end."""
+        """The axis names of dimension ``dim``; none where it is whole, unconstrained or past the end."""
         entry = self[dim] if dim < len(self) else None
         if isinstance(entry, str):
             return (entry,)
@@ -64,6 +64,6 @@ def _normal(entry: Any, position: int) -> SpecEntry:
     if isinstance(entry, (tuple, list)) and all(isinstance(axis, str) for axis in entry):
         return entry[0] if len(entry) == 1 else tuple(entry) or None
     raise ShardingError(
-        f"PartitionSpec: entry {position} is {entry!r}; expected None, an axis name, a tuple of axis names or "
-        "PartitionSpec.UNCONSTRAINED"
+        f"PartitionSpec: entry {position} is {entry!r}; expected None, an axis name, a tuple of axis names "
+        "or PartitionSpec.UNCONSTRAINED"
     )

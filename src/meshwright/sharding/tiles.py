@@ -1,8 +1,8 @@
 """Which device holds which tile: layouts turned into index arithmetic.
 
 Because a mesh is row-major over its atomic axes, unravelling a device's position by the atom sizes gives its
-coordinate on every atom, and a device's tile of a dimension is the mixed-radix number of the coordinates on the atoms
-that split it. The flat convention for uneven dimensions is stated in ``layout``.
+coordinate on every atom, and a device's tile of a dimension is the mixed-radix number of the coordinates on
+the atoms that split it. The flat convention for uneven dimensions is stated in ``layout``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tile_table(layout: Layout, mesh: AbstractMesh) -> np.ndarray:
 
 
 def tile_slice(size: int, num_tiles: int, tile: int) -> slice:
-    """The rows of tile ``tile`` of a dimension cut in ``num_tiles``: clipped to the dimension, possibly empty."""
+    """The rows of tile ``tile`` of a dimension cut in ``num_tiles``: clipped to its end, possibly empty."""
     if num_tiles == 1:
         return slice(None)
     rows = -(-size // num_tiles)
