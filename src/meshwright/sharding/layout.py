@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def axes_used(self) -> frozenset[str]:
-        """The atoms that split a dimension or that the value is partial over; it is replicated over others."""
+        """The atoms that split a dimension or carry partial terms; the value is replicated over the rest."""
         return frozenset(self.split_axes).union(self.partial)
 
     def num_tiles(self, dim: int, mesh: AbstractMesh) -> int:
@@ -137,7 +137,7 @@ class Layout:
         return PartitionSpec(*(mesh.coalesce(atoms) for atoms in self.dims))
 
     def validate(self, shape: Sequence[int] | int, mesh: AbstractMesh) -> None:
-        """Raises ``ShardingError`` unless this is a layout for ``shape`` (or so many dimensions) on ``mesh``."""
+        """Raises ``ShardingError`` unless this is a layout on ``mesh`` for ``shape`` (or its rank)."""
         ndim = shape if isinstance(shape, int) else len(shape)
         if len(self.dims) != ndim:
             raise ShardingError(f"layout {self} has {len(self.dims)} dimensions, the array has {ndim}")

@@ -120,7 +120,8 @@ class AbstractMesh:
             splits = ", ".join(p.name(shape[wanted.axis]) for p in parts) or "none: its size is 1"
             raise ShardingError(
                 f"sub-axis {axis!r} is not a part of axis {wanted.axis!r} of size {shape[wanted.axis]}: "
-                f"expected consecutive parts of ({splits}); write it as these, or split the axis in the mesh itself"
+                f"expected consecutive parts of ({splits}); "
+                "write it as these, or split the axis in the mesh itself"
             )
         return tuple(p.name(shape[wanted.axis]) for p in inside)
 
@@ -299,7 +300,8 @@ def _device_array(devices: Any) -> np.ndarray:
         if not isinstance(device, DeviceLike):
             raise MeshError(
                 f"Mesh: devices must be an array of devices, found {device!r} of type "
-                f"{type(device).__name__}; take them from devices(), or use AbstractMesh(axis_sizes, axis_names) for a mesh without any"
+                f"{type(device).__name__}; take them from devices(), or use AbstractMesh(sizes, names) "
+                "for a mesh without any"
             )
     array = array.astype(object)  # a copy: the mesh is a value, its devices must not change under it
     array.flags.writeable = False

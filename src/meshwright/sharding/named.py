@@ -149,8 +149,8 @@ def _check_axes(mesh: AbstractMesh, spec: PartitionSpec) -> None:
             clash = next((seen[atom] for atom in atoms if atom in seen), axis if axis in names else None)
             if clash is not None:
                 raise ShardingError(
-                    f"NamedSharding: {spec} uses axis {clash!r} twice (again in dimension {dim}, as {axis!r}); "
-                    f"an axis can split one dimension only: use another axis of the mesh ({axes_text}) or None"
+                    f"NamedSharding: {spec} uses axis {clash!r} twice (in dimension {dim} as {axis!r}); it "
+                    f"can split one dimension only: use another axis of the mesh ({axes_text}) or None"
                 )
             names.add(axis)
             seen.update(dict.fromkeys(atoms, axis))

@@ -113,8 +113,8 @@ class PositionalSharding(Sharding):
 
     def tile_table(self, ndim: int) -> np.ndarray:
         counts, replicas = self.tile_counts(ndim), self._cells.shape[-1]
-        tiles = np.stack(np.unravel_index(np.arange(int(np.prod(counts))), counts), axis=1) if ndim else [[]]
-        return np.repeat(np.asarray(tiles, dtype=np.int64), replicas, axis=0)
+        tiles = np.indices(counts, dtype=np.int64).reshape(ndim, int(np.prod(counts))).T
+        return np.repeat(tiles, replicas, axis=0)
 
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
         if len(shape) != self.ndim and not (self.is_fully_replicated and self.ndim <= len(shape)):
