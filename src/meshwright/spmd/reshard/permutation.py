@@ -1,0 +1,59 @@
+"""Which device sends its tile to which, when whole tiles change places."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.reshard.steps import Permute
+
+
+def permute_between(before: Layout, after: Layout, mesh: AbstractMesh) -> Permute:
+    """The permute from ``before`` to ``after``, which must have equal tile counts in every dimension.
+
+    Only the atoms whose place or weight changes take part. A device that already holds its tile keeps it; where
+    several devices hold a tile, holders and takers are paired in order.
+    """
+    held, wanted = _weights(before, mesh), _weights(after, mesh)
+    moving = {atom for atom in held.keys() | wanted.keys() if held.get(atom) != wanted.get(atom)}
+    axes = mesh.in_mesh_order(moving)
+    sizes = [mesh.axis_size(atom) for atom in axes]
+    coordinates = dict(zip(axes, np.indices(sizes).reshape(len(sizes), -1)))
+    have, want = (_tiles(weights, coordinates, before.rank) for weights in (held, wanted))
+    return Permute(axes, tuple(_pairs(have, want)), after.dims)
+
+
+def _weights(layout: Layout, mesh: AbstractMesh) -> dict[str, tuple[int, int]]:
+    """For every atom the dimension that it splits and how many tiles one step on it is worth."""
+    weights = {}
+    for dim, atoms in enumerate(layout.dims):
+        weight = 1
+        for atom in reversed(atoms):
+            weights[atom] = (dim, weight)
+            weight *= mesh.axis_size(atom)
+    return weights
+
+
+def _tiles(weights: dict[str, tuple[int, int]], coordinates: dict[str, np.ndarray], rank: int) -> list[tuple]:
+    count = len(next(iter(coordinates.values())))
+    tiles = np.zeros((rank, count), dtype=np.int64)
+    for atom, coordinate in coordinates.items():
+        if atom in weights:
+            dim, weight = weights[atom]
+            tiles[dim] += weight * coordinate
+    return list(zip(*tiles.tolist()))
+
+
+def _pairs(have: list[tuple], want: list[tuple]) -> list[tuple[int, int]]:
+    kept = [(device, device) for device in range(len(have)) if have[device] == want[device]]
+    holders: dict[tuple, list[int]] = defaultdict(list)
+    for device, tile in enumerate(have):
+        if tile != want[device]:
+            holders[tile].append(device)
+    moved = []
+    for device in reversed(range(len(want))):
+        if have[device] != want[device]:
+            moved.append((holders[want[device]].pop(), device))
+    return sorted(kept + moved)

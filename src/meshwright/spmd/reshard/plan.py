@@ -1,0 +1,180 @@
+"""The reshard planner: the cheapest sequence of steps from one layout to another.
+
+A plan is data. It is what cost models add up, what ``explain`` prints, what tests compare, and what is then
+emitted step by step. Planning is pure and cached.
+
+Partial values: atoms over which source and target are partial in the same way stay as they are; the others of the
+source are combined during the search (so that a slice after an all-reduce becomes a reduce-scatter), and the others
+of the target are made partial at the end, which is free.
+
+Memory: a plan in which no buffer is larger than the larger of source and target is preferred over a cheaper one that
+needs more; together with the buffer that a step reads, this is "the larger shard plus one staging buffer".
+
+Uneven dimensions: see ``steps``. Steps that do not fit the tiles do not exist; in the worst case the dimension is
+gathered whole, which always works.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshwright.errors import ShardingError
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.reshard.blocks import blocks_of, in_blocks
+from meshwright.spmd.reshard.permutation import permute_between
+from meshwright.spmd.reshard.search import Move, Search, State
+from meshwright.spmd.reshard.steps import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    MakePartial,
+    ReduceScatter,
+    Slice,
+    Step,
+    buffer_bytes,
+)
+
+
+@dataclass(frozen=True)
+class ReshardPlan:
+    """The steps with the layout after each, the bytes a device sends, and the most it holds at a time."""
+
+    steps: tuple[tuple[Step, Layout], ...]
+    bytes_sent: int
+    peak_bytes: int
+
+    def __str__(self) -> str:
+        steps = "\n".join(f"  {step} -> {layout}" for step, layout in self.steps) or "  nothing to do"
+        return f"reshard: sends {self.bytes_sent} bytes, holds {self.peak_bytes} bytes\n{steps}"
+
+
+@lru_cache(maxsize=65536)
+def plan_reshard(
+    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
+) -> ReshardPlan:
+    """The cheapest way to bring an array of ``shape`` from ``src`` to ``dst``."""
+    src.validate(shape, mesh)
+    dst.validate(shape, mesh)
+    same_kind = src.reduction == dst.reduction
+    kept = tuple(atom for atom in src.partial if same_kind and atom in dst.partial)
+    added = tuple(atom for atom in dst.partial if atom not in kept)
+    combined = Layout(dst.dims, kept, src.reduction if kept else "")
+    steps = _merge(_search(shape, itemsize, src, combined, mesh), mesh)
+    if added:
+        steps.append(MakePartial(added, dst.reduction))
+    return _finish(shape, itemsize, src, steps, mesh)
+
+
+@lru_cache(maxsize=262144)
+def reshard_cost(
+    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
+) -> int:
+    """The bytes that a device sends to go from ``src`` to ``dst``: ``plan_reshard(...).bytes_sent``, faster."""
+    if src.dims == dst.dims:
+        return _combine_cost(shape, itemsize, src, dst, mesh)
+    if src.partial == dst.partial and src.reduction == dst.reduction and _is_even(shape, src, dst, mesh):
+        pairs = list(zip(src.dims, dst.dims))
+        if all(mine == theirs[: len(mine)] for mine, theirs in pairs):
+            return 0
+        if all(theirs == mine[: len(theirs)] for mine, theirs in pairs):
+            return buffer_bytes(shape, itemsize, dst, mesh) - buffer_bytes(shape, itemsize, src, mesh)
+    return plan_reshard(shape, itemsize, src, dst, mesh).bytes_sent
+
+
+def _combine_cost(
+    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
+) -> int:
+    """The cost when the tiles stay as they are: of one all-reduce, if of anything."""
+    same_kind = src.reduction == dst.reduction
+    gone = tuple(atom for atom in src.partial if not (same_kind and atom in dst.partial))
+    return AllReduce(gone, src.reduction).bytes_sent(shape, itemsize, src, mesh) if gone else 0
+
+
+def _is_even(shape: Sequence[int], src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
+    return all(
+        size % mesh.sizes(atoms) == 0
+        for layout in (src, dst)
+        for size, atoms in zip(shape, layout.dims)
+    )
+
+
+# --- searching ----------------------------------------------------------------------------------------------
+def _search(
+    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
+) -> Iterator[tuple[Step, Layout]]:
+    """The steps found, each with the layout before it; ``dst`` is partial over nothing that ``src`` is not."""
+    blocks = blocks_of(src, dst, mesh)
+    sizes = tuple(mesh.sizes(block) for block in blocks)
+    goal = tuple(in_blocks(atoms, blocks) for atoms in dst.dims)
+    combine = tuple(atom for atom in src.partial if atom not in dst.partial)
+    start = State(tuple(in_blocks(atoms, blocks) for atoms in src.dims), in_blocks(combine, blocks))
+    limit = max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
+    way = Search(sizes, shape, itemsize, goal, limit).cheapest(start)
+    if way is None:
+        way = Search(sizes, shape, itemsize, goal, math.inf).cheapest(start)
+    if way is None:
+        raise ShardingError(f"no way to reshard {shape} from {src} to {dst}; this is a bug of the planner")
+    layout = src
+    for move in way:
+        step = _step(move, layout, blocks, mesh)
+        yield step, layout
+        layout = step.apply(layout, mesh)
+
+
+def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: AbstractMesh) -> Step:
+    axes = tuple(atom for block in move.blocks for atom in blocks[block])
+    match move.kind:
+        case "all_gather":
+            return AllGather(axes, move.dim)
+        case "all_slice":
+            return Slice(axes, move.dim)
+        case "all_to_all":
+            return AllToAll(axes, move.dim, move.to_dim)
+        case "reduce_scatter":
+            return ReduceScatter(axes, move.dim, before.reduction)
+        case "all_reduce":
+            return AllReduce(mesh.in_mesh_order(axes), before.reduction)
+    dims = tuple(tuple(atom for block in run for atom in blocks[block]) for run in move.after.dims)
+    return permute_between(before, Layout(dims, before.partial, before.reduction), mesh)
+
+
+# --- putting together ---------------------------------------------------------------------------------------
+def _merge(found: Iterator[tuple[Step, Layout]], mesh: AbstractMesh) -> list[Step]:
+    """The steps, with neighbours that one collective can do made one."""
+    steps: list[Step] = []
+    for step, _ in found:
+        merged = _merged(steps[-1], step) if steps else None
+        if merged is None:
+            steps.append(step)
+        else:
+            steps[-1] = merged
+    return steps
+
+
+def _merged(first: Step, second: Step) -> Step | None:
+    match first, second:
+        case AllGather(), AllGather() if first.dim == second.dim:
+            return AllGather(second.axes + first.axes, first.dim)
+        case Slice(), Slice() if first.dim == second.dim:
+            return Slice(first.axes + second.axes, first.dim)
+        case ReduceScatter(), ReduceScatter() if first.dim == second.dim:
+            return ReduceScatter(first.axes + second.axes, first.dim, first.reduction)
+    return None
+
+
+def _finish(
+    shape: tuple[int, ...], itemsize: int, src: Layout, steps: list[Step], mesh: AbstractMesh
+) -> ReshardPlan:
+    layout, sent = src, 0
+    held = peak = buffer_bytes(shape, itemsize, src, mesh)
+    pairs = []
+    for step in steps:
+        sent += step.bytes_sent(shape, itemsize, layout, mesh)
+        layout = step.apply(layout, mesh)
+        before, held = held, buffer_bytes(shape, itemsize, layout, mesh)
+        peak = max(peak, before + held)
+        pairs.append((step, layout))
+    return ReshardPlan(tuple(pairs), sent, peak)
