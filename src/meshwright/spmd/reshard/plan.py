@@ -30,6 +30,7 @@ from meshwright.spmd.reshard.steps import (
     AllGather,
     AllReduce,
     AllToAll,
+    Exchange,
     MakePartial,
     ReduceScatter,
     Slice,
@@ -138,6 +139,8 @@ def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: A
         case "all_reduce":
             return AllReduce(mesh.in_mesh_order(axes), before.reduction)
     dims = tuple(tuple(atom for block in run for atom in blocks[block]) for run in move.after.dims)
+    if move.kind == "exchange":
+        return Exchange(axes, before.dims, dims)
     return permute_between(before, Layout(dims, before.partial, before.reduction), mesh)
 
 

@@ -118,6 +118,7 @@ class Search:
         yield from self._gathers(state)
         if len(state.dims) > 1:
             yield from self._all_to_alls(state)
+            yield from self._exchanges(state)
         if size <= self.limit:
             yield from self._permutes(state, size)
         if state.partial:
@@ -128,11 +129,11 @@ class Search:
         return set(range(len(self.sizes))) - used - set(state.partial)
 
     def _slices(self, state: State) -> Iterator[Move]:
+        """Slices by blocks that split something in the goal, though perhaps not this: a permute can mend that."""
         free = self._free(state)
-        for dim, wanted in enumerate(self.goal):
-            mine = state.dims[dim]
-            for block in wanted:
-                if block in free and self.joins(dim, mine, (block,)):
+        for block in (block for wanted in self.goal for block in wanted if block in free):
+            for dim, mine in enumerate(state.dims):
+                if self.joins(dim, mine, (block,)):
                     after = State(_with(state.dims, dim, (*mine, block)), state.partial)
                     yield Move("all_slice", (block,), dim, dim, 0, after)
 
@@ -160,6 +161,47 @@ class Search:
                     if self.bytes(dims) <= self.limit:
                         cost = (self.count(moved) - 1) * self.bytes(split)
                         yield Move("all_to_all", moved, dim, to_dim, cost, State(dims, state.partial))
+
+    def _exchanges(self, state: State) -> Iterator[Move]:
+        """One all-to-all for several dimensions: some give up their minor-most blocks, others go on towards the goal.
+
+        Together with the blocks given up, free ones may be taken (a slice on the way). What is given up but
+        wanted nowhere yet goes behind the others.
+        """
+        free = self._free(state)
+        options = [list(self._exchange_options(dim, mine)) for dim, mine in enumerate(state.dims)]
+        for dims in itertools.product(*options):
+            given = [b for mine, new in zip(state.dims, dims) for b in mine[len(new) :]]
+            taken = [b for mine, new in zip(state.dims, dims) for b in new[len(mine) :]]
+            if not given or not taken or not free.union(given).issuperset(taken):
+                continue
+            rest = tuple(block for block in given if block not in taken)
+            for end in self._exchange_ends(state.dims, dims, rest):
+                size = self.bytes(end)
+                if size <= self.limit and self._even(state.dims, end):
+                    cost = size - size // self.count(tuple(given))
+                    yield Move("exchange", tuple(given), 0, 0, cost, State(end, state.partial))
+
+    def _exchange_options(self, dim: int, mine: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        for cut in range(len(mine) + 1):
+            yield mine[:cut]
+        wanted = self.goal[dim]
+        if wanted[: len(mine)] == mine:
+            for end in range(len(mine) + 1, len(wanted) + 1):
+                yield wanted[:end]
+
+    def _exchange_ends(self, before: Dims, after: Dims, rest: tuple[int, ...]) -> Iterator[Dims]:
+        if not rest:
+            yield after
+            return
+        for dim, new in enumerate(after):
+            if len(new) >= len(before[dim]):
+                yield _with(after, dim, new + rest)
+
+    def _even(self, *layouts: Dims) -> bool:
+        return all(
+            size % self.count(blocks) == 0 for dims in layouts for size, blocks in zip(self.shape, dims)
+        )
 
     def _permutes(self, state: State, size: int) -> Iterator[Move]:
         for dims in self._arrangements(state):

@@ -103,6 +103,30 @@ class AllToAll:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """One all-to-all over ``axes`` that changes several dimensions, from tiles ``before`` to tiles ``after``.
+
+    Some dimensions lose minor-most axes, together ``axes``; others gain axes, minor-most: those and perhaps some that
+    the value was replicated over (a slice on the way). Exists for even dimensions only.
+    """
+
+    axes: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...]
+    after: tuple[tuple[str, ...], ...]
+    kind: ClassVar[str] = "all_to_all"
+
+    def apply(self, layout: Layout, mesh: AbstractMesh) -> Layout:
+        return Layout(self.after, layout.partial, layout.reduction)
+
+    def bytes_sent(self, shape: Sequence[int], itemsize: int, before: Layout, mesh: AbstractMesh) -> int:
+        size = buffer_bytes(shape, itemsize, Layout(self.after), mesh)
+        return size - size // mesh.sizes(self.axes)
+
+    def __str__(self) -> str:
+        return f"all_to_all {_names(self.axes)} to {Layout(self.after)}"
+
+
+@dataclass(frozen=True)
 class Permute:
     """Whole tiles change places, after which the value is split by ``dims``.
 
@@ -185,7 +209,7 @@ class MakePartial:
         return f"make partial {self.reduction} over {_names(self.axes)}"
 
 
-Step = AllGather | Slice | AllToAll | Permute | ReduceScatter | AllReduce | MakePartial
+Step = AllGather | Slice | AllToAll | Exchange | Permute | ReduceScatter | AllReduce | MakePartial
 
 
 def _names(axes: tuple[str, ...]) -> str:
