@@ -1,8 +1,9 @@
 """Blocks: runs of atomic axes that a reshard moves together.
 
-A mesh of 512 x 128 has sixteen atoms, far too many to search over, yet most reshards treat ``data`` as one thing.
-Atoms that stand next to each other both in the source and in the target form one block; a block is cut again
-where a permute could need it: where the other layout has a boundary at the same tile count of that dimension.
+A mesh of 512 x 128 has sixteen atoms, far too many to search over, yet most reshards treat ``data`` as one
+thing. Atoms that stand next to each other both in the source and in the target form one block; a block is cut
+again where a permute could need it: where the other layout has a boundary at the same tile count of that
+dimension.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def in_blocks(atoms: Sequence[str], blocks: Sequence[tuple[str, ...]]) -> tuple[
 
 
 def _places(layout: Layout) -> dict[str, Place]:
-    places: dict[str, Place] = {atom: ("partial", 0, 0) for atom in layout.partial}
+    places: dict[str, Place] = dict.fromkeys(layout.partial, ("partial", 0, 0))
     for dim, atoms in enumerate(layout.dims):
         places.update({atom: ("dim", dim, i) for i, atom in enumerate(atoms)})
     return places

@@ -3,15 +3,16 @@
 A plan is data. It is what cost models add up, what ``explain`` prints, what tests compare, and what is then
 emitted step by step. Planning is pure and cached.
 
-Partial values: atoms over which source and target are partial in the same way stay as they are; the others of the
-source are combined during the search (so that a slice after an all-reduce becomes a reduce-scatter), and the others
-of the target are made partial at the end, which is free.
+Partial values: atoms over which source and target are partial in the same way stay as they are; the others of
+the source are combined during the search (so that a slice after an all-reduce becomes a reduce-scatter), and
+the others of the target are made partial at the end, which is free.
 
-Memory: a plan in which no buffer is larger than the larger of source and target is preferred over a cheaper one that
-needs more; together with the buffer that a step reads, this is "the larger shard plus one staging buffer".
+Memory: a plan in which no buffer is larger than the larger of source and target is preferred over a cheaper
+one that needs more; together with the buffer that a step reads, this is "the larger shard plus one staging
+buffer".
 
-Uneven dimensions: see ``steps``. Steps that do not fit the tiles do not exist; in the worst case the dimension is
-gathered whole, which always works.
+Uneven dimensions: see ``steps``. Steps that do not fit the tiles do not exist; in the worst case the
+dimension is gathered whole, which always works.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from functools import lru_cache
 from meshwright.errors import ShardingError
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of, in_blocks
+from meshwright.spmd.reshard.exchange import chains
 from meshwright.spmd.reshard.permutation import permute_between
 from meshwright.spmd.reshard.search import Move, Search, State
 from meshwright.spmd.reshard.steps import (
@@ -140,7 +142,9 @@ def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: A
             return AllReduce(mesh.in_mesh_order(axes), before.reduction)
     dims = tuple(tuple(atom for block in run for atom in blocks[block]) for run in move.after.dims)
     if move.kind == "exchange":
-        return Exchange(axes, before.dims, dims)
+        found = chains(before.dims, dims, dict(zip(mesh.atoms, mesh.atom_sizes))) or []
+        renames = any(chain.renames for chain in found)
+        return Exchange(axes, before.dims, dims, mesh.sizes(axes) if renames else 1)
     return permute_between(before, Layout(dims, before.partial, before.reduction), mesh)
 
 

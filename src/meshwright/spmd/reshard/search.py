@@ -1,13 +1,14 @@
 """The search behind the reshard planner: A* over layouts, in blocks of axes.
 
-The cost of a way is the bytes that a device sends, plus one per collective so that fewer collectives win a tie. The
-estimate of what is still to pay is the lower bound: the bytes of the target that a device does not hold yet. For
-even layouts it is simple: two tilings of a dimension by x1, x2, ... and y1, y2, ... are nested where one list is a
-prefix of the other, and otherwise some device holds nothing of what it wants. Every collective brings a device at
-most as many bytes as it is charged for, so the bound never overestimates and the first way found is the cheapest.
+The cost of a way is the bytes that a device sends, plus a little per collective so that fewer win a tie. The
+estimate of what is still to pay is the lower bound: the bytes of the target that a device does not hold yet.
+For even layouts it is simple: two tilings of a dimension by x1, x2, ... and y1, y2, ... are nested where one
+list is a prefix of the other, and otherwise some device holds nothing of what it wants. Every collective
+brings a device at most as many bytes as it is charged for, so the bound never overestimates and the first way
+found is the cheapest.
 
-Moves are kept few by aiming at the target: slices only by axes that split that dimension in the target, permutes
-only to arrangements that begin as the target does.
+Moves are kept few by aiming at the target: slices only by axes that split that dimension in the target,
+permutes only to arrangements that begin as the target does.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from meshwright.spmd.reshard.exchange import chains
 from meshwright.spmd.reshard.steps import joins
+
+COLLECTIVE_BYTES = 64  # what starting a collective counts for
+MAX_ROUNDS = 8  # of an exchange that renames devices: that many collectives, each for a part of the buffer
+MAX_SPARE = 3  # blocks that an exchange may leave to be gathered: their arrangements are all tried
 
 Dims = tuple[tuple[int, ...], ...]
 
@@ -58,7 +63,6 @@ class Search:
         self.goal = goal
         self.limit = limit
         self.goal_bytes = self.bytes(goal)
-        self._counts: dict[tuple[int, ...], int] = {}
 
     # --- sizes ----------------------------------------------------------------------------------------------
     def count(self, blocks: tuple[int, ...]) -> int:
@@ -90,7 +94,7 @@ class Search:
                 return _way(reached_by, state)
             done.add(state)
             for move in self.moves(state):
-                cost = paid[state] + move.cost + (move.kind != "all_slice")
+                cost = paid[state] + move.cost
                 if cost < paid.get(move.after, math.inf):
                     paid[move.after] = cost
                     reached_by[move.after] = (state, move)
@@ -132,10 +136,25 @@ class Search:
         """Slices by blocks that split something in the goal, though perhaps not this: a permute can mend that."""
         free = self._free(state)
         for block in (block for wanted in self.goal for block in wanted if block in free):
-            for dim, mine in enumerate(state.dims):
-                if self.joins(dim, mine, (block,)):
-                    after = State(_with(state.dims, dim, (*mine, block)), state.partial)
-                    yield Move("all_slice", (block,), dim, dim, 0, after)
+            for dim in range(len(state.dims)):
+                yield from self._slice(state, dim, (block,))
+        for dim in range(len(state.dims)):
+            for run in self._runs(state, dim, free):
+                yield from self._slice(state, dim, run)
+
+    def _slice(self, state: State, dim: int, blocks: tuple[int, ...]) -> Iterator[Move]:
+        mine = state.dims[dim]
+        if self.joins(dim, mine, blocks):
+            after = State(_with(state.dims, dim, mine + blocks), state.partial)
+            yield Move("all_slice", blocks, dim, dim, 0, after)
+
+    def _runs(self, state: State, dim: int, available: Collection[int]) -> Iterator[tuple[int, ...]]:
+        """Two blocks or more that lead on to the goal: uneven tiles may be reached at once but not one by one."""
+        mine, wanted = state.dims[dim], self.goal[dim]
+        if wanted[: len(mine)] == mine:
+            run = tuple(itertools.takewhile(lambda block: block in available, wanted[len(mine) :]))
+            for end in range(2, len(run) + 1):
+                yield run[:end]
 
     def _gathers(self, state: State) -> Iterator[Move]:
         size = self.bytes(state.dims)
@@ -144,7 +163,7 @@ class Search:
                 kept, moved = mine[:cut], mine[cut:]
                 dims = _with(state.dims, dim, kept)
                 if self.joins(dim, kept, moved) and self.bytes(dims) <= self.limit:
-                    cost = (self.count(moved) - 1) * size
+                    cost = (self.count(moved) - 1) * size + COLLECTIVE_BYTES
                     yield Move("all_gather", moved, dim, dim, cost, State(dims, state.partial))
 
     def _all_to_alls(self, state: State) -> Iterator[Move]:
@@ -159,69 +178,73 @@ class Search:
                     split = _with(state.dims, to_dim, theirs + moved)
                     dims = _with(split, dim, kept)
                     if self.bytes(dims) <= self.limit:
-                        cost = (self.count(moved) - 1) * self.bytes(split)
+                        cost = (self.count(moved) - 1) * self.bytes(split) + COLLECTIVE_BYTES
                         yield Move("all_to_all", moved, dim, to_dim, cost, State(dims, state.partial))
 
     def _exchanges(self, state: State) -> Iterator[Move]:
-        """One all-to-all for several dimensions: some give up their minor-most blocks, others go on towards the goal.
-
-        Together with the blocks given up, free ones may be taken (a slice on the way). What is given up but
-        wanted nowhere yet goes behind the others.
-        """
-        free = self._free(state)
-        options = [list(self._exchange_options(dim, mine)) for dim, mine in enumerate(state.dims)]
-        for dims in itertools.product(*options):
-            given = [b for mine, new in zip(state.dims, dims) for b in mine[len(new) :]]
-            taken = [b for mine, new in zip(state.dims, dims) for b in new[len(mine) :]]
-            if not given or not taken or not free.union(given).issuperset(taken):
+        """All that is left to do but gathers, in one exchange (see ``exchange``)."""
+        sizes = dict(enumerate(self.sizes))
+        for dims in self._exchange_ends(state):
+            size = self.bytes(dims)
+            found = chains(state.dims, dims, sizes) if size <= self.limit else None
+            moved = [chain.axes[0] for chain in found or () if chain.is_all_to_all]
+            if not found or not moved or any(chain.is_gather for chain in found):
                 continue
-            rest = tuple(block for block in given if block not in taken)
-            for end in self._exchange_ends(state.dims, dims, rest):
-                size = self.bytes(end)
-                if size <= self.limit and self._even(state.dims, end):
-                    cost = size - size // self.count(tuple(given))
-                    yield Move("exchange", tuple(given), 0, 0, cost, State(end, state.partial))
+            group = self.count(tuple(moved))
+            renames = any(chain.renames for chain in found)
+            if self._even(state.dims, dims) and not (renames and group > MAX_ROUNDS):
+                cost = size if renames else size - size // group
+                cost += COLLECTIVE_BYTES * (group if renames else 1)
+                yield Move("exchange", tuple(moved), 0, 0, cost, State(dims, state.partial))
 
-    def _exchange_options(self, dim: int, mine: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        for cut in range(len(mine) + 1):
-            yield mine[:cut]
-        wanted = self.goal[dim]
-        if wanted[: len(mine)] == mine:
-            for end in range(len(mine) + 1, len(wanted) + 1):
-                yield wanted[:end]
-
-    def _exchange_ends(self, before: Dims, after: Dims, rest: tuple[int, ...]) -> Iterator[Dims]:
-        if not rest:
-            yield after
+    def _exchange_ends(self, state: State) -> Iterator[Dims]:
+        """The goal, and behind its blocks those that still have to be gathered then, in all ways."""
+        wanted = {block for blocks in self.goal for block in blocks}
+        if wanted.intersection(state.partial):
             return
-        for dim, new in enumerate(after):
-            if len(new) >= len(before[dim]):
-                yield _with(after, dim, new + rest)
+        spare = [block for blocks in state.dims for block in blocks if block not in wanted]
+        if len(spare) > MAX_SPARE:
+            return
+        for number in range(len(spare) + 1):
+            for kept in itertools.permutations(spare, number):
+                for cuts in itertools.combinations_with_replacement(range(number + 1), len(self.goal) - 1):
+                    ends = (0, *cuts, number)
+                    yield tuple(
+                        blocks + kept[ends[dim] : ends[dim + 1]] for dim, blocks in enumerate(self.goal)
+                    )
 
-    def _even(self, *layouts: Dims) -> bool:
+    def _even(self, before: Dims, after: Dims) -> bool:
+        """Whether the dimensions whose tile counts change are divided by both."""
         return all(
-            size % self.count(blocks) == 0 for dims in layouts for size, blocks in zip(self.shape, dims)
+            len(mine) == len(theirs) or size % self.count(max(mine, theirs, key=len)) == 0
+            for size, mine, theirs in zip(self.shape, before, after)
         )
 
     def _permutes(self, state: State, size: int) -> Iterator[Move]:
+        cost = size + COLLECTIVE_BYTES
         for dims in self._arrangements(state):
             if dims != state.dims:
-                yield Move("collective_permute", (), 0, 0, size, State(dims, state.partial))
+                yield Move("collective_permute", (), 0, 0, cost, State(dims, state.partial))
 
     def _reductions(self, state: State, size: int) -> Iterator[Move]:
         for number in range(1, len(state.partial) + 1):
             for blocks in itertools.combinations(state.partial, number):
                 left = tuple(block for block in state.partial if block not in blocks)
                 group = self.count(blocks)
-                cost = -(-2 * size * (group - 1) // group)
+                cost = -(-2 * size * (group - 1) // group) + COLLECTIVE_BYTES
                 yield Move("all_reduce", blocks, 0, 0, cost, State(state.dims, left))
-        for block in state.partial:
-            left = tuple(other for other in state.partial if other != block)
-            for dim, mine in enumerate(state.dims):
-                if self.joins(dim, mine, (block,)):
-                    dims = _with(state.dims, dim, (*mine, block))
-                    cost = (self.sizes[block] - 1) * self.bytes(dims)
-                    yield Move("reduce_scatter", (block,), dim, dim, cost, State(dims, left))
+        for dim in range(len(state.dims)):
+            singles = ((block,) for block in state.partial)
+            for blocks in (*singles, *self._runs(state, dim, state.partial)):
+                yield from self._reduce_scatter(state, dim, blocks)
+
+    def _reduce_scatter(self, state: State, dim: int, blocks: tuple[int, ...]) -> Iterator[Move]:
+        mine = state.dims[dim]
+        if self.joins(dim, mine, blocks):
+            left = tuple(block for block in state.partial if block not in blocks)
+            dims = _with(state.dims, dim, mine + blocks)
+            cost = (self.count(blocks) - 1) * self.bytes(dims) + COLLECTIVE_BYTES
+            yield Move("reduce_scatter", blocks, dim, dim, cost, State(dims, left))
 
     # --- permutes -------------------------------------------------------------------------------------------
     def _arrangements(self, state: State) -> Iterator[Dims]:

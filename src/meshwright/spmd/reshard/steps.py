@@ -1,7 +1,7 @@
 """The steps a reshard is made of, as data: what each does to a layout and what it costs.
 
-``axes`` are atomic axes, major to minor. A step acts on every group of devices that differ only on its axes. Costs
-are bytes that one device sends, by the ring algorithms' formulas, on padded local shapes:
+``axes`` are atomic axes, major to minor. A step acts on every group of devices that differ only on its axes.
+Costs are bytes that one device sends, by the ring algorithms' formulas, on padded local shapes:
 
 =====================  =========================================  ===========================================
 kind                   what it does                               bytes sent, group of g
@@ -15,10 +15,11 @@ all_reduce             a partial value is combined                2 * n * (g-1) 
 make_partial           kept on index 0, identity elsewhere        0
 =====================  =========================================  ===========================================
 
-Uneven dimensions follow the flat convention (see ``meshwright.sharding.layout``): a buffer is ceil(D / n) rows. A
-gather of b out of (a, b) therefore needs g_b * ceil(D / (n_a * n_b)) == ceil(D / n_a), unless nothing is left to
-split the dimension (the rows past D are then cut off); a slice needs the same, unless the dimension was whole (it is
-then padded first). ``joins`` states this; where it does not hold the step does not exist.
+Uneven dimensions follow the flat convention (see ``meshwright.sharding.layout``): a buffer is ceil(D / n)
+rows. A gather of b out of (a, b) therefore needs g_b * ceil(D / (n_a * n_b)) == ceil(D / n_a), unless nothing
+is left to split the dimension (the rows past D are then cut off); a slice needs the same, unless the
+dimension was whole (it is then padded first). ``joins`` states this; where it does not hold the step does not
+exist.
 
 Source: Rink et al. 2021, "Memory-efficient array redistribution through portable collective communication".
 """
@@ -104,26 +105,31 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One all-to-all over ``axes`` that changes several dimensions, from tiles ``before`` to tiles ``after``.
+    """Several dimensions change at once, from tiles ``before`` to tiles ``after``; see ``exchange`` for how.
 
-    Some dimensions lose minor-most axes, together ``axes``; others gain axes, minor-most: those and perhaps some that
-    the value was replicated over (a slice on the way). Exists for even dimensions only.
+    ``axes`` are those whose chunks go all to all. Where ``rounds`` is 1, it is one all-to-all over them (its bytes
+    those of an all-to-all); else so many permutes of a chunk each, together of one buffer.
     """
 
     axes: tuple[str, ...]
     before: tuple[tuple[str, ...], ...]
     after: tuple[tuple[str, ...], ...]
-    kind: ClassVar[str] = "all_to_all"
+    rounds: int
+
+    @property
+    def kind(self) -> str:
+        return "all_to_all" if self.rounds == 1 else "collective_permute"
 
     def apply(self, layout: Layout, mesh: AbstractMesh) -> Layout:
         return Layout(self.after, layout.partial, layout.reduction)
 
     def bytes_sent(self, shape: Sequence[int], itemsize: int, before: Layout, mesh: AbstractMesh) -> int:
         size = buffer_bytes(shape, itemsize, Layout(self.after), mesh)
-        return size - size // mesh.sizes(self.axes)
+        return size - size // mesh.sizes(self.axes) if self.rounds == 1 else size
 
     def __str__(self) -> str:
-        return f"all_to_all {_names(self.axes)} to {Layout(self.after)}"
+        how = "all_to_all" if self.rounds == 1 else f"collective_permute in {self.rounds} rounds"
+        return f"{how} over {_names(self.axes)} from {Layout(self.before)} to {Layout(self.after)}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,204 @@
+"""Exchanges: one change of tiles that touches several dimensions at once, taken apart into chains.
+
+Write the tile number of a dimension as digits, one per axis that splits it. A *position* is such a digit: a
+dimension and the number of tiles in front of the digit. A layout puts axes on the leading positions of every
+dimension; the rows that a device holds run over the positions behind them. When a layout changes, an axis
+leaves one position and takes another, whose axis leaves it in turn, and so on: the moves form chains. A chain
+that
+
+* is a circle, or begins with an axis that split nothing and ends with one that splits nothing, only renames devices;
+* begins with an axis that split nothing and ends at a position that nothing split is a slice;
+* begins at a position that nothing will split and ends at one that nothing split is an all-to-all;
+* begins at a position that nothing will split and ends with an axis that splits nothing is a gather, which is no
+  exchange.
+
+A chain of more than one axis renames devices besides. An exchange in which no device is renamed is one
+all-to-all. Any other goes in rounds, one per chunk of the all-to-all: in every round each device sends one
+chunk to the device that the chains name, and in the end it has sent its buffer once. (An all-to-all and then
+a permute would send it almost twice.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from meshwright.sharding import AbstractMesh, Layout
+
+Axis = TypeVar("Axis", str, int)
+Position = tuple[int, int]  # dimension, number of tiles in front of the digit
+
+
+class Chain(NamedTuple, Generic[Axis]):
+    """The axes of a chain, each taking the position that the next one leaves.
+
+    ``start`` is the position that the first leaves and nothing takes; ``end`` the one that the last takes and nothing
+    held. Either is None where there is no such position.
+    """
+
+    axes: tuple[Axis, ...]
+    start: Position | None
+    end: Position | None
+
+    @property
+    def is_slice(self) -> bool:
+        return self.start is None and self.end is not None
+
+    @property
+    def is_all_to_all(self) -> bool:
+        return self.start is not None and self.end is not None
+
+    @property
+    def is_gather(self) -> bool:
+        return self.start is not None and self.end is None
+
+    @property
+    def renames(self) -> bool:
+        """Whether devices change places in it."""
+        return len(self.axes) > 1
+
+
+def chains(
+    before: Sequence[tuple[Axis, ...]], after: Sequence[tuple[Axis, ...]], sizes: Mapping[Axis, int]
+) -> list[Chain[Axis]] | None:
+    """The chains between two layouts; None if they cut a dimension at different places."""
+    for mine, theirs in zip(before, after):
+        if any(sizes[a] != sizes[b] for a, b in zip(mine, theirs)):
+            return None
+    old, new = _positions(before, sizes), _positions(after, sizes)
+    held_by = {position: axis for axis, position in old.items()}
+    taken = set(new.values())
+    moving = [axis for axis in {**old, **new} if old.get(axis) != new.get(axis)]
+    first = [axis for axis in moving if old.get(axis) not in taken]
+    found: list[Chain[Axis]] = []
+    seen: set[Axis] = set()
+    for axis in (*first, *moving):  # what no chain with a beginning has passed is in a circle
+        if axis not in seen:
+            axes = tuple(_follow(axis, new, held_by))
+            seen.update(axes)
+            circle = old.get(axis) in taken
+            found.append(Chain(axes, None if circle else old.get(axis), None if circle else new.get(axes[-1])))
+    return found
+
+
+def _positions(dims: Sequence[tuple[Axis, ...]], sizes: Mapping[Axis, int]) -> dict[Axis, Position]:
+    positions: dict[Axis, Position] = {}
+    for dim, axes in enumerate(dims):
+        tiles = 1
+        for axis in axes:
+            positions[axis] = (dim, tiles)
+            tiles *= sizes[axis]
+    return positions
+
+
+def _follow(axis: Axis, new: dict[Axis, Position], held_by: dict[Position, Axis]) -> Iterator[Axis]:
+    first, current = axis, axis
+    while True:
+        yield current
+        if current not in new or new[current] not in held_by:
+            return
+        current = held_by[new[current]]
+        if current == first:
+            return
+
+
+# --- how to do it -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Recipe:
+    """What every device does, on its local array.
+
+    1. Reshape to ``view``; index digit ``d`` of it by the coordinate on ``axis`` for every (d, axis) of ``slices``.
+    2. Transpose by ``forward``: the leading ``len(groups)`` digits number the chunks.
+    3. If there are no ``rounds``: an all-to-all of the chunks over the axes ``senders``, the first the most
+       significant. Else, in round r, with a shift per chunk digit (row-major over ``groups``): send the chunk whose
+       digits are (own coordinate on ``senders`` + shift) mod group, as ``rounds[r]`` says: pairs (source, target)
+       of row-major indices over ``axes``. Put what comes at the digits (own coordinate on ``receivers`` - shift)
+       mod group.
+    4. Transpose by ``backward``; reshape to ``result``.
+    """
+
+    view: tuple[int, ...]
+    slices: tuple[tuple[int, str], ...]
+    forward: tuple[int, ...]
+    groups: tuple[int, ...]
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+    axes: tuple[str, ...]
+    rounds: tuple[tuple[tuple[int, int], ...], ...]
+    backward: tuple[int, ...]
+    result: tuple[int, ...]
+
+
+def exchange_recipe(
+    shape: Sequence[int],
+    before: Sequence[tuple[str, ...]],
+    after: Sequence[tuple[str, ...]],
+    mesh: AbstractMesh,
+) -> Recipe:
+    """The steps of an exchange for a global array of ``shape``, which both layouts divide where they differ."""
+    sizes = dict(zip(mesh.atoms, mesh.atom_sizes))
+    found = chains(before, after, sizes) or []
+    moved = [chain for chain in found if chain.is_all_to_all]
+    rows = [
+        -(-size // max(mesh.sizes(mine), mesh.sizes(theirs)))
+        for size, mine, theirs in zip(shape, before, after)
+    ]
+    view, view_digits = _digits(rows, {chain.end: sizes[chain.axes[-1]] for chain in found if chain.end})
+    slices = tuple((view_digits[c.end], c.axes[0]) for c in found if c.is_slice and c.end)
+    left = [digit for digit in range(len(view)) if digit not in dict(slices)]
+    chunks = [left.index(view_digits[chain.end]) for chain in moved if chain.end]
+    back, back_digits = _digits(rows, {chain.start: sizes[chain.axes[0]] for chain in moved if chain.start})
+    order = [back_digits[chain.start] for chain in moved if chain.start]
+    order += [digit for digit in range(len(back)) if digit not in order]
+    result = Layout(tuple(after)).local_shape(shape, mesh)
+    axes = mesh.in_mesh_order({axis for chain in found for axis in chain.axes if chain.renames or chain in moved})
+    groups = tuple(sizes[chain.axes[0]] for chain in moved)
+    renamed = any(chain.renames for chain in found)
+    return Recipe(
+        view=view,
+        slices=slices,
+        forward=(*chunks, *(digit for digit in range(len(left)) if digit not in chunks)),
+        groups=groups,
+        senders=tuple(chain.axes[0] for chain in moved),
+        receivers=tuple(chain.axes[-1] for chain in moved),
+        axes=axes,
+        rounds=tuple(_rounds(found, moved, axes, sizes)) if renamed else (),
+        backward=tuple(order.index(digit) for digit in range(len(back))),
+        result=result,
+    )
+
+
+def _digits(rows: Sequence[int], sizes: Mapping[Position, int]) -> tuple[tuple[int, ...], dict[Position, int]]:
+    """Every dimension's extra positions, in order, and behind them its rows; and where each position went."""
+    shape: list[int] = []
+    where: dict[Position, int] = {}
+    for dim, count in enumerate(rows):
+        for position in sorted(position for position in sizes if position[0] == dim):
+            where[position] = len(shape)
+            shape.append(sizes[position])
+        shape.append(count)
+    return tuple(shape), where
+
+
+def _rounds(
+    found: Sequence[Chain[str]], moved: Sequence[Chain[str]], axes: tuple[str, ...], sizes: Mapping[str, int]
+) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Per round, where every device sends: along a chain each axis takes over the next one's coordinate."""
+    shape = [sizes[axis] for axis in axes]
+    coordinates = dict(zip(axes, np.indices(shape).reshape(len(shape), math.prod(shape))))
+    for shifts in itertools.product(*(range(sizes[chain.axes[0]]) for chain in moved)):
+        target = dict(coordinates)
+        for chain in found:
+            if chain.axes[0] in coordinates:
+                turned = (*chain.axes[1:], chain.axes[0])
+                target.update({axis: coordinates[other] for axis, other in zip(chain.axes, turned)})
+        for chain, shift in zip(moved, shifts):
+            last = chain.axes[-1]
+            target[last] = (target[last] + shift) % sizes[last]
+        numbers = np.ravel_multi_index([target[axis] for axis in axes], shape)
+        yield tuple(enumerate(numbers.tolist()))

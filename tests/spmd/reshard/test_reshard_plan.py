@@ -1,0 +1,206 @@
+"""The reshard planner: every plan does what it says, sends little, and keeps to the memory of its ends."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from reshard_simulator import all_layouts, check_plan, lower_bound
+
+from meshwright.errors import ShardingError
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
+from meshwright.spmd.reshard.steps import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Permute,
+    ReduceScatter,
+    Slice,
+    buffer_bytes,
+)
+
+M42 = AbstractMesh((4, 2), ("data", "model"))
+M222 = AbstractMesh((2, 2, 2), ("x", "y", "z"))
+M6 = AbstractMesh((6,), ("x",))
+M23 = AbstractMesh((2, 3), ("x", "y"))
+ITEMSIZE = 4096  # large, so that bytes decide and not the number of collectives
+
+
+def partial_layouts(mesh: AbstractMesh, ndim: int, reduction: str) -> list[Layout]:
+    """Every layout, partial over each set of the axes that it leaves."""
+    found = []
+    for layout in all_layouts(mesh, ndim):
+        left = [atom for atom in mesh.atoms if atom not in layout.axes_used]
+        for number in range(len(left) + 1):
+            for partial in itertools.combinations(left, number):
+                found.append(layout.with_partial(partial, reduction))
+    return found
+
+
+def check(shape, src, dst, mesh, itemsize=ITEMSIZE):
+    plan = plan_reshard(shape, itemsize, src, dst, mesh)
+    check_plan(plan, shape, src, dst, mesh)
+    assert reshard_cost(shape, itemsize, src, dst, mesh) == plan.bytes_sent
+
+
+def pairs(layouts, number, seed=0):
+    every = list(itertools.product(layouts, layouts))
+    return random.Random(seed).sample(every, min(number, len(every)))
+
+
+# --- correctness --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("mesh", [M42, M222, M6, M23], ids=str)
+@pytest.mark.parametrize("shape", [(8, 24), (5, 12), (3, 7), (1, 9)], ids=str)
+def test_every_plan_of_a_matrix_is_right(mesh, shape):
+    for src, dst in pairs(all_layouts(mesh, 2), 500):
+        check(shape, src, dst, mesh)
+
+
+@pytest.mark.parametrize("shape", [(8,), (12,), (5,), (3,), (0,)], ids=str)
+def test_every_plan_of_a_vector_is_right(shape):
+    for mesh in (M42, M6):
+        for src, dst in itertools.product(all_layouts(mesh, 1), repeat=2):
+            check(shape, src, dst, mesh)
+
+
+def test_plans_of_three_dimensions_are_right():
+    for src, dst in pairs(all_layouts(M42, 3), 500):
+        check((8, 8, 8), src, dst, M42)
+        check((3, 8, 5), src, dst, M42)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+def test_plans_with_partial_values_are_right(reduction):
+    layouts = partial_layouts(M222, 2, reduction)
+    for src, dst in pairs(layouts, 800):
+        check((8, 8), src, dst, M222)
+        check((5, 6), src, dst, M222)
+
+
+def test_partial_values_of_two_kinds():
+    sums, maxima = partial_layouts(M42, 1, "sum"), partial_layouts(M42, 1, "max")
+    for src, dst in itertools.islice(itertools.product(sums, maxima), 0, None, 3):
+        check((8,), src, dst, M42)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [M42, M222, M6, M23], ids=str)
+@pytest.mark.parametrize("shape", [(8, 24), (5, 12), (3, 7)], ids=str)
+def test_every_plan_of_a_matrix_is_right_exhaustively(mesh, shape):
+    for src, dst in itertools.product(partial_layouts(mesh, 2, "sum"), repeat=2):
+        check(shape, src, dst, mesh)
+
+
+# --- cost ---------------------------------------------------------------------------------------------------
+def ratios(shape, chosen, mesh):
+    """Bytes over the lower bound; free where it is zero; no buffer above the larger shard."""
+    for src, dst in chosen:
+        plan = plan_reshard(shape, 4, src, dst, mesh)
+        limit = max(buffer_bytes(shape, 4, layout, mesh) for layout in (src, dst))
+        assert all(buffer_bytes(shape, 4, layout, mesh) <= limit for _, layout in plan.steps), plan
+        assert plan.peak_bytes <= 2 * limit
+        bound = lower_bound(shape, 4, src, dst, mesh)
+        assert plan.bytes_sent >= bound
+        if bound:
+            yield plan.bytes_sent / bound
+        else:
+            assert plan.bytes_sent == 0, plan
+
+
+SWEEPS = {
+    "2-D, whole axes of 4x2": ((64, 64), M42, lambda: itertools.product(all_layouts(M42, 2, True), repeat=2)),
+    "3-D, whole axes of 4x2": ((32,) * 3, M42, lambda: itertools.product(all_layouts(M42, 3, True), repeat=2)),
+    "2-D, parts of axes of 4x2": ((64, 64), M42, lambda: pairs(all_layouts(M42, 2), 500)),
+    "3-D, parts of axes of 4x2": ((32,) * 3, M42, lambda: pairs(all_layouts(M42, 3), 500)),
+    "2-D, 400 of 2x2x2": ((64, 64), M222, lambda: pairs(all_layouts(M222, 2), 400)),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_bytes_are_close_to_the_lower_bound(name):
+    shape, mesh, chosen = SWEEPS[name]
+    found = list(ratios(shape, chosen(), mesh))
+    mean = math.exp(sum(map(math.log, found)) / len(found))
+    print(f"{name}: {len(found)} pairs, geometric mean {mean:.4f}, maximum {max(found):.3f}")
+    assert mean <= 1.02
+    assert max(found) <= 1.25
+
+
+# --- particular plans ---------------------------------------------------------------------------------------
+D = M42.atoms_of("data")
+D1, D2 = D
+
+
+def steps(shape, src, dst, mesh=M42, itemsize=4):
+    return [step for step, _ in plan_reshard(shape, itemsize, src, dst, mesh).steps]
+
+
+def test_nothing_to_do():
+    layout = Layout((D, ()))
+    plan = plan_reshard((8, 8), 4, layout, layout, M42)
+    assert plan.steps == () and plan.bytes_sent == 0 and plan.peak_bytes == 64
+
+
+def test_one_collective_where_one_is_enough():
+    shape = (64, 64)
+    assert steps(shape, Layout((D, ())), Layout(((), ()))) == [AllGather(D, 0)]
+    assert steps(shape, Layout(((), ())), Layout(((*D, "model"), ()))) == [Slice((*D, "model"), 0)]
+    assert steps(shape, Layout((D, ("model",))), Layout(((), (("model", *D))))) == [AllToAll(D, 0, 1)]
+    assert steps(shape, Layout(((), ()), D, "sum"), Layout(((), ()))) == [AllReduce(D, "sum")]
+    assert steps(shape, Layout(((), ()), D, "sum"), Layout((D, ()))) == [ReduceScatter(D, 0, "sum")]
+    (permute,) = steps(shape, Layout(((D1, "model"), ())), Layout((("model", D1), ())))
+    assert isinstance(permute, Permute) and permute.axes == (D1, "model")
+    assert permute.perm == ((0, 0), (1, 2), (2, 1), (3, 3))
+
+
+def test_a_slice_before_an_all_reduce_makes_it_cheaper():
+    src, dst = Layout(((), ()), ("model",), "sum"), Layout((D, ("model",)))
+    assert steps((64, 64), src, dst) == [Slice(D, 0), ReduceScatter(("model",), 1, "sum")]
+
+
+def test_bytes_and_memory_of_a_gather():
+    plan = plan_reshard((64, 64), 4, Layout((D, ())), Layout(((), ())), M42)
+    assert plan.bytes_sent == 64 * 64 * 4 * 3 // 4
+    assert plan.peak_bytes == 64 * 64 * 4 * 5 // 4
+
+
+def test_an_uneven_dimension_whose_tiles_do_not_join_is_gathered_whole():
+    # 5 rows in 4 tiles of 2 and in 2 tiles of 3: two neighbours of the four make 4 rows, not 3
+    assert steps((5,), Layout((D,)), Layout(((D1,),))) == [AllGather(D, 0), Slice((D1,), 0)]
+
+
+def test_an_axis_that_is_partial_before_and_after_stays():
+    src = Layout(((D1,), ()), (D2, "model"), "sum")
+    dst = Layout(((), ()), ("model",), "sum")
+    kinds = {axis for step in steps((64, 64), src, dst) for axis in step.axes}
+    assert "model" not in kinds
+
+
+def test_a_large_mesh_is_planned_in_blocks():
+    mesh = AbstractMesh((512, 128), ("data", "model"))
+    data, model = mesh.atoms_of("data"), mesh.atoms_of("model")
+    shape = (65536, 65536)
+    src, dst = Layout((data, model)), Layout((model, data))
+    plan = plan_reshard(shape, 4, src, dst, mesh)
+    shard = buffer_bytes(shape, 4, src, mesh)
+    assert plan.bytes_sent <= 2 * shard
+    assert steps(shape, Layout((data, ())), Layout(((), data)), mesh) == [AllToAll(data, 0, 1)]
+
+
+def test_steps_read_well():
+    text = str(plan_reshard((64, 64), 4, Layout((D, ())), Layout(((), ("model",))), M42))
+    assert text.splitlines() == [
+        "reshard: sends 6144 bytes, holds 10240 bytes",
+        "  slice dim 1 by {model} -> [{data:(1)2, data:(2)2}, {model}]",
+        "  all_gather {data:(1)2, data:(2)2} on dim 0 -> [{}, {model}]",
+    ]
+
+
+def test_layouts_that_do_not_fit_are_refused():
+    with pytest.raises(ShardingError, match="2 dimensions, the array has 1"):
+        plan_reshard((8,), 4, Layout(((), ())), Layout(((),)), M42)
+    with pytest.raises(ShardingError, match="not an axis of the mesh"):
+        plan_reshard((8,), 4, Layout((("z",),)), Layout(((),)), M42)
