@@ -1,11 +1,22 @@
 """Meshes, partition specs, layouts and shardings: values only, no IR and no devices of their own."""
 
 from meshwright.sharding.base import Sharding
+from meshwright.sharding.hlo import HloSharding
+from meshwright.sharding.hlo_convert import (
+    device_order_of,
+    hlo_to_layout,
+    layout_to_hlo,
+    manual_axes,
+    mesh_of,
+    named_to_hlo,
+)
+from meshwright.sharding.hlo_parse import parse_hlo_sharding
 from meshwright.sharding.layout import REDUCTIONS, Layout
 from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh, get_mesh, set_mesh
 from meshwright.sharding.named import NamedSharding, SingleDeviceSharding
 from meshwright.sharding.positional import PositionalSharding
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
+from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers, tile_slice, tile_slices, tile_table
 
 __all__ = [
@@ -14,6 +25,8 @@ __all__ = [
     "AbstractMesh",
     "AnyMesh",
     "DeviceLike",
+    "HloSharding",
+    "IotaOrder",
     "Layout",
     "Mesh",
     "NamedSharding",
@@ -21,8 +34,16 @@ __all__ = [
     "PositionalSharding",
     "Sharding",
     "SingleDeviceSharding",
+    "TileAssignment",
     "atom_coordinates",
+    "device_order_of",
     "get_mesh",
+    "hlo_to_layout",
+    "layout_to_hlo",
+    "manual_axes",
+    "mesh_of",
+    "named_to_hlo",
+    "parse_hlo_sharding",
     "set_mesh",
     "tile_numbers",
     "tile_slice",

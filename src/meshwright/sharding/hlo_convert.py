@@ -1,0 +1,210 @@
+"""Between HLO shardings and layouts over a mesh.
+
+From a layout to a tile assignment is arithmetic: the atomic axes in the order in which they split dimensions,
+then the others, are the transpose of an iota.
+
+The way back asks of every tile dimension which atoms it counts: an atom's weight is the tile of the device at
+coordinate 1 on it (and 0 on all others), and if the weights explain every other device too, the dimension is
+split by the atoms in falling order of weight. That needs no iota, so listed devices work as well.
+
+A program without a named mesh gets one: every tile dimension is a number written in digits of the device
+number, all digit boundaries together cut the device count into axes ``x0``, ``x1``, ... If device numbers do
+not work, devices are first sorted by the tiles that they hold, which brings back the order of the mesh that
+the program was written for.
+
+Source: GSPMD for tile assignments; the common refinement is that of Shardy's importer from GSPMD, in another
+form.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.errors import ShardingError
+from meshwright.sharding.hlo import HloSharding
+from meshwright.sharding.layout import Layout
+from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.named import NamedSharding
+from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
+from meshwright.sharding.tiles import atom_coordinates
+
+
+# --- to HLO -------------------------------------------------------------------------------------------------
+def named_to_hlo(sharding: NamedSharding, ndim: int) -> HloSharding:
+    """What XLA prints for ``sharding`` on ``ndim`` dimensions; devices are positions of the mesh."""
+    return layout_to_hlo(sharding.layout(ndim), sharding.abstract_mesh)
+
+
+def layout_to_hlo(layout: Layout, mesh: AbstractMesh, manual: Sequence[str] = ()) -> HloSharding:
+    """The tile assignment of ``layout``, with subgroups for its partial axes and for atoms ``manual``."""
+    held_alike = [atom for atom in mesh.atoms if atom not in layout.axes_used and atom not in manual]
+    groups = [("manual", tuple(manual)), ("unreduced", layout.partial), ("replicated", tuple(held_alike))]
+    subgroups = [(kind, atoms) for kind, atoms in groups if atoms]
+    if not any(layout.dims) and [kind for kind, _ in subgroups] in ([], ["replicated"]):
+        return HloSharding.replicated()
+    atoms = [*layout.split_axes, *(atom for _, group in subgroups for atom in group)]
+    order = IotaOrder(mesh.atom_sizes or (1,), tuple(mesh.atoms.index(atom) for atom in atoms) or (0,))
+    counts = [mesh.sizes(split) for split in layout.dims]
+    dims = (*counts, *(mesh.sizes(group) for _, group in subgroups))
+    return HloSharding.tiled(TileAssignment(dims, order), tuple(kind for kind, _ in subgroups))
+
+
+# --- from HLO -----------------------------------------------------------------------------------------------
+def hlo_to_layout(
+    sharding: HloSharding, ndim: int, mesh: AbstractMesh, order: Sequence[int] | None = None
+) -> Layout:
+    """The layout that ``sharding`` gives to an array of ``ndim`` dimensions.
+
+    ``order`` lists the device at each position of the mesh where that is not 0, 1, 2, ... (``device_order_of``).
+    Axes of a manual subgroup are not in the layout: ``manual_axes`` tells them.
+    """
+    if sharding.kind in ("replicated", "manual"):
+        return Layout.replicated(ndim)
+    if sharding.kind == "unreduced":
+        return Layout(((),) * ndim, mesh.atoms, "sum")
+    if sharding.kind != "tiled":
+        raise ShardingError(
+            f"sharding {sharding} has no layout on a mesh: expected a tile assignment, replicated, manual or "
+            "unreduced; handle 'unknown' as no sharding, 'maximal' as replicated, and a tuple by its elements"
+        )
+    sharding.check(ndim, mesh.size)
+    tiles = _tile_numbers(sharding, order)
+    dims = tuple(_expect_atoms(sharding, tiles[dim], mesh) for dim in range(ndim))
+    partial: tuple[str, ...] = ()
+    if "unreduced" in sharding.subgroups:
+        partial = _expect_atoms(sharding, tiles[ndim + sharding.subgroups.index("unreduced")], mesh)
+    return Layout(dims).with_partial(partial, "sum", mesh)
+
+
+def manual_axes(
+    sharding: HloSharding, mesh: AbstractMesh, order: Sequence[int] | None = None
+) -> tuple[str, ...]:
+    """The atoms, in mesh order, over which the program itself says what each device does."""
+    if sharding.kind == "manual":
+        return mesh.atoms
+    if "manual" not in sharding.subgroups or sharding.rank is None:
+        return ()
+    numbers = _tile_numbers(sharding, order)[sharding.rank + sharding.subgroups.index("manual")]
+    return mesh.in_mesh_order(_expect_atoms(sharding, numbers, mesh))
+
+
+def _tile_numbers(sharding: HloSharding, order: Sequence[int] | None) -> np.ndarray:
+    """``numbers[dim, position]``: the index in tile dimension ``dim`` of the device at ``position``."""
+    assert sharding.tiles is not None
+    devices = sharding.tiles.devices.reshape(-1)
+    numbers = np.empty((len(sharding.tiles.dims), devices.size), dtype=np.int64)
+    numbers[:, devices] = np.stack(np.unravel_index(np.arange(devices.size), sharding.tiles.dims))
+    return numbers if order is None else numbers[:, np.asarray(order)]
+
+
+def _expect_atoms(sharding: HloSharding, numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...]:
+    atoms = _atoms_counted(numbers, mesh)
+    if atoms is None:
+        raise ShardingError(
+            f"sharding {sharding} does not follow the axes of {mesh}; make a mesh with mesh_of(shardings, "
+            f"{mesh.size}) and give hlo_to_layout the order of device_order_of"
+        )
+    return atoms
+
+
+def _atoms_counted(numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...] | None:
+    """The atoms, major to minor, whose mixed-radix number ``numbers`` is, position by position."""
+    weights: dict[str, int] = {}
+    stride = mesh.size
+    for atom, size in zip(mesh.atoms, mesh.atom_sizes):
+        stride //= size
+        weights[atom] = int(numbers[stride])
+    counted = sorted((atom for atom in mesh.atoms if weights[atom] > 0), key=lambda atom: -weights[atom])
+    expected = 1
+    for atom in reversed(counted):
+        if weights[atom] != expected:
+            return None
+        expected *= mesh.axis_size(atom)
+    where = atom_coordinates(mesh)
+    total = sum((weights[atom] * where[atom] for atom in counted), np.zeros(mesh.size, dtype=np.int64))
+    return tuple(counted) if np.array_equal(total, numbers) else None
+
+
+# --- a mesh for shardings that have none --------------------------------------------------------------------
+def mesh_of(shardings: Sequence[HloSharding], num_devices: int) -> AbstractMesh:
+    """The mesh with the fewest axes ``x0``, ``x1``, ... that can say all of ``shardings``.
+
+    Where two cut the devices in ways that have no common refinement (2 x 3 and 3 x 2), the first counts.
+    """
+    order = device_order_of(shardings, num_devices)
+    tiled = _tilings(shardings, num_devices)
+    boundaries = {1, num_devices}
+    for sharding in tiled:
+        for numbers in _tile_numbers(sharding, order)[: _counted_dims(sharding)]:
+            for boundary in _boundaries(numbers) or ():
+                if all(boundary % other == 0 or other % boundary == 0 for other in boundaries):
+                    boundaries.add(boundary)
+    cuts = sorted(boundaries)
+    sizes = [after // before for before, after in itertools.pairwise(cuts)][::-1]
+    return AbstractMesh(sizes, [f"x{i}" for i in range(len(sizes))])
+
+
+def device_order_of(shardings: Sequence[HloSharding], num_devices: int) -> tuple[int, ...]:
+    """The device at every position of the mesh of ``mesh_of``: 0, 1, 2, ... if the shardings allow it."""
+    tiled = _tilings(shardings, num_devices)
+    rows = [row for sharding in tiled for row in _tile_numbers(sharding, None)[: _counted_dims(sharding)]]
+    if all(_boundaries(row) is not None for row in rows):
+        return tuple(range(num_devices))
+    return tuple(np.lexsort([np.arange(num_devices), *rows[::-1]]).tolist())
+
+
+def _tilings(shardings: Sequence[HloSharding], num_devices: int) -> list[HloSharding]:
+    found: list[HloSharding] = []
+    for sharding in shardings:
+        if sharding.kind == "tuple":
+            found += _tilings(sharding.elements, num_devices)
+        elif sharding.kind == "tiled" and sharding.rank is not None:
+            sharding.check(sharding.rank, num_devices)
+            found.append(sharding)
+    return list(dict.fromkeys(found))
+
+
+def _counted_dims(sharding: HloSharding) -> int:
+    """The tile dimensions whose order means something: replicas, the last subgroup, have none."""
+    assert sharding.tiles is not None
+    return len(sharding.tiles.dims) - ("replicated" in sharding.subgroups)
+
+
+def _boundaries(numbers: np.ndarray) -> list[int] | None:
+    """Where the digits of position begin and end that ``numbers`` counts; None if it counts no digits.
+
+    Taken apart from the least significant end: as long as the numbers repeat in runs the digit is not counted,
+    then comes one that is.
+    """
+    found: list[int] = []
+    stride = 1
+    while numbers.size > 1:
+        changes = np.flatnonzero(np.diff(numbers))
+        if not changes.size:
+            return found if numbers[0] == 0 else None
+        run = int(changes[0]) + 1
+        if numbers.size % run or (numbers.reshape(-1, run) != numbers[::run, None]).any():
+            return None
+        stride *= run
+        numbers = numbers[::run]
+        size = _digit_size(numbers)
+        if size is None:
+            return None
+        found += [stride, stride * size]
+        stride *= size
+        numbers = numbers[::size]
+    return found if numbers[0] == 0 else None
+
+
+def _digit_size(numbers: np.ndarray) -> int | None:
+    """The size of the least significant digit, if each step on it adds the same everywhere."""
+    step = numbers[1] - numbers[0]
+    even = np.flatnonzero(numbers - numbers[0] != step * np.arange(numbers.size))
+    size = int(even[0]) if even.size else numbers.size
+    if numbers.size % size or step < 0:
+        return None
+    rows = numbers.reshape(-1, size)
+    return size if (rows == rows[:, :1] + step * np.arange(size)).all() else None

@@ -1,0 +1,188 @@
+"""Reading HLO shardings from text.
+
+The grammar, with everything but the braces optional in its place::
+
+    sharding := "{" "}" | "{" sharding ("," sharding)* "}" | "{" body suffix* "}"
+    body     := "replicated" | "manual" | "unreduced" | "unknown" | "maximal" "device=" int
+              | "devices=[" ints "]" (ints | "<=[" ints "]" ("T(" ints ")")?)
+    suffix   := "last_tile_dim_replicate" | "last_tile_dims={" kinds "}" | ("shard_as" | "shard_like") int
+              | "metadata={" anything "}"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from meshwright.errors import ShardingError, ShardingSyntaxError
+from meshwright.sharding.hlo import HloSharding
+from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
+
+_INTS = re.compile(r"\d+(?:\s*,\s*\d+)*")
+_SPACE = re.compile(r"\s*")
+
+
+def parse_hlo_sharding(text: str) -> HloSharding:
+    """``"{devices=[4,2]<=[8]}"`` as an ``HloSharding``."""
+    parser = _Parser(text)
+    sharding = parser.sharding()
+    parser.expect_end()
+    return sharding
+
+
+class _Parser:
+    """A recursive descent over ``text``; ``at`` is where it stands."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    # --- tokens ---------------------------------------------------------------------------------------------
+    def error(self, message: str) -> ShardingSyntaxError:
+        return ShardingSyntaxError(f"sharding {self.text!r}, position {self.at}: {message}")
+
+    def skip_space(self) -> None:
+        found = _SPACE.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+
+    def accept(self, token: str) -> bool:
+        self.skip_space()
+        if not self.text.startswith(token, self.at):
+            return False
+        end = self.at + len(token)
+        if token[-1].isalnum() and self.text[end : end + 1].isalnum():
+            return False  # a longer word
+        self.at = end
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.accept(token):
+            raise self.error(f"expected {token!r}, found {self.text[self.at : self.at + 20]!r}")
+
+    def expect_end(self) -> None:
+        self.skip_space()
+        if self.at != len(self.text):
+            raise self.error(f"expected the end, found {self.text[self.at : self.at + 20]!r}")
+
+    def ints(self) -> tuple[int, ...]:
+        self.skip_space()
+        found = _INTS.match(self.text, self.at)
+        if found is None:
+            raise self.error(f"expected numbers, found {self.text[self.at : self.at + 20]!r}")
+        self.at = found.end()
+        return tuple(map(int, found[0].split(",")))
+
+    def integer(self) -> int:
+        numbers = self.ints()
+        if len(numbers) != 1:
+            raise self.error(f"expected one number, found {numbers}")
+        return numbers[0]
+
+    # --- grammar --------------------------------------------------------------------------------------------
+    def sharding(self) -> HloSharding:
+        self.expect("{")
+        if self.accept("}"):
+            return HloSharding.tuple_of(())
+        self.skip_space()
+        if self.text.startswith("{", self.at):
+            elements = [self.sharding()]
+            while self.accept(","):
+                elements.append(self.sharding())
+            self.expect("}")
+            return HloSharding.tuple_of(elements)
+        return self.single()
+
+    def single(self) -> HloSharding:
+        body = self.body()
+        subgroups: tuple[str, ...] = ()
+        group = ""
+        while not self.accept("}"):
+            if self.accept("last_tile_dim_replicate"):
+                subgroups = ("replicated",)
+            elif self.accept("last_tile_dims="):
+                subgroups = self.subgroups()
+            elif self.accept("metadata="):
+                self.skip_braces()
+            else:
+                group = self.shard_group()
+        if isinstance(body, HloSharding):
+            if subgroups:
+                raise self.error(f"subgroups {subgroups} on {body}, which is no tile assignment")
+            return body.with_group(group) if group else body
+        try:
+            sharding = HloSharding.tiled(body, subgroups)
+        except ShardingError as error:
+            raise self.error(str(error)) from None
+        return sharding.with_group(group) if group else sharding
+
+    def body(self) -> HloSharding | TileAssignment:
+        for kind in ("replicated", "manual", "unreduced", "unknown"):
+            if self.accept(kind):
+                return HloSharding(kind)
+        if self.accept("maximal"):
+            self.expect("device=")
+            return HloSharding.maximal(self.integer())
+        if self.accept("devices=["):
+            return self.tiles()
+        raise self.error(
+            "expected devices=[...], replicated, maximal, manual, unreduced or unknown, "
+            f"found {self.text[self.at : self.at + 20]!r}"
+        )
+
+    def tiles(self) -> TileAssignment:
+        dims = self.ints()
+        self.expect("]")
+        iota = self.iota() if self.accept("<=[") else None
+        order = iota or self.ints()
+        tiles = TileAssignment(dims, order)
+        if 0 in dims or tiles.num_devices != math.prod(dims):
+            raise self.error(
+                f"tile dimensions {list(dims)} have {math.prod(dims)} tiles but {tiles.num_devices} devices "
+                "are given; their numbers must be the same and not zero"
+            )
+        if not iota and len(set(tiles.order)) != math.prod(dims):  # type: ignore[arg-type]
+            raise self.error("a device is listed twice; every device holds one tile")
+        return tiles
+
+    def iota(self) -> IotaOrder:
+        reshape = self.ints()
+        self.expect("]")
+        transpose = tuple(range(len(reshape)))
+        if self.accept("T("):
+            transpose = self.ints()
+            self.expect(")")
+        if sorted(transpose) != list(range(len(reshape))):
+            raise self.error(f"T{transpose} is no permutation of the dimensions of {list(reshape)}")
+        return IotaOrder(reshape, transpose)
+
+    def subgroups(self) -> tuple[str, ...]:
+        self.expect("{")
+        kinds: list[str] = []
+        while not self.accept("}"):
+            if kinds:
+                self.expect(",")
+            kinds.append(self.subgroup())
+        return tuple(kinds)
+
+    def subgroup(self) -> str:
+        for kind in ("replicated", "manual", "unreduced"):
+            if self.accept(kind):
+                return kind
+        raise self.error("expected replicated, manual or unreduced")
+
+    def shard_group(self) -> str:
+        for kind in ("shard_as", "shard_like"):
+            if self.accept(kind):
+                return f"{kind} {self.integer()}"
+        raise self.error(f"expected '}}' or a suffix, found {self.text[self.at : self.at + 20]!r}")
+
+    def skip_braces(self) -> None:
+        """Past a balanced ``{...}``, in which quoted strings may hold braces."""
+        self.expect("{")
+        depth = 1
+        while depth:
+            found = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]').search(self.text, self.at)
+            if found is None:
+                raise self.error("metadata is not closed")
+            self.at = found.end()
+            depth += {"{": 1, "}": -1}.get(found[0], 0)

@@ -1,0 +1,135 @@
+"""Tile assignments: which device holds which tile, in the notation of HLO text.
+
+A tile assignment is an array of device numbers. V1 lists them: ``[2,2]0,2,1,3``. V2 says how to make them
+from 0, 1, 2, ...: reshape, transpose, reshape; ``[2,2]<=[2,2]T(1,0)``. V2 has one canonical form, which is
+printed: no dimensions of size 1, and none that could be one with its neighbour.
+
+Source: GSPMD; HLO text as XLA prints it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class IotaOrder:
+    """The numbers 0, 1, 2, ... reshaped to ``reshape`` and transposed by ``transpose``."""
+
+    reshape: tuple[int, ...]
+    transpose: tuple[int, ...]
+
+    @staticmethod
+    def canonical(reshape: tuple[int, ...], transpose: tuple[int, ...]) -> IotaOrder:
+        """The shortest way to write the same order."""
+        runs: list[list[int]] = []  # runs of dimensions that stay neighbours
+        for dim in transpose:
+            if reshape[dim] == 1:
+                continue
+            if runs and not any(reshape[between] > 1 for between in range(runs[-1][-1] + 1, dim)):
+                if dim > runs[-1][-1]:
+                    runs[-1].append(dim)
+                    continue
+            runs.append([dim])
+        if not runs:
+            return IotaOrder((math.prod(reshape),), (0,))
+        sizes = {run[0]: math.prod(reshape[dim] for dim in run) for run in runs}
+        firsts = sorted(sizes)
+        return IotaOrder(
+            tuple(sizes[first] for first in firsts), tuple(firsts.index(run[0]) for run in runs)
+        )
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.reshape)
+
+    def numbers(self) -> np.ndarray:
+        return np.arange(self.size).reshape(self.reshape).transpose(self.transpose).reshape(-1)
+
+    def __str__(self) -> str:
+        text = f"<=[{_commas(self.reshape)}]"
+        return text if len(self.reshape) == 1 else f"{text}T({_commas(self.transpose)})"
+
+    def regrouped(
+        self, dims: tuple[int, ...], order: tuple[int, ...], rising: int | None = None
+    ) -> IotaOrder | None:
+        """The order after the array, in shape ``dims``, is transposed by ``order`` and, along the dimension
+        ``rising`` (before the transpose), sorted; None if that is no iota."""
+        pieces = self._pieces(dims)
+        if pieces is None:
+            return None
+        if rising is not None:
+            pieces[rising].sort()
+        digits = sorted({digit for group in pieces for digit in group})
+        reshape = tuple(size for _, _, size in digits)
+        transpose = tuple(digits.index(digit) for dim in order for digit in pieces[dim])
+        return IotaOrder.canonical(reshape, transpose)
+
+    def _pieces(self, dims: tuple[int, ...]) -> list[list[tuple[int, int, int]]] | None:
+        """The digits of device numbers that each of ``dims`` runs over, as (dimension, pre-size, size)."""
+        todo = [(dim, 1, self.reshape[dim]) for dim in self.transpose][::-1]  # the most significant last
+        groups: list[list[tuple[int, int, int]]] = []
+        for wanted in dims:
+            group = []
+            while wanted > 1:
+                dim, pre, size = todo.pop()
+                if wanted % size == 0:
+                    group.append((dim, pre, size))
+                    wanted //= size
+                elif size % wanted == 0:
+                    group.append((dim, pre, wanted))
+                    todo.append((dim, pre * wanted, size // wanted))
+                    wanted = 1
+                else:
+                    return None
+            groups.append(group)
+        return groups
+
+
+@dataclass(frozen=True)
+class TileAssignment:
+    """Device numbers in an array of shape ``dims``: in iota order, or as listed."""
+
+    dims: tuple[int, ...]
+    order: IotaOrder | tuple[int, ...]
+
+    @property
+    def num_devices(self) -> int:
+        return self.order.size if isinstance(self.order, IotaOrder) else len(self.order)
+
+    @cached_property
+    def devices(self) -> np.ndarray:
+        """The device numbers, in shape ``dims``."""
+        iota = isinstance(self.order, IotaOrder)
+        return (self.order.numbers() if iota else np.array(self.order)).reshape(self.dims)  # type: ignore
+
+    def sorted_along(self, dim: int) -> TileAssignment:
+        """The devices along ``dim`` in rising order."""
+        if isinstance(self.order, IotaOrder):
+            iota = self.order.regrouped(self.dims, tuple(range(len(self.dims))), dim)
+            return TileAssignment(self.dims, iota) if iota is not None else self
+        return TileAssignment(self.dims, tuple(np.sort(self.devices, axis=dim).reshape(-1).tolist()))
+
+    def reshaped(self, dims: tuple[int, ...]) -> TileAssignment:
+        return TileAssignment(dims, self.order)
+
+    def transposed(self, order: tuple[int, ...]) -> TileAssignment:
+        """The array with its dimensions in another order; a list only where no iota says it."""
+        dims = tuple(self.dims[dim] for dim in order)
+        if isinstance(self.order, IotaOrder):
+            iota = self.order.regrouped(self.dims, order)
+            if iota is not None:
+                return TileAssignment(dims, iota)
+        return TileAssignment(dims, tuple(self.devices.transpose(order).reshape(-1).tolist()))
+
+    def __str__(self) -> str:
+        order = str(self.order) if isinstance(self.order, IotaOrder) else _commas(self.order)
+        return f"devices=[{_commas(self.dims)}]{order}"
+
+
+def _commas(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
