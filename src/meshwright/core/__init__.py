@@ -1,0 +1,1 @@
+"""What every other part stands on: dtypes, avals, pytrees, source locations, configuration."""

@@ -1,0 +1,272 @@
+"""Dtypes: names, canonical widths and the type promotion lattice.
+
+Promotion follows JAX's documented lattice (https://docs.jax.dev/en/latest/type_promotion.html): a least upper
+bound in a partial order of the array dtypes and the three *weak* Python scalar kinds ``int``, ``float`` and
+``complex``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from meshwright.core.config import config
+from meshwright.errors import DTypeError, DTypeWarning
+
+DType = np.dtype
+
+_EXTENDED = (
+    "bfloat16", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e3m4", "float8_e4m3", "float8_e8m0fnu", "float4_e2m1fn", "int2", "uint2", "int4", "uint4",
+)  # fmt: skip
+
+bool_ = np.dtype(np.bool_)
+int4, uint4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
+int8, int16, int32, int64 = (np.dtype(f"int{n}") for n in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
+float16, float32, float64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+float8_e4m3fn, float8_e5m2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
+
+_BY_NAME = {name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED if hasattr(ml_dtypes, name)}
+
+#: name used in jaxprs (``f32``) by dtype
+_SHORT: dict[np.dtype, str] = {
+    bool_: "bool", int8: "i8", int16: "i16", int32: "i32", int64: "i64", uint8: "u8", uint16: "u16",
+    uint32: "u32", uint64: "u64", float16: "f16", float32: "f32", float64: "f64", complex64: "c64",
+    complex128: "c128", bfloat16: "bf16",
+}  # fmt: skip
+for _name, _dtype in _BY_NAME.items():
+    _SHORT.setdefault(_dtype, {"int4": "i4", "uint4": "u4", "int2": "i2", "uint2": "u2"}.get(
+        _name, _name.replace("float", "f").replace("_", "")))
+
+_FLOATS = {float16, float32, float64, bfloat16} | {d for n, d in _BY_NAME.items() if n.startswith("float")}
+_SIGNED = {int8, int16, int32, int64} | {d for n, d in _BY_NAME.items() if n.startswith("int")}
+_UNSIGNED = {uint8, uint16, uint32, uint64} | {d for n, d in _BY_NAME.items() if n.startswith("uint")}
+_COMPLEX = {complex64, complex128}
+_NARROW = {int64: int32, uint64: uint32, float64: float32, complex128: complex64}
+
+
+def short_name(dtype: np.dtype) -> str:
+    """``f32`` for float32: the spelling of jaxprs."""
+    return _SHORT[dtype]
+
+
+@cache
+def _as_dtype(spec: Any) -> np.dtype:
+    if spec is bool:
+        return bool_
+    if spec is int:
+        return int64
+    if spec is float:
+        return float64
+    if spec is complex:
+        return complex128
+    if isinstance(spec, str) and spec in _BY_NAME:
+        return _BY_NAME[spec]
+    dtype = np.dtype(spec)
+    if dtype not in _SHORT:
+        raise TypeError
+    return dtype
+
+
+def as_dtype(spec: Any) -> np.dtype:
+    """The dtype that ``spec`` (a dtype, scalar type or name) means, at full width.
+
+    Raises:
+      DTypeError: not a dtype that arrays can have.
+    """
+    if isinstance(spec, np.dtype) and spec in _SHORT:
+        return spec
+    try:
+        return _as_dtype(getattr(spec, "dtype", spec) if not isinstance(spec, type) else spec)
+    except TypeError:
+        raise DTypeError(
+            f"expected a number or bool dtype (such as 'float32', np.int32, bfloat16), got {spec!r}"
+        ) from None
+
+
+def canonical(dtype: np.dtype) -> np.dtype:
+    """``dtype``, narrowed to 32 bits unless ``enable_x64`` is on."""
+    return dtype if config.enable_x64 else _NARROW.get(dtype, dtype)
+
+
+def requested(spec: Any, where: str) -> np.dtype:
+    """The canonical dtype of a user's ``dtype=`` argument; warns if it had to be narrowed."""
+    dtype = as_dtype(spec)
+    narrowed = canonical(dtype)
+    if narrowed != dtype and spec not in (int, float, complex):
+        warnings.warn(
+            f"{where}: dtype {dtype} needs config.update('enable_x64', True); using {narrowed}",
+            DTypeWarning,
+            stacklevel=3,
+        )
+    return narrowed
+
+
+def is_float(dtype: np.dtype) -> bool:
+    return dtype in _FLOATS
+
+
+def is_complex(dtype: np.dtype) -> bool:
+    return dtype in _COMPLEX
+
+
+def is_inexact(dtype: np.dtype) -> bool:
+    return dtype in _FLOATS or dtype in _COMPLEX
+
+
+def is_signed(dtype: np.dtype) -> bool:
+    return dtype in _SIGNED
+
+
+def is_unsigned(dtype: np.dtype) -> bool:
+    return dtype in _UNSIGNED
+
+
+def is_integer(dtype: np.dtype) -> bool:
+    return dtype in _SIGNED or dtype in _UNSIGNED
+
+
+def is_bool(dtype: np.dtype) -> bool:
+    return dtype == bool_
+
+
+def bit_width(dtype: np.dtype) -> int:
+    """Bits of one element as XLA stores it (a bool takes 8)."""
+    short = _SHORT[dtype]
+    return int(short[1:]) if short in ("i4", "u4", "i2", "u2") else dtype.itemsize * 8
+
+
+def real_of(dtype: np.dtype) -> np.dtype:
+    """The dtype of the real part."""
+    return {complex64: float32, complex128: float64}.get(dtype, dtype)
+
+
+def complex_of(dtype: np.dtype) -> np.dtype:
+    """The complex dtype whose parts have this dtype (or promote to it)."""
+    return complex128 if dtype in (float64, complex128) else complex64
+
+
+def default_float() -> np.dtype:
+    return canonical(float64)
+
+
+def default_int() -> np.dtype:
+    return canonical(int64)
+
+
+def default_complex() -> np.dtype:
+    return canonical(complex128)
+
+
+def min_value(dtype: np.dtype) -> np.ndarray:
+    """The identity of ``max``: -inf for floats, the least integer, ``False``."""
+    if dtype == bool_:
+        return np.array(False)
+    if is_integer(dtype):
+        return np.array(ml_dtypes.iinfo(dtype).min, dtype)
+    if is_complex(dtype):
+        return np.array(complex(-np.inf, -np.inf), dtype)
+    info = ml_dtypes.finfo(dtype)
+    lowest = np.array(-np.inf).astype(dtype)
+    return lowest if np.isinf(lowest.astype(np.float64)) else np.array(info.min, dtype)
+
+
+def max_value(dtype: np.dtype) -> np.ndarray:
+    """The identity of ``min``: inf for floats, the largest integer, ``True``."""
+    if dtype == bool_:
+        return np.array(True)
+    if is_integer(dtype):
+        return np.array(ml_dtypes.iinfo(dtype).max, dtype)
+    if is_complex(dtype):
+        return np.array(complex(np.inf, np.inf), dtype)
+    info = ml_dtypes.finfo(dtype)
+    highest = np.array(np.inf).astype(dtype)
+    return highest if np.isinf(highest.astype(np.float64)) else np.array(info.max, dtype)
+
+
+# --- promotion ----------------------------------------------------------------------------------------------
+# The lattice's edges, each node to those directly above it. ``i*``, ``f*``, ``c*`` are the weak Python kinds.
+_F8 = [s for s in _SHORT.values() if s.startswith(("f8", "f4"))]
+_EDGES: dict[str, list[str]] = {
+    "bool": ["i*"],
+    "i*": ["u8", "i8", "u4", "i4", "u2", "i2"],
+    "u2": [], "i2": [], "u4": [], "i4": [],
+    "u8": ["u16", "i16"], "u16": ["u32", "i32"], "u32": ["u64", "i64"], "u64": ["f*"],
+    "i8": ["i16"], "i16": ["i32"], "i32": ["i64"], "i64": ["f*"],
+    "f*": ["bf16", "f16", "c*", *_F8],
+    "bf16": ["f32"], "f16": ["f32"], "f32": ["f64", "c64"], "f64": ["c128"],
+    "c*": ["c64"], "c64": ["c128"], "c128": [],
+    **{name: [] for name in _F8},
+}  # fmt: skip
+_BY_SHORT = {short: dtype for dtype, short in _SHORT.items()}
+
+
+def _ancestors(node: str) -> frozenset[str]:
+    found: set[str] = {node}
+    frontier = [node]
+    while frontier:
+        for above in _EDGES[frontier.pop()]:
+            if above not in found:
+                found.add(above)
+                frontier.append(above)
+    return frozenset(found)
+
+
+_ABOVE = {node: _ancestors(node) for node in _EDGES}
+
+
+@cache
+def _join(nodes: frozenset[str]) -> str:
+    common = frozenset.intersection(*(_ABOVE[n] for n in nodes))
+    least = [n for n in common if all(n == m or m in _ABOVE[n] for m in common)]
+    if len(least) != 1:
+        raise DTypeError(
+            f"no implicit promotion between dtypes {', '.join(sorted(nodes))}; convert one of them with .astype"
+        )
+    return least[0]
+
+
+_WEAK_KIND = {"b": "bool", "i": "i*", "u": "i*", "f": "f*", "c": "c*"}
+
+
+def _node(dtype: np.dtype, weak: bool) -> str:
+    if not weak:
+        return _SHORT[dtype]
+    if is_integer(dtype):
+        return "i*"
+    if is_complex(dtype):
+        return "c*"
+    return "f*" if is_float(dtype) else "bool"
+
+
+@lru_cache(maxsize=4096)
+def _promote(types: frozenset[tuple[np.dtype, bool]], x64: bool) -> tuple[np.dtype, bool]:
+    top = _join(frozenset(_node(d, w) for d, w in types))
+    if top in ("i*", "f*", "c*"):
+        # All operands are weak (or bool): the widest of those of that kind, else the default width.
+        same_kind = [d for d, w in types if w and _node(d, w) == top]
+        default = {"i*": int64, "f*": float64, "c*": complex128}[top]
+        width = max(same_kind, key=lambda d: d.itemsize) if same_kind else default
+        return canonical(width), any(w for _, w in types)
+    return canonical(_BY_SHORT[top]), False
+
+
+def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
+    """Join of ``(dtype, weak)`` pairs: the ``(dtype, weak)`` of the result of an op on them.
+
+    Raises:
+      DTypeError: no implicit promotion exists (the float8 types, say).
+    """
+    pairs = frozenset(types)
+    if len(pairs) == 1:
+        (only,) = pairs
+        return only
+    return _promote(pairs, config.enable_x64)

@@ -1,0 +1,124 @@
+"""Pytrees, by ``optree``: nested containers of arrays in and out of every public function.
+
+``None`` is an empty container and dict keys are sorted, as in JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import optree
+
+from meshwright.errors import ArgumentError
+
+NAMESPACE = "meshwright"
+PyTreeDef = optree.PyTreeSpec
+
+
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], PyTreeDef]:
+    """Leaves of ``tree`` and the structure to put them back with."""
+    return optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+
+
+def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
+    """The tree with structure ``treedef`` and these leaves."""
+    return optree.tree_unflatten(treedef, leaves)
+
+
+def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    return optree.tree_leaves(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+
+
+def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTreeDef:
+    return optree.tree_structure(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+
+
+def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """``f`` on corresponding leaves."""
+    return optree.tree_map(f, tree, *rest, is_leaf=is_leaf, namespace=NAMESPACE)
+
+
+def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
+    """One accessor string a leaf, such as ``['layers'][0].weight``."""
+    accessors = optree.tree_accessors(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    return [a.codify("") for a in accessors]
+
+
+def broadcast_prefix(
+    prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None
+) -> list[Any]:
+    """Leaves of ``prefix``, each repeated for the part of ``tree`` under it.
+
+    Raises:
+      ArgumentError: ``prefix`` is not a tree prefix of ``tree``; ``what`` names the argument.
+    """
+    try:
+        return optree.broadcast_prefix(prefix, tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except ValueError as error:
+        raise ArgumentError(
+            f"{what} must be a tree prefix of the value it describes: it has structure "
+            f"{structure(prefix, is_leaf)}, the value has structure {structure(tree)} ({error})"
+        ) from None
+
+
+def register_pytree_node(
+    cls: type, flatten_func: Callable[[Any], tuple[Sequence[Any], Any]], unflatten_func: Callable[[Any, Any], Any]
+) -> None:
+    """Make instances of ``cls`` containers: ``flatten_func(x) -> (children, aux)`` and back."""
+    optree.register_pytree_node(
+        cls, lambda x: tuple(flatten_func(x)), lambda aux, children: unflatten_func(aux, children), namespace=NAMESPACE
+    )
+
+
+def register_pytree_node_class(cls: type) -> type:
+    """Decorator: a class with ``tree_flatten`` and ``tree_unflatten`` methods, as in JAX."""
+    register_pytree_node(cls, lambda x: x.tree_flatten(), cls.tree_unflatten)  # type: ignore[attr-defined]
+    return cls
+
+
+def register_dataclass(
+    cls: type, data_fields: Sequence[str] | None = None, meta_fields: Sequence[str] | None = None
+) -> type:
+    """Make a dataclass a container. ``meta_fields`` are static structure, the others hold arrays.
+
+    Without arguments, fields declared with ``field(metadata={"static": True})`` are the static ones.
+    """
+    if not dataclasses.is_dataclass(cls):
+        raise ArgumentError(f"register_dataclass: expected a dataclass, got {cls!r}; decorate it with @dataclass")
+    every = [f for f in dataclasses.fields(cls) if f.init]
+    if meta_fields is None:
+        meta_fields = (
+            [f.name for f in every if f.metadata.get("static", False)]
+            if data_fields is None
+            else [f.name for f in every if f.name not in data_fields]
+        )
+    if data_fields is None:
+        data_fields = [f.name for f in every if f.name not in meta_fields]
+    missing = {f.name for f in every} ^ {*data_fields, *meta_fields}
+    if missing:
+        raise ArgumentError(
+            f"register_dataclass: data_fields and meta_fields of {cls.__name__} must name each init field once; "
+            f"wrong: {', '.join(sorted(missing))}"
+        )
+    data, meta = tuple(data_fields), tuple(meta_fields)
+
+    def flatten_(x: Any) -> tuple[tuple[Any, ...], Any]:
+        return tuple(getattr(x, n) for n in data), tuple(getattr(x, n) for n in meta)
+
+    def unflatten_(aux: Any, children: Any) -> Any:
+        # Not through __init__: leaves may be placeholders that a __post_init__ would refuse.
+        new = object.__new__(cls)
+        for name, value in zip(data, children):
+            object.__setattr__(new, name, value)
+        for name, value in zip(meta, aux):
+            object.__setattr__(new, name, value)
+        return new
+
+    def with_paths(x: Any) -> Any:
+        children, aux = flatten_(x)
+        return children, aux, data
+
+    optree.register_pytree_node(cls, with_paths, unflatten_, namespace=NAMESPACE)
+    return cls

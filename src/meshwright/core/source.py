@@ -1,0 +1,131 @@
+"""Where in the user's program a value was made.
+
+Recording has to be nearly free, since it happens for every eqn: a location keeps the code object and the
+instruction offset, and finds the line number when somebody asks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: parts of this package that are programs written *with* it
+_USER_PARTS = tuple(_PACKAGE + part + os.sep for part in ("cli",))
+#: frames of these libraries are between the user and us, never the user
+_LIBRARIES = (os.sep + "optree" + os.sep, os.sep + "functools.py", os.sep + "contextlib.py")
+
+
+class SourceLocation:
+    """File, line and function of the user's program, with the name stack at that point."""
+
+    __slots__ = ("_code", "_fixed", "_offset", "name_stack")
+
+    def __init__(self, code: CodeType | None, offset: int, name_stack: str = "", fixed=None) -> None:
+        self._code = code
+        self._offset = offset
+        self.name_stack = name_stack
+        self._fixed: tuple[str, int, str] | None = fixed
+
+    @classmethod
+    def at(cls, file: str, line: int, function: str = "", name_stack: str = "") -> SourceLocation:
+        """A location that is given rather than recorded (an imported program's)."""
+        return cls(None, 0, name_stack, (file, line, function))
+
+    def _resolve(self) -> tuple[str, int, str]:
+        if self._fixed is None:
+            code = self._code
+            if code is None:
+                self._fixed = ("", 0, "")
+            else:
+                line = code.co_firstlineno
+                for start, end, number in code.co_lines():
+                    if start <= self._offset < end and number is not None:
+                        line = number
+                self._fixed = (code.co_filename, line, code.co_qualname)
+        return self._fixed
+
+    @property
+    def file(self) -> str:
+        return self._resolve()[0]
+
+    @property
+    def line(self) -> int:
+        return self._resolve()[1]
+
+    @property
+    def function(self) -> str:
+        return self._resolve()[2]
+
+    def __str__(self) -> str:
+        file, line, function = self._resolve()
+        if not file:
+            return "<unknown>"
+        return f"{os.path.basename(file)}:{line}" + (f" ({function})" if function else "")
+
+    __repr__ = __str__
+
+
+UNKNOWN = SourceLocation(None, 0)
+
+_is_ours: dict[CodeType, bool] = {}
+_interned: dict[tuple[CodeType, int, str], SourceLocation] = {}
+_name_stack: list[str] = []
+_given: list[SourceLocation] = []
+
+
+def _internal(code: CodeType) -> bool:
+    file = code.co_filename
+    ours = (file.startswith(_PACKAGE) and not file.startswith(_USER_PARTS)) or any(l in file for l in _LIBRARIES)
+    _is_ours[code] = ours
+    return ours
+
+
+def current() -> SourceLocation:
+    """The location of the innermost frame that is not ours, or the one that :class:`at` gives."""
+    if _given:
+        return _given[-1]
+    frame: FrameType | None = sys._getframe(1)
+    ours = _is_ours
+    while frame is not None:
+        code = frame.f_code
+        internal = ours.get(code)
+        if internal is None:
+            internal = _internal(code)
+        if not internal:
+            stack = _name_stack[-1] if _name_stack else ""
+            key = (code, frame.f_lasti, stack)
+            found = _interned.get(key)
+            if found is None:
+                found = _interned[key] = SourceLocation(code, frame.f_lasti, stack)
+            return found
+        frame = frame.f_back
+    return UNKNOWN
+
+
+@contextmanager
+def name_scope(name: str) -> Iterator[None]:
+    """Prefix the name stack of locations recorded in the ``with`` block."""
+    _name_stack.append(f"{_name_stack[-1]}/{name}" if _name_stack else name)
+    try:
+        yield
+    finally:
+        _name_stack.pop()
+
+
+class at:
+    """``with at(location):`` records that location: what a pass adds on behalf of a line of the user's."""
+
+    __slots__ = ("location",)
+
+    def __init__(self, location: SourceLocation) -> None:
+        self.location = location
+
+    def __enter__(self) -> None:
+        _given.append(self.location)
+
+    def __exit__(self, *exc: object) -> None:
+        _given.pop()

@@ -1,0 +1,144 @@
+"""The exception tree of Meshwright.
+
+Every error says which argument or op is meant, what was expected, what came, and what to do about it. Where
+Python or NumPy programmers expect a builtin exception (``TypeError`` for a wrong type, ``ValueError`` for a
+wrong value, ``IndexError`` ...), ours derives from it too, so that code written against JAX keeps working.
+"""
+
+from __future__ import annotations
+
+
+class MeshwrightError(Exception):
+    """Base of every error that Meshwright raises on purpose."""
+
+
+# --- programs -----------------------------------------------------------------------------------------------
+class ArgumentError(MeshwrightError, ValueError):
+    """An argument of a public function has a value that cannot be used."""
+
+
+class ArgumentTypeError(MeshwrightError, TypeError):
+    """An argument of a public function has the wrong type (not an array, unhashable static argument, ...)."""
+
+
+class ShapeError(MeshwrightError, TypeError):
+    """Operand shapes do not fit the op. JAX raises ``TypeError`` here, so this is one."""
+
+
+class DTypeError(MeshwrightError, TypeError):
+    """Operand dtypes do not fit the op or each other."""
+
+
+class IndexingError(MeshwrightError, IndexError):
+    """An index expression that is not understood, or is out of range where that is an error."""
+
+
+class TracerError(MeshwrightError, TypeError):
+    """A traced value was used where a concrete one is needed."""
+
+
+class TracerBoolConversionError(TracerError):
+    """Python control flow (``if``, ``while``, ``and``) on a traced value."""
+
+
+class TracerIntegerConversionError(TracerError):
+    """A traced value was used as a Python integer or index."""
+
+
+class TracerArrayConversionError(TracerError):
+    """A traced value was handed to NumPy."""
+
+
+class ConcretizationError(TracerError):
+    """A traced value was needed as a concrete one (``float(x)``, a shape, ...)."""
+
+
+class LeakedTracerError(MeshwrightError):
+    """A tracer was used after the function that was being traced had returned."""
+
+
+class DifferentiationError(MeshwrightError, TypeError):
+    """A derivative was asked for that does not exist (integer input, non-scalar output of ``grad``, ...)."""
+
+
+class UnboundAxisError(MeshwrightError, NameError):
+    """A collective names a mesh axis that is not in scope."""
+
+
+class ImmutableArrayError(MeshwrightError, TypeError):
+    """``x[i] = y`` on an array; arrays are immutable, use ``x = x.at[i].set(y)``."""
+
+
+class DeletedArrayError(MeshwrightError, RuntimeError):
+    """An array was used after its buffer was donated or deleted."""
+
+
+class NonFiniteError(MeshwrightError, FloatingPointError):
+    """A NaN or infinity appeared while checking for them was on."""
+
+
+class VerifierError(MeshwrightError):
+    """A jaxpr is malformed: a bug in the pass that made it."""
+
+
+class RuleError(MeshwrightError, NotImplementedError):
+    """An op has no rule for the transformation that was asked for."""
+
+
+# --- shardings ----------------------------------------------------------------------------------------------
+class ShardingError(MeshwrightError, ValueError):
+    """A sharding that does not fit the array or the mesh."""
+
+
+class MeshError(ShardingError):
+    """A mesh that cannot be made, or two meshes where one was expected."""
+
+
+class ShardingSyntaxError(ShardingError):
+    """Sharding text that cannot be read."""
+
+
+class PartitionError(MeshwrightError):
+    """A program that cannot be partitioned as asked."""
+
+
+class VerificationError(MeshwrightError):
+    """The partitioned program and the unpartitioned one give different results."""
+
+
+# --- programs from elsewhere and running --------------------------------------------------------------------
+class ImportProgramError(MeshwrightError, ValueError):
+    """HLO or StableHLO that cannot be read; names file and line where they are known."""
+
+
+class CompileError(MeshwrightError, RuntimeError):
+    """XLA refused a program."""
+
+
+class DeviceError(MeshwrightError, RuntimeError):
+    """A device that does not exist, or a backend that failed."""
+
+
+class ConfigError(MeshwrightError, ValueError):
+    """A configuration option that does not exist or cannot be changed any more."""
+
+
+# --- warnings -----------------------------------------------------------------------------------------------
+class MeshwrightWarning(UserWarning):
+    """Base of every warning; ``warnings.simplefilter("error", MeshwrightWarning)`` makes them errors."""
+
+
+class ReplicationWarning(MeshwrightWarning):
+    """The partitioner fell back to replicating a value that could not be kept sharded."""
+
+
+class PaddingWarning(MeshwrightWarning):
+    """A dimension was padded because a mesh axis does not divide it."""
+
+
+class DTypeWarning(MeshwrightWarning):
+    """A requested dtype is not available (64-bit types without ``enable_x64``) and was narrowed."""
+
+
+class DonationWarning(MeshwrightWarning):
+    """A donated argument could not be reused."""

@@ -1,0 +1,1 @@
+"""Jaxprs: data structure, op contract, tracing, printing, verification."""

@@ -1,0 +1,183 @@
+"""The one intermediate representation: jaxprs, as in JAX.
+
+A ``Jaxpr`` is a list of equations in administrative normal form over typed variables. The per-device program that
+the partitioner makes is an ordinary ``Jaxpr`` too; its collectives name mesh axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import UNKNOWN, SourceLocation
+
+if TYPE_CHECKING:
+    from meshwright.ir.op import Op
+
+
+class Var:
+    """A variable: an aval and an identity. Names are given when a jaxpr is printed."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var(id={id(self)}):{self.aval}"
+
+
+class Literal:
+    """A scalar constant written into an equation."""
+
+    __slots__ = ("aval", "val")
+
+    def __init__(self, val: Any, aval: ShapedArray) -> None:
+        self.val = val
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        val = self.val.item() if hasattr(self.val, "item") else self.val
+        return str(val) if not isinstance(val, float) or str(val) != "-0.0" else "-0.0"
+
+
+Atom = Var | Literal
+
+
+class JaxprEqn:
+    """``outvars = op invars``, with the user's source location and, for what a pass put in, a ``note`` why."""
+
+    __slots__ = ("invars", "note", "op", "outvars", "source")
+
+    def __init__(
+        self,
+        op: Op,
+        invars: Sequence[Atom],
+        outvars: Sequence[Var],
+        source: SourceLocation = UNKNOWN,
+        note: Any = None,
+    ) -> None:
+        self.op = op
+        self.invars = invars
+        self.outvars = outvars
+        self.source = source
+        self.note = note
+
+    @property
+    def primitive(self) -> Op:
+        return self.op
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return self.op.params
+
+    def replace(self, **changes: Any) -> JaxprEqn:
+        """A copy with some members changed."""
+        members = {name: changes.get(name, getattr(self, name)) for name in self.__slots__}
+        return JaxprEqn(**members)
+
+    def __repr__(self) -> str:
+        from_ = " ".join(map(str, self.invars))
+        return f"{' '.join(map(repr, self.outvars))} = {self.op} {from_}"
+
+
+class Jaxpr:
+    """``{ lambda constvars ; invars. let eqns in outvars }``."""
+
+    __slots__ = ("__weakref__", "constvars", "debug_name", "eqns", "invars", "outvars")
+
+    def __init__(
+        self,
+        constvars: Sequence[Var],
+        invars: Sequence[Var],
+        outvars: Sequence[Atom],
+        eqns: Sequence[JaxprEqn],
+        debug_name: str = "",
+    ) -> None:
+        self.constvars = list(constvars)
+        self.invars = list(invars)
+        self.outvars = list(outvars)
+        self.eqns = list(eqns)
+        self.debug_name = debug_name
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return [v.aval for v in self.invars]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return [v.aval for v in self.outvars]
+
+    def replace(self, **changes: Any) -> Jaxpr:
+        """A copy with some members changed."""
+        names = ("constvars", "invars", "outvars", "eqns", "debug_name")
+        return Jaxpr(**{n: changes.get(n, getattr(self, n)) for n in names})
+
+    def __str__(self) -> str:
+        return PRINTER(self)
+
+    __repr__ = __str__
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+class ClosedJaxpr:
+    """A jaxpr with values for its ``constvars``."""
+
+    __slots__ = ("__weakref__", "consts", "jaxpr")
+
+    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> None:
+        self.jaxpr = jaxpr
+        self.consts = list(consts)
+
+    @property
+    def eqns(self) -> list[JaxprEqn]:
+        return self.jaxpr.eqns
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
+
+    def replace(self, **changes: Any) -> ClosedJaxpr:
+        """A copy with ``jaxpr`` or ``consts`` changed."""
+        return ClosedJaxpr(changes.get("jaxpr", self.jaxpr), changes.get("consts", self.consts))
+
+    def __str__(self) -> str:
+        return PRINTER(self.jaxpr)
+
+    __repr__ = __str__
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+def sub_jaxprs(op: Op) -> Iterator[Jaxpr]:
+    """The jaxprs among an op's parameters."""
+    for value in op.params.values():
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, Jaxpr):
+                yield item
+
+
+def all_eqns(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Every equation, those of inner jaxprs after the equation that holds them."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in sub_jaxprs(eqn.op):
+            yield from all_eqns(inner)
+
+
+def _no_printer(jaxpr: Jaxpr) -> str:
+    return f"<Jaxpr with {len(jaxpr.eqns)} eqns>"
+
+
+#: set by ``ir.pretty``; printing stands apart from the data structure
+PRINTER: Any = _no_printer

@@ -1,0 +1,185 @@
+"""The op contract: everything the system knows about an op, in one frozen dataclass.
+
+An op's fields are its parameters; its methods are its rules. Rules are written with other ops (``bind``) and run
+under whatever trace is current, so derivative and batching rules compose by themselves. The idea of gathering the
+rules of a primitive in one class follows ``jax/_src/hijax.py``; the linear placeholders of ``transpose`` and the
+``Zero`` tangents follow Autodidax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import RuleError
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
+from meshwright.ir.state import STATE
+from meshwright.sharding.rule import ShardingRule, replicated_rule
+
+#: op classes by name, for registries, importers and tests that go over all ops
+REGISTRY: dict[str, type[Op]] = {}
+
+
+class Zero:
+    """A tangent or cotangent that is known to be zero; no array is made for it."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Zero({self.aval})"
+
+
+class Linear:
+    """Stands, in ``transpose``, for an operand in which the op is linear and whose cotangent is wanted."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Linear({self.aval})"
+
+
+@dataclass(frozen=True)
+class BatchAxis:
+    """The axis that ``vmap`` adds: its size and, if collectives may name it, its name."""
+
+    size: int
+    name: str | None = None
+
+
+class Builder(Protocol):
+    """What ``emit`` writes StableHLO with; operands and results are opaque values of the backend.
+
+    Attribute values are given as Python values: ``bool``, ``int`` (i64), a tuple of ints (a dense i64 array), a
+    NumPy array (dense elements), or ``str``: MLIR attribute text such as ``"#stablehlo<comparison_direction EQ>"``.
+    """
+
+    in_avals: Sequence[ShapedArray]
+    out_avals: Sequence[ShapedArray]
+
+    def op(
+        self,
+        name: str,
+        operands: Sequence[Any],
+        out_avals: Sequence[ShapedArray],
+        *,
+        regions: Sequence[Any] = (),
+        **attributes: Any,
+    ) -> list[Any]:
+        """Append an operation; returns its results."""
+        ...
+
+    def constant(self, value: Any, aval: ShapedArray) -> Any:
+        """A constant: an array of ``aval``'s shape, or a scalar that fills it."""
+        ...
+
+    def broadcast(self, value: Any, aval: ShapedArray, dims: Sequence[int]) -> Any:
+        """``broadcast_in_dim``: operand dimension ``i`` becomes dimension ``dims[i]`` of ``aval``."""
+        ...
+
+    def reducer(self, name: str, avals: Sequence[ShapedArray]) -> Any:
+        """A region of two scalars a result that applies the binary op ``name`` (for ``reduce`` and others)."""
+        ...
+
+    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr) -> Any:
+        """A region that computes ``jaxpr`` on its block arguments."""
+        ...
+
+    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+        """A call of a private function for ``jaxpr`` (made once for each jaxpr)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all ops. Subclasses are frozen dataclasses; equal parameters make equal ops."""
+
+    #: the name in jaxprs; a subclass that sets it is registered
+    name: ClassVar[str] = ""
+    #: ``bind`` returns a list of results
+    multiple_results: ClassVar[bool] = False
+    #: groups of operands in which the op is jointly linear: partial sums may pass through such a group
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    #: the op only moves elements of operand 0: partial results of *every* reduction kind pass through it
+    moves_only: ClassVar[bool] = False
+    #: the op has an effect besides its results and must not be dropped
+    has_effects: ClassVar[bool] = False
+    #: the op has jaxprs among its parameters
+    holds_jaxprs: ClassVar[bool] = False
+    #: parameters that printing leaves out
+    hidden_params: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__ and isinstance(cls.__dict__["name"], str):
+            REGISTRY[cls.name] = cls
+
+    # --- use ------------------------------------------------------------------------------------------------
+    def bind(self, *args: Any) -> Any:
+        """Apply the op under the current trace: arrays are computed with, tracers recorded."""
+        return STATE.trace.process(self, args)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def __str__(self) -> str:
+        shown = {k: v for k, v in self.params.items() if k not in self.hidden_params}
+        return self.name + (f"[{' '.join(f'{k}={v}' for k, v in shown.items())}]" if shown else "")
+
+    # --- rules ----------------------------------------------------------------------------------------------
+    def infer(self, *avals: ShapedArray) -> Any:
+        """Aval of the result (a tuple of them with ``multiple_results``); raises named errors."""
+        raise RuleError(f"op {self.name} has no shape rule")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """``(outputs, output tangents)``; tangents may be :class:`Zero`, in and out.
+
+        Must be linear in the tangents by construction: tangents only go through ops that have ``transpose``.
+        """
+        raise RuleError(f"op {self.name} cannot be differentiated (it has no jvp rule)")
+
+    def transpose(self, cts: Any, *args: Any) -> Sequence[Any]:
+        """Cotangents of the operands that are :class:`Linear`, ``None`` for the others.
+
+        ``cts`` is the cotangent of the result, or a list of them (some may be ``Zero``) with
+        ``multiple_results``.
+        """
+        raise RuleError(f"op {self.name} is not linear (it has no transpose rule)")
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        """``(outputs, output batch dims)`` for operands with a batch dimension at ``dims[i]`` (``None``: without).
+
+        The batch dimension should stay beside the dimension it stood beside, so that batching a program that works
+        on tiles of a global array never moves data.
+        """
+        raise RuleError(f"op {self.name} has no batching rule")
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        """How operand and result dimensions correspond. The default lets nothing be split."""
+        outs = self.infer(*avals)
+        outs = outs if self.multiple_results else (outs,)
+        return replicated_rule([a.shape for a in avals], [o.shape for o in outs])
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
+        raise RuleError(f"op {self.name} cannot be lowered to StableHLO")
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        """The op on local shapes (``ctx``: :class:`meshwright.spmd.partition.context.LocalContext`).
+
+        The default masks the padding of reduced dimensions and binds :meth:`localized`.
+        """
+        return ctx.default(self, *operands)
+
+    def localized(self, ctx: Any) -> Op:
+        """This op with parameters that name sizes changed to local ones. Default: unchanged."""
+        return self

@@ -1,0 +1,120 @@
+"""Printing jaxprs in the classic form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from meshwright.ir import jaxpr as jaxpr_module
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+_WIDTH = 110
+
+
+def _names() -> Iterator[str]:
+    """``a`` … ``z``, ``ba``, ``bb``, … as in JAX."""
+    number = 0
+    while True:
+        name, n = "", number
+        while True:
+            name = chr(ord("a") + n % 26) + name
+            n //= 26
+            if n == 0:
+                break
+        yield name
+        number += 1
+
+
+class _Printer:
+    def __init__(self, show_source: bool) -> None:
+        self.fresh = _names()
+        self.names: dict[Var, str] = {}
+        self.show_source = show_source
+
+    def name(self, var: Var) -> str:
+        if var not in self.names:
+            self.names[var] = next(self.fresh)
+        return self.names[var]
+
+    def typed(self, var: Var) -> str:
+        return f"{self.name(var)}:{var.aval}"
+
+    def atom(self, atom: Any) -> str:
+        return _literal(atom) if isinstance(atom, Literal) else self.name(atom)
+
+    def jaxpr(self, jaxpr: Jaxpr, indent: int) -> list[str]:
+        pad = " " * indent
+        consts = " ".join(self.typed(v) for v in jaxpr.constvars)
+        args = " ".join(self.typed(v) for v in jaxpr.invars)
+        uses = Counter(a for e in jaxpr.eqns for a in e.invars if isinstance(a, Var))
+        uses.update(a for a in jaxpr.outvars if isinstance(a, Var))
+        lines = [f"{{ lambda {consts + ' ' if consts else ''}; {args}. let".replace(" . let", ". let")]
+        for eqn in jaxpr.eqns:
+            lines += [pad + "    " + line for line in self.eqn(eqn, uses)]
+        outs = ", ".join(map(self.atom, jaxpr.outvars)) + ("," if len(jaxpr.outvars) == 1 else "")
+        lines.append(f"{pad}  in ({outs}) }}")
+        return lines
+
+    def eqn(self, eqn: JaxprEqn, uses: Counter[Var]) -> list[str]:
+        # Operands are named before results, in the order of reading.
+        operands = "".join(" " + self.atom(a) for a in eqn.invars)
+        results = " ".join(self.typed(v) if uses[v] else f"_:{v.aval}" for v in eqn.outvars)
+        shown = {k: v for k, v in eqn.op.params.items() if k not in eqn.op.hidden_params}
+        head = f"{results} = " if results else ""
+        tail = f"  # {eqn.source}" if self.show_source else ""
+        if eqn.note is not None and self.show_source:
+            tail += f": {eqn.note}"
+        if not any(isinstance(v, (Jaxpr, ClosedJaxpr)) or _holds_jaxpr(v) for v in shown.values()):
+            params = " ".join(f"{k}={_param(v)}" for k, v in shown.items())
+            line = f"{head}{eqn.op.name}{'[' + params + ']' if params else ''}{operands}{tail}"
+            if len(line) <= _WIDTH or not params:
+                return [line]
+            rows = [f"  {k}={_param(v)}" for k, v in shown.items()]
+            return [f"{head}{eqn.op.name}[", *rows, f"]{operands}{tail}"]
+        lines = [f"{head}{eqn.op.name}["]
+        for key, value in shown.items():
+            lines += self.param(key, value)
+        return [*lines, f"]{operands}{tail}"]
+
+    def param(self, key: str, value: Any) -> list[str]:
+        if isinstance(value, ClosedJaxpr):
+            value = value.jaxpr
+        if isinstance(value, Jaxpr):
+            first, *rest = self.jaxpr(value, 2)
+            return [f"  {key}={first}", *rest]
+        if _holds_jaxpr(value):
+            lines = [f"  {key}=("]
+            for item in value:
+                first, *rest = self.jaxpr(item.jaxpr if isinstance(item, ClosedJaxpr) else item, 4)
+                lines += ["    " + first, *rest]
+            return [*lines, "  )"]
+        return [f"  {key}={_param(value)}"]
+
+
+def _holds_jaxpr(value: Any) -> bool:
+    return isinstance(value, tuple) and any(isinstance(v, (Jaxpr, ClosedJaxpr)) for v in value)
+
+
+def _literal(literal: Literal) -> str:
+    value = np.asarray(literal.val, literal.aval.dtype)[()]
+    return str(value.item() if hasattr(value, "item") else value)
+
+
+def _param(value: Any) -> str:
+    if isinstance(value, np.dtype):
+        return value.name
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__
+    return str(value)
+
+
+def format_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, source: bool = False) -> str:
+    """The classic text; with ``source``, each equation's source line and note behind it."""
+    inner = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+    return "\n".join(_Printer(source).jaxpr(inner, 0))
+
+
+jaxpr_module.PRINTER = format_jaxpr

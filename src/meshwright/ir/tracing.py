@@ -1,0 +1,385 @@
+"""Traces and tracers: how Python functions become jaxprs.
+
+A *trace* interprets ops; a *tracer* is its value. ``JaxprTrace`` records equations, ``EvalTrace`` computes. The
+traces of ``jvp``, ``vmap`` and the others live in ``transforms``. Each tracer knows whether its trace is still
+running, so that one that escaped is reported where it is used, with the line it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import source
+from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int
+from meshwright.errors import (
+    ArgumentTypeError,
+    ConcretizationError,
+    DTypeError,
+    ImmutableArrayError,
+    LeakedTracerError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+)
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
+from meshwright.ir.state import STATE, set_trace
+
+
+# --- avals of values ----------------------------------------------------------------------------------------
+@cache
+def _scalar_aval(kind: type, x64: bool) -> ShapedArray:
+    if kind is bool:
+        return ShapedArray((), bool_)
+    default = {int: default_int, float: default_float, complex: default_complex}[kind]
+    return ShapedArray((), default(), weak_type=True)
+
+
+def typeof(x: Any) -> ShapedArray:
+    """The aval of an array, tracer, NumPy array or Python number.
+
+    Raises:
+      ArgumentTypeError: not something arrays can be made of.
+    """
+    try:
+        return x.aval
+    except AttributeError:
+        pass
+    kind = type(x)
+    if kind in (bool, int, float, complex):
+        if kind is int and not -(2**31) <= x < 2**31:
+            _check_int(x)
+        return _scalar_aval(kind, config.enable_x64)
+    if isinstance(x, (np.ndarray, np.generic)):
+        try:
+            return ShapedArray(x.shape, canonical(as_dtype(x.dtype)))
+        except DTypeError:
+            raise ArgumentTypeError(
+                f"NumPy value of dtype {x.dtype} cannot become an array: only numbers and bools can"
+            ) from None
+    for base in (bool, int, float, complex):
+        if isinstance(x, base):
+            return _scalar_aval(base, config.enable_x64)
+    raise ArgumentTypeError(
+        f"expected an array or a number, got {x!r} of type {type(x).__name__}; "
+        "if it is a container of arrays, apply the function to its leaves (meshwright.tree.map)"
+    )
+
+
+def _check_int(x: int) -> None:
+    limit = 64 if config.enable_x64 else 32
+    if not -(2 ** (limit - 1)) <= x < 2 ** (limit - 1):
+        remedy = "" if limit == 64 else "; pass a NumPy value with an explicit dtype or enable_x64"
+        raise ArgumentTypeError(f"Python integer {x} does not fit in int{limit}{remedy}")
+
+
+# --- tracers ------------------------------------------------------------------------------------------------
+class ArrayMethods:
+    """Operators and methods that arrays and tracers share; ``meshwright.numpy`` installs them."""
+
+    __slots__ = ()
+    __array_priority__ = 100
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape  # type: ignore[attr-defined]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.aval.dtype  # type: ignore[attr-defined]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.aval.shape)  # type: ignore[attr-defined]
+
+    @property
+    def size(self) -> int:
+        return self.aval.size  # type: ignore[attr-defined]
+
+    @property
+    def itemsize(self) -> int:
+        return self.aval.dtype.itemsize  # type: ignore[attr-defined]
+
+    @property
+    def nbytes(self) -> int:
+        return self.aval.nbytes  # type: ignore[attr-defined]
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type  # type: ignore[attr-defined]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise ImmutableArrayError(
+            "arrays are immutable, x[index] = value cannot work; write x = x.at[index].set(value) "
+            "(or .add, .multiply, .min, .max)"
+        )
+
+
+class Tracer(ArrayMethods):
+    """A value inside a function that is being transformed."""
+
+    __slots__ = ("aval", "trace")
+    aval: ShapedArray
+    trace: Trace
+
+    def concrete(self) -> Any:
+        """The concrete array behind this tracer, or ``None`` where there is none yet."""
+        return None
+
+    def origin(self) -> str:
+        """Where the value came from, for messages."""
+        return ""
+
+    def _need(self, error: type[Exception], what: str, remedy: str) -> Any:
+        check_alive(self)
+        value = self.concrete()
+        if value is None:
+            origin = self.origin()
+            raise error(
+                f"{what} needs a concrete value, but this is a traced one of type {self.aval}"
+                f"{' from ' + origin if origin else ''}; {remedy}"
+            )
+        return value
+
+    def __bool__(self) -> bool:
+        return bool(
+            self._need(
+                TracerBoolConversionError,
+                "Python control flow (if, while, and, or, not, assert) ",
+                "use meshwright.numpy.where or lax.cond / lax.while_loop, or make the argument static "
+                "(static_argnums)",
+            )
+        )
+
+    def __index__(self) -> int:
+        return self._need(
+            TracerIntegerConversionError,
+            "using a value as a Python index or size",
+            "make the argument static (static_argnums), or index an array with it",
+        ).__index__()
+
+    def __int__(self) -> int:
+        return int(self._need(ConcretizationError, "int()", "use .astype(int), or make the argument static"))
+
+    def __float__(self) -> float:
+        return float(self._need(ConcretizationError, "float()", "use .astype(float), or make the argument static"))
+
+    def __complex__(self) -> complex:
+        return complex(
+            self._need(ConcretizationError, "complex()", "use .astype(complex), or make the argument static")
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        value = self._need(
+            TracerArrayConversionError,
+            "a NumPy function or np.asarray",
+            "use the function of the same name in meshwright.numpy",
+        )
+        return np.asarray(value, dtype)
+
+    def item(self) -> Any:
+        return self._need(ConcretizationError, ".item()", "return the value from the traced function instead").item()
+
+    def tolist(self) -> Any:
+        return self._need(
+            ConcretizationError, ".tolist()", "return the value from the traced function instead"
+        ).tolist()
+
+    def __hash__(self) -> int:
+        raise ArgumentTypeError("traced arrays are not hashable: they cannot be static arguments or dict keys")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}<{self.aval}>"
+
+    def block_until_ready(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    __copy__ = lambda self: self  # noqa: E731
+
+
+class Trace:
+    """Interprets ops. ``alive`` ends when the transformation that made it returns."""
+
+    __slots__ = ("alive",)
+
+    def __init__(self) -> None:
+        self.alive = True
+
+    def process(self, op: Op, args: Sequence[Any]) -> Any:
+        """The op's result (a list, with ``multiple_results``)."""
+        raise NotImplementedError(type(self).__name__)
+
+
+def check_alive(x: Any) -> None:
+    """Raise if a tracer outlived its trace."""
+    if isinstance(x, Tracer) and not x.trace.alive:
+        origin = x.origin()
+        raise LeakedTracerError(
+            f"a traced value of type {x.aval}{' made at ' + origin if origin else ''} was used after the traced "
+            "function had returned: it must have been saved in a global, an attribute or a closure. Return it "
+            "from the function instead"
+        )
+
+
+class EvalTrace(Trace):
+    """Computes. The runtime supplies the evaluator, as ``ir`` stands below it."""
+
+    __slots__ = ("evaluate",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evaluate: Callable[[Op, Sequence[Any]], Any] | None = None
+
+    def process(self, op: Op, args: Sequence[Any]) -> Any:
+        if self.evaluate is None:
+            raise RuntimeError("no evaluator is installed: import meshwright, not a part of it")
+        return self.evaluate(op, args)
+
+
+EVAL = EvalTrace()
+type(STATE).trace = EVAL
+
+
+# --- recording ----------------------------------------------------------------------------------------------
+_infer_cache: dict[Any, Any] = {}
+config.on_change(lambda name: _infer_cache.clear())
+
+
+def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
+    """``op.infer(*avals)``, remembered (but for ops that hold jaxprs, which a cache should not keep alive)."""
+    if op.holds_jaxprs:
+        return op.infer(*avals)
+    key = (op, avals)
+    found = _infer_cache.get(key)
+    if found is None:
+        found = _infer_cache[key] = op.infer(*avals)
+    return found
+
+
+class JaxprTracer(Tracer):
+    """A variable of a jaxpr that is being recorded."""
+
+    __slots__ = ("source", "var")
+
+    def __init__(self, trace: JaxprTrace, var: Var, location: source.SourceLocation) -> None:
+        self.trace = trace
+        self.aval = var.aval
+        self.var = var
+        self.source = location
+
+    def origin(self) -> str:
+        return str(self.source)
+
+
+class JaxprTrace(Trace):
+    """Records every op as an equation; values from outside become constants."""
+
+    __slots__ = ("consts", "constvars", "eqns", "invars", "note")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eqns: list[JaxprEqn] = []
+        self.invars: list[Var] = []
+        self.consts: dict[int, Any] = {}
+        self.constvars: dict[int, Var] = {}
+        #: what passes say about the equations they add
+        self.note: Any = None
+
+    def new_arg(self, aval: ShapedArray) -> JaxprTracer:
+        """A further parameter of the jaxpr."""
+        var = Var(aval)
+        self.invars.append(var)
+        return JaxprTracer(self, var, source.UNKNOWN)
+
+    def process(self, op: Op, args: Sequence[Any]) -> Any:
+        invars = []
+        avals = []
+        for x in args:
+            if type(x) is JaxprTracer and x.trace is self:
+                invars.append(x.var)
+                avals.append(x.aval)
+            else:
+                atom = self._constant(x)
+                invars.append(atom)
+                avals.append(atom.aval)
+        out = infer_cached(op, tuple(avals))
+        location = source.current()
+        if op.multiple_results:
+            outvars = [Var(a) for a in out]
+            self.eqns.append(JaxprEqn(op, invars, outvars, location, self.note))
+            return [JaxprTracer(self, v, location) for v in outvars]
+        var = Var(out)
+        self.eqns.append(JaxprEqn(op, invars, [var], location, self.note))
+        return JaxprTracer(self, var, location)
+
+    def atom(self, x: Any) -> Var | Literal:
+        """The variable or literal that ``x`` is in this jaxpr."""
+        if type(x) is JaxprTracer and x.trace is self:
+            return x.var
+        return self._constant(x)
+
+    def _constant(self, x: Any) -> Var | Literal:
+        if isinstance(x, (int, float, complex)) and not isinstance(x, np.generic):
+            return Literal(x, typeof(x))
+        if isinstance(x, (np.generic, np.ndarray)) and x.ndim == 0:
+            aval = typeof(x)
+            return Literal(np.asarray(x, aval.dtype)[()], aval)
+        key = id(x)
+        var = self.constvars.get(key)
+        if var is None:
+            if isinstance(x, Tracer):
+                check_alive(x)
+            var = self.constvars[key] = Var(typeof(x))
+            self.consts[key] = x
+        return var
+
+    def finish(self, outs: Sequence[Any], debug_name: str = "") -> ClosedJaxpr:
+        """The recorded jaxpr with ``outs`` as results; its constants may be tracers of an outer trace."""
+        outvars = [self.atom(x) for x in outs]
+        self.alive = False
+        jaxpr = Jaxpr(list(self.constvars.values()), self.invars, outvars, self.eqns, debug_name)
+        return ClosedJaxpr(jaxpr, list(self.consts.values()))
+
+
+def trace_to_jaxpr(
+    fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], debug_name: str = ""
+) -> ClosedJaxpr:
+    """Record ``fun``, a function of flat arrays to a flat list of arrays, at ``avals``."""
+    trace = JaxprTrace()
+    args = [trace.new_arg(a) for a in avals]
+    try:
+        with set_trace(trace):
+            outs = fun(*args)
+        return trace.finish(outs, debug_name)
+    finally:
+        trace.alive = False
+
+
+def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
+    """Run a jaxpr's equations under the current trace."""
+    if isinstance(jaxpr, ClosedJaxpr):
+        jaxpr = jaxpr.jaxpr
+    env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))
+    env.update(zip(jaxpr.invars, args))
+    trace = STATE.trace
+
+    def read(atom: Var | Literal) -> Any:
+        return atom.val if type(atom) is Literal else env[atom]  # type: ignore[index, union-attr]
+
+    for eqn in jaxpr.eqns:
+        with source.at(eqn.source):
+            outs = trace.process(eqn.op, [read(a) for a in eqn.invars])
+        if eqn.op.multiple_results:
+            env.update(zip(eqn.outvars, outs))
+        else:
+            env[eqn.outvars[0]] = outs
+    return [read(a) for a in jaxpr.outvars]

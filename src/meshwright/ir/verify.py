@@ -1,0 +1,56 @@
+"""The verifier: every pass leaves a jaxpr that it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshwright.errors import MeshwrightError, VerifierError
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_jaxprs
+
+
+def verify(jaxpr: Jaxpr | ClosedJaxpr, what: str = "jaxpr") -> None:
+    """Check scoping, single assignment and that every equation has the types its op infers.
+
+    Raises:
+      VerifierError: with the offending equation.
+    """
+    if isinstance(jaxpr, ClosedJaxpr):
+        if len(jaxpr.consts) != len(jaxpr.jaxpr.constvars):
+            raise VerifierError(
+                f"{what}: {len(jaxpr.consts)} constants for {len(jaxpr.jaxpr.constvars)} constant variables"
+            )
+        jaxpr = jaxpr.jaxpr
+    scope: dict[Var, int] = {}
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        if var in scope:
+            raise VerifierError(f"{what}: variable {var!r} is a parameter twice")
+        scope[var] = -1
+    for number, eqn in enumerate(jaxpr.eqns):
+        _verify_eqn(eqn, number, scope, what)
+    for atom in jaxpr.outvars:
+        if isinstance(atom, Var) and atom not in scope:
+            raise VerifierError(f"{what}: result {atom!r} is not defined")
+
+
+def _verify_eqn(eqn: JaxprEqn, number: int, scope: Mapping[Var, int], what: str) -> None:
+    where = f"{what}: equation {number} ({eqn.op.name}, from {eqn.source})"
+    for atom in eqn.invars:
+        if isinstance(atom, Var) and atom not in scope:
+            raise VerifierError(f"{where}: operand {atom!r} is not defined before it is used")
+        if isinstance(atom, Literal) and atom.aval.shape != ():
+            raise VerifierError(f"{where}: literal of shape {atom.aval.shape}; only scalars are literals")
+    try:
+        out = eqn.op.infer(*(a.aval for a in eqn.invars))
+    except MeshwrightError as error:
+        raise VerifierError(f"{where}: {error}") from error
+    avals = list(out) if eqn.op.multiple_results else [out]
+    if len(avals) != len(eqn.outvars):
+        raise VerifierError(f"{where}: {len(eqn.outvars)} results, the op has {len(avals)}")
+    for var, aval in zip(eqn.outvars, avals):
+        if (var.aval.shape, var.aval.dtype) != (aval.shape, aval.dtype):
+            raise VerifierError(f"{where}: result is declared {var.aval}, the op gives {aval}")
+        if var in scope:
+            raise VerifierError(f"{where}: variable {var!r} is assigned twice")
+        scope[var] = number  # type: ignore[index]
+    for inner in sub_jaxprs(eqn.op):
+        verify(inner, f"{where} in {inner.debug_name or 'inner jaxpr'}")

@@ -1,0 +1,1 @@
+"""Every op, with all its rules in one place; importing this package registers them all."""

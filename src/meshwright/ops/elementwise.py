@@ -1,0 +1,597 @@
+"""Elementwise ops: one row of a table each.
+
+All share the rules of :class:`Elementwise`; a row says the StableHLO op, the dtypes accepted, and the partial
+derivative for each operand. A rank-0 operand may stand beside arrays and means the same value everywhere.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce as fold
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
+from meshwright.ops.shape import above, move_dim
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+#: accepted dtypes, by the letters of a table row
+_KINDS: dict[str, Callable[[np.dtype], bool]] = {
+    "b": dtypes.is_bool,
+    "i": dtypes.is_signed,
+    "u": dtypes.is_unsigned,
+    "f": dtypes.is_float,
+    "c": dtypes.is_complex,
+}
+_WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex"}
+
+Partial = Callable[..., Any] | None
+
+
+@dataclass(frozen=True)
+class Elementwise(Op):
+    """Base of ops that work on corresponding elements.
+
+    ``partials[i](t, y, *xs)`` is the tangent of the result for tangent ``t`` of operand ``i`` (``None``: zero).
+    """
+
+    hlo: ClassVar[str] = ""
+    accepts: ClassVar[tuple[str, ...]] = ()
+    partials: ClassVar[tuple[Partial, ...]] = ()
+
+    @property
+    def arity(self) -> int:
+        return len(self.accepts)
+
+    def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
+        """Dtype of the result; the base says: that of the first operand."""
+        return operand_dtypes[0]
+
+    def check_dtypes(self, *operand_dtypes: np.dtype) -> None:
+        """Raise unless each operand's dtype is accepted and all agree."""
+        for position, (dtype, kinds) in enumerate(zip(operand_dtypes, self.accepts)):
+            if not any(_KINDS[k](dtype) for k in kinds):
+                wanted = ", ".join(_WORDS[k] for k in kinds)
+                raise DTypeError(
+                    f"{self.name}: operand {position} has dtype {dtype}, expected {wanted}; convert it with .astype"
+                )
+        if len(set(operand_dtypes)) > 1:
+            raise DTypeError(
+                f"{self.name}: operands have different dtypes {', '.join(map(str, operand_dtypes))}; the functions "
+                "of meshwright.numpy promote, ops do not: convert one with .astype"
+            )
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        if len(avals) != len(self.accepts):
+            raise ArgumentTypeError(f"{self.name}: expected {len(self.accepts)} operands, got {len(avals)}")
+        self.check_dtypes(*(a.dtype for a in avals))
+        shapes = {a.shape for a in avals if a.shape}
+        if len(shapes) > 1:
+            raise ShapeError(
+                f"{self.name}: operand shapes {' and '.join(str(a.shape) for a in avals)} differ; the functions of "
+                "meshwright.numpy broadcast, ops take equal shapes or scalars"
+            )
+        weak = all(a.weak_type for a in avals)
+        return ShapedArray(shapes.pop() if shapes else (), self.result_dtype(*(a.dtype for a in avals)), weak)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        out = typeof(y)
+        if not dtypes.is_inexact(out.dtype):
+            return y, Zero(out)
+        parts = [
+            match_shape(partial(t, y, *primals), out)
+            for partial, t in zip(self.partials, tangents)
+            if partial is not None and not isinstance(t, Zero)
+        ]
+        return y, fold(add, parts) if parts else Zero(out)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        ranks = [typeof(x).ndim - (d is not None) for x, d in zip(args, dims)]
+        rank = max(ranks)
+        # The first full-rank batched operand says where the batch dimension stands; the others follow.
+        place = next((d for d, r in zip(dims, ranks) if d is not None and r == rank), 0)
+        shape = None
+        for x, d, r in zip(args, dims, ranks):
+            if r == rank and rank:
+                logical = [s for i, s in enumerate(typeof(x).shape) if i != d]
+                shape = (*logical[:place], axis.size, *logical[place:])  # type: ignore[misc]
+        shape = shape or (axis.size,)
+        return self.bind(*(_align(x, d, r, rank, place, shape) for x, d, r in zip(args, dims, ranks))), place
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        shape = max((a.shape for a in avals), key=len)
+        return pointwise_rule([a.ndim for a in avals], shape)
+
+    def attributes(self, b: Builder) -> dict[str, Any]:
+        """Attributes of the StableHLO op."""
+        return {}
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        out = b.out_avals[0]
+        full = [
+            b.broadcast(x, a.update(shape=out.shape), ()) if a.shape != out.shape else x
+            for x, a in zip(operands, b.in_avals)
+        ]
+        return b.op(self.hlo, full, b.out_avals, **self.attributes(b))[0]
+
+
+def _align(x: Any, dim: int | None, rank: int, full: int, place: int, shape: tuple[int, ...]) -> Any:
+    """An operand with its batch dimension at ``place``; unbatched scalars stay as they are."""
+    if rank == full:
+        if dim is not None:
+            return move_dim(x, dim, place)
+        if rank == 0:
+            return x
+        return broadcast_in_dim(x, shape, [above(d, place) for d in range(rank)])
+    return x if dim is None else broadcast_in_dim(x, shape, (place,))
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+def row(
+    name: str,
+    hlo: str,
+    accepts: str,
+    *partials: Partial,
+    linear: tuple[tuple[int, ...], ...] = (),
+    transpose: Callable[..., Any] | None = None,
+    result: Callable[..., np.dtype] | None = None,
+    attributes: Callable[[Builder], dict[str, Any]] | None = None,
+) -> Elementwise:
+    """An elementwise op without parameters. ``accepts`` has a word of kind letters for each operand."""
+    members: dict[str, Any] = {
+        "name": name,
+        "hlo": hlo,
+        "accepts": tuple(accepts.split()),
+        "partials": partials,
+        "linear_in": linear,
+        "__module__": __name__,
+    }
+    if transpose is not None:
+        members["transpose"] = lambda self, ct, *xs: transpose(ct, *xs)
+    if result is not None:
+        members["result_dtype"] = lambda self, *ds: result(*ds)
+    if attributes is not None:
+        members["attributes"] = lambda self, b: attributes(b)
+    cls = dataclass(frozen=True)(type(name.title().replace("_", ""), (Elementwise,), members))
+    return cls()
+
+
+def _real(d: np.dtype, *_: np.dtype) -> np.dtype:
+    return dtypes.real_of(d)
+
+
+def _bool(*_: np.dtype) -> np.dtype:
+    return dtypes.bool_
+
+
+def _to_linear(f: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Transpose rule of a unary linear op from a function of the cotangent."""
+    return lambda ct, x: [f(ct)]
+
+
+def _two(x: Any) -> Any:
+    return scalar_like(2, x)
+
+
+def scalar_like(value: Any, x: Any) -> np.ndarray:
+    """``value`` as a rank-0 constant of ``x``'s dtype."""
+    return np.array(value, typeof(x).dtype)
+
+
+def _both(ct: Any, x: Any, y: Any, fx: Callable[[Any], Any], fy: Callable[[Any], Any]) -> list[Any]:
+    return [
+        unbroadcast(fx(ct), x.aval) if isinstance(x, Linear) else None,
+        unbroadcast(fy(ct), y.aval) if isinstance(y, Linear) else None,
+    ]
+
+
+_NUM = "iufc"
+
+neg = row("neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c)))
+copy = row("copy", "", "biufc", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
+stop_gradient = row("stop_gradient", "", "biufc", None)
+type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore[method-assign]
+
+sign = row("sign", "stablehlo.sign", "ifc", None)
+floor = row("floor", "stablehlo.floor", "f", None)
+ceil = row("ceil", "stablehlo.ceil", "f", None)
+round_half_even = row("round_nearest_even", "stablehlo.round_nearest_even", "f", None)
+round_half_away = row("round_nearest_afz", "stablehlo.round_nearest_afz", "f", None)
+is_finite = row("is_finite", "stablehlo.is_finite", "f", None, result=_bool)
+
+exp = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
+exp2 = row("exp2", "", "fc", lambda t, y, x: mul(mul(t, y), scalar_like(np.log(2), x)))
+expm1 = row("expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, add(y, scalar_like(1, x))))
+log = row("log", "stablehlo.log", "fc", lambda t, y, x: div(t, x))
+log1p = row("log1p", "stablehlo.log_plus_one", "fc", lambda t, y, x: div(t, add(x, scalar_like(1, x))))
+sqrt = row("sqrt", "stablehlo.sqrt", "fc", lambda t, y, x: mul(t, div(scalar_like(0.5, y), y)))
+rsqrt = row("rsqrt", "stablehlo.rsqrt", "fc", lambda t, y, x: mul(t, mul(scalar_like(-0.5, x), div(y, x))))
+cbrt = row("cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, div(scalar_like(1 / 3, x), mul(y, y))))
+square = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, _two(x))))
+type(square).emit = lambda self, b, x: b.op("stablehlo.multiply", [x, x], b.out_avals)[0]  # type: ignore
+
+sin = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos(x)))
+cos = row("cos", "stablehlo.cosine", "fc", lambda t, y, x: neg(mul(t, sin(x))))
+tan = row("tan", "stablehlo.tan", "fc", lambda t, y, x: mul(t, add(square(y), scalar_like(1, x))))
+asin = row("asin", "chlo.asin", "fc", lambda t, y, x: mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
+acos = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(scalar_like(1, x), square(x))))))
+atan = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), scalar_like(1, x))))
+sinh = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
+cosh = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
+tanh = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(scalar_like(1, x), square(y))))
+asinh = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), scalar_like(1, x)))))
+acosh = row(
+    "acosh", "chlo.acosh", "fc",
+    lambda t, y, x: mul(t, rsqrt(mul(sub(x, scalar_like(1, x)), add(x, scalar_like(1, x))))),
+)  # fmt: skip
+atanh = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, sub(scalar_like(1, x), square(x))))
+logistic = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(scalar_like(1, x), y))))
+_TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
+erf = row("erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x))))))
+erfc = row(
+    "erfc", "chlo.erfc", "f", lambda t, y, x: mul(t, mul(scalar_like(-_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
+)
+erf_inv = row("erf_inv", "chlo.erf_inv", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / _TWO_OVER_SQRT_PI, x), exp(square(y)))))
+lgamma = row("lgamma", "chlo.lgamma", "f", lambda t, y, x: mul(t, digamma(x)))
+digamma = row("digamma", "chlo.digamma", "f", lambda t, y, x: mul(t, polygamma(scalar_like(1, x), x)))
+polygamma = row(
+    "polygamma", "chlo.polygamma", "f f", None, lambda t, y, n, x: mul(t, polygamma(add(n, scalar_like(1, n)), x))
+)
+zeta = row("zeta", "chlo.zeta", "f f", None, lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q))))
+
+real = row("real", "stablehlo.real", "c", lambda t, y, x: real(t), linear=((0,),), result=_real,
+           transpose=_to_linear(lambda c: complex_(c, zeros_like(c))))  # fmt: skip
+imag = row("imag", "stablehlo.imag", "c", lambda t, y, x: imag(t), linear=((0,),), result=_real,
+           transpose=_to_linear(lambda c: complex_(zeros_like(c), neg(c))))  # fmt: skip
+complex_ = row(
+    "complex", "stablehlo.complex", "f f",
+    lambda t, y, a, b: complex_(t, zeros_like(t)),
+    lambda t, y, a, b: complex_(zeros_like(t), t),
+    linear=((0, 1),), result=lambda a, b: dtypes.complex_of(a),
+    transpose=lambda ct, a, b: _both(ct, a, b, lambda c: real(c), lambda c: neg(imag(c))),
+)  # fmt: skip
+conj = row(
+    "conj", "", "c", lambda t, y, x: conj(t), linear=((0,),), transpose=_to_linear(lambda c: conj(c))
+)
+abs_ = row(
+    "abs", "stablehlo.abs", "ifc",
+    lambda t, y, x: _abs_tangent(t, y, x), result=_real,
+)  # fmt: skip
+
+add = row("add", "stablehlo.add", f"b{_NUM} b{_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: t, linear=((0, 1),),
+          transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: c))  # fmt: skip
+sub = row("sub", "stablehlo.subtract", f"{_NUM} {_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: neg(t),
+          linear=((0, 1),), transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: neg(c)))  # fmt: skip
+mul = row(
+    "mul", "stablehlo.multiply", f"b{_NUM} b{_NUM}",
+    lambda t, y, a, b: mul(t, b), lambda t, y, a, b: mul(a, t), linear=((0,), (1,)),
+    transpose=lambda ct, a, b: _both(ct, a, b, lambda c: mul(c, b), lambda c: mul(a, c)),
+)  # fmt: skip
+div = row(
+    "div", "stablehlo.divide", f"{_NUM} {_NUM}",
+    lambda t, y, a, b: div(t, b), lambda t, y, a, b: neg(mul(t, div(y, b))), linear=((0,),),
+    transpose=lambda ct, a, b: _both(ct, a, b, lambda c: div(c, b), lambda c: c),
+)  # fmt: skip
+rem = row("rem", "stablehlo.remainder", "iuf iuf", lambda t, y, a, b: t,
+          lambda t, y, a, b: neg(mul(t, _trunc(div(a, b)))))  # fmt: skip
+pow_ = row(
+    "pow", "stablehlo.power", "iufc iufc",
+    lambda t, y, a, b: mul(t, mul(b, pow_(a, sub(b, scalar_like(1, b))))),
+    lambda t, y, a, b: mul(t, _pow_log(y, a)),
+)  # fmt: skip
+atan2 = row(
+    "atan2", "stablehlo.atan2", "f f",
+    lambda t, y, a, b: mul(t, div(b, add(square(a), square(b)))),
+    lambda t, y, a, b: mul(t, div(neg(a), add(square(a), square(b)))),
+)  # fmt: skip
+max_ = row("max", "stablehlo.maximum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
+           lambda t, y, a, b: mul(t, _chosen(b, a, y)))  # fmt: skip
+min_ = row("min", "stablehlo.minimum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
+           lambda t, y, a, b: mul(t, _chosen(b, a, y)))  # fmt: skip
+nextafter = row("nextafter", "chlo.next_after", "f f", None, None)
+
+and_ = row("and", "stablehlo.and", "biu biu", None, None)
+or_ = row("or", "stablehlo.or", "biu biu", None, None)
+xor = row("xor", "stablehlo.xor", "biu biu", None, None)
+not_ = row("not", "stablehlo.not", "biu", None)
+shift_left = row("shift_left", "stablehlo.shift_left", "iu iu", None, None)
+shift_right_logical = row("shift_right_logical", "stablehlo.shift_right_logical", "iu iu", None, None)
+shift_right_arithmetic = row("shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu", None, None)
+population_count = row("population_count", "stablehlo.popcnt", "iu", None)
+clz = row("clz", "stablehlo.count_leading_zeros", "iu", None)
+
+
+def _comparison(name: str) -> Elementwise:
+    def attributes(b: Builder) -> dict[str, Any]:
+        dtype = b.in_avals[0].dtype
+        kind = "FLOAT" if dtypes.is_inexact(dtype) else "SIGNED" if dtypes.is_signed(dtype) else "UNSIGNED"
+        return {
+            "comparison_direction": f"#stablehlo<comparison_direction {name.upper()}>",
+            "compare_type": f"#stablehlo<comparison_type {kind}>",
+        }
+
+    kinds = "biufc" if name in ("eq", "ne") else "biuf"
+    return row(name, "stablehlo.compare", f"{kinds} {kinds}", None, None, result=_bool, attributes=attributes)
+
+
+eq, ne, lt, le, gt, ge = (_comparison(n) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def _emit_exp2(self: Op, b: Builder, x: Any) -> Any:
+    (out,) = b.out_avals
+    scaled = b.op("stablehlo.multiply", [x, b.constant(np.log(2), out)], [out])[0]
+    return b.op("stablehlo.exponential", [scaled], [out])[0]
+
+
+def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
+    part = b.in_avals[0].update(dtype=dtypes.real_of(b.in_avals[0].dtype))
+    re, im = (b.op(f"stablehlo.{n}", [x], [part])[0] for n in ("real", "imag"))
+    return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
+
+
+type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
+type(conj).emit = _emit_conj  # type: ignore[method-assign]
+# Rows are called like functions: ``mul(x, y)`` binds.
+Elementwise.__call__ = lambda self, *args: self.bind(*args)  # type: ignore[attr-defined]
+
+
+# --- pieces of derivatives ----------------------------------------------------------------------------------
+def zeros_like(x: Any) -> Any:
+    """Zeros of ``x``'s shape and dtype."""
+    aval = typeof(x)
+    zero = np.zeros((), aval.dtype)
+    return broadcast_in_dim(zero, aval.shape, ()) if aval.shape else zero
+
+
+def materialize(x: Any) -> Any:
+    """An array in place of a :class:`Zero`; anything else as it is."""
+    return match_shape(np.zeros((), x.aval.dtype), x.aval) if isinstance(x, Zero) else x
+
+
+def _trunc(x: Any) -> Any:
+    return mul(sign(x), floor(abs_(x)))
+
+
+def _abs_tangent(t: Any, y: Any, x: Any) -> Any:
+    if not dtypes.is_complex(typeof(x).dtype):
+        return mul(t, sign(x))
+    safe = select(eq(y, scalar_like(0, y)), match_shape(scalar_like(1, y), typeof(y)), y)
+    return div(add(mul(real(t), real(x)), mul(imag(t), imag(x))), safe)
+
+
+def _pow_log(y: Any, a: Any) -> Any:
+    """``y log a``, with 0 where ``a`` is 0 so that ``0 ** b`` has a finite derivative."""
+    is_zero = eq(a, scalar_like(0, a))
+    one = match_shape(scalar_like(1, a), typeof(a))
+    product = mul(log(select(is_zero, one, a)), y)
+    return product
+
+
+def _chosen(a: Any, b: Any, y: Any) -> Any:
+    """1 where the result is ``a``, 1/2 where both are (the subgradient JAX takes)."""
+    one, half, nil = (match_shape(scalar_like(v, y), typeof(y)) for v in (1, 0.5, 0))
+    mine = eq(match_shape(a, typeof(y)), y)
+    other = eq(match_shape(b, typeof(y)), y)
+    return select(mine, select(other, half, one), nil)
+
+
+# --- ops with parameters ------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class IntegerPow(Elementwise):
+    """``x ** y`` for a fixed integer ``y``."""
+
+    y: int
+    name: ClassVar[str] = "integer_pow"
+    accepts: ClassVar[tuple[str, ...]] = (_NUM,)
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        if self.y < 0 and not dtypes.is_inexact(avals[0].dtype):
+            raise DTypeError(f"integer_pow: {avals[0].dtype} to the negative power {self.y}; convert to float first")
+        return super().infer(*avals)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x,), (t,) = primals, tangents
+        slope = mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)) if self.y else zeros_like(x)
+        return self.bind(x), mul(t, slope)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        (out,) = b.out_avals
+        if self.y == 0:
+            return b.constant(1, out)
+        result, power, n = None, x, abs(self.y)
+        while n:  # square and multiply
+            if n & 1:
+                result = power if result is None else b.op("stablehlo.multiply", [result, power], [out])[0]
+            n >>= 1
+            if n:
+                power = b.op("stablehlo.multiply", [power, power], [out])[0]
+        return result if self.y > 0 else b.op("stablehlo.divide", [b.constant(1, out), result], [out])[0]
+
+
+def integer_pow(x: Any, y: int) -> Any:
+    """``x ** y`` for a Python integer ``y``."""
+    return x if y == 1 else IntegerPow(operator.index(y)).bind(x)
+
+
+@dataclass(frozen=True)
+class ConvertElementType(Elementwise):
+    """Conversion to ``new_dtype``."""
+
+    new_dtype: np.dtype
+    weak_type: bool = False
+    name: ClassVar[str] = "convert_element_type"
+    accepts: ClassVar[tuple[str, ...]] = ("biufc",)
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        if not dtypes.is_inexact(self.new_dtype):
+            return y, Zero(typeof(y))
+        return y, self.bind(*tangents)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [convert(ct, x.aval.dtype)]
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        (source,), (out,) = b.in_avals, b.out_avals
+        if dtypes.is_bool(self.new_dtype) and not dtypes.is_bool(source.dtype):
+            return b.op(
+                "stablehlo.compare", [x, b.constant(0, source)], b.out_avals,
+                comparison_direction="#stablehlo<comparison_direction NE>",
+            )[0]  # fmt: skip
+        if dtypes.is_complex(source.dtype) and not dtypes.is_complex(out.dtype):
+            source = source.update(dtype=dtypes.real_of(source.dtype))
+            x = b.op("stablehlo.real", [x], [source])[0]
+        return x if source.dtype == out.dtype else b.op("stablehlo.convert", [x], b.out_avals)[0]
+
+
+def convert(x: Any, dtype: np.dtype, weak_type: bool = False) -> Any:
+    """``x`` with this dtype; as it is, if it has it."""
+    aval = typeof(x)
+    if aval.dtype == dtype and aval.weak_type == weak_type:
+        return x
+    return ConvertElementType(dtype, weak_type).bind(x)
+
+
+@dataclass(frozen=True)
+class ReducePrecision(Elementwise):
+    """Rounded to a float format with fewer bits."""
+
+    exponent_bits: int
+    mantissa_bits: int
+    name: ClassVar[str] = "reduce_precision"
+    hlo: ClassVar[str] = "stablehlo.reduce_precision"
+    accepts: ClassVar[tuple[str, ...]] = ("f",)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), self.bind(*tangents)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [self.bind(ct)]
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        bits = {"exponent_bits": f"{self.exponent_bits} : i32", "mantissa_bits": f"{self.mantissa_bits} : i32"}
+        return b.op(self.hlo, [x], b.out_avals, **bits)[0]
+
+
+@dataclass(frozen=True)
+class BitcastConvert(Elementwise):
+    """The bits of the operand as another dtype of the same width."""
+
+    new_dtype: np.dtype
+    name: ClassVar[str] = "bitcast_convert_type"
+    hlo: ClassVar[str] = "stablehlo.bitcast_convert"
+    accepts: ClassVar[tuple[str, ...]] = ("biufc",)
+    partials: ClassVar[tuple[Partial, ...]] = (None,)
+
+    def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
+        if dtypes.bit_width(operand_dtypes[0]) != dtypes.bit_width(self.new_dtype):
+            raise DTypeError(
+                f"bitcast_convert_type: {operand_dtypes[0]} and {self.new_dtype} have different widths"
+            )
+        return self.new_dtype
+
+
+@dataclass(frozen=True)
+class SelectN(Elementwise):
+    """``cases[which]``, elementwise; ``which`` is bool (two cases) or int32."""
+
+    name: ClassVar[str] = "select_n"
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((1, 2),)
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        which, *cases = avals
+        if not cases or not ((dtypes.is_bool(which.dtype) and len(cases) <= 2) or which.dtype == dtypes.int32):
+            raise DTypeError(
+                f"select_n: which has dtype {which.dtype} for {len(cases)} cases; expected bool for two, else int32"
+            )
+        shape = max((c.shape for c in cases), key=len)
+        if {c.dtype for c in cases} != {cases[0].dtype} or any(c.shape not in (shape, ()) for c in cases):
+            raise ShapeError(f"select_n: cases must have one shape and dtype, got {', '.join(map(str, cases))}")
+        if which.shape not in ((), shape):
+            raise ShapeError(f"select_n: which has shape {which.shape}, expected () or {shape}")
+        return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        which, *cases = primals
+        y = self.bind(*primals)
+        out = typeof(y)
+        if all(isinstance(t, Zero) for t in tangents[1:]) or not dtypes.is_inexact(out.dtype):
+            return y, Zero(out)
+        zero = scalar_like(0, y)
+        parts = [zero if isinstance(t, Zero) else t for t in tangents[1:]]
+        return y, match_shape(self.bind(which, *parts), out)
+
+    def transpose(self, ct: Any, which: Any, *cases: Any) -> Sequence[Any]:
+        zero = scalar_like(0, ct)
+        result: list[Any] = [None]
+        for i, case in enumerate(cases):
+            parts = [match_shape(ct if i == j else zero, typeof(ct)) for j in range(len(cases))]
+            picked = self.bind(which, *parts) if isinstance(case, Linear) else None
+            result.append(picked if picked is None else unbroadcast(picked, case.aval))
+        return result
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        # All cases scalar and ``which`` too, but batched: rank 0 becomes rank 1, nothing special.
+        return super().batch(axis, args, dims)
+
+    def emit(self, b: Builder, which: Any, *cases: Any) -> Any:
+        (out,) = b.out_avals
+        full = [
+            x if a.shape == out.shape else b.broadcast(x, out, ()) for x, a in zip(cases, b.in_avals[1:])
+        ]
+        flag = b.in_avals[0]
+        if len(full) == 1:
+            return full[0]
+        if dtypes.is_bool(flag.dtype):
+            return b.op("stablehlo.select", [which, full[1], full[0]], b.out_avals)[0]
+        result = full[-1]
+        for i in range(len(full) - 2, -1, -1):
+            less = b.op(
+                "stablehlo.compare", [which, b.constant(i + 1, flag)], [flag.update(dtype=dtypes.bool_)],
+                comparison_direction="#stablehlo<comparison_direction LT>",
+            )[0]  # fmt: skip
+            result = b.op("stablehlo.select", [less, full[i], result], b.out_avals)[0]
+        return result
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """``on_true`` where ``pred``, else ``on_false``."""
+    return SelectN().bind(pred, on_false, on_true)
+
+
+@dataclass(frozen=True)
+class Clamp(Elementwise):
+    """``min(max(x, low), high)``."""
+
+    name: ClassVar[str] = "clamp"
+    hlo: ClassVar[str] = "stablehlo.clamp"
+    accepts: ClassVar[tuple[str, ...]] = ("iuf", "iuf", "iuf")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        low, x, high = primals
+        y = self.bind(*primals)
+        zero = scalar_like(0, y)
+        parts = []
+        for t, taken in zip(tangents, (gt(low, x), and_(gt(x, low), lt(x, high)), lt(high, x))):
+            if not isinstance(t, Zero):
+                parts.append(match_shape(select(match_shape(taken, typeof(y).update(dtype=dtypes.bool_)),
+                                                match_shape(t, typeof(y)), zero), typeof(y)))  # fmt: skip
+        return y, fold(add, parts) if parts else Zero(typeof(y))
+
+
+def clamp(low: Any, x: Any, high: Any) -> Any:
+    """``x`` kept between ``low`` and ``high``."""
+    return Clamp().bind(low, x, high)

@@ -1,0 +1,313 @@
+"""Ops that only rearrange: reshape, transpose, squeeze, expand_dims, reverse; and copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.tracing import typeof
+from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+
+
+def move_dim(x: Any, source: int, target: int) -> Any:
+    """``x`` with dimension ``source`` at position ``target``, the others in order."""
+    if source == target:
+        return x
+    order = [d for d in range(typeof(x).ndim) if d != source]
+    order.insert(target, source)
+    return Transpose(tuple(order)).bind(x)
+
+
+def above(dim: int, batch_dim: int) -> int:
+    """Position of dimension ``dim`` once a batch dimension stands at ``batch_dim``."""
+    return dim + (dim >= batch_dim)
+
+
+class Linear1(Op):
+    """Base of ops with one operand, linear in it, whose tangent goes the same way."""
+
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), self.bind(*tangents)
+
+
+# --- reshape ------------------------------------------------------------------------------------------------
+def reshape_groups(
+    src: Sequence[int], dst: Sequence[int]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Smallest groups of neighbouring dimensions of ``src`` and ``dst`` with equal products, in order.
+
+    Dimensions of size 1 form groups of their own, with nothing on the other side.
+    """
+    groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    i = j = 0
+    while i < len(src) or j < len(dst):
+        if i < len(src) and src[i] == 1:
+            groups.append(((i,), ()))
+            i += 1
+            continue
+        if j < len(dst) and dst[j] == 1:
+            groups.append(((), (j,)))
+            j += 1
+            continue
+        left, right = [i], [j]
+        a, b = src[i], dst[j]
+        while a != b:
+            if a < b:
+                i += 1
+                left.append(i)
+                a *= src[i]
+            else:
+                j += 1
+                right.append(j)
+                b *= dst[j]
+        i, j = i + 1, j + 1
+        groups.append((tuple(left), tuple(right)))
+    return groups
+
+
+def _split_sizes(left: Sequence[int], right: Sequence[int]) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Common factor sizes of two lists with equal product, and which of them each entry is made of.
+
+    Where the boundaries do not nest (``[6, 4]`` and ``[8, 3]``), greatest common divisors split off the major parts
+    that do.
+    """
+    sizes: list[int] = []
+    lparts: list[list[int]] = [[] for _ in left]
+    rparts: list[list[int]] = [[] for _ in right]
+    i = j = 0
+    a, b = left[0], right[0]
+    while True:
+        g = math.gcd(a, b)
+        if g == 1:
+            break  # the rest does not nest: it gets no factor
+        sizes.append(g)
+        lparts[i].append(len(sizes) - 1)
+        rparts[j].append(len(sizes) - 1)
+        a, b = a // g, b // g
+        if a == 1:
+            i += 1
+            if i < len(left):
+                a = left[i]
+        if b == 1:
+            j += 1
+            if j < len(right):
+                b = right[j]
+        if i == len(left) or j == len(right) or (a != 1 and b != 1):
+            break
+    return sizes, lparts, rparts
+
+
+def reshape_rule(src: Sequence[int], dst: Sequence[int]) -> ShardingRule:
+    """Factors of a reshape: a dimension that splits or merges is made of several, major first."""
+    src_names: list[list[str]] = [[] for _ in src]
+    dst_names: list[list[str]] = [[] for _ in dst]
+    sizes: dict[str, int] = {}
+    if 0 in src:
+        return make_rule([[None] * len(src)], [[None] * len(dst)], {})
+    for left, right in reshape_groups(src, dst):
+        if not left or not right:
+            continue
+        parts, lparts, rparts = _split_sizes([src[i] for i in left], [dst[j] for j in right])
+        names = [f"d{len(sizes) + n}" for n in range(len(parts))]
+        sizes.update(zip(names, parts))
+        for i, ps in zip(left, lparts):
+            src_names[i] = [names[p] for p in ps]
+        for j, ps in zip(right, rparts):
+            dst_names[j] = [names[p] for p in ps]
+    return make_rule([src_names], [dst_names], sizes)
+
+
+@dataclass(frozen=True)
+class Reshape(Linear1):
+    """Elements in row-major order under a new shape."""
+
+    new_sizes: tuple[int, ...]
+    name: ClassVar[str] = "reshape"
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        if math.prod(self.new_sizes) != x.size or any(d < 0 for d in self.new_sizes):
+            raise ShapeError(
+                f"reshape: cannot give {x.size} elements of shape {x.shape} the shape {self.new_sizes}, "
+                f"which has {math.prod(self.new_sizes)}"
+            )
+        return x.update(shape=self.new_sizes)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [reshape(ct, x.aval.shape)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        shape = typeof(x).shape
+        before = math.prod(shape[:dim])
+        logical = shape[:dim] + shape[dim + 1 :]  # type: ignore[operator]
+        for out in _positions(logical, self.new_sizes, dim, before):  # type: ignore[arg-type]
+            return reshape(x, (*self.new_sizes[:out], axis.size, *self.new_sizes[out:])), out
+        x = move_dim(x, dim, 0)  # type: ignore[arg-type]
+        return reshape(x, (axis.size, *self.new_sizes)), 0
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return reshape_rule(x.shape, self.new_sizes)
+
+    def localized(self, ctx: Any) -> Op:
+        return Reshape(ctx.out_local_shapes[0])
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.op("stablehlo.reshape", [x], b.out_avals)[0]
+
+
+def _positions(src: Sequence[int], dst: Sequence[int], dim: int, before: int) -> list[int]:
+    """Where in ``dst`` a batch dimension that stands before ``src[dim]`` can stand without moving data."""
+    fits = [q for q in range(len(dst) + 1) if math.prod(dst[:q]) == before]
+    if not fits or math.prod(src) == 0:
+        return []
+    # Among positions that differ by dimensions of size 1, stay before the dimension that follows.
+    following = src[dim] if dim < len(src) else None
+    best = [q for q in fits if q < len(dst) and dst[q] == following]
+    return best[:1] or fits[-1:]
+
+
+def reshape(x: Any, shape: Sequence[int]) -> Any:
+    """``x`` with its elements, in row-major order, under ``shape``."""
+    shape = tuple(shape)
+    return x if typeof(x).shape == shape else Reshape(shape).bind(x)
+
+
+def squeeze(x: Any, dims: Sequence[int]) -> Any:
+    """``x`` without its size-1 dimensions ``dims``."""
+    shape = typeof(x).shape
+    dims = tuple(d % len(shape) if shape else d for d in dims)
+    for d in dims:
+        if shape[d] != 1:
+            raise ShapeError(f"squeeze: dimension {d} of shape {shape} has size {shape[d]}, expected 1")
+    return Squeeze(tuple(sorted(dims))).bind(x) if dims else x
+
+
+def expand_dims(x: Any, dims: Sequence[int]) -> Any:
+    """``x`` with size-1 dimensions so that they stand at ``dims`` of the result."""
+    ndim = typeof(x).ndim + len(dims)
+    places = sorted(d % ndim for d in dims)
+    shape = list(typeof(x).shape)
+    for d in places:
+        shape.insert(d, 1)
+    return reshape(x, shape)
+
+
+@dataclass(frozen=True)
+class Squeeze(Linear1):
+    """Without some dimensions of size 1."""
+
+    dimensions: tuple[int, ...]
+    name: ClassVar[str] = "squeeze"
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        if any(not 0 <= d < x.ndim or x.shape[d] != 1 for d in self.dimensions):
+            raise ShapeError(f"squeeze: dimensions {self.dimensions} of shape {x.shape} must exist and have size 1")
+        return x.update(shape=tuple(s for d, s in enumerate(x.shape) if d not in self.dimensions))
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [reshape(ct, x.aval.shape)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        new = tuple(above(d, dim) for d in self.dimensions)  # type: ignore[arg-type]
+        return Squeeze(new).bind(x), dim - sum(d < dim for d in new)  # type: ignore[operator]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names = [None if d in self.dimensions else f"d{d}" for d in range(x.ndim)]
+        return make_rule([names], [[n for n in names if n]], {f"d{d}": s for d, s in enumerate(x.shape)})
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.op("stablehlo.reshape", [x], b.out_avals)[0]
+
+
+# --- transpose ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Transpose(Linear1):
+    """Dimension ``i`` of the result is dimension ``permutation[i]`` of the operand."""
+
+    permutation: tuple[int, ...]
+    name: ClassVar[str] = "transpose"
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        if sorted(self.permutation) != list(range(x.ndim)):
+            raise ShapeError(f"transpose: {self.permutation} is not a permutation of the dimensions of {x.shape}")
+        return x.update(shape=tuple(x.shape[d] for d in self.permutation))
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        inverse = [0] * len(self.permutation)
+        for i, d in enumerate(self.permutation):
+            inverse[d] = i
+        return [transpose(ct, inverse)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        # The batch dimension goes where the dimension behind it goes.
+        out = self.permutation.index(dim) if dim < len(self.permutation) else len(self.permutation)  # type: ignore
+        new = [above(d, dim) for d in self.permutation]  # type: ignore[arg-type]
+        new.insert(out, dim)  # type: ignore[arg-type]
+        return transpose(x, new), out
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(x.ndim)]
+        return make_rule([names], [[names[d] for d in self.permutation]], dict(zip(names, x.shape)))
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.op("stablehlo.transpose", [x], b.out_avals, permutation=self.permutation)[0]
+
+
+def transpose(x: Any, permutation: Sequence[int]) -> Any:
+    """``x`` with its dimensions in the order ``permutation``."""
+    permutation = tuple(permutation)
+    return x if permutation == tuple(range(len(permutation))) else Transpose(permutation).bind(x)
+
+
+# --- reverse ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Rev(Linear1):
+    """Reversed along ``dimensions``."""
+
+    dimensions: tuple[int, ...]
+    name: ClassVar[str] = "rev"
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        if any(not 0 <= d < x.ndim for d in self.dimensions):
+            raise ShapeError(f"rev: dimensions {self.dimensions} do not exist in shape {x.shape}")
+        return x
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [self.bind(ct)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        return Rev(tuple(above(d, dim) for d in self.dimensions)).bind(x), dim  # type: ignore[arg-type]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(x.ndim)]
+        return make_rule([names], [names], dict(zip(names, x.shape)), {f"d{d}": WINDOW for d in self.dimensions})
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        for d in self.dimensions:
+            size = ctx.in_avals[0].shape[d]
+            if ctx.is_split(0, d):
+                # Tile t of the reversed array holds the reverse of rows [size - (t+1)c, size - tc).
+                c = ctx.in_local_shapes[0][d]
+                x = ctx.fetch_window(x, 0, d, lambda t, s=size, c=c: s - (t + 1) * c, c)
+        return self.bind(x) if self.dimensions else x
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.op("stablehlo.reverse", [x], b.out_avals, dimensions=self.dimensions)[0]
+
+
+def rev(x: Any, dimensions: Sequence[int]) -> Any:
+    """``x`` reversed along ``dimensions``."""
+    return Rev(tuple(dimensions)).bind(x) if dimensions else x

@@ -1,0 +1,279 @@
+"""slice and pad, each the other's transpose; concatenate, whose transpose slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
+from meshwright.ops.elementwise import add, eq, scalar_like, select, sub, zeros_like
+from meshwright.ops.shape import Linear1, above, move_dim
+from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+
+
+def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:dim], value, *values[dim:])
+
+
+@dataclass(frozen=True)
+class Slice(Linear1):
+    """Elements ``start, start + stride, … < limit`` of each dimension."""
+
+    start_indices: tuple[int, ...]
+    limit_indices: tuple[int, ...]
+    strides: tuple[int, ...]
+    name: ClassVar[str] = "slice"
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        triples = list(zip(self.start_indices, self.limit_indices, self.strides))
+        ok = len(triples) == x.ndim and all(
+            0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(triples, x.shape)
+        )
+        if not ok:
+            raise ShapeError(
+                f"slice: start {self.start_indices}, limit {self.limit_indices}, strides {self.strides} do not fit "
+                f"shape {x.shape}: each dimension needs 0 <= start <= limit <= size and a positive stride"
+            )
+        return x.update(shape=tuple(-(-(b - a) // s) for a, b, s in triples))
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        out = typeof(ct).shape
+        config = []
+        for size, n, start, stride in zip(x.aval.shape, out, self.start_indices, self.strides):
+            covered = (n - 1) * stride + 1 if n else 0
+            config.append((start if n else 0, size - covered - (start if n else 0), stride - 1))
+        return [pad(ct, scalar_like(0, ct), config)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        new = Slice(
+            _insert(self.start_indices, dim, 0),  # type: ignore[arg-type]
+            _insert(self.limit_indices, dim, axis.size),  # type: ignore[arg-type]
+            _insert(self.strides, dim, 1),  # type: ignore[arg-type]
+        )
+        return new.bind(x), dim
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names, outs, kinds, sizes = [], [], {}, {}
+        for d, (size, a, b, s) in enumerate(zip(x.shape, self.start_indices, self.limit_indices, self.strides)):
+            whole = (a, b, s) == (0, size, 1)
+            names.append(f"d{d}")
+            outs.append(f"d{d}")
+            sizes[f"d{d}"] = size
+            if not whole:
+                kinds[f"d{d}"] = WINDOW
+        return make_rule([names], [outs], sizes, kinds)
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)
+        for d, size in enumerate(ctx.in_avals[0].shape):
+            whole = (start[d], limit[d], strides[d]) == (0, size, 1)
+            n = ctx.out_local_shapes[0][d]
+            if ctx.is_split(0, d) and not whole:
+                # Result tile t needs rows [start + t·n·stride, … + (n-1)·stride + 1) of the operand.
+                a, s = start[d], strides[d]
+                x = ctx.fetch_window(x, 0, d, lambda t, a=a, s=s, n=n: a + t * n * s, (n - 1) * s + 1)
+                start[d], limit[d] = 0, (n - 1) * s + 1
+            elif ctx.is_split(0, d):
+                limit[d] = n
+        return Slice(tuple(start), tuple(limit), tuple(strides)).bind(x)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.op(
+            "stablehlo.slice", [x], b.out_avals,
+            start_indices=self.start_indices, limit_indices=self.limit_indices, strides=self.strides,
+        )[0]  # fmt: skip
+
+
+def slice_(x: Any, start: Sequence[int], limit: Sequence[int], strides: Sequence[int] | None = None) -> Any:
+    """``x[start:limit:strides]`` in every dimension."""
+    shape = typeof(x).shape
+    strides = tuple(strides) if strides is not None else (1,) * len(shape)
+    start, limit = tuple(start), tuple(limit)
+    if not any(start) and limit == shape and all(s == 1 for s in strides):
+        return x
+    return Slice(start, limit, strides).bind(x)
+
+
+def slice_in_dim(x: Any, start: int, limit: int, stride: int = 1, dim: int = 0) -> Any:
+    """``x[start:limit:stride]`` along one dimension."""
+    shape = typeof(x).shape
+    lows, highs, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    lows[dim], highs[dim], strides[dim] = start, limit, stride
+    return slice_(x, lows, highs, strides)
+
+
+@dataclass(frozen=True)
+class Pad(Op):
+    """``padding_config`` is ``(low, high, interior)`` for each dimension; low and high may be negative."""
+
+    padding_config: tuple[tuple[int, int, int], ...]
+    name: ClassVar[str] = "pad"
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
+
+    def infer(self, x: ShapedArray, value: ShapedArray) -> ShapedArray:
+        if value.shape != () or value.dtype != x.dtype:
+            raise DTypeError(f"pad: padding value must be a scalar of dtype {x.dtype}, got {value}")
+        sizes = [
+            lo + hi + n + max(n - 1, 0) * inner for n, (lo, hi, inner) in zip(x.shape, self.padding_config)
+        ]
+        if len(self.padding_config) != x.ndim or min(sizes, default=0) < 0 or any(
+            inner < 0 for *_, inner in self.padding_config
+        ):
+            raise ShapeError(f"pad: padding_config {self.padding_config} does not fit shape {x.shape}")
+        return x.update(shape=tuple(sizes))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        zeros = [scalar_like(0, primals[1]) if isinstance(t, Zero) else t for t in tangents[1:]]
+        tx = zeros_like(primals[0]) if isinstance(tangents[0], Zero) else tangents[0]
+        return self.bind(*primals), self.bind(tx, *zeros)
+
+    def transpose(self, ct: Any, x: Any, value: Any) -> Sequence[Any]:
+        aval = x.aval if isinstance(x, Linear) else typeof(x)
+        # What of the result came from the operand: undo the edges (negative padding puts zeros back), then the strides.
+        undone = pad(ct, scalar_like(0, ct), [(-lo, -hi, 0) for lo, hi, _ in self.padding_config])
+        inside = slice_(undone, (0,) * aval.ndim, typeof(undone).shape, [inner + 1 for *_, inner in self.padding_config])
+        ct_value = None
+        if isinstance(value, Linear):
+            every = range(aval.ndim)
+            ct_value = sub(reduce_sum(ct, every), reduce_sum(inside, every))
+        return [inside if isinstance(x, Linear) else None, ct_value]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x, value), (dx, dv) = args, dims
+        if dv is None:
+            return Pad(_insert(self.padding_config, dx, (0, 0, 0))).bind(x, value), dx  # type: ignore[arg-type]
+        # Different padding values: pad with a mask and choose.
+        if dx is None:
+            x, dx = broadcast_in_dim(x, (axis.size, *typeof(x).shape), range(1, typeof(x).ndim + 1)), 0
+        config = _insert(self.padding_config, dx, (0, 0, 0))
+        padded = Pad(config).bind(x, scalar_like(0, x))
+        one = broadcast_in_dim(scalar_like(1, x), typeof(x).shape, ())
+        mask = eq(Pad(config).bind(one, scalar_like(0, x)), scalar_like(1, x))
+        return select(mask, padded, broadcast_in_dim(value, typeof(padded).shape, (dx,))), dx
+
+    def sharding_rule(self, x: ShapedArray, value: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(x.ndim)]
+        kinds = {n: WINDOW for n, config in zip(names, self.padding_config) if config != (0, 0, 0)}
+        return make_rule([names, []], [names], dict(zip(names, x.shape)), kinds)
+
+    def localize(self, ctx: Any, x: Any, value: Any) -> Any:
+        config = list(self.padding_config)
+        for d, (lo, _, inner) in enumerate(self.padding_config):
+            if not ctx.is_split(0, d) or config[d] == (0, 0, 0):
+                continue
+            n = ctx.out_local_shapes[0][d]
+            step = inner + 1
+            # Result row r shows operand row (r - lo) / step where that is whole. Tile t starts at row t·n; the first
+            # operand row it may show is ceil((t·n - lo) / step).
+            rows = -(-n // step) + (step > 1)
+            x = ctx.fetch_window(x, 0, d, lambda t, n=n, lo=lo, s=step: -((lo - t * n) // s), rows, fill=value)
+            if step == 1:
+                config[d] = (0, 0, 0)
+                continue
+            # Spread the rows, then cut at this tile's phase.
+            spread = [(0, 0, 0)] * typeof(x).ndim
+            spread[d] = (0, n, inner)
+            x = Pad(tuple(spread)).bind(x, value)
+            phase = [(-(t * n - lo)) % step for t in range(ctx.num_tiles(0, d))]
+            x = ctx.cut(x, 0, d, [-p for p in phase], n, fill=value)
+            config[d] = (0, 0, 0)
+        return pad(x, value, config)
+
+    def emit(self, b: Builder, x: Any, value: Any) -> Any:
+        low, high, interior = (tuple(c) for c in zip(*self.padding_config)) if self.padding_config else ((), (), ())
+        return b.op(
+            "stablehlo.pad", [x, value], b.out_avals,
+            edge_padding_low=low, edge_padding_high=high, interior_padding=interior,
+        )[0]  # fmt: skip
+
+
+def pad(x: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
+    """``x`` with ``(low, high, interior)`` elements of padding in each dimension; negative ones cut."""
+    config = tuple(tuple(int(v) for v in c) for c in padding_config)
+    if all(c == (0, 0, 0) for c in config):
+        return x
+    return Pad(config).bind(x, padding_value)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Concatenate(Op):
+    """Operands one after the other along ``dimension``."""
+
+    dimension: int
+    name: ClassVar[str] = "concatenate"
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        first = avals[0]
+        d = self.dimension
+        if not 0 <= d < first.ndim:
+            raise ShapeError(f"concatenate: dimension {d} does not exist in shape {first.shape}")
+        for aval in avals:
+            if aval.ndim != first.ndim or any(
+                a != b for i, (a, b) in enumerate(zip(aval.shape, first.shape)) if i != d
+            ):
+                shapes = ", ".join(str(a.shape) for a in avals)
+                raise ShapeError(f"concatenate: shapes {shapes} must be equal except in dimension {d}")
+            if aval.dtype != first.dtype:
+                raise DTypeError(f"concatenate: dtypes differ: {', '.join(str(a.dtype) for a in avals)}")
+        return first.update(shape=(*first.shape[:d], sum(a.shape[d] for a in avals), *first.shape[d + 1 :]))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        full = [zeros_like(x) if isinstance(t, Zero) else t for x, t in zip(primals, tangents)]
+        return self.bind(*primals), self.bind(*full)
+
+    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+        results, start = [], 0
+        for x in args:
+            size = typeof(x).shape[self.dimension]
+            mine = slice_in_dim(ct, start, start + size, dim=self.dimension) if isinstance(x, Linear) else None
+            results.append(mine)
+            start += size
+        return results
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        place = next(d for d in dims if d is not None)
+        full = []
+        for x, d in zip(args, dims):
+            if d is None:
+                shape = _insert(typeof(x).shape, place, axis.size)
+                full.append(broadcast_in_dim(x, shape, [above(i, place) for i in range(typeof(x).ndim)]))
+            else:
+                full.append(move_dim(x, d, place))
+        return Concatenate(above(self.dimension, place)).bind(*full), place
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(avals[0].ndim)]
+        sizes = dict(zip(names, avals[0].shape))
+        sizes[names[self.dimension]] = sum(a.shape[self.dimension] for a in avals)
+        return make_rule([names] * len(avals), [names], sizes, {names[self.dimension]: WINDOW})
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        d = self.dimension
+        if not ctx.is_split_result(0, d):
+            return self.bind(*operands)
+        n = ctx.out_local_shapes[0][d]
+        zero = scalar_like(0, operands[0])
+        total, start = None, 0
+        for i, (x, aval) in enumerate(zip(operands, ctx.in_avals)):
+            # Each operand's rows land in a window of the result; outside it the window is zero.
+            part = ctx.fetch_window(x, i, d, lambda t, n=n, s=start: t * n - s, n, fill=zero)
+            total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
+            start += aval.shape[d]
+        return total
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.op("stablehlo.concatenate", operands, b.out_avals, dimension=self.dimension)[0]
+
+
+def concatenate(operands: Sequence[Any], dimension: int) -> Any:
+    """``operands`` joined along ``dimension``."""
+    operands = list(operands)
+    return operands[0] if len(operands) == 1 else Concatenate(dimension).bind(*operands)
+

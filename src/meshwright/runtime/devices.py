@@ -1,0 +1,90 @@
+"""Devices. By default there is one process with ``config.num_devices`` *virtual* devices, which share one real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from meshwright.core.config import config
+from meshwright.errors import MeshError
+from meshwright.sharding import Mesh
+
+
+@dataclass(frozen=True)
+class Device:
+    """One position that a mesh can hold."""
+
+    id: int
+    platform: str = "cpu"
+    process_index: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.platform.upper()}:{self.id}"
+
+    def __str__(self) -> str:
+        return f"{self.platform.upper()} {self.id}"
+
+    @property
+    def device_kind(self) -> str:
+        return "virtual " + self.platform
+
+
+@cache
+def _all_devices() -> tuple[Device, ...]:
+    config.freeze("num_devices", "the devices are already in use; set it before the first use of meshwright")
+    return tuple(Device(i) for i in range(config.num_devices))
+
+
+def devices() -> list[Device]:
+    """All devices of all processes."""
+    return list(_all_devices())
+
+
+def local_devices() -> list[Device]:
+    """The devices of this process."""
+    return list(_all_devices())
+
+
+def device_count() -> int:
+    return len(_all_devices())
+
+
+def local_device_count() -> int:
+    return len(_all_devices())
+
+
+def process_index() -> int:
+    """This process's number."""
+    return 0
+
+
+def process_count() -> int:
+    return 1
+
+
+@cache
+def default_device() -> Device:
+    return _all_devices()[0]
+
+
+def make_mesh(
+    axis_shapes: Sequence[int], axis_names: Sequence[str], *, devices: Sequence[Device] | None = None
+) -> Mesh:
+    """A mesh of the first devices, in row-major order.
+
+    Raises:
+      MeshError: fewer devices than the mesh has positions; says how to get more.
+    """
+    shape = tuple(int(s) for s in axis_shapes)
+    available = list(_all_devices() if devices is None else devices)
+    needed = int(np.prod(shape)) if shape else 1
+    if needed > len(available):
+        raise MeshError(
+            f"make_mesh: a mesh of shape {shape} needs {needed} devices, there are {len(available)}; set "
+            f"meshwright.config.update('num_devices', {needed}) (or MESHWRIGHT_NUM_DEVICES={needed}) before first use, "
+            "or use AbstractMesh to plan without devices"
+        )
+    return Mesh(np.array(available[:needed], dtype=object).reshape(shape), tuple(axis_names))

@@ -1,0 +1,93 @@
+"""Op-by-op evaluation through a cache of compiled one-op programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.config import config
+from meshwright.errors import NonFiniteError
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.op import Op
+from meshwright.ir.tracing import EVAL, Tracer, check_alive, infer_cached, typeof
+from meshwright.ops.elementwise import BitcastConvert, convert
+from meshwright.runtime.array import CONVERSIONS, Array, default_sharding
+from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
+from meshwright.sharding import Sharding, SingleDeviceSharding
+
+_cache: dict[Any, Executable] = {}
+config.on_change(lambda name: _cache.clear())
+
+#: evaluates an op some of whose operands lie on a mesh; ``api`` supplies it, as it needs the partitioner
+SHARDED: list[Callable[[Op, Sequence[Array]], Any]] = []
+
+
+def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
+    """The program that is just ``op``."""
+    invars = [Var(a) for a in avals]
+    out = infer_cached(op, tuple(avals))
+    outvars = [Var(a) for a in (out if op.multiple_results else (out,))]
+    return ClosedJaxpr(Jaxpr([], invars, outvars, [JaxprEqn(op, invars, outvars)], op.name))
+
+
+def evaluate(op: Op, args: Sequence[Any]) -> Any:
+    """Compute ``op`` on concrete values."""
+    arrays = []
+    for x in args:
+        if type(x) is not Array:
+            if isinstance(x, Tracer):
+                check_alive(x)
+            x = as_array(x)
+        arrays.append(x)
+    sharding: Sharding | None = None
+    committed = False
+    for x in arrays:
+        if x.committed:
+            committed = True
+            if type(x.sharding) is not SingleDeviceSharding:
+                return check_finite(op, SHARDED[0](op, arrays))
+            sharding = x.sharding
+    key = (op, *(x.aval for x in arrays))
+    found = _cache.get(key)
+    if found is None:
+        jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
+        n = len(jaxpr.out_avals)
+        found = _cache[key] = compile_jaxpr(jaxpr, op.name, [default_sharding()] * n)
+    outs = found.run([x.buffer for x in arrays])
+    if committed:
+        for x in outs:
+            x.sharding, x.committed = sharding or default_sharding(), True
+    return check_finite(op, outs if op.multiple_results else outs[0])
+
+
+def check_finite(op: Any, out: Any) -> Any:
+    """With ``debug_nans`` on, raise where a NaN appears.
+
+    Raises:
+      NonFiniteError: naming the op.
+    """
+    if config.debug_nans:
+        for x in out if isinstance(out, list) else [out]:
+            if x.dtype.kind in "fc" and np.isnan(np.asarray(x)).any():
+                raise NonFiniteError(
+                    f"op {getattr(op, 'name', op)} made a NaN in a result of type {x.aval} (debug_nans is on)"
+                )
+    return out
+
+
+EVAL.evaluate = evaluate
+
+
+def _to_carrier(x: Array, carrier: np.dtype) -> Array:
+    return BitcastConvert(carrier).bind(x) if carrier.kind == "u" else convert(x, carrier)
+
+
+def _from_carrier(carried: Array, aval: Any, sharding: Sharding, committed: bool) -> Array:
+    typed = BitcastConvert(aval.dtype).bind(carried) if carried.dtype.kind == "u" else convert(carried, aval.dtype)
+    return Array(typeof(typed).update(weak_type=aval.weak_type), typed.buffer, sharding, committed)
+
+
+CONVERSIONS.to_carrier = _to_carrier
+CONVERSIONS.from_carrier = _from_carrier

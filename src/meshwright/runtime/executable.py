@@ -1,0 +1,111 @@
+"""Compiled programs: arrays in, arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.pjrt import client as pjrt
+from meshwright.sharding import Sharding
+from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
+from meshwright.stablehlo.hlo import module_bytecode
+
+#: constants up to this many bytes are written into the program; larger ones are passed to it
+_INLINE_BYTES = 4096
+
+
+@dataclass
+class Executable:
+    """A loaded program. ``constants`` are arrays passed before the arguments at every run."""
+
+    loaded: Any
+    name: str
+    out_avals: Sequence[ShapedArray]
+    out_shardings: Sequence[Sharding]
+    out_committed: bool
+    constants: Sequence[Any] = ()
+    donated: Sequence[int] = ()
+    keep: Any = field(default=None, repr=False)
+
+    def run(self, buffers: list[Any]) -> list[Array]:
+        """Run on buffers (of the arguments, in order); returns without waiting."""
+        outs = pjrt.execute(self.loaded, [*self.constants, *buffers] if self.constants else buffers)
+        committed = self.out_committed
+        return [Array(a, b, s, committed) for a, b, s in zip(self.out_avals, outs, self.out_shardings)]
+
+    def __call__(self, args: Sequence[Any]) -> list[Array]:
+        """Run on arrays, NumPy values or numbers."""
+        outs = self.run([buffer_of(x) for x in args])
+        for i in self.donated:
+            if isinstance(args[i], Array):
+                args[i].delete()
+        return outs
+
+
+def buffer_of(x: Any) -> Any:
+    """The buffer of an array; NumPy values and numbers are copied to the device."""
+    if type(x) is Array:
+        return x._buffer if x._buffer is not None else x.buffer
+    return as_array(x).buffer
+
+
+def as_array(x: Any) -> Array:
+    """``x`` as an array; Python numbers are weakly typed."""
+    if type(x) is Array:
+        return x
+    if isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic)):
+        return from_numpy(np.asarray(x), weak_type=True)
+    return from_numpy(x)
+
+
+def compile_jaxpr(
+    jaxpr: ClosedJaxpr,
+    name: str,
+    out_shardings: Sequence[Sharding],
+    out_committed: bool = False,
+    donated: Mapping[int, int | None] | None = None,
+    out_avals: Sequence[ShapedArray] | None = None,
+) -> Executable:
+    """Compile a single-device program. ``donated`` maps argument numbers to the result that takes their memory."""
+    jaxpr, constants = hoist_constants(jaxpr)
+    shift = len(constants)
+    donated = {i + shift: o for i, o in (donated or {}).items()}
+    module = lower_to_stablehlo(jaxpr, LoweringOptions(name=f"jit_{name}", donated=donated))
+    loaded = pjrt.compile_module(module_bytecode(module), name)
+    buffers = [buffer_of(c) for c in constants]
+    return Executable(
+        loaded,
+        name,
+        list(jaxpr.out_avals if out_avals is None else out_avals),
+        list(out_shardings),
+        out_committed,
+        buffers,
+        [i - shift for i in donated],
+        constants,
+    )
+
+
+def hoist_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Make large constants the first arguments, so that programs do not hold copies of weights."""
+    inner = jaxpr.jaxpr
+    large = [typeof_bytes(c) > _INLINE_BYTES for c in jaxpr.consts]
+    if not any(large):
+        return jaxpr, []
+    moved = [v for v, big in zip(inner.constvars, large) if big]
+    kept = [v for v, big in zip(inner.constvars, large) if not big]
+    new = inner.replace(constvars=kept, invars=[*moved, *inner.invars])
+    return (
+        ClosedJaxpr(new, [c for c, big in zip(jaxpr.consts, large) if not big]),
+        [c for c, big in zip(jaxpr.consts, large) if big],
+    )
+
+
+def typeof_bytes(value: Any) -> int:
+    """Size of a constant in bytes."""
+    return value.nbytes if hasattr(value, "nbytes") else 8

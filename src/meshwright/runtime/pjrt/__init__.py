@@ -1,0 +1,1 @@
+"""The adapter to ``jaxlib``'s PJRT: the one place that knows its private names."""

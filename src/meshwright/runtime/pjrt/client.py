@@ -1,0 +1,111 @@
+"""One PJRT client, compilation and buffers.
+
+Everything here uses names that ``jaxlib`` does not promise to keep; the pinned release is 0.10. The DLPack path in and
+out is free of JAX's global state, so it works beside an imported ``jax``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # silences the client's log lines; read at import
+
+from jaxlib import _jax
+from jaxlib import xla_client as xc
+
+from meshwright.errors import CompileError, DeviceError
+
+_KDLCPU = (1, 0)
+
+
+@cache
+def client() -> Any:
+    """The CPU client, made at first use."""
+    return xc.make_cpu_client(num_devices=1)
+
+
+@cache
+def device() -> Any:
+    """The PJRT device behind all virtual devices."""
+    return client().local_devices()[0]
+
+
+@cache
+def _compile_options() -> Any:
+    options = xc.CompileOptions()
+    options.num_replicas = options.num_partitions = 1
+    options.device_assignment = xc.DeviceAssignment.create(np.array([[0]]))
+    return options
+
+
+def compile_module(bytecode: bytes, name: str) -> Any:
+    """Compile a StableHLO module for the device.
+
+    Raises:
+      CompileError: XLA refused the program; carries its message.
+    """
+    try:
+        return client().compile_and_load(bytecode, _jax.DeviceList((device(),)), _compile_options())
+    except Exception as error:
+        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+            raise
+        raise CompileError(f"XLA could not compile {name!r}: {error}") from None
+
+
+def execute(executable: Any, buffers: Sequence[Any]) -> list[Any]:
+    """Run; returns at once with buffers that become ready later.
+
+    Raises:
+      DeviceError: the run could not be started.
+    """
+    try:
+        results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
+    except Exception as error:
+        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+            raise
+        raise DeviceError(f"the program failed on the device: {error}") from None
+    return [r[0] for r in results]
+
+
+def buffer_from_dlpack(exporter: Any) -> Any:
+    """A device buffer that shares the exporter's memory."""
+    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device(), None)
+
+
+def dlpack_capsule(buffer: Any) -> Any:
+    """A DLPack capsule of a buffer, sharing its memory; waits until it is ready."""
+    return _jax.buffer_to_dlpack_managed_tensor(buffer)
+
+
+class Exporter:
+    """A DLPack exporter for one buffer, for consumers that want the protocol."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return dlpack_capsule(self.buffer)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _KDLCPU
+
+
+def wait(buffer: Any) -> None:
+    """Block until a buffer is ready.
+
+    Raises:
+      DeviceError: the computation that makes it failed.
+    """
+    try:
+        buffer.block_until_ready()
+    except Exception as error:
+        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+            raise
+        raise DeviceError(f"the computation failed on the device: {error}") from None

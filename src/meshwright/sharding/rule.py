@@ -1,0 +1,138 @@
+"""Sharding rules: how the dimensions of an op's operands and results correspond, as data.
+
+A rule maps every dimension to *factors*, the loop dimensions of the op (``i``, ``j``, ``k`` of a matmul), as
+in einsum notation and in Shardy's op sharding rules. Propagation, partitioning, the cost model and the
+planner all read this one description; none of them looks at op types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+#: splitting the factor leaves the op as it is, on local shapes
+PARALLEL = "parallel"
+#: splitting the factor leaves the result partial, to be reduced over the mesh axes that split it
+REDUCTION = "reduction"
+#: the factor may be split, but then the op's own ``localize`` has to exchange data (halos, offsets)
+WINDOW = "window"
+#: the factor cannot be split: operands are gathered along it
+REPLICATED = "replicated"
+
+DimFactors = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One loop dimension of an op."""
+
+    name: str
+    size: int
+    kind: str = PARALLEL
+
+
+@dataclass(frozen=True)
+class ShardingRule:
+    """For every dimension of every operand and result, the factors it is made of, major to minor.
+
+    A dimension without factors is never split. ``reduction`` is the kind of partial result (``"sum"``, ``"max"``,
+    ``"min"``, ``"prod"``, ``"and"``, ``"or"``) that splitting a reduction factor leaves.
+    """
+
+    factors: tuple[Factor, ...]
+    operands: tuple[tuple[DimFactors, ...], ...]
+    results: tuple[tuple[DimFactors, ...], ...]
+    reduction: str = "sum"
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.factors, self.operands, self.results, self.reduction))
+
+    @cached_property
+    def work(self) -> int:
+        """Number of points of the op's loop nest: the product of the factor sizes."""
+        return math.prod(f.size for f in self.factors)
+
+    def index(self, name: str) -> int:
+        """Position of the factor called ``name``."""
+        for i, factor in enumerate(self.factors):
+            if factor.name == name:
+                return i
+        raise KeyError(name)
+
+    def operand_dims(self, factor: int) -> list[tuple[int, int]]:
+        """The ``(operand, dimension)`` pairs in which the factor occurs."""
+        return [(o, d) for o, dims in enumerate(self.operands) for d, fs in enumerate(dims) if factor in fs]
+
+    def result_dims(self, factor: int) -> list[tuple[int, int]]:
+        """The ``(result, dimension)`` pairs in which the factor occurs."""
+        return [(r, d) for r, dims in enumerate(self.results) for d, fs in enumerate(dims) if factor in fs]
+
+    def __str__(self) -> str:
+        def side(values: tuple[tuple[DimFactors, ...], ...]) -> str:
+            return ", ".join("[" + " ".join(self._dim(d) for d in dims) + "]" for dims in values)
+
+        notes = [
+            f"{f.name}: {f.kind}" + (f" ({self.reduction})" if f.kind == REDUCTION else "")
+            for f in self.factors
+            if f.kind != PARALLEL
+        ]
+        return f"{side(self.operands)} -> {side(self.results)}" + ("; " + ", ".join(notes) if notes else "")
+
+    def _dim(self, factors: DimFactors) -> str:
+        if not factors:
+            return "1"
+        names = [self.factors[f].name for f in factors]
+        return names[0] if len(names) == 1 else "(" + " ".join(names) + ")"
+
+
+DimNames = str | Sequence[str] | None
+
+
+def make_rule(
+    operands: Sequence[Sequence[DimNames]],
+    results: Sequence[Sequence[DimNames]],
+    sizes: Mapping[str, int],
+    kinds: Mapping[str, str] | None = None,
+    reduction: str = "sum",
+) -> ShardingRule:
+    """A rule from names: each dimension is a factor name, several (major to minor), or ``None``.
+
+    Example: ``make_rule([["i", "k"], ["k", "j"]], [["i", "j"]], {"i": 2, "j": 3, "k": 4}, {"k": REDUCTION})``
+    is a matrix product. Factors are numbered in the order of their first occurrence.
+    """
+    kinds = kinds or {}
+    order: dict[str, int] = {}
+
+    def dim(names: DimNames) -> DimFactors:
+        if names is None:
+            return ()
+        parts = (names,) if isinstance(names, str) else tuple(names)
+        return tuple(order.setdefault(n, len(order)) for n in parts)
+
+    ins = tuple(tuple(dim(d) for d in dims) for dims in operands)
+    outs = tuple(tuple(dim(d) for d in dims) for dims in results)
+    factors = tuple(Factor(n, sizes[n], kinds.get(n, PARALLEL)) for n in order)
+    return ShardingRule(factors, ins, outs, reduction)
+
+
+def pointwise_rule(operand_ranks: Sequence[int], shape: Sequence[int], num_results: int = 1) -> ShardingRule:
+    """Every operand and result has the same dimensions; rank-0 operands have none."""
+    names = [f"d{i}" for i in range(len(shape))]
+    return make_rule(
+        [names if rank else [] for rank in operand_ranks],
+        [names] * num_results,
+        dict(zip(names, shape)),
+    )
+
+
+def replicated_rule(
+    operand_shapes: Sequence[Sequence[int]], result_shapes: Sequence[Sequence[int]]
+) -> ShardingRule:
+    """Nothing may be split."""
+    return ShardingRule((), tuple(((),) * len(s) for s in operand_shapes), tuple(((),) * len(s) for s in result_shapes))

@@ -1,0 +1,1 @@
+"""StableHLO and HLO, written and read through the MLIR bindings in ``jaxlib``."""

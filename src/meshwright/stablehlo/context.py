@@ -1,0 +1,138 @@
+"""The MLIR context, and cached types, attributes and locations: what every emitted op needs and few are new."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import bit_width, is_bool, short_name
+from meshwright.core.source import SourceLocation
+
+
+@cache
+def context() -> ir.Context:
+    """The one context, with every dialect that programs use."""
+    ctx = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    ctx.append_dialect_registry(registry)
+    ctx.load_all_available_dialects()
+    for dialect in (stablehlo, chlo, sdy):
+        dialect.register_dialect(ctx)
+    mhlo.register_mhlo_dialect(ctx)
+    ctx.enable_multithreading(False)
+    return ctx
+
+
+_MLIR_NAMES = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
+
+
+@cache
+def element_type(dtype: np.dtype) -> ir.Type:
+    """The MLIR element type of a dtype."""
+    short = short_name(dtype)
+    name = _MLIR_NAMES.get(short)
+    if name is None:
+        name = "ui" + short[1:] if short.startswith("u") else short
+        if short.startswith("f8") or short.startswith("f4"):
+            name = _float8_name(dtype.name)
+    return ir.Type.parse(name, context())
+
+
+def _float8_name(name: str) -> str:
+    """``float8_e4m3fn`` is ``f8E4M3FN`` in MLIR."""
+    bits, form = name.removeprefix("float").split("_")
+    return f"f{bits}{form.upper()}"
+
+
+@cache
+def tensor_type(aval: ShapedArray) -> ir.Type:
+    """The ranked tensor type of an aval."""
+    with context(), ir.Location.unknown():
+        return ir.RankedTensorType.get(aval.shape, element_type(aval.dtype))
+
+
+@lru_cache(maxsize=16384)
+def _small_attribute(kind: type, value: Any) -> ir.Attribute:
+    ctx = context()
+    with ctx, ir.Location.unknown():
+        if kind is bool:
+            return ir.BoolAttr.get(value)
+        if kind is int:
+            return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+        if kind is tuple:
+            if value and isinstance(value[0], bool):
+                return ir.DenseBoolArrayAttr.get(list(value))
+            return ir.DenseI64ArrayAttr.get(list(value))
+        return ir.Attribute.parse(value, ctx)
+
+
+def attribute(value: Any) -> ir.Attribute:
+    """The attribute for a Python value (see :class:`meshwright.ir.op.Builder`)."""
+    if isinstance(value, np.ndarray):
+        return dense(value)
+    if isinstance(value, ir.Attribute):
+        return value
+    return _small_attribute(type(value), value)
+
+
+def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:
+    """Dense elements. A rank-0 ``array`` with an ``aval`` of other shape is a splat."""
+    with context(), ir.Location.unknown():
+        dtype = array.dtype
+        shape = array.shape if aval is None else aval.shape
+        element = element_type(dtype)
+        if array.ndim == 0 and shape:
+            scalar = dense(array)
+            return ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(shape, element), scalar[0])
+        if is_bool(dtype):
+            bits = np.packbits(array, bitorder="little")
+            if array.size and (array.all() or not array.any()):
+                bits = np.array([array.flat[0]], np.bool_)
+                return ir.DenseElementsAttr.get_splat(
+                    ir.RankedTensorType.get(shape, element), ir.BoolAttr.get(bool(array.flat[0]))
+                )
+            return ir.DenseElementsAttr.get(bits, type=element, shape=shape)
+        if bit_width(dtype) < 8:
+            array = array.astype(np.int8)
+        elif dtype.kind == "V" or dtype.isbuiltin != 1:
+            array = array.view({1: np.uint8, 2: np.uint16}[dtype.itemsize])
+        return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=element, shape=shape)
+
+
+@lru_cache(maxsize=16384)
+def _scalar_constant(data: bytes, dtype: np.dtype, shape: tuple[int, ...]) -> ir.Attribute:
+    return dense(np.frombuffer(data, dtype)[0].reshape(()), ShapedArray(shape, dtype))
+
+
+def constant_attribute(value: Any, aval: ShapedArray) -> ir.Attribute:
+    """Dense elements of ``aval``'s type from an array, or from a scalar that fills it."""
+    array = np.asarray(value)
+    if array.dtype != aval.dtype:
+        array = array.astype(aval.dtype)
+    if array.ndim == 0:
+        return _scalar_constant(array.tobytes(), aval.dtype, aval.shape)
+    return dense(array)
+
+
+_locations: dict[tuple[SourceLocation, str], ir.Location] = {}
+
+
+def location(source: SourceLocation, op_name: str) -> ir.Location:
+    """The MLIR location of an op from a line of the user's program."""
+    key = (source, op_name)
+    found = _locations.get(key)
+    if found is None:
+        ctx = context()
+        name = f"{source.name_stack}/{op_name}" if source.name_stack else op_name
+        where = (
+            ir.Location.file(source.file, source.line, 0, context=ctx) if source.file else ir.Location.unknown(ctx)
+        )
+        found = _locations[key] = ir.Location.name(name, where, context=ctx)
+    return found

@@ -1,0 +1,264 @@
+"""Jaxpr to StableHLO. Knows no op by name: each op's ``emit`` writes itself with a :class:`ModuleBuilder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func as func_dialect
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import UNKNOWN
+from meshwright.errors import RuleError
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
+from meshwright.sharding import AbstractMesh
+from meshwright.stablehlo.context import attribute, constant_attribute, context, location, tensor_type
+
+_create = ir.Operation.create
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """What a module says besides its ops.
+
+    ``arg_shardings`` and ``result_shardings`` are GSPMD texts (or None) for ``mhlo.sharding``; ``donated`` are argument
+    numbers; ``mesh`` gives collectives their device groups, over replica numbers.
+    """
+
+    name: str = "main"
+    arg_shardings: Sequence[str | None] | None = None
+    result_shardings: Sequence[str | None] | None = None
+    arg_names: Sequence[str] | None = None
+    donated: Mapping[int, int | None] = field(default_factory=dict)
+    mesh: AbstractMesh | None = None
+    device_ids: np.ndarray | None = None
+    num_partitions: int = 1
+    num_replicas: int = 1
+
+
+class ModuleBuilder:
+    """Implements :class:`meshwright.ir.op.Builder` on MLIR."""
+
+    def __init__(self, options: LoweringOptions) -> None:
+        self.options = options
+        self.in_avals: Sequence[ShapedArray] = ()
+        self.out_avals: Sequence[ShapedArray] = ()
+        self.ip: ir.InsertionPoint | None = None
+        self.loc = ir.Location.unknown(context())
+        self.functions: dict[ClosedJaxpr, str] = {}
+        self.names: set[str] = {"main"}
+        self.module: ir.Module | None = None
+
+    # --- what ops use ---------------------------------------------------------------------------------------
+    def op(
+        self,
+        name: str,
+        operands: Sequence[Any],
+        out_avals: Sequence[ShapedArray],
+        *,
+        regions: Sequence[Callable[[ir.Region], None]] = (),
+        **attributes: Any,
+    ) -> list[Any]:
+        operation = _create(
+            name,
+            results=[tensor_type(a) for a in out_avals],
+            operands=operands,
+            attributes={k: attribute(v) for k, v in attributes.items()} if attributes else None,
+            regions=len(regions),
+            loc=self.loc,
+            ip=self.ip,
+        )
+        for region, fill in zip(operation.regions, regions):
+            fill(region)
+        return list(operation.results)
+
+    def constant(self, value: Any, aval: ShapedArray) -> Any:
+        return _create(
+            "stablehlo.constant",
+            results=[tensor_type(aval)],
+            attributes={"value": constant_attribute(value, aval)},
+            loc=self.loc,
+            ip=self.ip,
+        ).results[0]
+
+    def broadcast(self, value: Any, aval: ShapedArray, dims: Sequence[int]) -> Any:
+        return self.op("stablehlo.broadcast_in_dim", [value], [aval], broadcast_dimensions=tuple(dims))[0]
+
+    def reducer(self, name: str, avals: Sequence[ShapedArray]) -> Any:
+        types = [tensor_type(a) for a in avals]
+
+        def fill(region: ir.Region) -> None:
+            block = region.blocks.append(*types, *types, arg_locs=[self.loc] * (2 * len(types)))
+            ip = ir.InsertionPoint(block)
+            result = _create(name, results=types, operands=list(block.arguments), loc=self.loc, ip=ip).results
+            _create("stablehlo.return", operands=list(result), loc=self.loc, ip=ip)
+
+        return fill
+
+    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr) -> Any:
+        closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr)
+
+        def fill(region: ir.Region) -> None:
+            types = [tensor_type(a) for a in closed.in_avals]
+            block = region.blocks.append(*types, arg_locs=[self.loc] * len(types))
+            saved = self.ip, self.in_avals, self.out_avals, self.loc
+            self.ip = ir.InsertionPoint(block)
+            outs = self.body(closed, list(block.arguments))
+            _create("stablehlo.return", operands=outs, loc=self.loc, ip=self.ip)
+            self.ip, self.in_avals, self.out_avals, self.loc = saved
+
+        return fill
+
+    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+        symbol = self.functions.get(jaxpr)
+        if symbol is None:
+            symbol = self.functions[jaxpr] = self._unique(name)
+            saved = self.ip, self.in_avals, self.out_avals, self.loc
+            self._function(symbol, jaxpr, "private")
+            self.ip, self.in_avals, self.out_avals, self.loc = saved
+        return list(
+            _create(
+                "func.call",
+                results=[tensor_type(a) for a in jaxpr.out_avals],
+                operands=operands,
+                attributes={"callee": ir.FlatSymbolRefAttr.get(symbol, context())},
+                loc=self.loc,
+                ip=self.ip,
+            ).results
+        )
+
+    # --- collectives ----------------------------------------------------------------------------------------
+    def _mesh(self) -> AbstractMesh:
+        if self.options.mesh is None:
+            raise RuleError("a collective outside a mesh cannot be lowered; use it inside vmap or shard_map")
+        return self.options.mesh
+
+    def _device_grid(self, axes: Sequence[str]) -> np.ndarray:
+        """Device numbers, one row a group along ``axes``."""
+        mesh = self._mesh()
+        atoms = mesh.atoms
+        ids = self.options.device_ids
+        grid = np.arange(mesh.size) if ids is None else np.asarray(ids).reshape(-1)
+        grid = grid.reshape([mesh.axis_size(a) for a in atoms])
+        inner = [atoms.index(a) for name in axes for a in mesh.atoms_of(name)]
+        outer = [i for i in range(len(atoms)) if i not in inner]
+        return grid.transpose(*outer, *inner).reshape(-1, mesh.sizes(tuple(axes)))
+
+    def replica_groups(self, axes: Sequence[str]) -> Any:
+        """Groups of devices along ``axes``."""
+        return self._device_grid(axes).astype(np.int64)
+
+    def source_target_pairs(self, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> Any:
+        """``perm`` in every group along ``axes``, as device numbers."""
+        groups = self._device_grid(axes)
+        return np.array([[g[s], g[t]] for g in groups for s, t in perm], np.int64).reshape(-1, 2)
+
+    def axis_index(self, axes: Sequence[str]) -> Any:
+        """This device's position along ``axes``, from its number."""
+        groups = self._device_grid(axes)
+        table = np.zeros(groups.size, np.int32)
+        table[groups.reshape(-1)] = np.tile(np.arange(groups.shape[1], dtype=np.int32), groups.shape[0])
+        scalar = ShapedArray((), np.dtype(np.int32))
+        uint = ShapedArray((), np.dtype(np.uint32))
+        me = self.op("stablehlo.replica_id", [], [uint])[0]
+        me = self.op("stablehlo.convert", [me], [scalar])[0]
+        aval = ShapedArray((table.size,), table.dtype)
+        row = self.op(
+            "stablehlo.dynamic_slice",
+            [self.constant(table, aval), me],
+            [aval.update(shape=(1,))],
+            slice_sizes=(1,),
+        )[0]
+        return self.op("stablehlo.reshape", [row], [scalar])[0]
+
+    # --- programs -------------------------------------------------------------------------------------------
+    def body(self, jaxpr: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        """Emit the equations of ``jaxpr`` at the insertion point."""
+        inner = jaxpr.jaxpr
+        env: dict[Var, Any] = dict(zip(inner.invars, args))
+        for var, value in zip(inner.constvars, jaxpr.consts):
+            env[var] = self.constant(value, var.aval)
+
+        def read(atom: Any) -> Any:
+            return self.constant(atom.val, atom.aval) if type(atom) is Literal else env[atom]
+
+        for eqn in inner.eqns:
+            op = eqn.op
+            self.loc = location(eqn.source, op.name)
+            self.in_avals = [a.aval for a in eqn.invars]
+            self.out_avals = [v.aval for v in eqn.outvars]
+            out = op.emit(self, *map(read, eqn.invars))
+            if op.multiple_results:
+                env.update(zip(eqn.outvars, out))
+            else:
+                env[eqn.outvars[0]] = out
+        return [read(a) for a in inner.outvars]
+
+    def _unique(self, name: str) -> str:
+        base = "".join(c if c.isalnum() or c == "_" else "_" for c in name) or "fn"
+        symbol, n = base, 0
+        while symbol in self.names:
+            symbol, n = f"{base}_{n}", n + 1
+        self.names.add(symbol)
+        return symbol
+
+    def _function(self, symbol: str, jaxpr: ClosedJaxpr, visibility: str) -> Any:
+        assert self.module is not None
+        ins = [tensor_type(a) for a in jaxpr.in_avals]
+        outs = [tensor_type(a) for a in jaxpr.out_avals]
+        with context(), location(UNKNOWN, symbol):
+            function = func_dialect.FuncOp(symbol, (ins, outs), visibility=visibility, ip=ir.InsertionPoint(self.module.body))
+            block = function.add_entry_block()
+            self.ip = ir.InsertionPoint(block)
+            results = self.body(jaxpr, list(block.arguments))
+            _create("func.return", operands=results, loc=self.loc, ip=self.ip)
+        return function
+
+    def build(self, jaxpr: ClosedJaxpr) -> ir.Module:
+        """The module whose public function is ``jaxpr``."""
+        options = self.options
+        with context() as ctx, ir.Location.unknown():
+            self.module = ir.Module.create()
+            operation = self.module.operation
+            i32 = ir.IntegerType.get_signless(32)
+            operation.attributes["sym_name"] = ir.StringAttr.get(options.name.replace("<", "").replace(">", ""))
+            operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, options.num_partitions)
+            operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(i32, options.num_replicas)
+            function = self._function("main", jaxpr, "public")
+            function.arg_attrs = ir.ArrayAttr.get(
+                [ir.DictAttr.get(self._arg_attributes(i), ctx) for i in range(len(jaxpr.in_avals))]
+            )
+            function.result_attrs = ir.ArrayAttr.get(
+                [ir.DictAttr.get(self._result_attributes(i), ctx) for i in range(len(jaxpr.out_avals))]
+            )
+        return self.module
+
+    def _arg_attributes(self, i: int) -> dict[str, ir.Attribute]:
+        options, found = self.options, {}
+        if options.arg_shardings is not None and options.arg_shardings[i] is not None:
+            found["mhlo.sharding"] = ir.StringAttr.get(options.arg_shardings[i])
+        if i in options.donated:
+            target = options.donated[i]
+            if target is None:
+                found["jax.buffer_donor"] = ir.BoolAttr.get(True)
+            else:
+                found["tf.aliasing_output"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), target)
+        return found
+
+    def _result_attributes(self, i: int) -> dict[str, ir.Attribute]:
+        shardings = self.options.result_shardings
+        if shardings is None or shardings[i] is None:
+            return {}
+        return {"mhlo.sharding": ir.StringAttr.get(shardings[i])}
+
+
+def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = None) -> ir.Module:
+    """The StableHLO module of a closed jaxpr.
+
+    Raises:
+      RuleError: an op that has no StableHLO form.
+    """
+    return ModuleBuilder(options or LoweringOptions()).build(jaxpr)

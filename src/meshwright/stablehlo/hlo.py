@@ -1,0 +1,27 @@
+"""From StableHLO modules to HLO computations: text, protos, graphs."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+from jaxlib import _jax
+from jaxlib.mlir import ir
+
+
+def module_text(module: ir.Module, debug_info: bool = False) -> str:
+    """StableHLO text; with ``debug_info`` each op carries its name and source line."""
+    return module.operation.get_asm(enable_debug_info=debug_info, large_elements_limit=None)
+
+
+def module_bytecode(module: ir.Module) -> bytes:
+    """MLIR bytecode of a module."""
+    out = BytesIO()
+    module.operation.write_bytecode(file=out)
+    return out.getvalue()
+
+
+def to_hlo(module: ir.Module) -> Any:
+    """The ``XlaComputation`` of a module: ``as_hlo_text()``, ``as_hlo_dot_graph()``,
+    ``as_serialized_hlo_module_proto()``, ``program_shape()``."""
+    return _jax.mlir.mlir_module_to_xla_computation(module_bytecode(module), use_tuple_args=False, return_tuple=False)

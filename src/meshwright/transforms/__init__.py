@@ -1,0 +1,1 @@
+"""Transformations of functions and jaxprs: derivatives, batching, dead code."""

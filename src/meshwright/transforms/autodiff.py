@@ -1,0 +1,400 @@
+"""Derivatives of functions of pytrees: jvp, linearize, vjp, grad, Jacobians; custom rules."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes, pytree
+from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import Zero
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import JaxprTrace, check_alive, eval_jaxpr, typeof
+from meshwright.ops.call import CustomJvpCall
+from meshwright.ops.elementwise import convert, copy, materialize
+from meshwright.ops.elementwise import stop_gradient as stop_gradient_op
+from meshwright.transforms.jvp import JVPTrace
+from meshwright.transforms.rules import collect_cts
+from meshwright.transforms.tape import Tape, TapeTracer, backward, replay
+
+
+def name_of(fun: Any) -> str:
+    """A function's name, for messages and jaxprs."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def require_callable(fun: Any, where: str) -> None:
+    """Raise unless ``fun`` can be called."""
+    if not callable(fun):
+        raise ArgumentTypeError(f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}")
+
+
+# --- forward ------------------------------------------------------------------------------------------------
+def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+    """Run ``fun`` on flat primals and tangents; returns (flat outputs, flat tangents, treedef)."""
+    trace = JVPTrace(STATE.trace)
+    try:
+        with set_trace(trace):
+            out = fun(*(trace.wrap(p, t) for p, t in zip(primals, tangents)))
+        leaves, treedef = pytree.flatten(out)
+        pairs = [trace.unwrap(x) for x in leaves]
+    finally:
+        trace.alive = False
+    return [p for p, _ in pairs], [t for _, t in pairs], treedef
+
+
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> tuple[Any, ...]:
+    """``(fun(*primals), derivative of fun at primals along tangents)``.
+
+    Raises:
+      DifferentiationError: structure, shapes or dtypes of tangents differ from those of primals.
+    """
+    require_callable(fun, "jvp")
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        raise ArgumentTypeError("jvp: primals and tangents must be tuples or lists of the function's arguments")
+    flat, treedef = pytree.flatten(tuple(primals))
+    tflat, ttreedef = pytree.flatten(tuple(tangents))
+    if treedef != ttreedef:
+        raise DifferentiationError(f"jvp: tangents have structure {ttreedef}, primals {treedef}")
+    for p, t in zip(flat, tflat):
+        a, b = typeof(p), typeof(t)
+        if a.shape != b.shape or (dtypes.is_inexact(a.dtype) and a.dtype != b.dtype):
+            raise DifferentiationError(f"jvp: a tangent has type {b} for a primal of type {a}; they must be equal")
+    tangent_in = [t if dtypes.is_inexact(typeof(p).dtype) else Zero(typeof(p)) for p, t in zip(flat, tflat)]
+    aux_cell: list[Any] = []
+
+    def call(*leaves: Any) -> Any:
+        out = fun(*pytree.unflatten(treedef, leaves))
+        if has_aux:
+            out, aux = _split_aux(out, "jvp")
+            aux_cell.append(aux)
+        return out
+
+    outs, touts, out_tree = jvp_flat(call, flat, tangent_in)
+    touts = [materialize(t) for t in touts]
+    result = pytree.unflatten(out_tree, outs), pytree.unflatten(out_tree, touts)
+    return (*result, _strip(aux_cell[0])) if has_aux else result
+
+
+def _split_aux(out: Any, where: str) -> tuple[Any, Any]:
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise ArgumentTypeError(f"{where}: with has_aux=True the function must return a pair (output, aux), got {out!r}")
+    return out
+
+
+def _strip(tree: Any) -> Any:
+    """Auxiliary outputs without the tracers of a finished derivative."""
+
+    def leaf(x: Any) -> Any:
+        while hasattr(x, "primal") and not x.trace.alive:
+            x = x.primal
+        return x
+
+    return pytree.map(leaf, tree)
+
+
+# --- linearize and reverse ----------------------------------------------------------------------------------
+class _Linearized:
+    """The linear part of a function at a point, as a tape."""
+
+    def __init__(self, fun: Callable[..., Any], flat: Sequence[Any]) -> None:
+        self.tape = Tape(STATE.trace)
+        self.inputs: list[TapeTracer | None] = []
+        tangents: list[Any] = []
+        for x in flat:
+            aval = typeof(x)
+            arg = self.tape.new_arg(aval.strong()) if dtypes.is_inexact(aval.dtype) else None
+            self.inputs.append(arg)
+            tangents.append(Zero(aval) if arg is None else arg)
+        with set_trace(self.tape):
+            self.outs, self.tangents, self.treedef = jvp_flat(fun, flat, tangents)
+        self.in_avals = [typeof(x) for x in flat]
+        self.out_avals = [typeof(x) for x in self.outs]
+        for x in self.outs:
+            check_alive(x)
+
+    def push(self, tangents: Sequence[Any]) -> list[Any]:
+        """Result tangents for input tangents."""
+        env = {arg: t for arg, t in zip(self.inputs, tangents) if arg is not None}
+        replay(self.tape.records, env)
+        return [materialize(env[t] if isinstance(t, TapeTracer) and t in env else t) for t in self.tangents]
+
+    def pull(self, cts: Sequence[Any]) -> list[Any]:
+        """Input cotangents for result cotangents; zeros of the input's type where nothing arrives."""
+        found = collect_cts(self.tape, self.tangents, cts)
+        wanted = [arg for arg in self.inputs if arg is not None]
+        results = iter(backward(self.tape, found, wanted))
+        return [materialize(Zero(a) if arg is None else next(results)) for arg, a in zip(self.inputs, self.in_avals)]
+
+
+def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """``(fun(*primals), f_jvp)`` where ``f_jvp(*tangents)`` is the derivative at ``primals``, evaluated without redoing
+    the non-linear work."""
+    require_callable(fun, "linearize")
+    flat, treedef = pytree.flatten(primals)
+    lin = _Linearized(lambda *leaves: fun(*pytree.unflatten(treedef, leaves)), flat)
+
+    def f_jvp(*tangents: Any) -> Any:
+        tflat, ttree = pytree.flatten(tangents)
+        if ttree != treedef:
+            raise DifferentiationError(f"linearize: tangents have structure {ttree}, primals {treedef}")
+        return pytree.unflatten(lin.treedef, lin.push(tflat))
+
+    return pytree.unflatten(lin.treedef, lin.outs), f_jvp
+
+
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """``(fun(*primals), f_vjp)`` where ``f_vjp(ct)`` gives a tuple of cotangents, one an argument.
+
+    Raises:
+      DifferentiationError: a cotangent's structure or type differs from the output's.
+    """
+    require_callable(fun, "vjp")
+    flat, treedef = pytree.flatten(primals)
+    aux_cell: list[Any] = []
+
+    def call(*leaves: Any) -> Any:
+        out = fun(*pytree.unflatten(treedef, leaves))
+        if has_aux:
+            out, aux = _split_aux(out, "vjp")
+            aux_cell.append(aux)
+        return out
+
+    lin = _Linearized(call, flat)
+
+    def f_vjp(ct: Any) -> tuple[Any, ...]:
+        flat_ct, ct_tree = pytree.flatten(ct)
+        if ct_tree != lin.treedef:
+            raise DifferentiationError(
+                f"vjp: the cotangent has structure {ct_tree}, the function's output {lin.treedef}"
+            )
+        for c, a in zip(flat_ct, lin.out_avals):
+            got = typeof(c)
+            if got.shape != a.shape or (dtypes.is_inexact(a.dtype) and got.dtype != a.dtype and not got.weak_type):
+                raise DifferentiationError(f"vjp: a cotangent has type {got}, the output it belongs to has type {a}")
+        flat_ct = [convert(c, a.dtype) if dtypes.is_inexact(a.dtype) else c for c, a in zip(flat_ct, lin.out_avals)]
+        return pytree.unflatten(treedef, lin.pull(flat_ct))
+
+    out = pytree.unflatten(lin.treedef, lin.outs)
+    return (out, f_vjp, _strip(aux_cell[0])) if has_aux else (out, f_vjp)
+
+
+def _check_argnums(argnums: Any, n: int, where: str) -> tuple[int, ...]:
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for i in numbers:
+        if not isinstance(i, int) or not -n <= i < n:
+            raise ArgumentError(
+                f"{where}: argnums={argnums} names argument {i}, but the function was called with {n} positional "
+                "arguments"
+            )
+    return tuple(i % n for i in numbers)
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """A function that returns ``(fun(...), gradient of it with respect to argnums)``.
+
+    ``fun`` must return a real scalar, or with ``has_aux`` a pair ``(scalar, aux)``; the value is then that pair.
+
+    Raises (when called):
+      DifferentiationError: the output is not a real scalar, or an argument has an integer dtype.
+    """
+    require_callable(fun, "grad")
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        numbers = _check_argnums(argnums, len(args), "grad")
+        wanted = [args[i] for i in numbers]
+        for path, leaf in zip(pytree.paths(wanted), pytree.leaves(wanted)):
+            _check_input(typeof(leaf).dtype, path, holomorphic, allow_int)
+
+        def call(*values: Any) -> Any:
+            full = list(args)
+            for i, v in zip(numbers, values):
+                full[i] = v
+            return fun(*full, **kwargs)
+
+        if has_aux:
+            out, pull, aux = vjp(call, *wanted, has_aux=True)
+        else:
+            (out, pull), aux = vjp(call, *wanted), None
+        aval = _check_output(out, name_of(fun), holomorphic)
+        grads = pull(np.ones((), aval.dtype))
+        grad_out = grads[0] if isinstance(argnums, int) else grads
+        return ((out, aux) if has_aux else out), grad_out
+
+    return wrapped
+
+
+def _check_input(dtype: np.dtype, path: str, holomorphic: bool, allow_int: bool) -> None:
+    if holomorphic and not dtypes.is_complex(dtype):
+        raise DifferentiationError(f"grad with holomorphic=True needs complex inputs, got {dtype} (input{path})")
+    if not holomorphic and not dtypes.is_float(dtype) and not (allow_int and not dtypes.is_complex(dtype)):
+        raise DifferentiationError(
+            f"grad needs real floating-point inputs, got {dtype} (input{path}); convert it with .astype(float), choose "
+            "other argnums, or, for complex inputs, pass holomorphic=True"
+        )
+
+
+def _check_output(out: Any, name: str, holomorphic: bool) -> Any:
+    leaves = pytree.leaves(out)
+    if len(leaves) != 1 or pytree.structure(out) != pytree.structure(0):
+        raise DifferentiationError(
+            f"grad needs a function with one scalar output, {name} returned {pytree.structure(out)}; for "
+            "auxiliary outputs pass has_aux=True"
+        )
+    aval = typeof(leaves[0])
+    if aval.shape != ():
+        raise DifferentiationError(
+            f"grad needs a scalar output, {name} returned shape {aval.shape}; reduce it (sum, mean), or use "
+            "jacrev, jacfwd or vjp"
+        )
+    if not (dtypes.is_complex(aval.dtype) if holomorphic else dtypes.is_float(aval.dtype)):
+        kind = "complex" if holomorphic else "real floating-point"
+        raise DifferentiationError(f"grad needs a {kind} output, {name} returned {aval.dtype}")
+    return aval
+
+
+def grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """The gradient of a scalar-valued function with respect to ``argnums``; with ``has_aux``, ``(gradient, aux)``.
+
+    Raises (when called):
+      DifferentiationError: the output is not a real scalar, or an argument has an integer dtype.
+    """
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return wrapped
+
+
+# --- custom derivatives -------------------------------------------------------------------------------------
+def stop_gradient(tree: Any) -> Any:
+    """``tree`` as it is, with derivative zero."""
+    return pytree.map(lambda x: stop_gradient_op(x) if dtypes.is_inexact(typeof(x).dtype) else x, tree)
+
+
+def closed_call(fun: Callable[..., Any], flat: Sequence[Any], debug_name: str) -> tuple[ClosedJaxpr, list[Any], Any]:
+    """Record ``fun`` on flat arguments. Tracers it closes over become leading operands.
+
+    Returns (jaxpr, those operands, output treedef).
+    """
+    trace = JaxprTrace()
+    args = [trace.new_arg(typeof(x)) for x in flat]
+    try:
+        with set_trace(trace):
+            out = fun(*args)
+            leaves, treedef = pytree.flatten(out)
+        jaxpr = trace.finish(leaves, debug_name)
+    finally:
+        trace.alive = False
+    lifted, hoisted = lift_constants(jaxpr)
+    return lifted, hoisted, treedef
+
+
+def lift_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Make all constants leading operands."""
+    inner = jaxpr.jaxpr
+    if not jaxpr.consts:
+        return jaxpr, []
+    return ClosedJaxpr(inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])), jaxpr.consts
+
+
+class custom_jvp:
+    """A function with a derivative rule of its own.
+
+    Example::
+
+        @custom_jvp
+        def f(x): return mnp.sin(x)
+
+        @f.defjvp
+        def _(primals, tangents):
+            (x,), (t,) = primals, tangents
+            return f(x), mnp.cos(x) * t
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+        require_callable(fun, "custom_jvp")
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.nondiff_argnums = tuple(nondiff_argnums)
+        self.rule: Callable[..., Any] | None = None
+
+    def defjvp(self, rule: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Set the rule: ``rule(primals, tangents) -> (output, output tangent)``; nondiff arguments come first."""
+        self.rule = rule
+        return rule
+
+    def defjvps(self, *rules: Callable[..., Any] | None) -> None:
+        """Set one rule an argument: ``rule(tangent, output, *primals) -> output tangent``, or None for zero."""
+
+        def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+            out = self(*primals)
+            parts = [r(t, out, *primals) for r, t in zip(rules, tangents) if r is not None]
+            total = parts[0]
+            for part in parts[1:]:
+                total = pytree.map(lambda a, b: a + b, total, part)
+            return out, total
+
+        self.rule = rule
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.rule is None:
+            raise ArgumentError(f"custom_jvp {name_of(self.fun)}: no rule is set; call .defjvp(rule) first")
+        static = [args[i] for i in self.nondiff_argnums]
+        dynamic = [a for i, a in enumerate(args) if i not in self.nondiff_argnums]
+        flat, treedef = pytree.flatten(tuple(dynamic))
+
+        def call(*leaves: Any) -> Any:
+            given = iter(pytree.unflatten(treedef, leaves))
+            full = [a if i in self.nondiff_argnums else next(given) for i, a in enumerate(args)]
+            return self.fun(*full, **kwargs)
+
+        jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(self.fun))
+        n = len(hoisted)
+        rule = self.rule
+
+        def flat_rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+            if any(not isinstance(t, Zero) for t in tangents[:n]):
+                # A value the function closes over is differentiated too: the rule knows nothing of it.
+                return _jvp_of_jaxpr(jaxpr, primals, tangents)
+            ps = pytree.unflatten(treedef, primals[n:])
+            ts = pytree.unflatten(treedef, [materialize(t) for t in tangents[n:]])
+            out, tangent = rule(*static, ps, ts)
+            outs, got = pytree.flatten(out)
+            touts, tgot = pytree.flatten(tangent)
+            if got != out_tree or tgot != out_tree:
+                raise DifferentiationError(
+                    f"custom_jvp {name_of(self.fun)}: the rule returned structures {got} and {tgot}, "
+                    f"the function returns {out_tree}"
+                )
+            return outs, touts
+
+        return pytree.unflatten(out_tree, CustomJvpCall(name_of(self.fun), jaxpr, flat_rule).bind(*hoisted, *flat))
+
+
+def _jvp_of_jaxpr(jaxpr: ClosedJaxpr, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    outs, touts, _ = jvp_flat(lambda *xs: eval_jaxpr(jaxpr, jaxpr.consts, *xs), primals, tangents)
+    return outs, touts
+
+
+def copy_tree(tree: Any) -> Any:
+    """A copy of every leaf."""
+    return pytree.map(lambda x: copy(x), tree)

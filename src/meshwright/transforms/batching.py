@@ -1,0 +1,94 @@
+"""Batching: values carry a batch dimension, each op's ``batch`` rule says what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.state import set_trace
+from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.call import CallOp
+from meshwright.ops.collective import Collective
+from meshwright.ops.shape import above, move_dim
+from meshwright.transforms.jaxprs import TRANSFORMS
+
+
+class BatchTracer(Tracer):
+    """An array with a batch dimension that the program does not see."""
+
+    __slots__ = ("batch_dim", "val")
+
+    def __init__(self, trace: BatchTrace, val: Any, batch_dim: int) -> None:
+        aval = typeof(val)
+        self.trace = trace
+        self.val = val
+        self.batch_dim = batch_dim
+        self.aval = aval.update(shape=aval.shape[:batch_dim] + aval.shape[batch_dim + 1 :])
+
+    def origin(self) -> str:
+        return self.val.origin() if isinstance(self.val, Tracer) else ""
+
+
+class BatchTrace(Trace):
+    """Runs each op's ``batch`` under the parent trace. Values without a batch dimension are not wrapped."""
+
+    __slots__ = ("axis", "parent")
+
+    def __init__(self, parent: Trace, axis: BatchAxis) -> None:
+        super().__init__()
+        self.parent = parent
+        self.axis = axis
+
+    def wrap(self, val: Any, dim: int | None) -> Any:
+        """The tracer of an array with its batch dimension at ``dim``."""
+        return val if dim is None else BatchTracer(self, val, dim)
+
+    def unwrap(self, x: Any) -> tuple[Any, int | None]:
+        """The array behind a value, and where its batch dimension is."""
+        if type(x) is BatchTracer and x.trace is self:
+            return x.val, x.batch_dim
+        check_alive(x)
+        return x, None
+
+    def process(self, op: Op, args: Sequence[Any]) -> Any:
+        batched = any(type(x) is BatchTracer and x.trace is self for x in args)
+        if not batched and not (self.axis.name is not None and names_axis(op, self.axis.name)):
+            return self.parent.process(op, args)
+        vals, dims = zip(*map(self.unwrap, args)) if args else ((), ())
+        with set_trace(self.parent):
+            if isinstance(op, CallOp):
+                outs, out_dims = op.batch_call(TRANSFORMS, self.axis, vals, dims)
+            elif isinstance(op, Collective) and self.axis.name in op.axes:
+                outs, out_dims = op.batch_named(self.axis, vals[0] if vals else None, dims[0] if dims else None)
+            else:
+                outs, out_dims = op.batch(self.axis, vals, dims)
+        if op.multiple_results:
+            return [self.wrap(x, d) for x, d in zip(outs, out_dims)]
+        return self.wrap(outs, out_dims)
+
+
+def names_axis(op: Op, name: str) -> bool:
+    """Whether an op is a collective over the axis, or holds one."""
+    if isinstance(op, Collective):
+        return name in op.axes
+    if isinstance(op, CallOp):
+        return any(
+            isinstance(e.op, Collective) and name in e.op.axes
+            for value in op.params.values()
+            for inner in (value if isinstance(value, tuple) else (value,))
+            if isinstance(inner, ClosedJaxpr)
+            for e in all_eqns(inner.jaxpr)
+        )
+    return False
+
+
+def put_batch_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
+    """``x`` with its batch dimension at ``target``; repeated along it if it has none."""
+    if dim is not None:
+        return move_dim(x, dim, target)
+    shape = typeof(x).shape
+    full = (*shape[:target], size, *shape[target:])
+    return broadcast_in_dim(x, full, [above(d, target) for d in range(len(shape))])

@@ -1,0 +1,81 @@
+"""Jaxpr-to-jaxpr transformations, cached by jaxpr: what ops with inner jaxprs are given.
+
+Each one is "run the jaxpr under the transformation's trace and record", so that no op needs a second rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis
+
+
+@dataclass(frozen=True)
+class SplitJaxpr:
+    """A jaxpr split in two: ``known`` returns its known results and then residuals; ``unknown`` takes the residuals and
+    then the unknown operands."""
+
+    known: ClosedJaxpr
+    unknown: ClosedJaxpr
+    known_out: tuple[bool, ...]
+
+
+class JaxprTransforms:
+    """The transformations that rules of ops with inner jaxprs use. ``transforms.rules`` supplies them."""
+
+    def __init__(self) -> None:
+        self._cache: WeakKeyDictionary[ClosedJaxpr, dict[Any, Any]] = WeakKeyDictionary()
+        self.makers: dict[str, Callable[..., Any]] = {}
+
+    def _cached(self, kind: str, jaxpr: ClosedJaxpr, *key: Any) -> Any:
+        entries = self._cache.setdefault(jaxpr, {})
+        full = (kind, *key)
+        if full not in entries:
+            entries[full] = self.makers[kind](jaxpr, *key)
+        return entries[full]
+
+    def jvp(self, jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...]) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+        """Takes primals and the nonzero tangents; returns results and nonzero result tangents, and which those are."""
+        return self._cached("jvp", jaxpr, nonzero)
+
+    def batch(
+        self, jaxpr: ClosedJaxpr, axis: BatchAxis, dims: tuple[int | None, ...]
+    ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
+        """The batched jaxpr and the batch dims of its results."""
+        return self._cached("batch", jaxpr, axis, dims)
+
+    def partial_eval(self, jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> SplitJaxpr:
+        """What depends on known operands alone, and the rest."""
+        return self._cached("partial_eval", jaxpr, known)
+
+    def transpose(
+        self, jaxpr: ClosedJaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...]
+    ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+        """Takes the non-linear operands and the nonzero cotangents; returns the nonzero cotangents of the linear
+        operands, and which those are."""
+        return self._cached("transpose", jaxpr, linear, nonzero)
+
+    def batched_jvp_rule(
+        self,
+        rule: Callable[..., Any],
+        axis: BatchAxis,
+        dims: Sequence[int | None],
+        out_dims: Sequence[int | None],
+    ) -> Callable[..., Any]:
+        """A custom derivative rule under ``vmap``."""
+        return self.makers["batched_jvp_rule"](rule, axis, dims, out_dims)
+
+
+TRANSFORMS = JaxprTransforms()
+
+
+def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int | None) -> ShapedArray:
+    """``aval`` with a batch dimension at ``dim``."""
+    if dim is None:
+        return aval
+    return aval.update(shape=(*aval.shape[:dim], axis.size, *aval.shape[dim:]))

@@ -1,0 +1,68 @@
+"""Forward-mode differentiation: values carry tangents (Autodidax; Wengert 1964)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.ir.op import Op, Zero
+from meshwright.ir.state import set_trace
+from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
+from meshwright.ops.call import CallOp
+from meshwright.transforms.jaxprs import TRANSFORMS
+
+
+class JVPTracer(Tracer):
+    """A primal with a tangent that is not known to be zero."""
+
+    __slots__ = ("primal", "tangent")
+
+    def __init__(self, trace: JVPTrace, primal: Any, tangent: Any) -> None:
+        self.trace = trace
+        self.aval = typeof(primal)
+        self.primal = primal
+        self.tangent = tangent
+
+    def concrete(self) -> Any:
+        primal = self.primal
+        return primal.concrete() if isinstance(primal, Tracer) else primal
+
+    def origin(self) -> str:
+        return self.primal.origin() if isinstance(self.primal, Tracer) else ""
+
+
+class JVPTrace(Trace):
+    """Runs each op's ``jvp`` under the parent trace. Values with zero tangents are not wrapped."""
+
+    __slots__ = ("parent",)
+
+    def __init__(self, parent: Trace) -> None:
+        super().__init__()
+        self.parent = parent
+
+    def wrap(self, primal: Any, tangent: Any) -> Any:
+        """The tracer of a primal and its tangent."""
+        return primal if isinstance(tangent, Zero) else JVPTracer(self, primal, tangent)
+
+    def unwrap(self, x: Any) -> tuple[Any, Any]:
+        """The primal and tangent of a value."""
+        if type(x) is JVPTracer and x.trace is self:
+            return x.primal, x.tangent
+        check_alive(x)
+        return x, Zero(typeof(x))
+
+    def process(self, op: Op, args: Sequence[Any]) -> Any:
+        for x in args:
+            if type(x) is JVPTracer and x.trace is self:
+                break
+        else:
+            return self.parent.process(op, args)
+        primals, tangents = zip(*map(self.unwrap, args))
+        with set_trace(self.parent):
+            if isinstance(op, CallOp):
+                outs, touts = op.jvp_call(TRANSFORMS, primals, tangents)
+            else:
+                outs, touts = op.jvp(primals, tangents)
+        if op.multiple_results:
+            return [self.wrap(x, t) for x, t in zip(outs, touts)]
+        return self.wrap(outs, touts)

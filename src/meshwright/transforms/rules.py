@@ -1,0 +1,147 @@
+"""The makers behind :class:`JaxprTransforms`: each records a jaxpr that runs under a transformation's trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Zero
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.transforms.batching import BatchTrace, put_batch_dim
+from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
+from meshwright.transforms.jvp import JVPTrace
+from meshwright.transforms.tape import Tape, TapeTracer, backward, replay
+
+
+def _jvp(jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...]) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    n = len(jaxpr.in_avals)
+    tangent_avals = [a.strong() for a, nz in zip(jaxpr.in_avals, nonzero) if nz]
+    nonzero_out: tuple[bool, ...] = ()
+
+    def fun(*args: Any) -> list[Any]:
+        nonlocal nonzero_out
+        trace = JVPTrace(STATE.trace)
+        given = iter(args[n:])
+        values = [trace.wrap(x, next(given) if nz else Zero(typeof(x))) for x, nz in zip(args[:n], nonzero)]
+        with set_trace(trace):
+            outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
+        pairs = [trace.unwrap(x) for x in outs]
+        trace.alive = False
+        nonzero_out = tuple(not isinstance(t, Zero) for _, t in pairs)
+        return [p for p, _ in pairs] + [t for _, t in pairs if not isinstance(t, Zero)]
+
+    return trace_to_jaxpr(fun, [*jaxpr.in_avals, *tangent_avals], jaxpr.jaxpr.debug_name), nonzero_out
+
+
+def _batch(
+    jaxpr: ClosedJaxpr, axis: BatchAxis, dims: tuple[int | None, ...]
+) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
+    out_dims: tuple[int | None, ...] = ()
+
+    def fun(*args: Any) -> list[Any]:
+        nonlocal out_dims
+        trace = BatchTrace(STATE.trace, axis)
+        values = [trace.wrap(x, d) for x, d in zip(args, dims)]
+        with set_trace(trace):
+            outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
+        pairs = [trace.unwrap(x) for x in outs]
+        trace.alive = False
+        out_dims = tuple(d for _, d in pairs)
+        return [x for x, _ in pairs]
+
+    avals = [batched_aval(a, axis, d) for a, d in zip(jaxpr.in_avals, dims)]
+    return trace_to_jaxpr(fun, avals, jaxpr.jaxpr.debug_name), out_dims
+
+
+def _partial_eval(jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> SplitJaxpr:
+    trace = JaxprTrace()
+    tape = Tape(trace)
+    args = [(trace if k else tape).new_arg(a) for a, k in zip(jaxpr.in_avals, known)]
+    with set_trace(tape):
+        outs = eval_jaxpr(jaxpr, jaxpr.consts, *args)
+    residuals = {id(x): x for r in tape.records for x in r.args if isinstance(x, Tracer) and not tape.holds(x)}
+    known_out = tuple(not tape.holds(x) for x in outs)
+    name = jaxpr.jaxpr.debug_name
+    known_jaxpr = trace.finish([*(x for x, k in zip(outs, known_out) if k), *residuals.values()], name)
+
+    second = JaxprTrace()
+    env: dict[Any, Any] = {}
+    inner = {key: second.new_arg(x.aval) for key, x in residuals.items()}
+    for x, k in zip(args, known):
+        if not k:
+            env[x] = second.new_arg(x.aval)
+    for record in tape.records:
+        record.args = [inner.get(id(x), x) if isinstance(x, Tracer) else x for x in record.args]
+    with set_trace(second):
+        replay(tape.records, env)
+    tape.alive = False
+    unknown_jaxpr = second.finish([env[x] for x, k in zip(outs, known_out) if not k], name)
+    return SplitJaxpr(known_jaxpr, unknown_jaxpr, known_out)
+
+
+def _transpose(
+    jaxpr: ClosedJaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    n = len(linear) - sum(linear)
+    nonzero_out: tuple[bool, ...] = ()
+
+    def fun(*args: Any) -> list[Any]:
+        nonlocal nonzero_out
+        tape = Tape(STATE.trace)
+        given = iter(args[:n])
+        values = [tape.new_arg(a) if lin else next(given) for a, lin in zip(jaxpr.in_avals, linear)]
+        with set_trace(tape):
+            outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
+        arrived = iter(args[n:])
+        wanted = [x for x, lin in zip(values, linear) if lin]
+        cts = collect_cts(tape, outs, [next(arrived) if nz else Zero(typeof(x)) for nz, x in zip(nonzero, outs)])
+        results = backward(tape, cts, wanted)
+        tape.alive = False
+        nonzero_out = tuple(not isinstance(c, Zero) for c in results)
+        return [c for c in results if not isinstance(c, Zero)]
+
+    ct_avals = [a.strong() for a, nz in zip(jaxpr.out_avals, nonzero) if nz]
+    in_avals = [a for a, lin in zip(jaxpr.in_avals, linear) if not lin]
+    return trace_to_jaxpr(fun, [*in_avals, *ct_avals], jaxpr.jaxpr.debug_name), nonzero_out
+
+
+def collect_cts(tape: Tape, outs: Sequence[Any], cts: Sequence[Any]) -> dict[TapeTracer, Any]:
+    """Cotangents by tape value; several for one value are added."""
+    found: dict[TapeTracer, Any] = {}
+    for x, ct in zip(outs, cts):
+        if tape.holds(x) and not isinstance(ct, Zero):
+            found[x] = found[x] + ct if x in found else ct
+    return found
+
+
+def _batched_jvp_rule(
+    rule: Callable[..., Any], axis: BatchAxis, dims: Sequence[int | None], out_dims: Sequence[int | None]
+) -> Callable[..., Any]:
+    def batched(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        trace = BatchTrace(STATE.trace, axis)
+        wrapped = [trace.wrap(x, d) for x, d in zip(primals, dims)]
+        twrapped = [
+            Zero(typeof(w)) if isinstance(t, Zero) else trace.wrap(t, d)
+            for w, t, d in zip(wrapped, tangents, dims)
+        ]
+        with set_trace(trace):
+            outs, touts = rule(wrapped, twrapped)
+
+        def place(x: Any, d: int | None) -> Any:
+            if isinstance(x, Zero):
+                return Zero(batched_aval(x.aval, axis, d))
+            val, dim = trace.unwrap(x)
+            return val if d is None and dim is None else put_batch_dim(val, dim, d or 0, axis.size)
+
+        results = [place(x, d) for x, d in zip(outs, out_dims)], [place(x, d) for x, d in zip(touts, out_dims)]
+        trace.alive = False
+        return results
+
+    return batched
+
+
+TRANSFORMS.makers.update(
+    jvp=_jvp, batch=_batch, partial_eval=_partial_eval, transpose=_transpose, batched_jvp_rule=_batched_jvp_rule
+)

@@ -1,0 +1,128 @@
+"""Linearization and transposition: reverse mode as "linearize, then transpose" (Radul et al., POPL 2023,
+"You Only Linearize Once").
+
+A :class:`Tape` computes what depends on known values and records what depends on tangents. Run below a
+``JVPTrace``, its record is the linear part of the function; going through it backwards with each op's ``transpose``
+gives the cotangents. The same split of a jaxpr is partial evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.core import source
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import LeakedTracerError
+from meshwright.ir.op import Linear, Op, Zero
+from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
+from meshwright.ops.call import CallOp
+from meshwright.ops.elementwise import add
+from meshwright.transforms.jaxprs import TRANSFORMS
+
+
+class TapeTracer(Tracer):
+    """A value that is not known yet: a tangent, or what depends on one."""
+
+    __slots__ = ("location",)
+
+    def __init__(self, trace: Tape, aval: ShapedArray, location: source.SourceLocation = source.UNKNOWN) -> None:
+        self.trace = trace
+        self.aval = aval
+        self.location = location
+
+    def origin(self) -> str:
+        return str(self.location)
+
+    # As dictionary keys, by identity; users never hold one.
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@dataclass(slots=True)
+class Record:
+    """One op on the tape; operands are tape tracers or known values."""
+
+    op: Op
+    args: Sequence[Any]
+    outs: list[TapeTracer]
+    location: source.SourceLocation
+
+
+class Tape(Trace):
+    """Lets the parent compute what is known; records the rest."""
+
+    __slots__ = ("parent", "records")
+
+    def __init__(self, parent: Trace) -> None:
+        super().__init__()
+        self.parent = parent
+        self.records: list[Record] = []
+
+    def new_arg(self, aval: ShapedArray) -> TapeTracer:
+        """An unknown input."""
+        return TapeTracer(self, aval)
+
+    def holds(self, x: Any) -> bool:
+        """Whether ``x`` is an unknown of this tape."""
+        return type(x) is TapeTracer and x.trace is self
+
+    def process(self, op: Op, args: Sequence[Any]) -> Any:
+        known = [not self.holds(x) for x in args]
+        if all(known):
+            return self.parent.process(op, args)
+        if isinstance(op, CallOp):
+            return op.partial_eval_call(TRANSFORMS, known, args, self)
+        return self.record(op, args)
+
+    def record(self, op: Op, args: Sequence[Any]) -> Any:
+        """Put an op on the tape."""
+        location = source.current()
+        out = infer_cached(op, tuple(typeof(x) for x in args))
+        outs = [TapeTracer(self, a, location) for a in (out if op.multiple_results else (out,))]
+        self.records.append(Record(op, args, outs, location))
+        return outs if op.multiple_results else outs[0]
+
+
+def replay(records: Sequence[Record], env: dict[Any, Any]) -> None:
+    """Run the recorded ops under the current trace; ``env`` maps tape tracers to values and is filled."""
+    for record in records:
+        args = [env[x] if type(x) is TapeTracer and x in env else x for x in record.args]
+        with source.at(record.location):
+            outs = record.op.bind(*args)
+        env.update(zip(record.outs, outs if record.op.multiple_results else [outs]))
+
+
+def backward(tape: Tape, cts: dict[TapeTracer, Any], wanted: Sequence[TapeTracer]) -> list[Any]:
+    """Cotangents of ``wanted``, given those of some of the tape's values; :class:`Zero` where none arrives."""
+    for record in reversed(tape.records):
+        arrived = [cts.pop(out, None) for out in record.outs]
+        if all(ct is None or isinstance(ct, Zero) for ct in arrived):
+            continue
+        full = [Zero(out.aval) if ct is None else ct for ct, out in zip(arrived, record.outs)]
+        args = [Linear(x.aval) if tape.holds(x) else x for x in record.args]
+        op = record.op
+        with source.at(record.location):
+            if isinstance(op, CallOp):
+                results = op.transpose_call(TRANSFORMS, full, *args)
+            else:
+                results = op.transpose(full if op.multiple_results else full[0], *args)
+            for x, ct in zip(record.args, results):
+                if ct is not None and not isinstance(ct, Zero) and tape.holds(x):
+                    cts[x] = add.bind(cts[x], ct) if x in cts else ct
+    return [cts.get(x, Zero(x.aval)) for x in wanted]
+
+
+def require_alive(values: Sequence[Any]) -> None:
+    """Raise if a traced function returned a tracer of a finished trace.
+
+    Raises:
+      LeakedTracerError: naming where the value was made.
+    """
+    for x in values:
+        check_alive(x)
+        if isinstance(x, Linear | Zero):
+            raise LeakedTracerError(f"{x!r} left its rule: a bug in a derivative rule")

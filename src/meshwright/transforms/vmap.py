@@ -1,0 +1,124 @@
+"""``vmap``: a function of single examples becomes one of batches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.op import BatchAxis
+from meshwright.ir.state import STATE, extend_axis_env, set_trace
+from meshwright.ir.tracing import typeof
+from meshwright.transforms.autodiff import name_of, require_callable
+from meshwright.transforms.batching import BatchTrace, put_batch_dim
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def _flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
+    """One axis a leaf of ``tree``, from a tree prefix of ints and None."""
+    # None is a leaf here (not batched), a container elsewhere.
+    marked = pytree.map(lambda a: _Axis(a), axes, is_leaf=_is_none)
+    found = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
+    for axis in found:
+        if axis is not None and not isinstance(axis, int):
+            raise ArgumentError(f"{what} must hold ints and None, got {axis!r}")
+    return found
+
+
+class _Axis:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Hashable | None = None,
+    axis_size: int | None = None,
+) -> Callable[..., Any]:
+    """``fun`` on every index of an axis of its arguments.
+
+    ``in_axes`` (an int, None, or a tree prefix of the positional arguments with these) says which axis of each
+    argument is mapped, None meaning that the argument is the same for all; ``out_axes`` where the axis stands in the
+    results. Keyword arguments are mapped over axis 0. With ``axis_name``, collectives in ``fun`` may name the axis.
+
+    Raises (when called):
+      ArgumentError: ``in_axes`` or ``out_axes`` do not fit; nothing is mapped and ``axis_size`` is not given.
+      ShapeError: mapped axes have different sizes.
+    """
+    require_callable(fun, "vmap")
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+            raise ArgumentError(
+                f"vmap: in_axes has {len(in_axes)} entries, {name_of(fun)} was called with {len(args)} positional "
+                "arguments; give one entry an argument, or a single int"
+            )
+        flat, treedef = pytree.flatten((args, kwargs))
+        axes = [*_flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
+        axes = [_normal_axis(x, a, p) for x, a, p in zip(flat, axes, pytree.paths((args, kwargs)))]
+        size = _mapped_size(flat, axes, axis_size, pytree.paths((args, kwargs)), name_of(fun))
+        trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name))  # type: ignore[arg-type]
+        env = {axis_name: size} if axis_name is not None else {}
+        try:
+            with extend_axis_env(env), set_trace(trace):
+                new_args, new_kwargs = pytree.unflatten(treedef, [trace.wrap(x, a) for x, a in zip(flat, axes)])
+                out = fun(*new_args, **new_kwargs)
+            leaves, out_tree = pytree.flatten(out)
+            pairs = [trace.unwrap(x) for x in leaves]
+        finally:
+            trace.alive = False
+        targets = _flat_axes(out_axes, out, "vmap out_axes")
+        results = [_place(x, d, t, size) for (x, d), t in zip(pairs, targets)]
+        return pytree.unflatten(out_tree, results)
+
+    return wrapped
+
+
+def _normal_axis(x: Any, axis: int | None, path: str) -> int | None:
+    if axis is None:
+        return None
+    ndim = typeof(x).ndim
+    if not -ndim <= axis < ndim:
+        raise ArgumentError(
+            f"vmap: in_axes names axis {axis} of argument{path}, which has shape {typeof(x).shape}; use None to pass it "
+            "unmapped"
+        )
+    return axis % ndim
+
+
+def _mapped_size(
+    flat: list[Any], axes: list[int | None], given: int | None, paths: list[str], name: str
+) -> int:
+    sizes: dict[int, str] = {} if given is None else {given: "axis_size"}
+    for x, a, path in zip(flat, axes, paths):
+        if a is not None:
+            sizes.setdefault(typeof(x).shape[a], f"axis {a} of argument{path} of shape {typeof(x).shape}")
+    if not sizes:
+        raise ArgumentError(f"vmap of {name}: no argument is mapped; give axis_size")
+    if len(sizes) > 1:
+        found = "; ".join(f"{size}: {what}" for size, what in sizes.items())
+        raise ShapeError(f"vmap of {name}: mapped axes must have one size, got {found}")
+    return next(iter(sizes))
+
+
+def _place(x: Any, dim: int | None, target: int | None, size: int) -> Any:
+    if target is None:
+        if dim is not None:
+            raise ArgumentError("vmap: out_axes is None for a result that differs along the mapped axis")
+        return x
+    ndim = typeof(x).ndim + (dim is None)
+    if not -ndim <= target < ndim:
+        raise ArgumentError(f"vmap: out_axes names axis {target} of a result with {ndim} dimensions")
+    return put_batch_dim(x, dim, target % ndim, size)
