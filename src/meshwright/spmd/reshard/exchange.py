@@ -73,8 +73,8 @@ def chains(
     old, new = _positions(before, sizes), _positions(after, sizes)
     held_by = {position: axis for axis, position in old.items()}
     taken = set(new.values())
-    moving = [axis for axis in {**old, **new} if old.get(axis) != new.get(axis)]
-    first = [axis for axis in moving if old.get(axis) not in taken]
+    moving: list[Axis] = [axis for axis in {**old, **new} if old.get(axis) != new.get(axis)]
+    first: list[Axis] = [axis for axis in moving if old.get(axis) not in taken]
     found: list[Chain[Axis]] = []
     seen: set[Axis] = set()
     for axis in (*first, *moving):  # what no chain with a beginning has passed is in a circle
