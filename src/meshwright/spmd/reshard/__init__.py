@@ -1,0 +1,1 @@
+"""Resharding: plan a sequence of collectives between two layouts, then emit it."""

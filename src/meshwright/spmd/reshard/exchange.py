@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ import numpy as np
 
 from meshwright.sharding import AbstractMesh, Layout
 
-Axis = TypeVar("Axis", str, int)
+Axis = TypeVar("Axis", bound=Hashable)  # atoms, or numbers of blocks
 Position = tuple[int, int]  # dimension, number of tiles in front of the digit
 
 
@@ -73,16 +73,17 @@ def chains(
     old, new = _positions(before, sizes), _positions(after, sizes)
     held_by = {position: axis for axis, position in old.items()}
     taken = set(new.values())
-    moving: list[Axis] = [axis for axis in {**old, **new} if old.get(axis) != new.get(axis)]
-    first: list[Axis] = [axis for axis in moving if old.get(axis) not in taken]
+    moving = [axis for axis in {**old, **new} if old.get(axis) != new.get(axis)]
+    first = [axis for axis in moving if axis not in old or old[axis] not in taken]
     found: list[Chain[Axis]] = []
     seen: set[Axis] = set()
     for axis in (*first, *moving):  # what no chain with a beginning has passed is in a circle
         if axis not in seen:
             axes = tuple(_follow(axis, new, held_by))
             seen.update(axes)
-            circle = old.get(axis) in taken
-            found.append(Chain(axes, None if circle else old.get(axis), None if circle else new.get(axes[-1])))
+            open_ended = axis in first
+            start, end = (old.get(axis), new.get(axes[-1])) if open_ended else (None, None)
+            found.append(Chain(axes, start, end))
     return found
 
 
