@@ -1,0 +1,45 @@
+"""Ops whose meaning is a small program of other ops.
+
+``expand`` is that program. It is emitted as a private function, once for each op and operand types in a module, so that
+a jaxpr shows one equation where the module holds dozens of ops; XLA inlines the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import Builder, Op
+from meshwright.ir.tracing import trace_to_jaxpr
+
+
+@lru_cache(maxsize=1024)
+def traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...]) -> ClosedJaxpr:
+    """The jaxpr of a function of flat arrays; equal functions (bound methods of equal ops, too) are traced once."""
+    return trace_to_jaxpr(fun, avals, name)
+
+
+config.on_change(lambda name: traced.cache_clear())
+
+
+def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands: Any) -> list[Any]:
+    """Emit a call of ``fun`` on ``operands``; it may close over nothing but parameters of an op."""
+    return b.call(name, traced(fun, name, tuple(b.in_avals)), operands)
+
+
+@dataclass(frozen=True)
+class Composite(Op):
+    """Base of ops that are written with other ops."""
+
+    def expand(self, *operands: Any) -> list[Any]:
+        """The results, computed with other ops."""
+        raise NotImplementedError
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        outs = emit_traced(b, self.expand, self.name, *operands)
+        return outs if self.multiple_results else outs[0]

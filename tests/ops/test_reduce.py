@@ -1,0 +1,146 @@
+"""Reductions against jax: values, dtypes, ties, NaN, derivatives of every order, batching."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_checks import check_batch, check_grad, check_value, values
+
+import numpy as np
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ops import reduce as R
+from meshwright.ops.broadcast_reduce import reduce_sum
+from meshwright.transforms.autodiff import grad
+
+NUMERIC = {
+    "max": (R.reduce_max, jnp.max),
+    "min": (R.reduce_min, jnp.min),
+    "prod": (R.reduce_prod, jnp.prod),
+}
+BITWISE = {
+    "and": (R.reduce_and, jnp.bitwise_and.reduce),
+    "or": (R.reduce_or, jnp.bitwise_or.reduce),
+    "xor": (R.reduce_xor, jnp.bitwise_xor.reduce),
+}
+AXES = [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)]
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("name", NUMERIC)
+def test_float_reductions(name, axes):
+    ours, theirs = NUMERIC[name]
+    x = values(3, 2, 4) / 3
+    check_value(lambda x: ours(x, axes), lambda x: theirs(x, axes), x, tol=1e-6)
+    check_grad(lambda x: ours(x, axes), lambda x: theirs(x, axes), x)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.bool_, jnp.bfloat16, np.float16])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremum_dtypes(name, dtype):
+    ours, theirs = NUMERIC[name]
+    x = (np.arange(6).reshape(2, 3)[::-1] - (0 if np.dtype(dtype).kind in "ub" else 3)).astype(dtype)
+    check_value(lambda x: ours(x, (1,)), lambda x: theirs(x, 1), x)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint32, np.bool_])
+@pytest.mark.parametrize("name", BITWISE)
+def test_bitwise(name, dtype):
+    ours, theirs = BITWISE[name]
+    x = np.array([[12, 10, 7], [5, 0, 9], [1, 1, 3], [6, 13, 2]], dtype)
+    for axis in (0, 1):
+        check_value(lambda x: ours(x, (axis,)), lambda x: theirs(x, axis), x)
+    check_batch(lambda x: ours(x, (1,)), x)
+
+
+def test_nan_wins_and_infinities():
+    x = np.array([[1.0, np.nan, 2.0], [np.inf, 1.0, 3.0], [-np.inf, -np.inf, -np.inf]], np.float32)
+    for name in ("max", "min"):
+        ours, theirs = NUMERIC[name]
+        check_value(lambda x: ours(x, (1,)), lambda x: theirs(x, 1), x)
+    for ours, theirs in ((R.argmax, jnp.argmax), (R.argmin, jnp.argmin)):
+        check_value(lambda x: ours(x, 1), lambda x: theirs(x, 1), x)
+        check_value(lambda x: ours(x, 0), lambda x: theirs(x, 0), x)
+
+
+def test_ties_share_the_derivative():
+    x = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]], np.float32)
+    check_grad(lambda x: R.reduce_max(x, (1,)), lambda x: jnp.max(x, 1), x)
+    check_grad(lambda x: R.reduce_min(x, (1,)), lambda x: jnp.min(x, 1), x)
+    np.testing.assert_allclose(grad(lambda x: R.reduce_max(x, (0, 1)))(x), [[0, 0.5, 0.5], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("zeros", [(), (1,), (0, 3)])
+def test_product_derivative_with_zeros(zeros):
+    x = np.array([2.0, -1.5, 3.0, 0.5, 4.0], np.float32)
+    x[list(zeros)] = 0
+    ours, theirs = (lambda x: R.reduce_prod(x, (0,))), jnp.prod
+    check_grad(ours, theirs, x)
+    second = jax.grad(lambda x: jnp.sum(jax.grad(theirs)(x) * jnp.arange(5.0)))(x)
+    mine = grad(lambda x: reduce_sum(R.mul(grad(ours)(x), np.arange(5, dtype=np.float32)), (0,)))(x)
+    np.testing.assert_allclose(mine, second, rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("ours,theirs", [(R.argmax, jnp.argmax), (R.argmin, jnp.argmin)])
+def test_arg_extremum(ours, theirs, axis):
+    x = np.random.default_rng(0).integers(0, 4, (3, 5, 4)).astype(np.float32)  # many ties
+    check_value(lambda x: ours(x, axis), lambda x: theirs(x, axis), x)
+    check_value(lambda x: ours(x, axis, np.uint8), lambda x: theirs(x, axis).astype(np.uint8), x)
+    check_value(lambda x: ours(x, axis), lambda x: theirs(x, axis), x.astype(np.int8))
+    check_value(lambda x: ours(x, axis), lambda x: theirs(x, axis), x > 1)
+
+
+@pytest.mark.parametrize("fun", [R.reduce_max, R.reduce_min, R.reduce_prod])
+def test_batching(fun):
+    check_batch(lambda x: fun(x, (0, 2)), values(2, 3, 4), tol=1e-5)
+    check_batch(lambda x: fun(x, (1,)), values(2, 4), tol=1e-5)
+
+
+@pytest.mark.parametrize("fun", [R.argmax, R.argmin])
+def test_arg_batching(fun):
+    check_batch(lambda x: fun(x, 1), values(2, 3, 4))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_any_axes(data):
+    shape = tuple(data.draw(st.lists(st.integers(0, 3), max_size=4), "shape"))
+    axes = tuple(data.draw(st.sets(st.sampled_from(range(len(shape)))) if shape else st.just(()), "axes"))
+    x = values(*shape) / 4
+    check_value(lambda x: R.reduce_prod(x, axes), lambda x: jnp.prod(x, axes), x, tol=1e-6)
+    if 0 not in shape:
+        check_value(lambda x: R.reduce_max(x, axes), lambda x: jnp.max(x, axes), x)
+
+
+def test_empty():
+    x = np.zeros((0, 3), np.float32)
+    check_value(lambda x: R.reduce_max(x, (0,)), lambda x: jnp.max(x, 0, initial=-np.inf), x)
+    check_value(lambda x: R.reduce_and(x, (0,)), lambda x: jnp.bitwise_and.reduce(x, 0), x.astype(np.int32))
+    check_value(lambda x: R.argmax(x, 1), lambda x: jnp.argmax(x, 1), x)
+    check_grad(lambda x: R.reduce_prod(x, (0,)), lambda x: jnp.prod(x, 0), x)
+
+
+def test_bad_input():
+    x = values(2, 3)
+    with pytest.raises(ShapeError, match="reduce_max: axes"):
+        R.reduce_max(x, (2,))
+    with pytest.raises(ShapeError, match="reduce_min: axes"):
+        R.reduce_min(x, (0, 0))
+    with pytest.raises(DTypeError, match="reduce_or.*expected bool or integer"):
+        R.reduce_or(x, (0,))
+    with pytest.raises(DTypeError, match="reduce_max.*real"):
+        R.reduce_max(x.astype(np.complex64), (0,))
+    with pytest.raises(ShapeError, match="argmax: expected one axis of positive size"):
+        R.argmax(np.zeros((0, 2), np.float32), 0)
+    with pytest.raises(DTypeError, match="index_dtype"):
+        R.argmax(x, 0, np.float32)
+
+
+def test_rules():
+    aval = ShapedArray((4, 6, 5), np.dtype(np.float32))
+    assert str(R.ReduceMax((1,)).sharding_rule(aval)) == "[d0 d1 d2] -> [d0 d2]; d1: reduction (max)"
+    assert str(R.ArgMax((1,), np.dtype(np.int32)).sharding_rule(aval)) == "[d0 d1 d2] -> [d0 d2]; d1: window"
