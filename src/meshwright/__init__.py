@@ -1,1 +1,86 @@
-"""Meshwright: one array program, written for one device, becomes the program that every device of a mesh runs."""
+"""Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
+
+from meshwright import errors
+from meshwright.api import lax
+from meshwright.api.jit import ShapeDtypeStruct, jit
+from meshwright.api.partitioned import PartitionedProgram
+from meshwright.api.placement import (
+    block_until_ready,
+    device_get,
+    device_put,
+    reshard,
+    with_sharding_constraint,
+)
+from meshwright.api.tracing import eval_shape, make_jaxpr
+from meshwright.core import pytree as tree
+from meshwright.core.config import config
+from meshwright.core.pytree import register_dataclass, register_pytree_node, register_pytree_node_class
+from meshwright.core.source import name_scope as named_scope
+from meshwright.runtime.array import Array
+from meshwright.runtime.devices import (
+    device_count,
+    devices,
+    local_device_count,
+    local_devices,
+    make_mesh,
+    process_count,
+    process_index,
+)
+from meshwright.sharding import (
+    AbstractMesh,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    PositionalSharding,
+    SingleDeviceSharding,
+    get_mesh,
+    set_mesh,
+)
+from meshwright.transforms.autodiff import custom_jvp, grad, jvp, linearize, value_and_grad, vjp
+from meshwright.transforms.vmap import vmap
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbstractMesh",
+    "Array",
+    "Mesh",
+    "NamedSharding",
+    "PartitionSpec",
+    "PartitionedProgram",
+    "PositionalSharding",
+    "ShapeDtypeStruct",
+    "SingleDeviceSharding",
+    "block_until_ready",
+    "config",
+    "custom_jvp",
+    "device_count",
+    "device_get",
+    "device_put",
+    "devices",
+    "errors",
+    "eval_shape",
+    "get_mesh",
+    "grad",
+    "jit",
+    "jvp",
+    "lax",
+    "linearize",
+    "local_device_count",
+    "local_devices",
+    "make_jaxpr",
+    "make_mesh",
+    "named_scope",
+    "process_count",
+    "process_index",
+    "register_dataclass",
+    "register_pytree_node",
+    "register_pytree_node_class",
+    "reshard",
+    "set_mesh",
+    "tree",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+    "with_sharding_constraint",
+]

@@ -1,6 +1,6 @@
 """Abstract values: what is known of an array before it exists.
 
-``ShapedArray`` is interned: equal avals are the same object, so caches can key on identity-fast hashes.
+``ShapedArray`` is interned: equal avals are the same object, so that equality is identity and hashing costs nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 import numpy as np
-
 from meshwright.core.dtypes import short_name
 
 Shape = tuple[int, ...]
@@ -18,7 +17,7 @@ Shape = tuple[int, ...]
 class ShapedArray:
     """Shape, dtype and *weak type* (a Python scalar's promotion behaviour) of an array."""
 
-    __slots__ = ("__weakref__", "_hash", "dtype", "shape", "weak_type")
+    __slots__ = ("__weakref__", "dtype", "shape", "weak_type")
     _interned: dict[tuple[Shape, np.dtype, bool], ShapedArray] = {}
 
     shape: Shape
@@ -34,18 +33,11 @@ class ShapedArray:
             set_(found, "shape", tuple(int(d) for d in shape))
             set_(found, "dtype", np.dtype(dtype))
             set_(found, "weak_type", bool(weak_type))
-            set_(found, "_hash", hash((found.shape, found.dtype, found.weak_type)))
             found = cls._interned.setdefault((found.shape, found.dtype, found.weak_type), found)
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("ShapedArray is immutable; use .update(...)")
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     def __reduce__(self) -> Any:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)

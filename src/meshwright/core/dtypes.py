@@ -43,8 +43,12 @@ _SHORT: dict[np.dtype, str] = {
     complex128: "c128", bfloat16: "bf16",
 }  # fmt: skip
 for _name, _dtype in _BY_NAME.items():
-    _SHORT.setdefault(_dtype, {"int4": "i4", "uint4": "u4", "int2": "i2", "uint2": "u2"}.get(
-        _name, _name.replace("float", "f").replace("_", "")))
+    _SHORT.setdefault(
+        _dtype,
+        {"int4": "i4", "uint4": "u4", "int2": "i2", "uint2": "u2"}.get(
+            _name, _name.replace("float", "f").replace("_", "")
+        ),
+    )
 
 _FLOATS = {float16, float32, float64, bfloat16} | {d for n, d in _BY_NAME.items() if n.startswith("float")}
 _SIGNED = {int8, int16, int32, int64} | {d for n, d in _BY_NAME.items() if n.startswith("int")}

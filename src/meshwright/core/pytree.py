@@ -46,9 +46,7 @@ def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     return [a.codify("") for a in accessors]
 
 
-def broadcast_prefix(
-    prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None
-) -> list[Any]:
+def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """Leaves of ``prefix``, each repeated for the part of ``tree`` under it.
 
     Raises:

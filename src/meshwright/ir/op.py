@@ -169,6 +169,10 @@ class Op:
         outs = outs if self.multiple_results else (outs,)
         return replicated_rule([a.shape for a in avals], [o.shape for o in outs])
 
+    def body(self) -> ClosedJaxpr | None:
+        """The jaxpr that this op does nothing but call, if it may be written out in its place."""
+        return None
+
     def emit(self, b: Builder, *operands: Any) -> Any:
         """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")

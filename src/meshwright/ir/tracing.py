@@ -152,8 +152,7 @@ class Tracer(ArrayMethods):
             self._need(
                 TracerBoolConversionError,
                 "Python control flow (if, while, and, or, not, assert) ",
-                "use meshwright.numpy.where or lax.cond / lax.while_loop, or make the argument static "
-                "(static_argnums)",
+                "use meshwright.numpy.where or lax.cond / lax.while_loop, or make the argument static (static_argnums)",
             )
         )
 

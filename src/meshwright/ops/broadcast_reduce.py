@@ -58,9 +58,7 @@ class BroadcastInDim(Linear1):
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(len(self.shape))]
-        operand = [
-            names[d] if s == self.shape[d] else None for s, d in zip(x.shape, self.broadcast_dimensions)
-        ]
+        operand = [names[d] if s == self.shape[d] else None for s, d in zip(x.shape, self.broadcast_dimensions)]
         return make_rule([operand], [names], dict(zip(names, self.shape)))
 
     def localized(self, ctx: Any) -> Op:

@@ -28,9 +28,7 @@ class CallOp(Op):
         """``jvp`` with the transformations of jaxprs."""
         raise NotImplementedError
 
-    def batch_call(
-        self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
-    ) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """``batch`` with the transformations of jaxprs."""
         raise NotImplementedError
 
@@ -77,9 +75,7 @@ class Jit(CallOp):
         touts = [next(rest) if nz else Zero(a) for nz, a in zip(nonzero_out, self.jaxpr.out_avals)]
         return outs[:n], touts
 
-    def batch_call(
-        self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
-    ) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
         return Jit(self.fun_name, jaxpr, self.inline).bind(*args), list(out_dims)
 
@@ -100,9 +96,10 @@ class Jit(CallOp):
         values = [x for x, lin in zip(args, linear) if not lin]
         outs = iter(Jit(self.fun_name, jaxpr, self.inline).bind(*values, *(c for c in cts if not isinstance(c, Zero))))
         wanted = iter(nonzero_out)
-        return [
-            (next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)
-        ]
+        return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         return b.call(self.fun_name, self.jaxpr, operands)
@@ -128,9 +125,7 @@ class CustomJvpCall(CallOp):
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self.rule(primals, tangents)
 
-    def batch_call(
-        self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
-    ) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
         rule = t.batched_jvp_rule(self.rule, axis, tuple(dims), tuple(out_dims))
         return CustomJvpCall(self.fun_name, jaxpr, rule).bind(*args), list(out_dims)
@@ -138,6 +133,9 @@ class CustomJvpCall(CallOp):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         # Only reached with tangent operands that went around ``jvp``: differentiate the body itself.
         return eval_jaxpr(self.jaxpr, self.jaxpr.consts, *args)
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         return b.call(self.fun_name, self.jaxpr, operands)

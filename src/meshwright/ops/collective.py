@@ -7,6 +7,7 @@ data movement on the batch dimension (``batch_named``): that is how virtual mesh
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,8 +60,7 @@ class Collective(Op):
 
     def over(self, axes: Sequence[str], sizes: Sequence[int]) -> Any:
         """This collective over other axes."""
-        members = {**{f: getattr(self, f) for f in self.__dataclass_fields__}, "axes": tuple(axes)}
-        return type(self)(**{**members, "sizes": tuple(sizes)})
+        return dataclasses.replace(self, axes=tuple(axes), sizes=tuple(sizes))
 
     def part(self, start: int, stop: int | None = None) -> Callable[[Any], Any]:
         """This collective over ``axes[start:stop]``, as a function; the identity if that is none."""

@@ -42,7 +42,10 @@ class DotGeneral(Op):
         (lc, rc), (lb, rb) = self.dimension_numbers
         if len(lc) != len(rc) or len(lb) != len(rb):
             raise ShapeError(f"dot_general: dimension_numbers {self.dimension_numbers} pair different numbers of dims")
-        for ld, rd, what in [*((a, b, "contracting") for a, b in zip(lc, rc)), *((a, b, "batch") for a, b in zip(lb, rb))]:
+        for ld, rd, what in [
+            *((a, b, "contracting") for a, b in zip(lc, rc)),
+            *((a, b, "batch") for a, b in zip(lb, rb)),
+        ]:
             if not (0 <= ld < lhs.ndim and 0 <= rd < rhs.ndim) or lhs.shape[ld] != rhs.shape[rd]:
                 raise ShapeError(
                     f"dot_general: {what} dimensions {ld} of lhs {lhs} and {rd} of rhs {rhs} must exist and have equal "

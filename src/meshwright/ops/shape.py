@@ -38,9 +38,7 @@ class Linear1(Op):
 
 
 # --- reshape ------------------------------------------------------------------------------------------------
-def reshape_groups(
-    src: Sequence[int], dst: Sequence[int]
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def reshape_groups(src: Sequence[int], dst: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Smallest groups of neighbouring dimensions of ``src`` and ``dst`` with equal products, in order.
 
     Dimensions of size 1 form groups of their own, with nothing on the other side.

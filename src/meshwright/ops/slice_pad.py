@@ -32,9 +32,7 @@ class Slice(Linear1):
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         triples = list(zip(self.start_indices, self.limit_indices, self.strides))
-        ok = len(triples) == x.ndim and all(
-            0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(triples, x.shape)
-        )
+        ok = len(triples) == x.ndim and all(0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(triples, x.shape))
         if not ok:
             raise ShapeError(
                 f"slice: start {self.start_indices}, limit {self.limit_indices}, strides {self.strides} do not fit "
@@ -120,11 +118,11 @@ class Pad(Op):
     def infer(self, x: ShapedArray, value: ShapedArray) -> ShapedArray:
         if value.shape != () or value.dtype != x.dtype:
             raise DTypeError(f"pad: padding value must be a scalar of dtype {x.dtype}, got {value}")
-        sizes = [
-            lo + hi + n + max(n - 1, 0) * inner for n, (lo, hi, inner) in zip(x.shape, self.padding_config)
-        ]
-        if len(self.padding_config) != x.ndim or min(sizes, default=0) < 0 or any(
-            inner < 0 for *_, inner in self.padding_config
+        sizes = [lo + hi + n + max(n - 1, 0) * inner for n, (lo, hi, inner) in zip(x.shape, self.padding_config)]
+        if (
+            len(self.padding_config) != x.ndim
+            or min(sizes, default=0) < 0
+            or any(inner < 0 for *_, inner in self.padding_config)
         ):
             raise ShapeError(f"pad: padding_config {self.padding_config} does not fit shape {x.shape}")
         return x.update(shape=tuple(sizes))
@@ -138,7 +136,9 @@ class Pad(Op):
         aval = x.aval if isinstance(x, Linear) else typeof(x)
         # What of the result came from the operand: undo the edges (negative padding puts zeros back), then the strides.
         undone = pad(ct, scalar_like(0, ct), [(-lo, -hi, 0) for lo, hi, _ in self.padding_config])
-        inside = slice_(undone, (0,) * aval.ndim, typeof(undone).shape, [inner + 1 for *_, inner in self.padding_config])
+        inside = slice_(
+            undone, (0,) * aval.ndim, typeof(undone).shape, [inner + 1 for *_, inner in self.padding_config]
+        )
         ct_value = None
         if isinstance(value, Linear):
             every = range(aval.ndim)
@@ -276,4 +276,3 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     """``operands`` joined along ``dimension``."""
     operands = list(operands)
     return operands[0] if len(operands) == 1 else Concatenate(dimension).bind(*operands)
-

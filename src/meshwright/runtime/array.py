@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import as_dtype, canonical
 from meshwright.errors import ArgumentTypeError, DeletedArrayError

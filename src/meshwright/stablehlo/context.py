@@ -131,8 +131,6 @@ def location(source: SourceLocation, op_name: str) -> ir.Location:
     if found is None:
         ctx = context()
         name = f"{source.name_stack}/{op_name}" if source.name_stack else op_name
-        where = (
-            ir.Location.file(source.file, source.line, 0, context=ctx) if source.file else ir.Location.unknown(ctx)
-        )
+        where = ir.Location.file(source.file, source.line, 0, context=ctx) if source.file else ir.Location.unknown(ctx)
         found = _locations[key] = ir.Location.name(name, where, context=ctx)
     return found

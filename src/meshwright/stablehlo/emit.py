@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
+import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN
 from meshwright.errors import RuleError
@@ -210,7 +210,9 @@ class ModuleBuilder:
         ins = [tensor_type(a) for a in jaxpr.in_avals]
         outs = [tensor_type(a) for a in jaxpr.out_avals]
         with context(), location(UNKNOWN, symbol):
-            function = func_dialect.FuncOp(symbol, (ins, outs), visibility=visibility, ip=ir.InsertionPoint(self.module.body))
+            function = func_dialect.FuncOp(
+                symbol, (ins, outs), visibility=visibility, ip=ir.InsertionPoint(self.module.body)
+            )
             block = function.add_entry_block()
             self.ip = ir.InsertionPoint(block)
             results = self.body(jaxpr, list(block.arguments))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
 from meshwright.core import dtypes, pytree
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -86,7 +85,9 @@ def jvp(
 
 def _split_aux(out: Any, where: str) -> tuple[Any, Any]:
     if not isinstance(out, tuple) or len(out) != 2:
-        raise ArgumentTypeError(f"{where}: with has_aux=True the function must return a pair (output, aux), got {out!r}")
+        raise ArgumentTypeError(
+            f"{where}: with has_aux=True the function must return a pair (output, aux), got {out!r}"
+        )
     return out
 
 

@@ -123,8 +123,7 @@ def _batched_jvp_rule(
         trace = BatchTrace(STATE.trace, axis)
         wrapped = [trace.wrap(x, d) for x, d in zip(primals, dims)]
         twrapped = [
-            Zero(typeof(w)) if isinstance(t, Zero) else trace.wrap(t, d)
-            for w, t, d in zip(wrapped, tangents, dims)
+            Zero(typeof(w)) if isinstance(t, Zero) else trace.wrap(t, d) for w, t, d in zip(wrapped, tangents, dims)
         ]
         with set_trace(trace):
             outs, touts = rule(wrapped, twrapped)

@@ -98,9 +98,7 @@ def _normal_axis(x: Any, axis: int | None, path: str) -> int | None:
     return axis % ndim
 
 
-def _mapped_size(
-    flat: list[Any], axes: list[int | None], given: int | None, paths: list[str], name: str
-) -> int:
+def _mapped_size(flat: list[Any], axes: list[int | None], given: int | None, paths: list[str], name: str) -> int:
     sizes: dict[int, str] = {} if given is None else {given: "axis_size"}
     for x, a, path in zip(flat, axes, paths):
         if a is not None:

@@ -1,0 +1,377 @@
+"""``jit``: trace once for each type of arguments, compile, and from then on only run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from meshwright.api.shardings import check_fit, flat_shardings
+from meshwright.api.stages import Argument, Compiled, Lowered, Program, Traced
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.core.dtypes import canonical, requested
+from meshwright.errors import ArgumentError, ArgumentTypeError, LeakedTracerError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, typeof
+from meshwright.ops.call import Jit
+from meshwright.runtime.array import Array
+from meshwright.runtime.eager import check_finite
+from meshwright.runtime.executable import Executable, buffer_of
+from meshwright.sharding import Sharding, get_mesh
+from meshwright.transforms.autodiff import lift_constants, name_of, require_callable
+
+
+class ShapeDtypeStruct:
+    """The type of an array: stands for one wherever only its type matters."""
+
+    __slots__ = ("aval", "sharding")
+
+    def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Sharding | None = None, weak_type: bool = False):
+        self.aval = ShapedArray(tuple(shape), requested(dtype, "ShapeDtypeStruct"), weak_type)
+        self.sharding = sharding
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapeDtypeStruct) and (self.aval, self.sharding) == (other.aval, other.sharding)
+
+    def __hash__(self) -> int:
+        return hash((self.aval, self.sharding))
+
+    def __repr__(self) -> str:
+        where = f", sharding={self.sharding!r}" if self.sharding is not None else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{where})"
+
+
+def shape_of(x: Any) -> ShapedArray:
+    """The aval of anything with ``shape`` and ``dtype``, or of a number."""
+    aval = getattr(x, "aval", None)
+    if aval is not None:
+        return aval
+    if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "__array__"):
+        return ShapedArray(tuple(x.shape), canonical(x.dtype))
+    return typeof(x)
+
+
+def trace_flat(
+    fun: Callable[..., Any], treedef: Any, avals: Sequence[ShapedArray], name: str
+) -> tuple[ClosedJaxpr, Any]:
+    """Record ``fun(*args, **kwargs)`` at flat types; returns the jaxpr and the structure of the output.
+
+    Raises:
+      LeakedTracerError: the function returned a value of a finished trace.
+      ArgumentTypeError: it returned something that is no array.
+    """
+    trace = JaxprTrace()
+    tracers = [trace.new_arg(a) for a in avals]
+    try:
+        with set_trace(trace):
+            args, kwargs = pytree.unflatten(treedef, tracers)
+            out = fun(*args, **kwargs)
+        leaves, out_tree = pytree.flatten(out)
+        for x, path in zip(leaves, pytree.paths(out)):
+            check_alive(x)
+            try:
+                typeof(x)
+            except ArgumentTypeError as error:
+                raise ArgumentTypeError(f"{name} returned output{path}, which is no array: {error}") from None
+        return trace.finish(leaves, name), out_tree
+    finally:
+        trace.alive = False
+
+
+#: all jitted functions, so that a change of configuration can clear their caches
+_functions: weakref.WeakSet[JitFunction] = weakref.WeakSet()
+config.on_change(lambda name: [f.clear_cache() for f in _functions] and None)
+
+
+class JitFunction:
+    """A jitted function. Calling it runs the compiled program; see also ``trace``, ``lower``, ``clear_cache``."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        in_shardings: Any,
+        out_shardings: Any,
+        static_argnums: tuple[int, ...],
+        static_argnames: tuple[str, ...],
+        donate_argnums: tuple[int, ...],
+        donate_argnames: tuple[str, ...],
+        inline: bool,
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.name = name_of(fun)
+        self.in_shardings = in_shardings
+        self.out_shardings = out_shardings
+        self.static_argnums = static_argnums
+        self.static_argnames = static_argnames
+        self.donate_argnums = donate_argnums
+        self.donate_argnames = donate_argnames
+        self.inline = inline
+        self._has_static = bool(static_argnums or static_argnames)
+        self._cache: dict[Any, tuple[Executable, Any]] = {}
+        self._traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        _functions.add(self)
+
+    def clear_cache(self) -> None:
+        """Forget compiled programs and traces."""
+        self._cache.clear()
+        self._traces.clear()
+
+    # --- calling --------------------------------------------------------------------------------------------
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if STATE.trace is not EVAL:
+            return self._traced_call(args, kwargs)
+        static: Any = None
+        if self._has_static:
+            static, args, kwargs = self._split_static(args, kwargs)
+        leaves, treedef = pytree.flatten((args, kwargs))
+        key = (
+            treedef,
+            static,
+            get_mesh(),
+            *[x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves],
+        )
+        entry = self._cache.get(key)
+        if entry is None:
+            entry = self._cache[key] = self._compile(args, kwargs, static)
+        executable, out_tree = entry
+        outs = executable.run([buffer_of(x) for x in leaves])
+        if executable.donated:
+            for i in executable.donated:
+                if isinstance(leaves[i], Array):
+                    leaves[i].delete()
+        if config.debug_nans:
+            check_finite(self, outs)
+        return pytree.unflatten(out_tree, outs)
+
+    def _compile(self, args: Any, kwargs: Any, static: Any) -> tuple[Executable, Any]:
+        compiled = Lowered(self._program(args, kwargs, static)).compile()
+        return compiled.executable, compiled.program.out_tree
+
+    def _traced_call(self, args: Any, kwargs: Any) -> Any:
+        """Inside another trace: one equation that holds the inner jaxpr."""
+        static: Any = None
+        if self._has_static:
+            static, args, kwargs = self._split_static(args, kwargs)
+        leaves, treedef = pytree.flatten((args, kwargs))
+        for x in leaves:
+            check_alive(x)
+        jaxpr, out_tree = self._trace(treedef, tuple(typeof(x) for x in leaves), static)
+        closed, hoisted = _hoist_tracers(jaxpr)
+        ins = flat_shardings(self.in_shardings, args, "jit in_shardings")
+        ins += [None] * (len(leaves) - len(ins))
+        outs_spec = pytree.unflatten(out_tree, jaxpr.out_avals)
+        outs = flat_shardings(self.out_shardings, outs_spec, "jit out_shardings")
+        op = Jit(
+            self.name,
+            closed,
+            self.inline,
+            (*([None] * len(hoisted)), *ins) if any(ins) else None,
+            tuple(outs) if any(outs) else None,
+        )
+        return pytree.unflatten(out_tree, op.bind(*hoisted, *leaves))
+
+    def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
+        key = (treedef, avals, static, get_mesh(), tuple(STATE.axis_env.items()))
+        found = self._traces.get(key)
+        if found is None:
+            found = trace_flat(self._with_static(static), treedef, avals, self.name)
+            if not any(isinstance(c, Tracer) for c in found[0].consts):
+                self._traces[key] = found
+        return found
+
+    # --- static arguments -----------------------------------------------------------------------------------
+    def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        numbers = {i % len(args) if args and -len(args) <= i < 0 else i for i in self.static_argnums}
+        positional = tuple((i, args[i]) for i in sorted(numbers) if i < len(args))
+        named = tuple((n, kwargs[n]) for n in self.static_argnames if n in kwargs)
+        for where, value in (*positional, *named):
+            try:
+                hash(value)
+            except TypeError as error:
+                raise ArgumentTypeError(
+                    f"{self.name}: static argument {where!r} of type {type(value).__name__} is not hashable ({error}); "
+                    "pass a tuple or another hashable value, or do not mark it static"
+                ) from None
+        dynamic = tuple(a for i, a in enumerate(args) if i not in numbers)
+        rest = {n: v for n, v in kwargs.items() if n not in self.static_argnames}
+        return (len(args), positional, named), dynamic, rest
+
+    def _with_static(self, static: Any) -> Callable[..., Any]:
+        if static is None:
+            return self.fun
+        count, positional, named = static
+        fixed = dict(positional)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = iter(args)
+            full = [fixed[i] if i in fixed else next(given) for i in range(count)]
+            return self.fun(*full, **kwargs, **dict(named))
+
+        return call
+
+    # --- stages ---------------------------------------------------------------------------------------------
+    def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
+        leaves, treedef = pytree.flatten((args, kwargs))
+        paths = pytree.paths((args, kwargs))
+        avals = tuple(shape_of(x) for x in leaves)
+        given = flat_shardings(self.in_shardings, args, "jit in_shardings")
+        given += [None] * (len(leaves) - len(given))
+        shardings = [g if g is not None else _sharding_of(x) for g, x in zip(given, leaves)]
+        check_fit(shardings, avals, paths, "jit: argument")
+        jaxpr, out_tree = self._trace(treedef, avals, static)
+        outs_value = pytree.unflatten(out_tree, jaxpr.out_avals)
+        outs = flat_shardings(self.out_shardings, outs_value, "jit out_shardings")
+        check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), "jit: output")
+        donated = self._donated(args, kwargs, static)
+        arguments = tuple(Argument(*fields) for fields in zip(paths, avals, shardings, donated))
+        return Program(self.name, jaxpr, arguments, tuple(outs), treedef, out_tree)
+
+    def _donated(self, args: Any, kwargs: Any, static: Any) -> list[bool]:
+        skipped = {i for i, _ in static[1]} if static else set()
+        count = static[0] if static else len(args)
+        numbers = [i for i in range(count) if i not in skipped]  # original number of each dynamic argument
+        donate = {i % count if i < 0 and count else i for i in self.donate_argnums}
+        if any(i >= count for i in donate):
+            raise ArgumentError(
+                f"{self.name}: donate_argnums={self.donate_argnums} names an argument that was not passed"
+            )
+        flags = []
+        for number, arg in zip(numbers, args):
+            flags += [number in donate] * len(pytree.leaves(arg))
+        for name in sorted(kwargs):
+            flags += [name in self.donate_argnames] * len(pytree.leaves(kwargs[name]))
+        return flags
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace at the types of the arguments, which may be ``ShapeDtypeStruct``."""
+        static: Any = None
+        if self._has_static:
+            static, args, kwargs = self._split_static(args, kwargs)
+        return Traced(self._program(args, kwargs, static))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace and lower at the types of the arguments, which may be ``ShapeDtypeStruct``."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The types of the results."""
+        program = self.trace(*args, **kwargs).program
+        return pytree.unflatten(program.out_tree, [ShapeDtypeStruct(a.shape, a.dtype) for a in program.jaxpr.out_avals])
+
+    def compile(self, *args: Any, **kwargs: Any) -> Compiled:
+        """Short for ``.lower(...).compile()``."""
+        return self.lower(*args, **kwargs).compile()
+
+    def __repr__(self) -> str:
+        return f"<jitted function {self.name}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+def _signature(x: Any) -> Any:
+    """What of an argument a compiled program depends on."""
+    if type(x) is Array:
+        return (x.aval, x.sharding)
+    if isinstance(x, Tracer):
+        check_alive(x)
+        raise LeakedTracerError(f"a tracer of another trace was passed to a jitted function: {x!r}")
+    return typeof(x)
+
+
+def _sharding_of(x: Any) -> Sharding | None:
+    """The sharding that an argument brings along."""
+    if isinstance(x, Array):
+        return x.sharding if x.committed else None
+    return x.sharding if isinstance(x, ShapeDtypeStruct) else None
+
+
+def _hoist_tracers(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Make constants that are tracers of an outer trace leading operands."""
+    if not any(isinstance(c, Tracer) for c in jaxpr.consts):
+        return jaxpr, []
+    return lift_constants(jaxpr)
+
+
+def _numbers(value: int | Iterable[int] | None, what: str) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    if not all(isinstance(n, int) for n in numbers):
+        raise ArgumentTypeError(f"jit: {what} must be ints, got {value!r}")
+    return numbers
+
+
+def _words(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = True,
+    inline: bool = False,
+) -> Any:
+    """Compile ``fun`` as one program for each type of its arguments.
+
+    ``in_shardings`` and ``out_shardings`` are tree prefixes of the positional arguments (a tuple with one entry an
+    argument) and of the output: ``NamedSharding``, ``PartitionSpec`` (with a current mesh), or ``None`` to leave the
+    choice to the partitioner. ``static_argnums`` are passed as Python values and must be hashable; ``donate_argnums``
+    may be overwritten by results and cannot be used afterwards. Without ``fun``, returns a decorator.
+
+    Raises (when called):
+      ArgumentError, ShardingError, MeshError: shardings that do not fit; ArgumentTypeError: unhashable static arguments.
+    """
+    static = _numbers(static_argnums, "static_argnums"), _words(static_argnames)
+    donate = _numbers(donate_argnums, "donate_argnums"), _words(donate_argnames)
+
+    def wrap(f: Callable[..., Any]) -> JitFunction:
+        require_callable(f, "jit")
+        argnums, argnames = _both_ways(f, *static)
+        return JitFunction(f, in_shardings, out_shardings, argnums, argnames, *donate, inline)
+
+    return wrap if fun is None else wrap(fun)
+
+
+def _both_ways(
+    fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Static arguments by number and by name, each completed from the other with the signature."""
+    if not numbers and not names:
+        return (), ()
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (ValueError, TypeError):
+        return numbers, names
+    order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    more_names = {order[n] for n in numbers if -len(order) <= n < len(order)}
+    more_numbers = {order.index(n) for n in names if n in order}
+    return tuple({*numbers, *more_numbers}), tuple({*names, *more_names})

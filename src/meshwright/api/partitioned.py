@@ -1,0 +1,257 @@
+"""``PartitionedProgram``: the per-device program, what it sends and why, and the proof that it is right."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes, pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError, PaddingWarning, ReplicationWarning, VerificationError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.pretty import format_jaxpr
+from meshwright.runtime.array import Array, default_sharding
+from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.runtime.virtual import virtual_program
+from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, Sharding
+from meshwright.spmd import report
+from meshwright.spmd.partition.partition import Partition, partition
+from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
+from meshwright.stablehlo.hlo import module_text, to_hlo
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How far one output of the partitioned program is from the unpartitioned one's.
+
+    ``relative`` is the largest absolute difference over the largest magnitude of the output.
+    """
+
+    output: str
+    absolute: float
+    relative: float
+
+
+class PartitionedProgram:
+    """The program that every device runs; see the members."""
+
+    def __init__(
+        self, part: Partition, mesh: Mesh | AbstractMesh, name: str, out_tree: Any = None, donated: Sequence[int] = ()
+    ) -> None:
+        self.part = part
+        self.mesh = mesh
+        self.name = name
+        self.out_tree = out_tree
+        self.donated = tuple(donated)
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The per-device closed jaxpr; its collectives name mesh axes."""
+        return self.part.jaxpr
+
+    @property
+    def num_devices(self) -> int:
+        return self.mesh.size
+
+    @cached_property
+    def in_shardings(self) -> list[NamedSharding]:
+        return [NamedSharding.from_layout(self.mesh, lo) for lo in self.part.in_layouts]
+
+    @cached_property
+    def out_shardings(self) -> list[NamedSharding]:
+        return [NamedSharding.from_layout(self.mesh, lo) for lo in self.part.out_layouts]
+
+    # --- costs ----------------------------------------------------------------------------------------------
+    @cached_property
+    def collectives(self) -> list[report.Collective]:
+        """Every collective, in program order, with its bytes, source line and reason."""
+        return report.collectives(self.jaxpr.jaxpr, self.mesh.abstract_mesh)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that one device sends in one run."""
+        return sum(c.bytes_sent for c in self.collectives)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """Predicted peak memory of one device, from the lifetimes of values."""
+        return report.peak_bytes(self.jaxpr.jaxpr)
+
+    @cached_property
+    def padded(self) -> list[str]:
+        """Inputs and outputs whose dimensions the mesh does not divide, in words."""
+        found = []
+        sides = (
+            ("input", self.part.in_layouts, self.part.source.in_avals),
+            ("output", self.part.out_layouts, self.part.source.out_avals),
+        )
+        for side, layouts, avals in sides:
+            for number, (layout, aval) in enumerate(zip(layouts, avals)):
+                found += _uneven_dims(f"{side} {number}", layout, aval, self.mesh.abstract_mesh)
+        return found
+
+    def explain(self) -> str:
+        """Every collective, largest first, with its cause and source line; then what was padded or replicated."""
+        notes = [*self.part.replicated, *self.padded]
+        return report.explain(self.collectives, self.mesh.abstract_mesh, self.peak_bytes, notes)
+
+    def warn(self) -> None:
+        """Warn of dimensions that were padded and operands that had to be replicated."""
+        for text in self.part.replicated:
+            warnings.warn(text, ReplicationWarning, stacklevel=3)
+        for text in self.padded:
+            warnings.warn(text, PaddingWarning, stacklevel=3)
+
+    # --- texts ----------------------------------------------------------------------------------------------
+    def _module(self) -> Any:
+        mesh = self.mesh
+        ids = np.array(mesh.device_ids) if isinstance(mesh, Mesh) else None
+        if ids is not None and sorted(ids.tolist()) != list(range(ids.size)):
+            ids = np.argsort(np.argsort(ids))  # a part of the devices: numbered within the mesh
+        return lower_to_stablehlo(
+            self.jaxpr,
+            LoweringOptions(
+                name=f"spmd_{self.name}",
+                mesh=mesh.abstract_mesh,
+                device_ids=ids,
+                num_replicas=mesh.size,
+                donated=dict.fromkeys(self.donated),
+            ),
+        )
+
+    def as_text(self, dialect: str = "jaxpr") -> str:
+        """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (``replica_groups`` over device numbers)."""
+        match dialect:
+            case "jaxpr":
+                return format_jaxpr(self.jaxpr)
+            case "stablehlo":
+                return module_text(self._module())
+            case "hlo":
+                return to_hlo(self._module()).as_hlo_text()
+        raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
+
+    def __repr__(self) -> str:
+        sent = report.human_bytes(self.bytes_sent)
+        return (
+            f"PartitionedProgram({self.name!r}, {self.mesh!r}, {len(self.jaxpr.eqns)} ops, "
+            f"{len(self.collectives)} collectives, {sent} sent a run)"
+        )
+
+    # --- running --------------------------------------------------------------------------------------------
+    @cached_property
+    def executable(self) -> Executable:
+        """The program for the virtual mesh: global arrays in and out."""
+        program = virtual_program(self.part)
+        shardings: list[Sharding] = list(self.out_shardings)
+        donated = match_donation(self.donated, program.in_avals, program.out_avals)
+        return compile_jaxpr(program, self.name, shardings, True, donated)
+
+    def verify(self, *args: Any, rtol: float = 1e-4, atol: float = 1e-5, seed: int = 0) -> list[OutputDifference]:
+        """Run this program and the unpartitioned one on the same inputs (random ones if none are given).
+
+        Returns the largest absolute and relative difference for each output.
+
+        Raises:
+          VerificationError: an output differs by more than ``atol + rtol`` times its largest magnitude.
+        """
+        avals = self.part.source.in_avals
+        values = pytree.leaves(args) if args else random_inputs(avals, seed)
+        if len(values) != len(avals):
+            raise ArgumentError(f"verify: the program takes {len(avals)} arrays, got {len(values)}")
+        values = [np.asarray(v) for v in values]
+        whole = compile_jaxpr(self.part.source, self.name, [default_sharding()] * len(self.part.source.out_avals))
+        program = virtual_program(self.part)
+        parts = compile_jaxpr(program, self.name, list(self.out_shardings), True)
+        found = [
+            difference(f"output {i}", got, want) for i, (got, want) in enumerate(zip(parts(values), whole(values)))
+        ]
+        for d, want in zip(found, self.part.source.out_avals):
+            exact = not dtypes.is_inexact(want.dtype)
+            if not (d.relative <= (0 if exact else rtol) or d.absolute <= (0 if exact else atol)):
+                raise VerificationError(
+                    f"{d.output} of {self.name!r} ({want}) differs from the unpartitioned program by {d.absolute:.3g} "
+                    f"({d.relative:.3g} relative; allowed: {atol:g}, {rtol:g})"
+                )
+        return found
+
+
+def difference(name: str, got: Array, want: Array) -> OutputDifference:
+    """The largest difference between two arrays; equal NaNs and infinities count as equal."""
+    a, b = np.asarray(got), np.asarray(want)
+    wide = np.complex128 if dtypes.is_complex(a.dtype) else np.float64
+    a, b = a.astype(wide), b.astype(wide)
+    if not a.size:
+        return OutputDifference(name, 0.0, 0.0)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    delta = np.where(same, 0, np.abs(a - b))
+    worst = float(np.max(np.where(np.isnan(delta), np.inf, delta)))
+    scale = float(np.max(np.abs(np.where(np.isfinite(b), b, 0)), initial=0.0))
+    return OutputDifference(name, worst, worst / scale if scale else worst)
+
+
+def random_inputs(avals: Sequence[ShapedArray], seed: int = 0) -> list[np.ndarray]:
+    """Distinct, moderate values of each type: normal floats, small integers, both bools."""
+    rng = np.random.default_rng(seed)
+    values = []
+    for aval in avals:
+        if dtypes.is_bool(aval.dtype):
+            value = rng.integers(0, 2, aval.shape).astype(bool)
+        elif dtypes.is_integer(aval.dtype):
+            value = rng.integers(0, 8, aval.shape)
+        elif dtypes.is_complex(aval.dtype):
+            value = rng.normal(size=aval.shape) + 1j * rng.normal(size=aval.shape)
+        else:
+            value = rng.normal(size=aval.shape)
+        values.append(np.asarray(value).astype(aval.dtype))
+    return values
+
+
+def _uneven_dims(what: str, layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[str]:
+    found = []
+    for dim, (size, atoms) in enumerate(zip(aval.shape, layout.dims)):
+        n = mesh.sizes(atoms)
+        if atoms and size % n:
+            axes = ", ".join(mesh.coalesce(atoms))
+            found.append(
+                f"{what} ({aval}): dimension {dim} of size {size} is split {n} ways by {axes} and padded to "
+                f"{n * -(-size // n)}"
+            )
+    return found
+
+
+def match_donation(
+    donated: Sequence[int], in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]
+) -> dict[int, int | None]:
+    """The result that takes each donated argument's memory: the first unused one of the same type."""
+    free = list(range(len(out_avals)))
+    found: dict[int, int | None] = {}
+    for i in donated:
+        want = in_avals[i]
+        target = next((o for o in free if (out_avals[o].shape, out_avals[o].dtype) == (want.shape, want.dtype)), None)
+        if target is not None:
+            free.remove(target)
+            found[i] = target
+    return found
+
+
+def partition_program(
+    jaxpr: ClosedJaxpr,
+    mesh: Mesh | AbstractMesh,
+    in_shardings: Sequence[Sharding | None],
+    out_shardings: Sequence[Sharding | None],
+    name: str,
+    out_tree: Any = None,
+    donated: Sequence[int] = (),
+) -> PartitionedProgram:
+    """Partition a closed jaxpr for a mesh; ``None`` shardings are chosen."""
+    abstract = mesh.abstract_mesh
+
+    def layouts(shardings: Sequence[Sharding | None], avals: Sequence[ShapedArray]) -> list[Layout | None]:
+        return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(shardings, avals)]
+
+    part = partition(jaxpr, abstract, layouts(in_shardings, jaxpr.in_avals), layouts(out_shardings, jaxpr.out_avals))
+    return PartitionedProgram(part, mesh, name, out_tree, donated)

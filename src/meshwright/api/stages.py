@@ -1,0 +1,239 @@
+"""The stages of a jitted function: traced, lowered, partitioned, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from meshwright.api.partitioned import PartitionedProgram, match_donation, partition_program
+from meshwright.api.shardings import common_mesh
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError, MeshError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.pretty import format_jaxpr
+from meshwright.ir.tracing import typeof
+from meshwright.runtime.array import default_sharding
+from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
+from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
+from meshwright.stablehlo.hlo import module_text, to_hlo
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One leaf of the arguments: its path in the call, type, sharding (None: open) and whether it is donated."""
+
+    path: str
+    aval: ShapedArray
+    sharding: Sharding | None = None
+    donated: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced function with all that was said about it."""
+
+    name: str
+    jaxpr: ClosedJaxpr
+    arguments: tuple[Argument, ...]
+    out_shardings: tuple[Sharding | None, ...]
+    in_tree: Any
+    out_tree: Any
+
+    @cached_property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        """The mesh of its shardings."""
+        return common_mesh([*(a.sharding for a in self.arguments), *self.out_shardings], self.jaxpr.jaxpr)
+
+    @property
+    def donated(self) -> list[int]:
+        return [i for i, a in enumerate(self.arguments) if a.donated]
+
+
+class Traced:
+    """A function traced at the types of its arguments."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        return self.program.jaxpr
+
+    @property
+    def fun_name(self) -> str:
+        return self.program.name
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
+
+    def lower(self) -> Lowered:
+        """The program as StableHLO."""
+        return Lowered(self.program)
+
+    def __repr__(self) -> str:
+        return f"Traced({self.fun_name!r}, {len(self.jaxpr.eqns)} eqns)"
+
+    def __str__(self) -> str:
+        return format_jaxpr(self.jaxpr)
+
+
+class Lowered:
+    """The whole program, for all devices, before it is partitioned."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @cached_property
+    def module(self) -> Any:
+        """The StableHLO module, with sharding annotations on parameters and results."""
+        program = self.program
+        mesh = program.mesh
+        donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)
+        return lower_to_stablehlo(
+            program.jaxpr,
+            LoweringOptions(
+                name=f"jit_{program.name}",
+                arg_shardings=[_hlo_text(a.sharding, a.aval.ndim, mesh) for a in program.arguments],
+                result_shardings=[
+                    _hlo_text(s, a.ndim, mesh) for s, a in zip(program.out_shardings, program.jaxpr.out_avals)
+                ],
+                donated=donated,
+                num_partitions=mesh.size if mesh is not None else 1,
+            ),
+        )
+
+    def compiler_ir(self, dialect: str = "stablehlo") -> Any:
+        """The program as an object: an MLIR module (``"stablehlo"``, or its synonym ``"mhlo"``), or for ``"hlo"`` an
+        ``XlaComputation`` with ``as_hlo_text()``, ``as_hlo_dot_graph()`` and ``as_serialized_hlo_module_proto()``.
+
+        Raises:
+          ArgumentError: another dialect.
+        """
+        match dialect:
+            case "stablehlo" | "mhlo":
+                return self.module
+            case "hlo":
+                return to_hlo(self.module)
+        raise ArgumentError(f"compiler_ir: expected 'stablehlo', 'mhlo' or 'hlo', got {dialect!r}")
+
+    def as_text(self, dialect: str = "stablehlo", *, debug_info: bool = False) -> str:
+        """The program as text; with ``debug_info``, StableHLO has op names and source lines."""
+        if dialect == "hlo":
+            return self.compiler_ir("hlo").as_hlo_text()
+        return module_text(self.compiler_ir(dialect), debug_info)
+
+    def partition(self, mesh: Mesh | AbstractMesh | None = None, num_devices: int | None = None) -> PartitionedProgram:
+        """The per-device program.
+
+        ``mesh`` is needed only where no sharding names one; ``num_devices`` makes a one-axis mesh.
+
+        Raises:
+          MeshError: there is no mesh, or another one than the shardings'.
+        """
+        program = self.program
+        if mesh is None and num_devices is not None:
+            mesh = AbstractMesh((num_devices,), ("devices",))
+        if mesh is None:
+            mesh = program.mesh
+        elif program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
+            raise MeshError(f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}")
+        if mesh is None:
+            raise MeshError(
+                f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) to "
+                "jit, use arrays placed with device_put, or call .partition(mesh)"
+            )
+        return partition_program(
+            program.jaxpr,
+            mesh,
+            [a.sharding for a in program.arguments],
+            program.out_shardings,
+            program.name,
+            program.out_tree,
+            program.donated,
+        )
+
+    def compile(self) -> Compiled:
+        """The program compiled for the devices at hand."""
+        program = self.program
+        mesh = program.mesh
+        if mesh is None:
+            donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)
+            shardings = [s or default_sharding() for s in program.out_shardings]
+            committed = any(s is not None for s in (*program.out_shardings, *(a.sharding for a in program.arguments)))
+            executable = compile_jaxpr(program.jaxpr, program.name, shardings, committed, donated)
+            return Compiled(program, executable, None)
+        part = self.partition()
+        if isinstance(mesh, AbstractMesh):
+            raise MeshError(
+                f"compile: {program.name!r} is laid out on {mesh!r}, which has no devices; use .partition() to read, "
+                "explain and cost it, or a mesh from make_mesh to run it"
+            )
+        part.warn()
+        return Compiled(program, part.executable, part)
+
+    def __repr__(self) -> str:
+        return f"Lowered({self.program.name!r})"
+
+
+def _hlo_text(sharding: Sharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> str | None:
+    return str(named_to_hlo(sharding, ndim)) if isinstance(sharding, NamedSharding) and mesh is not None else None
+
+
+class Compiled:
+    """A program ready to run; call it with arguments of the types it was made for."""
+
+    def __init__(self, program: Program, executable: Executable, part: PartitionedProgram | None) -> None:
+        self.program = program
+        self.executable = executable
+        self.partitioned = part
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        flat, treedef = pytree.flatten((args, kwargs))
+        if treedef != self.program.in_tree:
+            raise ArgumentError(
+                f"{self.program.name!r} was compiled for arguments of structure {self.program.in_tree}, got {treedef}"
+            )
+        for x, want in zip(flat, self.program.arguments):
+            got = typeof(x)
+            if (got.shape, got.dtype) != (want.aval.shape, want.aval.dtype):
+                raise ShapeError(
+                    f"{self.program.name!r} was compiled for argument{want.path} of type {want.aval}, got {got}; "
+                    "compile it again for the new type"
+                )
+        return pytree.unflatten(self.program.out_tree, self.executable(flat))
+
+    def as_text(self) -> str:
+        """The optimized HLO that XLA runs."""
+        return self.executable.loaded.get_hlo_text()
+
+    def memory_analysis(self) -> Any:
+        """XLA's memory statistics of the program (bytes of arguments, outputs, temporaries)."""
+        return self.executable.loaded.get_compiled_memory_stats()
+
+    def cost_analysis(self) -> dict[str, float]:
+        """XLA's cost estimates, by name (``"flops"``, ``"bytes accessed"``)."""
+        return self.executable.loaded.cost_analysis()
+
+    @property
+    def input_shardings(self) -> Any:
+        if self.partitioned is None:
+            leaves: Sequence[Any] = [a.sharding or default_sharding() for a in self.program.arguments]
+        else:
+            leaves = self.partitioned.in_shardings
+        return pytree.unflatten(self.program.in_tree, leaves)
+
+    @property
+    def output_shardings(self) -> Any:
+        return pytree.unflatten(self.program.out_tree, self.executable.out_shardings)
+
+    def __repr__(self) -> str:
+        return f"Compiled({self.program.name!r})"

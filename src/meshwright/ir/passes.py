@@ -1,0 +1,98 @@
+"""Small passes over jaxprs that everything else builds on: inlining of calls, removal of dead code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.verify import verify
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A named function from jaxpr to jaxpr."""
+
+    name: str
+    apply: Callable[[ClosedJaxpr], ClosedJaxpr]
+
+
+def run_passes(jaxpr: ClosedJaxpr, passes: tuple[Pass, ...], check: bool = False) -> ClosedJaxpr:
+    """Apply the passes in order; with ``check``, verify the result of each."""
+    for step in passes:
+        jaxpr = step.apply(jaxpr)
+        if check:
+            verify(jaxpr, f"after pass {step.name}")
+    return jaxpr
+
+
+def dead_code(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Without equations whose results nobody uses and that have no effect."""
+    inner = jaxpr.jaxpr
+    live = {a for a in inner.outvars if isinstance(a, Var)}
+    kept: list[JaxprEqn] = []
+    for eqn in reversed(inner.eqns):
+        if eqn.op.has_effects or any(v in live for v in eqn.outvars):
+            kept.append(eqn)
+            live.update(a for a in eqn.invars if isinstance(a, Var))
+    kept.reverse()
+    pairs = [(v, c) for v, c in zip(inner.constvars, jaxpr.consts) if v in live]
+    if len(kept) == len(inner.eqns) and len(pairs) == len(inner.constvars):
+        return jaxpr
+    return ClosedJaxpr(inner.replace(eqns=kept, constvars=[v for v, _ in pairs]), [c for _, c in pairs])
+
+
+def inline_calls(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Every equation whose op just calls a jaxpr (``op.body()``) replaced by the equations of that jaxpr."""
+    inner = jaxpr.jaxpr
+    if not any(e.op.holds_jaxprs and e.op.body() is not None for e in inner.eqns):
+        return jaxpr
+    inliner = _Inliner()
+    for var in (*inner.constvars, *inner.invars):
+        inliner.env[var] = var
+    outs = inliner.run(inner)
+    constvars = [*inner.constvars, *inliner.constvars]
+    return ClosedJaxpr(
+        Jaxpr(constvars, inner.invars, outs, inliner.eqns, inner.debug_name), [*jaxpr.consts, *inliner.consts]
+    )
+
+
+class _Inliner:
+    def __init__(self) -> None:
+        self.env: dict[Var, Atom] = {}
+        self.eqns: list[JaxprEqn] = []
+        self.constvars: list[Var] = []
+        self.consts: list[object] = []
+
+    def read(self, atom: Atom) -> Atom:
+        return atom if isinstance(atom, Literal) else self.env[atom]
+
+    def run(self, jaxpr: Jaxpr) -> list[Atom]:
+        env = self.env
+        for eqn in jaxpr.eqns:
+            args = [self.read(a) for a in eqn.invars]
+            body = eqn.op.body() if eqn.op.holds_jaxprs else None
+            if body is not None:
+                outs = self.call(body, args)
+                env.update(zip(eqn.outvars, outs))
+                continue
+            outvars = [Var(v.aval) for v in eqn.outvars]
+            env.update(zip(eqn.outvars, outvars))
+            self.eqns.append(JaxprEqn(eqn.op, args, outvars, eqn.source, eqn.note))
+        return [self.read(a) for a in jaxpr.outvars]
+
+    def call(self, body: ClosedJaxpr, args: list[Atom]) -> list[Atom]:
+        saved = self.env
+        self.env = dict(zip(body.jaxpr.invars, args))
+        for var, value in zip(body.jaxpr.constvars, body.consts):
+            fresh = Var(var.aval)
+            self.constvars.append(fresh)
+            self.consts.append(value)
+            self.env[var] = fresh
+        outs = self.run(body.jaxpr)
+        self.env = saved
+        return outs
+
+
+INLINE = Pass("inline calls", inline_calls)
+DEAD_CODE = Pass("dead code", dead_code)

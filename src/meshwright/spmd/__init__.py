@@ -1,0 +1,1 @@
+"""SPMD partitioning: propagate layouts, choose, reshard, emit the per-device program."""

@@ -1,0 +1,73 @@
+"""Between layouts and factors: which axes of a dimension split which of the factors it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from meshwright.sharding import AbstractMesh
+from meshwright.sharding.rule import DimFactors, ShardingRule
+
+Axes = tuple[str, ...]
+
+
+@lru_cache(maxsize=65536)
+def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: AbstractMesh) -> tuple[Axes, ...]:
+    """Distribute a dimension's axes, major first, over its factors.
+
+    A dimension of one factor gives it all axes. With several, an axis goes to the first factor that is not yet fully
+    split; it must divide what is left of it, since tiles have to be blocks of the merged dimension. Axes that do not fit
+    are dropped, with all behind them.
+    """
+    if len(factors) == 1:
+        return (axes,)
+    found: list[list[str]] = [[] for _ in factors]
+    at, left = 0, sizes[0] if sizes else 1
+    for axis in axes:
+        n = mesh.axis_size(axis)
+        while left == 1 and at + 1 < len(factors):
+            at += 1
+            left = sizes[at]
+        if left % n:
+            break
+        left //= n
+        found[at].append(axis)
+    return tuple(map(tuple, found))
+
+
+def join_axes(
+    factors: DimFactors, sizes: Sequence[int], assigned: Sequence[Axes], mesh: AbstractMesh
+) -> tuple[Axes, bool]:
+    """A dimension's axes from those of its factors; False if its tiles would not be blocks of it.
+
+    ``sizes`` and ``assigned`` are those of the rule, indexed by factor.
+    """
+    if len(factors) == 1:
+        return assigned[factors[0]], True
+    joined: list[str] = []
+    complete = True
+    for f in factors:
+        axes = assigned[f]
+        if not axes:
+            complete = complete and sizes[f] == 1
+            continue
+        n = mesh.sizes(axes)
+        if not complete or sizes[f] % n:
+            return (), False
+        joined += axes
+        complete = n == sizes[f]
+    return tuple(joined), True
+
+
+def factor_axes_of(
+    dims: Sequence[Axes], dim_factors: Sequence[DimFactors], rule: ShardingRule, mesh: AbstractMesh
+) -> dict[int, Axes]:
+    """The axes that a value's dimensions give to each factor."""
+    found: dict[int, Axes] = {}
+    for axes, factors in zip(dims, dim_factors):
+        if axes and factors:
+            sizes = tuple(rule.factors[f].size for f in factors)
+            for f, part in zip(factors, split_axes(axes, factors, sizes, mesh)):
+                if part:
+                    found[f] = part
+    return found

@@ -1,0 +1,1 @@
+"""Partitioning: for each equation choose which axes split which factors, reshard, emit the op on local shapes."""

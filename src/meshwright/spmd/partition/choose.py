@@ -1,0 +1,209 @@
+"""The choice at one equation: which mesh axes split which factors. A pure, cached function of layouts.
+
+Candidates come from what the operands have and what the result should become; each is priced as the bytes of
+resharding the operands, of bringing the result to the layout it should have (combining partial sums included), and of
+the memory traffic and arithmetic that every device does. The cheapest wins, the earlier one on a tie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshwright.core.avals import ShapedArray
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
+from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
+from meshwright.spmd.reshard.plan import reshard_cost
+
+#: what one byte of memory traffic and one point of a loop nest cost, in bytes on the wire. The ratios are those of
+#: an accelerator with about 100 GB/s of interconnect, 1 TB/s of memory and 100 TFLOP/s.
+MEMORY_COST = 0.1
+WORK_COST = 1e-3
+#: what starting a collective costs, in bytes on the wire
+LATENCY = 256.0
+
+Assignment = tuple[Axes, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand: its type, the layouts it is available in, and how many equations use it."""
+
+    aval: ShapedArray
+    versions: tuple[Layout, ...]
+    uses: int = 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Layouts to bring the operands to (and which version to start from), and those that the results then have."""
+
+    in_layouts: tuple[Layout, ...]
+    versions: tuple[int, ...]
+    out_layouts: tuple[Layout, ...]
+    cost: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that a choice depends on."""
+
+    rule: ShardingRule
+    operands: tuple[Operand, ...]
+    results: tuple[ShapedArray, ...]
+    wanted: tuple[Layout, ...]
+    linear_in: tuple[tuple[int, ...], ...]
+    moves_only: bool
+    mesh: AbstractMesh
+
+
+@lru_cache(maxsize=65536)
+def choose(question: Question) -> Choice:
+    """The cheapest way to compute one equation."""
+    best: Choice | None = None
+    for assignment in _assignments(question):
+        for kept, group, kind in _partials(question, assignment):
+            choice = _price(question, assignment, kept, group, kind)
+            if choice is not None and (best is None or choice.cost < best.cost * (1 - 1e-9)):
+                best = choice
+    if best is None:  # the empty assignment always exists
+        raise AssertionError("no candidate")
+    return best
+
+
+# --- candidates ---------------------------------------------------------------------------------------------
+def _assignments(q: Question) -> Iterator[Assignment]:
+    """Axes for every factor: each source first, completed by the others; and each of these with one factor undone."""
+    sources: list[dict[int, Axes]] = []
+    for operand, factors in zip(q.operands, q.rule.operands):
+        for version in operand.versions:
+            sources.append(factor_axes_of(version.dims, factors, q.rule, q.mesh))
+    for layout, factors in zip(q.wanted, q.rule.results):
+        sources.append(factor_axes_of(layout.dims, factors, q.rule, q.mesh))
+    sources = [s for i, s in enumerate(sources) if s and s not in sources[:i]]
+    seen: set[Assignment] = set()
+    for i in range(len(sources)):
+        full = _merge(q, [sources[i], *sources[:i], *sources[i + 1 :]])
+        for variant in (full, *_without_one(full), _merge(q, [sources[i]])):
+            if variant not in seen:
+                seen.add(variant)
+                yield variant
+    empty: Assignment = ((),) * len(q.rule.factors)
+    if empty not in seen:
+        yield empty
+
+
+def _without_one(assignment: Assignment) -> Iterator[Assignment]:
+    for f, axes in enumerate(assignment):
+        if axes:
+            yield (*assignment[:f], (), *assignment[f + 1 :])
+
+
+def _merge(q: Question, sources: Sequence[dict[int, Axes]]) -> Assignment:
+    assigned: list[Axes] = [()] * len(q.rule.factors)
+    taken: set[str] = set()
+    for source in sources:
+        for f, axes in source.items():
+            factor = q.rule.factors[f]
+            if assigned[f] or factor.kind == REPLICATED or factor.size == 1:
+                continue
+            free = []
+            for axis in axes:
+                if axis in taken:
+                    break
+                free.append(axis)
+            while free and q.mesh.sizes(free) > factor.size:
+                free.pop()
+            if free:
+                assigned[f] = tuple(free)
+                if _fits(q, assigned):
+                    taken.update(free)
+                else:
+                    assigned[f] = ()
+    return tuple(assigned)
+
+
+def _fits(q: Question, assigned: Sequence[Axes]) -> bool:
+    sizes = [f.size for f in q.rule.factors]
+    return all(
+        join_axes(fs, sizes, assigned, q.mesh)[1] for dims in (*q.rule.operands, *q.rule.results) for fs in dims if fs
+    )
+
+
+def _partials(q: Question, assignment: Assignment) -> Iterator[tuple[Axes, tuple[int, ...], str]]:
+    """Which partial sums may pass through: (axes, operands that carry them, kind).
+
+    On a tie the collective is put off if every operand of a group is partial already, and done at once if some would
+    have to be made partial for it.
+    """
+    used = {a for axes in assignment for a in axes}
+    ready, mixed = [], []
+    for group in q.linear_in or (((0,),) if q.moves_only else ()):
+        for version in {v: None for o in group for v in q.operands[o].versions if v.partial}:
+            free = tuple(a for a in version.partial if a not in used)
+            if free and (q.moves_only or version.reduction == "sum"):
+                everywhere = all(any(v.partial == version.partial for v in q.operands[o].versions) for o in group)
+                (ready if everywhere else mixed).append((free, group, version.reduction))
+    yield from ready
+    yield (), (), ""
+    yield from mixed
+
+
+# --- prices -------------------------------------------------------------------------------------------------
+def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ...], kind: str) -> Choice | None:
+    rule, mesh = q.rule, q.mesh
+    reduced = tuple(a for f, axes in zip(rule.factors, assignment) if f.kind == REDUCTION for a in axes)
+    if kept and reduced and kind != rule.reduction:
+        return None
+    sizes = [f.size for f in rule.factors]
+    cost = WORK_COST * rule.work / math.prod(mesh.sizes(a) for a in assignment if a)
+    in_layouts, versions = [], []
+    for o, (operand, factors) in enumerate(zip(q.operands, rule.operands)):
+        layout = _layout(factors, sizes, assignment, mesh)
+        if kept and o in group:
+            layout = layout.with_partial(kept, kind, mesh)
+        version, price = _bring(operand, layout, mesh)
+        cost += price + MEMORY_COST * _local_bytes(operand.aval, layout, mesh)
+        in_layouts.append(layout)
+        versions.append(version)
+    out_layouts = []
+    for aval, factors, wanted in zip(q.results, rule.results, q.wanted):
+        layout = _layout(factors, sizes, assignment, mesh)
+        partial = reduced + kept
+        if partial:
+            layout = layout.with_partial(partial, kind if kept else rule.reduction, mesh)
+        target = wanted if any(wanted.dims) else layout.drop_partial()
+        price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
+        cost += price + (LATENCY if price else 0) + MEMORY_COST * _local_bytes(aval, layout, mesh)
+        out_layouts.append(layout)
+    return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost)
+
+
+def _layout(
+    factors: Sequence[tuple[int, ...]], sizes: Sequence[int], assignment: Assignment, mesh: AbstractMesh
+) -> Layout:
+    return Layout(tuple(join_axes(fs, sizes, assignment, mesh)[0] if fs else () for fs in factors))
+
+
+def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, float]:
+    """The version to start from, and the price of bringing it to ``layout``.
+
+    Combining partial sums is shared by all equations that use the value.
+    """
+    best, price = 0, math.inf
+    for i, version in enumerate(operand.versions):
+        cost: float = reshard_cost(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)
+        if cost:
+            cost += LATENCY
+            if version.partial and not layout.partial:
+                cost /= operand.uses
+        if cost < price:
+            best, price = i, cost
+    return best, price
+
+
+def _local_bytes(aval: ShapedArray, layout: Layout, mesh: AbstractMesh) -> int:
+    return aval.dtype.itemsize * math.prod(layout.local_shape(aval.shape, mesh))

@@ -1,0 +1,194 @@
+"""What an op's ``localize`` works with: shapes, layouts, and the exchanges it may need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.op import Op
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
+from meshwright.ops.collective import ALL_REDUCE, AllGather, Ppermute
+from meshwright.ops.dynamic_slice import dynamic_slice
+from meshwright.ops.elementwise import add, and_, convert, ge, lt, mul, select
+from meshwright.ops.shape import squeeze
+from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import REDUCTION, ShardingRule
+from meshwright.spmd.partition.window import Piece, affine, plan_window
+from meshwright.spmd.reshard.emit import named_axes, reduction_identity, tile_index
+
+
+@dataclass(frozen=True)
+class LocalContext:
+    """One equation being localized: global avals, the layouts chosen, and the mesh."""
+
+    mesh: AbstractMesh
+    rule: ShardingRule
+    in_avals: tuple[ShapedArray, ...]
+    out_avals: tuple[ShapedArray, ...]
+    in_layouts: tuple[Layout, ...]
+    out_layouts: tuple[Layout, ...]
+
+    # --- shapes and splits ----------------------------------------------------------------------------------
+    @cached_property
+    def in_local_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(lo.local_shape(a.shape, self.mesh) for lo, a in zip(self.in_layouts, self.in_avals))
+
+    @cached_property
+    def out_local_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(lo.local_shape(a.shape, self.mesh) for lo, a in zip(self.out_layouts, self.out_avals))
+
+    def axes(self, operand: int, dim: int) -> tuple[str, ...]:
+        """Atoms that split an operand's dimension."""
+        return self.in_layouts[operand].dims[dim]
+
+    def result_axes(self, result: int, dim: int) -> tuple[str, ...]:
+        """Atoms that split a result's dimension."""
+        return self.out_layouts[result].dims[dim]
+
+    def is_split(self, operand: int, dim: int) -> bool:
+        return bool(self.in_layouts[operand].dims[dim])
+
+    def is_split_result(self, result: int, dim: int) -> bool:
+        return bool(self.out_layouts[result].dims[dim])
+
+    def num_tiles(self, operand: int, dim: int) -> int:
+        return self.in_layouts[operand].num_tiles(dim, self.mesh)
+
+    def is_uneven(self, operand: int, dim: int) -> bool:
+        """Whether the operand's dimension has padding on some device."""
+        return self.in_avals[operand].shape[dim] % self.num_tiles(operand, dim) != 0
+
+    # --- positions ------------------------------------------------------------------------------------------
+    def tile_index(self, axes: Sequence[str]) -> Any:
+        """This device's position along atoms: an int32 scalar."""
+        return tile_index(axes, self.mesh)
+
+    def add_tile_offset(self, x: Any, dim: int, result: int = 0) -> Any:
+        """``x`` plus the global number of this tile's first row along a result's dimension."""
+        axes = self.result_axes(result, dim)
+        if not axes:
+            return x
+        offset = mul(self.tile_index(axes), np.int32(self.out_local_shapes[result][dim]))
+        return add(x, convert(offset, typeof(x).dtype))
+
+    def lookup(self, table: Sequence[int], axes: Sequence[str]) -> Any:
+        """``table[position along axes]``: an int32 scalar."""
+        line = affine(table)
+        if line is None:
+            row = dynamic_slice(np.asarray(table, np.int32), [self.tile_index(axes)], (1,))
+            return squeeze(row, [0])
+        first, step = line
+        if step == 0:
+            return np.int32(first)
+        return add(mul(self.tile_index(axes), np.int32(step)), np.int32(first))
+
+    # --- the default localization ---------------------------------------------------------------------------
+    def default(self, op: Op, *operands: Any) -> Any:
+        """``op.localized`` on operands whose padding, where it would be reduced over, is masked."""
+        if any(f.kind == REDUCTION for f in self.rule.factors):
+            operands = tuple(self._mask_reduced(x, i) for i, x in enumerate(operands))
+        return op.localized(self).bind(*operands)
+
+    def _mask_reduced(self, x: Any, operand: int) -> Any:
+        for dim, factors in enumerate(self.rule.operands[operand]):
+            if any(self.rule.factors[f].kind == REDUCTION for f in factors):
+                x = self.mask(x, operand, dim, reduction_identity(self.rule.reduction, typeof(x).dtype))
+        return x
+
+    def mask(self, x: Any, operand: int, dim: int, fill: Any) -> Any:
+        """Padding rows of an operand's dimension replaced by ``fill``."""
+        if not self.is_split(operand, dim) or not self.is_uneven(operand, dim):
+            return x
+        rows = typeof(x).shape[dim]
+        first = mul(self.tile_index(self.axes(operand, dim)), np.int32(rows))
+        return self._keep(x, dim, first, 0, self.in_avals[operand].shape[dim], fill)
+
+    def _keep(self, x: Any, dim: int, first: Any, low: int | None, high: int, fill: Any) -> Any:
+        """Rows whose global number, counted from ``first``, is in ``[low, high)``; the others are ``fill``."""
+        aval = typeof(x)
+        number = add(iota(np.int32, (aval.shape[dim],), 0), first)
+        inside = lt(number, np.int32(high))
+        if low is not None:
+            inside = and_(inside, ge(number, np.int32(low)))
+        inside = broadcast_in_dim(inside, aval.shape, (dim,))
+        return select(inside, x, match_shape(fill, aval))
+
+    # --- exchanges ------------------------------------------------------------------------------------------
+    def all_gather(self, x: Any, axes: Sequence[str], dim: int) -> Any:
+        """Tiles along atoms joined at ``dim``."""
+        return AllGather(*named_axes(axes, self.mesh), dim).bind(x) if axes else x
+
+    def all_reduce(self, x: Any, axes: Sequence[str], kind: str) -> Any:
+        """Combined over atoms."""
+        return ALL_REDUCE[kind](*named_axes(axes, self.mesh)).bind(x) if axes else x
+
+    def fetch_window(
+        self, x: Any, operand: int, dim: int, start: Callable[[int], int], length: int, fill: Any = None
+    ) -> Any:
+        """Global rows ``[start(t), start(t) + length)`` of an operand's dimension, ``t`` being this tile's number.
+
+        Rows outside the dimension are ``fill`` (zero if None). See :mod:`meshwright.spmd.partition.window`.
+        """
+        size = self.in_avals[operand].shape[dim]
+        axes = self.axes(operand, dim)
+        tiles = self.num_tiles(operand, dim)
+        zero = np.zeros((), typeof(x).dtype) if fill is None else fill
+        plan = plan_window(size, tiles, start, length)
+        if plan.gather:
+            x = self.all_gather(x, axes, dim)
+        elif not plan.pieces:
+            shape = typeof(x).shape
+            return match_shape(zero, typeof(x).update(shape=(*shape[:dim], length, *shape[dim + 1 :])))
+        else:
+            x = self._assemble(x, dim, axes, plan.pieces, plan.gaps)
+        x = self._cut(x, dim, axes, plan.starts, length)
+        if plan.complete:
+            return x
+        first = self.lookup([start(t) for t in range(tiles)], axes)
+        return self._keep(x, dim, first, 0, size, zero)
+
+    def _assemble(self, x: Any, dim: int, axes: Sequence[str], pieces: Sequence[Piece], gaps: Sequence[int]) -> Any:
+        names, sizes = named_axes(axes, self.mesh)
+        parts = []
+        for piece, gap in zip(pieces, gaps):
+            part = slice_in_dim(x, piece.low, piece.high, dim=dim)
+            if piece.offset:
+                part = Ppermute(names, sizes, piece.perm).bind(part)
+            if gap:
+                config = [(0, 0, 0)] * typeof(x).ndim
+                config[dim] = (gap, 0, 0)
+                part = pad(part, np.zeros((), typeof(x).dtype), config)
+            parts.append(part)
+        return concatenate(parts, dim)
+
+    def _cut(self, x: Any, dim: int, axes: Sequence[str], starts: Sequence[int], length: int) -> Any:
+        """Rows ``[starts[t], starts[t] + length)``; rows that do not exist are zeros."""
+        rows = typeof(x).shape[dim]
+        low, high = max(0, -min(starts)), max(0, max(starts) + length - rows)
+        if low or high:
+            config = [(0, 0, 0)] * typeof(x).ndim
+            config[dim] = (low, high, 0)
+            x = pad(x, np.zeros((), typeof(x).dtype), config)
+        starts = [s + low for s in starts]
+        if len(set(starts)) == 1:
+            return slice_in_dim(x, starts[0], starts[0] + length, dim=dim)
+        begin: list[Any] = [np.int32(0)] * typeof(x).ndim
+        begin[dim] = self.lookup(starts, axes)
+        sizes = list(typeof(x).shape)
+        sizes[dim] = length
+        return dynamic_slice(x, begin, sizes)
+
+    def cut(self, x: Any, operand: int, dim: int, starts: Sequence[int], length: int, fill: Any = None) -> Any:
+        """This tile's rows ``[starts[t], starts[t] + length)`` of a local array; missing rows are ``fill``."""
+        axes = self.axes(operand, dim)
+        rows = typeof(x).shape[dim]
+        y = self._cut(x, dim, axes, starts, length)
+        if fill is None or (min(starts) >= 0 and max(starts) + length <= rows):
+            return y
+        return self._keep(y, dim, self.lookup(starts, axes), 0, rows, fill)

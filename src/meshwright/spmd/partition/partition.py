@@ -1,0 +1,228 @@
+"""The partitioner: one walk over the equations that records the per-device program.
+
+Each value is available in one or more layouts. For every equation :func:`choose` picks layouts, the operands are
+brought to them by reshard plans, and the op's ``localize`` is recorded on local shapes. Split reduction factors leave
+partial values; the collective that combines them is emitted when a consumer needs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.core import source
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
+from meshwright.ir.state import extend_axis_env, set_trace
+from meshwright.ir.tracing import JaxprTrace
+from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import REPLICATED, ShardingRule
+from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
+from meshwright.spmd.partition.context import LocalContext
+from meshwright.spmd.propagate import Propagation, constraint_dims, eqn_rule, propagate
+from meshwright.spmd.reason import Reason
+from meshwright.spmd.reshard.emit import emit_step
+from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
+
+
+@dataclass
+class Value:
+    """A value of the program: what it is on a device, in each layout it is available in."""
+
+    aval: ShapedArray
+    versions: list[tuple[Layout, Any]]
+    made_by: str
+    source: source.SourceLocation = source.UNKNOWN
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        return tuple(layout for layout, _ in self.versions)
+
+
+@dataclass
+class Partition:
+    """The per-device program and the layouts of its inputs and outputs."""
+
+    jaxpr: ClosedJaxpr
+    mesh: AbstractMesh
+    in_layouts: list[Layout]
+    out_layouts: list[Layout]
+    source: ClosedJaxpr
+    propagation: Propagation
+    replicated: list[str] = field(default_factory=list)
+
+
+def partition(
+    jaxpr: ClosedJaxpr,
+    mesh: AbstractMesh,
+    in_layouts: Sequence[Layout | None],
+    out_layouts: Sequence[Layout | None],
+) -> Partition:
+    """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here."""
+    flat = run_passes(jaxpr, (INLINE, DEAD_CODE))
+    found = propagate(flat.jaxpr, mesh, in_layouts, out_layouts)
+    return _Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+
+
+class _Partitioner:
+    def __init__(
+        self,
+        jaxpr: ClosedJaxpr,
+        mesh: AbstractMesh,
+        propagation: Propagation,
+        in_layouts: Sequence[Layout | None],
+        out_layouts: Sequence[Layout | None],
+    ) -> None:
+        self.closed = jaxpr
+        self.mesh = mesh
+        self.propagation = propagation
+        self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
+        self.out_layouts = out_layouts
+        self.env: dict[Var, Value] = {}
+        self.trace = JaxprTrace()
+        self.replicated: list[str] = []
+        self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
+        self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
+
+    def run(self) -> Partition:
+        inner = self.closed.jaxpr
+        with extend_axis_env(self._axis_env()), set_trace(self.trace):
+            for number, (var, layout) in enumerate(zip(inner.invars, self.in_layouts)):
+                local = self.trace.new_arg(var.aval.update(shape=layout.local_shape(var.aval.shape, self.mesh)))
+                self.env[var] = Value(var.aval, [(layout, local)], f"input {number}")
+            for var, const in zip(inner.constvars, self.closed.consts):
+                self.env[var] = Value(var.aval, [(Layout.replicated(var.aval.ndim), const)], "a constant")
+            for eqn in inner.eqns:
+                with source.at(eqn.source):
+                    self.equation(eqn)
+            outs, out_layouts = [], []
+            for number, (atom, layout) in enumerate(zip(inner.outvars, self.out_layouts)):
+                local, final = self.output(number, atom, layout)
+                outs.append(local)
+                out_layouts.append(final)
+        local_jaxpr = run_passes(self.trace.finish(outs, inner.debug_name), (DEAD_CODE,))
+        return Partition(
+            local_jaxpr, self.mesh, self.in_layouts, out_layouts, self.closed, self.propagation, self.replicated
+        )
+
+    def _axis_env(self) -> dict[str, int]:
+        mesh = self.mesh
+        return {**mesh.shape, **{a: mesh.axis_size(a) for a in mesh.atoms}}
+
+    # --- values ---------------------------------------------------------------------------------------------
+    def value(self, atom: Var | Literal) -> Value:
+        if isinstance(atom, Literal):
+            return Value(atom.aval, [(Layout.replicated(0), atom.val)], "a constant")
+        return self.env[atom]
+
+    def bring(self, value: Value, version: int, layout: Layout, why: Reason) -> Any:
+        """The value in ``layout``, resharded from a version if it is not there yet; remembered."""
+        for known, local in value.versions:
+            if known == layout:
+                return local
+        before, local = value.versions[version]
+        plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
+        self.trace.note = why.between(before.format(self.mesh), layout.format(self.mesh), value.made_by)
+        for step, after in plan.steps:
+            local = emit_step(local, step, value.aval.shape, before, after, self.mesh)
+            before = after
+            if not after.partial:
+                value.versions.append((after, local))
+        self.trace.note = None
+        if plan.steps and layout.partial:
+            value.versions.append((layout, local))
+        return local
+
+    # --- equations ------------------------------------------------------------------------------------------
+    def equation(self, eqn: JaxprEqn) -> None:
+        if isinstance(eqn.op, ShardingConstraint):
+            self.constraint(eqn)
+            return
+        rule = eqn_rule(eqn)
+        values = [self.value(a) for a in eqn.invars]
+        wanted = tuple(self.propagation.layout(v) for v in eqn.outvars)
+        choice = self.choose(eqn, rule, values, wanted)
+        reason = Reason(eqn.op.name, eqn.source)
+        locals_ = [
+            self.bring(v, i, lo, reason.operand(n))
+            for n, (v, i, lo) in enumerate(zip(values, choice.versions, choice.in_layouts))
+        ]
+        self.report(eqn, rule, values, choice)
+        ctx = LocalContext(
+            self.mesh,
+            rule,
+            tuple(v.aval for v in values),
+            tuple(v.aval for v in eqn.outvars),
+            choice.in_layouts,
+            choice.out_layouts,
+        )
+        if any(any(lo.dims) for lo in (*choice.in_layouts, *choice.out_layouts)):
+            self.trace.note = reason.inside(rule)
+            outs = eqn.op.localize(ctx, *locals_)
+            self.trace.note = None
+        else:
+            outs = eqn.op.bind(*locals_)
+        for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs if eqn.op.multiple_results else [outs]):
+            self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, eqn.source)
+
+    def choose(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout, ...]) -> Choice:
+        question = Question(
+            rule,
+            tuple(
+                Operand(v.aval, v.layouts, max(1, self.uses[a]) if isinstance(a, Var) else 1)
+                for a, v in zip(eqn.invars, values)
+            ),
+            tuple(v.aval for v in eqn.outvars),
+            wanted,
+            eqn.op.linear_in,
+            eqn.op.moves_only,
+            self.mesh,
+        )
+        return choose(question)
+
+    def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], choice: Choice) -> None:
+        """Note operands that the op's rule forced to be gathered."""
+        for n, (value, before, after) in enumerate(zip(values, choice.versions, choice.in_layouts)):
+            for dim, (had, has) in enumerate(zip(value.layouts[before].dims, after.dims)):
+                factors = rule.operands[n][dim]
+                forced = not factors or any(rule.factors[f].kind == REPLICATED for f in factors)
+                if had and not has and forced:
+                    axes = ", ".join(self.mesh.coalesce(had))
+                    self.replicated.append(
+                        f"{eqn.op.name} at {eqn.source}: operand {n} is gathered along dimension {dim} (was split by "
+                        f"{axes}); the op cannot work on parts of that dimension"
+                    )
+
+    def constraint(self, eqn: JaxprEqn) -> None:
+        value = self.value(eqn.invars[0])
+        var = eqn.outvars[0]
+        dims, fixed = constraint_dims(eqn.op, var.aval.ndim, self.mesh)  # type: ignore[arg-type]
+        present = value.layouts[0]
+        taken = {a for axes, is_fixed in zip(dims, fixed) if is_fixed for a in axes}
+        target = Layout(
+            tuple(
+                axes if is_fixed else tuple(a for a in present.dims[d] if a not in taken)
+                for d, (axes, is_fixed) in enumerate(zip(dims, fixed))
+            )
+        )
+        local = self.bring(value, self.cheapest(value, target), target, Reason("sharding_constraint", eqn.source))
+        self.env[var] = Value(var.aval, [(target, local)], value.made_by, value.source)
+
+    def cheapest(self, value: Value, target: Layout) -> int:
+        """The version from which ``target`` costs least."""
+        aval = value.aval
+        costs = [reshard_cost(aval.shape, aval.dtype.itemsize, lo, target, self.mesh) for lo in value.layouts]
+        return costs.index(min(costs))
+
+    def output(self, number: int, atom: Var | Literal, layout: Layout | None) -> tuple[Any, Layout]:
+        value = self.value(atom)
+        if layout is None:
+            hint = self.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(0)
+            layout = hint if any(hint.dims) else value.layouts[0].drop_partial()
+        with source.at(value.source):
+            reason = Reason("output", value.source, number)
+            return self.bring(value, self.cheapest(value, layout), layout, reason), layout

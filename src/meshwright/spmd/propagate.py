@@ -1,0 +1,206 @@
+"""Propagation: from the shardings that the user gave, a layout for every value.
+
+Forwards and backwards over the equations until nothing changes, as GSPMD (Xu et al. 2021, section 3.5) and Shardy do:
+each equation's sharding rule says which dimensions share a factor, and axes spread along it. Dimensions that the user
+fixed are never changed. Equations that only pass values through come first, so that the layout of a large elementwise
+neighbourhood is settled before contractions choose among competing axes.
+
+The result is a wish, not a plan: the partitioner decides by cost, with these layouts as what values should become.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
+from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout
+from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
+from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
+
+Dims = tuple[Axes, ...]
+
+
+@dataclass
+class Placement:
+    """What propagation knows of one value: axes by dimension, and which dimensions the user fixed."""
+
+    dims: Dims
+    fixed: tuple[bool, ...]
+
+
+@dataclass
+class Propagation:
+    """The layouts found. ``layout(var)`` is replicated where nothing arrived."""
+
+    mesh: AbstractMesh
+    placements: dict[Var, Placement] = field(default_factory=dict)
+
+    def layout(self, var: Var) -> Layout:
+        """The layout of a value, without partial sums."""
+        found = self.placements.get(var)
+        return Layout(found.dims if found else ((),) * var.aval.ndim)
+
+
+@lru_cache(maxsize=65536)
+def rule_of(op: Op, avals: tuple[ShapedArray, ...]) -> ShardingRule:
+    """The op's sharding rule, remembered."""
+    return op.sharding_rule(*avals)
+
+
+def eqn_rule(eqn: JaxprEqn) -> ShardingRule:
+    """The sharding rule of an equation."""
+    avals = tuple(a.aval for a in eqn.invars)
+    return eqn.op.sharding_rule(*avals) if eqn.op.holds_jaxprs else rule_of(eqn.op, avals)
+
+
+def constraint_dims(op: ShardingConstraint, ndim: int, mesh: AbstractMesh) -> tuple[Dims, tuple[bool, ...]]:
+    """The axes that a constraint gives each dimension, and which dimensions it fixes."""
+    spec = op.sharding.spec
+    layout = op.sharding.layout(ndim)
+    fixed = tuple(not (d < len(spec) and spec[d] is UNCONSTRAINED) for d in range(ndim))
+    return layout.dims, fixed
+
+
+def propagate(
+    jaxpr: Jaxpr,
+    mesh: AbstractMesh,
+    in_layouts: Sequence[Layout | None],
+    out_layouts: Sequence[Layout | None],
+) -> Propagation:
+    """Layouts for all values of a jaxpr without calls, from those given for its inputs and outputs."""
+    worker = _Worker(jaxpr, mesh)
+    for var, layout in zip(jaxpr.invars, in_layouts):
+        if layout is not None:
+            worker.fix(var, layout.dims, (True,) * len(layout.dims))
+    for atom, layout in zip(jaxpr.outvars, out_layouts):
+        if layout is not None and isinstance(atom, Var) and atom not in worker.result.placements:
+            # An output's sharding is a wish for the value: other uses of it may prefer another.
+            worker.fix(atom, layout.dims, (False,) * len(layout.dims))
+    worker.run()
+    return worker.result
+
+
+class _Worker:
+    def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh) -> None:
+        self.mesh = mesh
+        self.result = Propagation(mesh)
+        self.eqns = jaxpr.eqns
+        self.rules = [eqn_rule(e) for e in jaxpr.eqns]
+        self.neighbours: dict[Var, list[int]] = {}
+        for i, eqn in enumerate(jaxpr.eqns):
+            for atom in {*(a for a in eqn.invars if isinstance(a, Var)), *eqn.outvars}:
+                self.neighbours.setdefault(atom, []).append(i)
+        self.levels = [_level(e, r) for e, r in zip(jaxpr.eqns, self.rules)]
+        self.queues: list[deque[int]] = [deque(), deque()]
+        self.queued = [True] * len(self.eqns)
+        for i, level in enumerate(self.levels):
+            self.queues[level].append(i)
+
+    def fix(self, var: Var, dims: Dims, fixed: tuple[bool, ...]) -> None:
+        self.result.placements[var] = Placement(dims, fixed)
+
+    def run(self) -> None:
+        for eqn in self.eqns:
+            if isinstance(eqn.op, ShardingConstraint):
+                var = eqn.outvars[0]
+                self.fix(var, *constraint_dims(eqn.op, var.aval.ndim, self.mesh))
+        while True:
+            queue = next((q for q in self.queues if q), None)
+            if queue is None:
+                return
+            i = queue.popleft()
+            self.queued[i] = False
+            self.visit(i)
+
+    def dims_of(self, atom: Var | Literal) -> Dims:
+        if isinstance(atom, Literal):
+            return ()
+        found = self.result.placements.get(atom)
+        return found.dims if found else ((),) * atom.aval.ndim
+
+    def visit(self, i: int) -> None:
+        eqn, rule = self.eqns[i], self.rules[i]
+        atoms = [*eqn.invars, *eqn.outvars]
+        dims = tuple(self.dims_of(a) for a in atoms)
+        if not any(any(d) for d in dims):
+            return
+        new = spread(rule, dims, len(eqn.invars), self.mesh)
+        for atom, old, wanted in zip(atoms, dims, new):
+            if wanted != old and isinstance(atom, Var):
+                self.update(atom, wanted, i)
+
+    def update(self, var: Var, dims: Dims, cause: int) -> None:
+        found = self.result.placements.get(var)
+        if found is None:
+            found = self.result.placements[var] = Placement(((),) * var.aval.ndim, (False,) * var.aval.ndim)
+        merged = tuple(old if fixed else new for old, new, fixed in zip(found.dims, dims, found.fixed))
+        if merged == found.dims:
+            return
+        found.dims = merged
+        for j in self.neighbours.get(var, ()):
+            if not self.queued[j]:
+                self.queued[j] = True
+                self.queues[self.levels[j]].append(j)
+
+
+def _level(eqn: JaxprEqn, rule: ShardingRule) -> int:
+    """0 for equations that pass values through, 1 for those that contract, slide windows or repeat."""
+    if any(f.kind != PARALLEL for f in rule.factors):
+        return 1
+    results = {f for dims in rule.results for fs in dims for f in fs}
+    return 0 if any({f for fs in dims for f in fs} == results for dims in rule.operands) else 1
+
+
+@lru_cache(maxsize=65536)
+def spread(rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh) -> tuple[Dims, ...]:
+    """The dimensions of all operands and results after axes have spread along the rule's factors."""
+    values = [*rule.operands, *rule.results]
+    known = [factor_axes_of(d, fs, rule, mesh) for d, fs in zip(dims, values)]
+    wanted = _agree(rule, known, mesh)
+    return tuple(_extend(d, fs, rule, wanted, mesh) for d, fs in zip(dims, values))
+
+
+def _agree(rule: ShardingRule, known: Sequence[dict[int, Axes]], mesh: AbstractMesh) -> list[Axes]:
+    """Axes for each factor: the longest that any value has; an axis goes to the factor that comes first."""
+    wanted: list[Axes] = [()] * len(rule.factors)
+    taken: set[str] = set()
+    # Factors that results have come before those that are summed over, so that batches stay split.
+    kept = {f for dims in rule.results for fs in dims for f in fs}
+    order = sorted(range(len(rule.factors)), key=lambda f: f not in kept)
+    for f in order:
+        factor = rule.factors[f]
+        if factor.kind == REPLICATED or factor.size == 1:
+            continue
+        best: Axes = ()
+        for axes in (k.get(f, ()) for k in known):
+            if (len(axes) > len(best) and axes[: len(best)] == best) or not best:
+                best = axes
+        free = tuple(a for a in best if a not in taken)
+        if free == best[: len(free)] and mesh.sizes(free) <= factor.size:
+            wanted[f] = free
+            taken.update(free)
+    return wanted
+
+
+def _extend(dims: Dims, factors: Sequence[tuple[int, ...]], rule: ShardingRule, wanted: Sequence[Axes],
+            mesh: AbstractMesh) -> Dims:  # fmt: skip
+    sizes = [f.size for f in rule.factors]
+    used = {a for axes in dims for a in axes}
+    result = list(dims)
+    for d, (axes, fs) in enumerate(zip(dims, factors)):
+        if not fs:
+            continue
+        joined, fits = join_axes(fs, sizes, wanted, mesh)
+        if not fits:
+            continue
+        more = joined[len(axes) :]
+        if joined[: len(axes)] == axes and more and not any(a in used for a in more):
+            result[d] = joined
+            used.update(more)
+    return tuple(result)

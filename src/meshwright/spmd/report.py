@@ -1,0 +1,110 @@
+"""What a per-device program sends and holds: its collectives with their bytes, and the peak of live memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import SourceLocation
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
+from meshwright.ops.collective import Collective as CollectiveOp
+from meshwright.sharding import AbstractMesh
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a per-device program.
+
+    ``bytes_sent`` are those of one device in one run, with ``count`` (the trip count of the loops around it) included,
+    by the formulas for rings: all-gather ``out·(g-1)/g``, reduce-scatter ``in·(g-1)/g``, all-reduce ``2·n·(g-1)/g``,
+    all-to-all ``n·(g-1)/g``, permute ``n``.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    group_size: int
+    operand: ShapedArray
+    result: ShapedArray
+    count: int
+    bytes_sent: int
+    source: SourceLocation
+    reason: str
+
+    def __str__(self) -> str:
+        axes = ", ".join(self.axes)
+        return f"{self.kind} over {axes} ({self.group_size} devices): {self.operand} -> {self.result}"
+
+
+def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray) -> int:
+    """Bytes that one device sends."""
+    if group <= 1:
+        return 0
+    match kind:
+        case "all_gather":
+            return result.nbytes * (group - 1) // group
+        case "reduce_scatter" | "all_to_all":
+            return operand.nbytes * (group - 1) // group
+        case "all_reduce":
+            return -(-2 * operand.nbytes * (group - 1) // group)
+    return operand.nbytes
+
+
+def collectives(jaxpr: Jaxpr, mesh: AbstractMesh) -> list[Collective]:
+    """The collectives of a per-device program, in program order."""
+    return list(_collectives(jaxpr.eqns))
+
+
+def _collectives(eqns: Iterable[JaxprEqn]) -> Iterable[Collective]:
+    for eqn in eqns:
+        op = eqn.op
+        if isinstance(op, CollectiveOp) and op.kind:
+            operand, result = eqn.invars[0].aval, eqn.outvars[0].aval
+            sent = wire_bytes(op.kind, op.group_size, operand, result)
+            reason = str(eqn.note) if eqn.note is not None else "written in the program"
+            yield Collective(op.kind, op.axes, op.group_size, operand, result, 1, sent, eqn.source, reason)
+
+
+def peak_bytes(jaxpr: Jaxpr) -> int:
+    """Most bytes alive at a time: inputs stay, other values live from their equation to their last use."""
+    last: dict[Var, int] = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        for atom in eqn.invars:
+            if isinstance(atom, Var):
+                last[atom] = i
+    keep = {*jaxpr.invars, *jaxpr.constvars, *(a for a in jaxpr.outvars if isinstance(a, Var))}
+    live = sum(v.aval.nbytes for v in {*jaxpr.invars, *jaxpr.constvars})
+    peak = live
+    for i, eqn in enumerate(jaxpr.eqns):
+        live += sum(v.aval.nbytes for v in eqn.outvars)
+        peak = max(peak, live)
+        dying = {a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var) and last.get(a, i) == i and a not in keep}
+        live -= sum(v.aval.nbytes for v in dying)
+    return peak
+
+
+def human_bytes(n: float) -> str:
+    """``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
+
+
+def explain(found: list[Collective], mesh: AbstractMesh, peak: int, notes: list[str]) -> str:
+    """Every collective, largest first, with its cause and source line."""
+    total = sum(c.bytes_sent for c in found)
+    axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
+    lines = [
+        f"{len(found)} collectives on mesh {axes}; each device sends {human_bytes(total)} a run and holds at most "
+        f"{human_bytes(peak)}"
+    ]
+    for number, c in enumerate(sorted(found, key=lambda c: -c.bytes_sent), 1):
+        share = f"{100 * c.bytes_sent / total:.0f} %" if total else "0 %"
+        lines.append(f"{number:4}. {c} sends {human_bytes(c.bytes_sent)} ({share})")
+        lines.append(f"      because {c.reason}")
+        lines.append(f"      at {c.source}")
+    for note in notes:
+        lines.append(f"  note: {note}")
+    return "\n".join(lines)

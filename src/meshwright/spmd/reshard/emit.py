@@ -1,0 +1,142 @@
+"""Reshard plans as ops: each step becomes a collective or a local op of the program being recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import PartitionError
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import match_shape
+from meshwright.ops.collective import (
+    ALL_REDUCE,
+    AllGather,
+    AllSlice,
+    AllToAll,
+    Ppermute,
+    ReduceScatter,
+    axis_index_of,
+)
+from meshwright.ops.dynamic_slice import dynamic_slice, dynamic_update_slice
+from meshwright.ops.elementwise import add, eq, rem, select, sub, zeros_like
+from meshwright.ops.shape import reshape, squeeze, transpose
+from meshwright.ops.slice_pad import pad, slice_in_dim
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.reshard import steps as S
+from meshwright.spmd.reshard.exchange import Recipe, exchange_recipe
+
+
+def named_axes(axes: Sequence[str], mesh: AbstractMesh) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Atoms as the axis names and sizes of a collective."""
+    names = mesh.coalesce(axes)
+    return names, tuple(mesh.axis_size(n) for n in names)
+
+
+def tile_index(axes: Sequence[str], mesh: AbstractMesh) -> Any:
+    """This device's position along atoms (int32 scalar)."""
+    return axis_index_of(*named_axes(axes, mesh))
+
+
+def reduction_identity(reduction: str, dtype: np.dtype) -> np.ndarray:
+    """The value that leaves others unchanged under a reduction kind."""
+    match reduction:
+        case "sum" | "or":
+            return np.zeros((), dtype)
+        case "prod":
+            return np.ones((), dtype)
+        case "and":
+            return np.array(True) if dtypes.is_bool(dtype) else np.array(-1).astype(dtype)
+        case "max":
+            return dtypes.min_value(dtype)
+        case "min":
+            return dtypes.max_value(dtype)
+    raise PartitionError(f"unknown reduction {reduction!r}")
+
+
+def fit_rows(x: Any, dim: int, rows: int) -> Any:
+    """``x`` cut or zero-padded at the end of ``dim`` to ``rows``."""
+    have = typeof(x).shape[dim]
+    if have > rows:
+        return slice_in_dim(x, 0, rows, dim=dim)
+    if have < rows:
+        config = [(0, 0, 0)] * typeof(x).ndim
+        config[dim] = (0, rows - have, 0)
+        return pad(x, np.zeros((), typeof(x).dtype), config)
+    return x
+
+
+def emit_step(x: Any, step: S.Step, shape: Sequence[int], before: Layout, after: Layout, mesh: AbstractMesh) -> Any:
+    """One step on this device's array of a global ``shape``."""
+    rows = after.local_shape(shape, mesh)
+    if isinstance(step, S.Permute):
+        names, sizes = named_axes(step.axes, mesh)
+        return Ppermute(names, sizes, step.perm).bind(x)
+    if isinstance(step, S.Exchange):
+        return _emit_exchange(x, exchange_recipe(shape, step.before, step.after, mesh), mesh)
+    names, sizes = named_axes(step.axes, mesh)
+    n = math.prod(sizes)
+    match step:
+        case S.AllGather(dim=dim):
+            return fit_rows(AllGather(names, sizes, dim).bind(x), dim, rows[dim])
+        case S.Slice(dim=dim):
+            return AllSlice(names, sizes, dim).bind(fit_rows(x, dim, n * rows[dim]))
+        case S.ReduceScatter(dim=dim, reduction=reduction):
+            return ReduceScatter(names, sizes, dim, reduction).bind(fit_rows(x, dim, n * rows[dim]))
+        case S.AllReduce(reduction=reduction):
+            return ALL_REDUCE[reduction](names, sizes).bind(x)
+        case S.AllToAll(src_dim=src, dst_dim=dst):
+            moved = AllToAll(names, sizes, dst, src).bind(fit_rows(x, dst, n * rows[dst]))
+            return fit_rows(moved, src, rows[src])
+        case S.MakePartial(reduction=reduction):
+            identity = match_shape(reduction_identity(reduction, typeof(x).dtype), typeof(x))
+            return select(eq(tile_index(step.axes, mesh), np.int32(0)), x, identity)
+    raise PartitionError(f"unknown reshard step {step}")
+
+
+# --- exchanges ----------------------------------------------------------------------------------------------
+def _emit_exchange(x: Any, recipe: Recipe, mesh: AbstractMesh) -> Any:
+    """Carry out a :class:`Recipe`; the steps are numbered there."""
+    x = reshape(x, recipe.view)
+    for digit, axis in recipe.slices:
+        names, sizes = named_axes((axis,), mesh)
+        x = AllSlice(names, sizes, digit).bind(x)
+    x = transpose(squeeze(x, [d for d, _ in recipe.slices]), recipe.forward)
+    k = len(recipe.groups)
+    rest = typeof(x).shape[k:]
+    if not recipe.rounds:
+        names, sizes = named_axes(recipe.senders, mesh)
+        x = reshape(x, (1, math.prod(recipe.groups), *rest))
+        x = AllToAll(names, sizes, 1, 0).bind(x)
+        x = reshape(x, (*recipe.groups, *rest))
+    else:
+        x = _in_rounds(x, recipe, mesh)
+    return reshape(transpose(x, recipe.backward), recipe.result)
+
+
+def _in_rounds(x: Any, recipe: Recipe, mesh: AbstractMesh) -> Any:
+    names, sizes = named_axes(recipe.axes, mesh)
+    k = len(recipe.groups)
+    rest = typeof(x).shape[k:]
+    result = zeros_like(x)
+    zeros = [np.int32(0)] * len(rest)
+    for number, perm in enumerate(recipe.rounds):
+        shifts = [int(s) for s in np.unravel_index(number, recipe.groups)] if k else []
+        sent = [
+            rem(add(tile_index((axis,), mesh), np.int32(shift)), np.int32(group))
+            for axis, shift, group in zip(recipe.senders, shifts, recipe.groups)
+        ]
+        chunk = dynamic_slice(x, [*sent, *zeros], (*([1] * k), *rest)) if k else x
+        chunk = Ppermute(names, sizes, perm).bind(chunk)
+        if not k:
+            return chunk
+        put = [
+            rem(sub(add(tile_index((axis,), mesh), np.int32(group)), np.int32(shift)), np.int32(group))
+            for axis, shift, group in zip(recipe.receivers, shifts, recipe.groups)
+        ]
+        result = dynamic_update_slice(result, chunk, [*put, *zeros])
+    return result
+
+
