@@ -2,4 +2,44 @@
 
 from __future__ import annotations
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]
+from meshwright.api.placement import with_sharding_constraint
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.collective import (
+    all_gather,
+    all_to_all,
+    axis_index,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    psum_scatter,
+)
+from meshwright.ops.dot import dot_general
+from meshwright.ops.dynamic_slice import (
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_slice,
+    dynamic_update_slice_in_dim,
+)
+from meshwright.ops.elementwise import abs_ as abs
+from meshwright.ops.elementwise import (
+    acos, acosh, add, asin, asinh, atan, atan2, atanh, cbrt, ceil, clamp, clz, conj, cos, cosh, digamma, div, eq, erf,
+    erf_inv, erfc, exp, exp2, expm1, floor, ge, gt, imag, integer_pow, is_finite, le, lgamma, log, log1p, logistic, lt,
+    mul, ne, neg, nextafter, polygamma, population_count, real, rem, rsqrt, select, shift_left,
+    shift_right_arithmetic, shift_right_logical, sign, sin, sinh, sqrt, square, sub, tan, tanh, zeta,
+)  # fmt: skip
+from meshwright.ops.elementwise import and_ as bitwise_and
+from meshwright.ops.elementwise import complex_ as complex
+from meshwright.ops.elementwise import convert as convert_element_type
+from meshwright.ops.elementwise import max_ as max
+from meshwright.ops.elementwise import min_ as min
+from meshwright.ops.elementwise import not_ as bitwise_not
+from meshwright.ops.elementwise import or_ as bitwise_or
+from meshwright.ops.elementwise import pow_ as pow
+from meshwright.ops.elementwise import xor as bitwise_xor
+from meshwright.ops.shape import expand_dims, reshape, rev, squeeze, transpose
+from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.ops.slice_pad import slice_ as slice
+from meshwright.transforms.autodiff import stop_gradient
