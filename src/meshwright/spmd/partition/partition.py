@@ -119,14 +119,15 @@ class _Partitioner:
             return Value(atom.aval, [(Layout.replicated(0), atom.val)], "a constant")
         return self.env[atom]
 
-    def bring(self, value: Value, version: int, layout: Layout, why: Reason) -> Any:
+    def bring(self, value: Value, version: int, layout: Layout, op: str, number: int | None = None) -> Any:
         """The value in ``layout``, resharded from a version if it is not there yet; remembered."""
         for known, local in value.versions:
             if known == layout:
                 return local
         before, local = value.versions[version]
         plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
-        self.trace.note = why.between(before.format(self.mesh), layout.format(self.mesh), value.made_by)
+        formats = before.format(self.mesh), layout.format(self.mesh)
+        self.trace.note = Reason(op, number, *formats, value.made_by)
         for step, after in plan.steps:
             local = emit_step(local, step, value.aval.shape, before, after, self.mesh)
             before = after
@@ -146,9 +147,8 @@ class _Partitioner:
         values = [self.value(a) for a in eqn.invars]
         wanted = tuple(self.propagation.layout(v) for v in eqn.outvars)
         choice = self.choose(eqn, rule, values, wanted)
-        reason = Reason(eqn.op.name, eqn.source)
         locals_ = [
-            self.bring(v, i, lo, reason.operand(n))
+            self.bring(v, i, lo, eqn.op.name, n)
             for n, (v, i, lo) in enumerate(zip(values, choice.versions, choice.in_layouts))
         ]
         self.report(eqn, rule, values, choice)
@@ -161,7 +161,7 @@ class _Partitioner:
             choice.out_layouts,
         )
         if any(any(lo.dims) for lo in (*choice.in_layouts, *choice.out_layouts)):
-            self.trace.note = reason.inside(rule)
+            self.trace.note = Reason(eqn.op.name, rule=rule)
             outs = eqn.op.localize(ctx, *locals_)
             self.trace.note = None
         else:
@@ -209,7 +209,7 @@ class _Partitioner:
                 for d, (axes, is_fixed) in enumerate(zip(dims, fixed))
             )
         )
-        local = self.bring(value, self.cheapest(value, target), target, Reason("sharding_constraint", eqn.source))
+        local = self.bring(value, self.cheapest(value, target), target, "sharding_constraint")
         self.env[var] = Value(var.aval, [(target, local)], value.made_by, value.source)
 
     def cheapest(self, value: Value, target: Layout) -> int:
@@ -224,5 +224,4 @@ class _Partitioner:
             hint = self.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(0)
             layout = hint if any(hint.dims) else value.layouts[0].drop_partial()
         with source.at(value.source):
-            reason = Reason("output", value.source, number)
-            return self.bring(value, self.cheapest(value, layout), layout, reason), layout
+            return self.bring(value, self.cheapest(value, layout), layout, "output", number), layout
