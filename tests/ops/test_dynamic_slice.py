@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from op_checks import check_batch, check_grad, check_value, values
 
+import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import DTypeError, ShapeError
@@ -23,7 +23,13 @@ STARTS = [(0, 0), (1, 2), (3, 3), (9, 9), (-1, -2), (-9, 1), (2**31 - 1, -(2**31
 def test_slice_positions(start, dtype):
     x = values(5, 4)
     i, j = (np.array(s).astype(dtype) for s in start)
-    check_value(lambda x, i, j: D.dynamic_slice(x, (i, j), (2, 3)), lambda x, i, j: lax.dynamic_slice(x, (i, j), (2, 3)), x, i, j)
+    check_value(
+        lambda x, i, j: D.dynamic_slice(x, (i, j), (2, 3)),
+        lambda x, i, j: lax.dynamic_slice(x, (i, j), (2, 3)),
+        x,
+        i,
+        j,
+    )
 
 
 @pytest.mark.parametrize("start", STARTS)

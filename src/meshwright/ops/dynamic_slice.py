@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
@@ -251,13 +250,13 @@ class DynamicUpdateSlice(Op):
 
 
 # --- functions ----------------------------------------------------------------------------------------------
-def _start_indices(
-    name: str, starts: Sequence[Any], shape: Sequence[int], allow_negative_indices: bool
-) -> list[Any]:
+def _start_indices(name: str, starts: Sequence[Any], shape: Sequence[int], allow_negative_indices: bool) -> list[Any]:
     """Scalars of one dtype; negative ones count from the end."""
     starts = list(starts) if isinstance(starts, (list, tuple)) else [starts[i] for i in range(typeof(starts).shape[0])]
     if len(starts) != len(shape):
-        raise ShapeError(f"{name}: an operand of shape {tuple(shape)} needs {len(shape)} start indices, got {len(starts)}")
+        raise ShapeError(
+            f"{name}: an operand of shape {tuple(shape)} needs {len(shape)} start indices, got {len(starts)}"
+        )
     found = {typeof(s).dtype for s in starts if not isinstance(s, int)}
     for s in starts:
         if not dtypes.is_integer(typeof(s).dtype):

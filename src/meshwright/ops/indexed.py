@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
-import numpy as np
 
+import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
@@ -124,7 +124,9 @@ class GatherDimensionNumbers:
 
 # --- checks -------------------------------------------------------------------------------------------------
 def _distinct(dims: Sequence[int], ndim: int, ordered: bool = True) -> bool:
-    return all(0 <= d < ndim for d in dims) and len(set(dims)) == len(dims) and (not ordered or list(dims) == sorted(dims))
+    return (
+        all(0 <= d < ndim for d in dims) and len(set(dims)) == len(dims) and (not ordered or list(dims) == sorted(dims))
+    )
 
 
 def check_numbers(
@@ -157,9 +159,7 @@ def check_numbers(
     require(
         len(n.operand_batching_dims) == len(n.start_indices_batching_dims)
         and _distinct(n.start_indices_batching_dims, len(batch), ordered=False)
-        and all(
-            operand.shape[a] == batch[b] for a, b in zip(n.operand_batching_dims, n.start_indices_batching_dims)
-        ),
+        and all(operand.shape[a] == batch[b] for a, b in zip(n.operand_batching_dims, n.start_indices_batching_dims)),
         "batching dimensions of operand and indices must pair up with equal sizes",
     )
     require(not set(n.operand_batching_dims) & set(n.start_index_map), "a batching dimension cannot be indexed")
@@ -217,9 +217,7 @@ def beside(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int,
     window = numbers.window_dims(operand_ndim)
     places = numbers.index_places(result_ndim)
     target = dict(zip(window, numbers.offset_dims))
-    target.update(
-        (d, places[i]) for d, i in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims)
-    )
+    target.update((d, places[i]) for d, i in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims))
     following = [target[d] for d in range(dim, operand_ndim) if d in target]
     before = [target[d] + 1 for d in range(dim) if d in target]
     out = following[0] if following else before[-1] if before else 0
@@ -227,9 +225,7 @@ def beside(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int,
     return min(max(out, low), high)
 
 
-def offset_range(
-    numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int, dim: int
-) -> tuple[int, int]:
+def offset_range(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int, dim: int) -> tuple[int, int]:
     """Between which places of the result a further window dimension, at ``dim`` of the operand, must stand."""
     k = sum(d < dim for d in numbers.window_dims(operand_ndim))
     offset = numbers.offset_dims
