@@ -1,0 +1,378 @@
+"""Arithmetic: sums, products, quotients, powers, roundings, extremes of two, absolute values and signs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import DTypeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.promotion import aval_of, is_python_number, operands
+from meshwright.numpy.ufunc import binary, unary
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import convert, scalar_like, select
+
+add = binary("add", ops.add, "Sum of corresponding elements; of bools, logical or.", ("add(2, 3).item()", "5"))
+subtract = binary("subtract", ops.sub, "Difference ``x1 - x2``.", ("subtract(2, 3).item()", "-1"))
+multiply = binary("multiply", ops.mul, "Product of corresponding elements.", ("multiply(2, 3).item()", "6"))
+divide = true_divide = binary(
+    "divide", ops.div, "Quotient ``x1 / x2``, a float or complex number.", ("divide(1, 2).item()", "0.5"), True
+)
+maximum = binary("maximum", ops.max_, "The larger of two elements; NaN if one is.", ("maximum(2, 3).item()", "3"))
+minimum = binary("minimum", ops.min_, "The smaller of two elements; NaN if one is.", ("minimum(2, 3).item()", "2"))
+nextafter = binary("nextafter", ops.nextafter, "The next float after ``x1`` towards ``x2``.", None, True)
+arctan2 = atan2 = binary(
+    "arctan2", ops.atan2, "Angle of the point (x2, x1), in radians.", ("arctan2(0.0, 1.0).item()", "0.0"), True
+)
+
+
+def _negate(x: Any) -> Any:
+    if dtypes.is_unsigned(typeof(x).dtype):
+        return ops.sub(scalar_like(0, x), x)
+    return ops.neg(x)
+
+
+def _unsigned_or_bool(dtype: np.dtype) -> bool:
+    return dtypes.is_unsigned(dtype) or dtypes.is_bool(dtype)
+
+
+def _exact(dtype: np.dtype) -> bool:
+    return dtypes.is_integer(dtype) or dtypes.is_bool(dtype)
+
+
+def _sign(x: Any) -> Any:
+    if _unsigned_or_bool(typeof(x).dtype):
+        return convert(ops.ne(x, scalar_like(0, x)), typeof(x).dtype)
+    return ops.sign(x)
+
+
+def _trunc(x: Any) -> Any:
+    return select(ops.lt(x, scalar_like(0, x)), ops.ceil(x), ops.floor(x))
+
+
+negative = unary("negative", _negate, "Each element with its sign changed.", ("negative(2).item()", "-2"))
+positive = unary(
+    "positive", lambda x: x, "Each element as it is.", ("positive(2).item()", "2"), unchanged=lambda d: True
+)
+abs = absolute = unary(
+    "absolute", ops.abs_, "Magnitude of each element.", ("absolute(-2).item()", "2"), unchanged=_unsigned_or_bool
+)
+fabs = unary("fabs", ops.abs_, "Magnitude of each element, as a float.", ("fabs(-2).item()", "2.0"), True)
+sign = unary("sign", _sign, "-1, 0 or 1 with the sign of each element.", ("sign(-2.5).item()", "-1.0"))
+sqrt = unary("sqrt", ops.sqrt, "Square root.", ("sqrt(4.0).item()", "2.0"), True)
+cbrt = unary("cbrt", ops.cbrt, "Cube root.", ("round(cbrt(8.0), 3).item()", "2.0"), True)
+floor = unary("floor", ops.floor, "Rounded down.", ("floor(1.7).item()", "1.0"), unchanged=_exact)
+ceil = unary("ceil", ops.ceil, "Rounded up.", ("ceil(1.2).item()", "2.0"), unchanged=_exact)
+trunc = fix = unary("trunc", _trunc, "Rounded towards zero.", ("trunc(-1.7).item()", "-1.0"), unchanged=_exact)
+
+
+def _square(x: Any) -> Any:
+    return ops.mul(x, x) if dtypes.is_bool(typeof(x).dtype) else ops.square(x)
+
+
+square = unary("square", _square, "Each element times itself.", ("square(3).item()", "9"))
+rsqrt = unary("rsqrt", ops.rsqrt, "One over the square root.", ("rsqrt(4.0).item()", "0.5"), True)
+
+
+def _round_complex(x: Any) -> Any:
+    if dtypes.is_complex(typeof(x).dtype):
+        return ops.complex_(ops.round_half_even(ops.real(x)), ops.round_half_even(ops.imag(x)))
+    return ops.round_half_even(x)
+
+
+rint = unary("rint", _round_complex, "Nearest integer, as a float; halves to even.", ("rint(2.5).item()", "2.0"), True)
+
+
+def round(x: Any, decimals: int = 0) -> Any:
+    """Each element rounded to ``decimals`` places, halves to even; integers as they are for ``decimals >= 0``.
+
+    Raises:
+      ArgumentTypeError: ``x`` is not an array.
+
+    >>> round(2.567, 1).item() == np.float32(2.6)
+    True
+    """
+    (x,) = operands("round", (x,))
+    if _exact(typeof(x).dtype):
+        if decimals >= 0:
+            return x
+        unit = scalar_like(10**-decimals, x)
+        return ops.mul(convert(rint(ops.div(convert(x, dtypes.default_float()), 1.0 * unit)), typeof(x).dtype), unit)
+    if decimals == 0:
+        return _round_complex(x)
+    factor = scalar_like(10.0 ** np.abs(decimals), x)
+    if decimals < 0:
+        return ops.mul(_round_complex(ops.div(x, factor)), factor)
+    return ops.div(_round_complex(ops.mul(x, factor)), factor)
+
+
+around = round
+
+
+def reciprocal(x: Any, /) -> Any:
+    """``1 / x``, a float or complex number.
+
+    >>> reciprocal(4.0).item()
+    0.25
+    """
+    return divide(1, x)
+
+
+def remainder(x1: Any, x2: Any, /) -> Any:
+    """Remainder of floored division: has the sign of ``x2``; 0 for an integer ``x2`` of 0.
+
+    Args:
+      x1, x2: real arrays or numbers whose shapes broadcast together.
+
+    >>> remainder(-7, 3).item()
+    2
+    """
+    simple = is_python_number(x2) and x2 > 0
+    x, y = operands("remainder", (x1, x2))
+    dtype = typeof(x).dtype
+    if dtypes.is_complex(dtype):
+        raise DTypeError(f"remainder: defined for real numbers, got dtype {dtype}")
+    if dtypes.is_bool(dtype):
+        x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
+    nil = scalar_like(0, x)
+    if dtypes.is_integer(dtype) and not simple:
+        y = select(ops.eq(y, scalar_like(0, y)), scalar_like(1, y), y)
+    r = ops.rem(x, y)
+    if dtypes.is_unsigned(dtype):
+        return r
+    if simple:
+        return select(ops.lt(r, nil), ops.add(r, y), r)
+    differs = ops.ne(ops.lt(r, nil), ops.lt(y, nil))
+    return select(ops.and_(differs, ops.ne(r, nil)), ops.add(r, y), r)
+
+
+mod = remainder
+
+
+def fmod(x1: Any, x2: Any, /) -> Any:
+    """Remainder of truncated division: has the sign of ``x1``.
+
+    >>> fmod(-7, 3).item()
+    -1
+    """
+    x, y = operands("fmod", (x1, x2))
+    if dtypes.is_integer(typeof(x).dtype):
+        y = select(ops.eq(y, scalar_like(0, y)), scalar_like(1, y), y)
+    return ops.rem(x, y)
+
+
+def floor_divide(x1: Any, x2: Any, /) -> Any:
+    """``x1 / x2`` rounded down, in the promoted dtype.
+
+    >>> floor_divide(-7, 2).item()
+    -4
+    """
+    x, y = operands("floor_divide", (x1, x2))
+    dtype = typeof(x).dtype
+    if dtypes.is_complex(dtype):
+        raise DTypeError(f"floor_divide: defined for real numbers, got dtype {dtype}")
+    if dtypes.is_bool(dtype):
+        x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
+    if _unsigned_or_bool(dtype):
+        return ops.div(x, y)
+    nil, one = scalar_like(0, x), scalar_like(1, x)
+    r = ops.rem(x, y)
+    if dtypes.is_integer(dtype):
+        q = ops.div(x, y)
+        wrong = ops.and_(ops.ne(ops.sign(x), ops.sign(y)), ops.ne(r, nil))
+        return select(wrong, ops.sub(q, one), q)
+    # x - r is a whole multiple of y, so that its quotient is exact up to rounding; by zero, x itself gives inf.
+    q = ops.div(select(ops.eq(y, nil), x, ops.sub(x, r)), y)
+    wrong = ops.and_(ops.ne(r, nil), ops.ne(ops.sign(y), ops.sign(r)))
+    return ops.round_half_away(select(wrong, ops.sub(q, one), q))
+
+
+def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
+    """``(floor_divide(x1, x2), remainder(x1, x2))``.
+
+    >>> tuple(v.item() for v in divmod(7, 2))
+    (3, 1)
+    """
+    return floor_divide(x1, x2), remainder(x1, x2)
+
+
+def power(x1: Any, x2: Any, /) -> Any:
+    """``x1`` to the power ``x2``. A Python integer exponent is multiplied out.
+
+    Raises:
+      DTypeError: an integer base with a negative Python exponent.
+
+    >>> power(2, 10).item()
+    1024
+    """
+    if type(x2) is int and not isinstance(x1, (bool, np.bool_)):
+        (x,) = operands("power", (x1,))
+        dtype = typeof(x).dtype
+        if dtypes.is_integer(dtype) and x2 < 0:
+            raise DTypeError(
+                f"power: integers ({dtype}) cannot be raised to the negative power {x2}; convert to float with .astype"
+            )
+        if not dtypes.is_bool(dtype):
+            return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
+    x, y = operands("power", (x1, x2))
+    if dtypes.is_bool(typeof(x).dtype):
+        x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
+    return ops.pow_(x, y)
+
+
+pow = power
+
+
+def float_power(x1: Any, x2: Any, /) -> Any:
+    """``x1 ** x2`` in a float or complex dtype.
+
+    >>> float_power(2, -1).item()
+    0.5
+    """
+    return ops.pow_(*operands("float_power", (x1, x2), to_inexact=True))
+
+
+def fmax(x1: Any, x2: Any, /) -> Any:
+    """The larger of two elements; where one is NaN, the other.
+
+    >>> fmax(float("nan"), 2.0).item()
+    2.0
+    """
+    x, y = operands("fmax", (x1, x2))
+    return select(_beats(ops.gt(x, y), y), x, y)
+
+
+def fmin(x1: Any, x2: Any, /) -> Any:
+    """The smaller of two elements; where one is NaN, the other.
+
+    >>> fmin(float("nan"), 2.0).item()
+    2.0
+    """
+    x, y = operands("fmin", (x1, x2))
+    return select(_beats(ops.lt(x, y), y), x, y)
+
+
+def _beats(wins: Any, y: Any) -> Any:
+    return ops.or_(wins, ops.ne(y, y))
+
+
+def hypot(x1: Any, x2: Any, /) -> Any:
+    """``sqrt(x1**2 + x2**2)`` without overflow in between.
+
+    >>> hypot(3.0, 4.0).item()
+    5.0
+    """
+    x, y = operands("hypot", (x1, x2), to_inexact=True)
+    a, b = ops.abs_(x), ops.abs_(y)
+    large, small = ops.max_(a, b), ops.min_(a, b)
+    nil, one = scalar_like(0, large), scalar_like(1, large)
+    simple = ops.or_(ops.eq(large, nil), ops.eq(large, scalar_like(np.inf, large)))
+    ratio = ops.div(small, select(simple, one, large))
+    return select(simple, large, ops.mul(large, ops.sqrt(ops.add(one, ops.square(ratio)))))
+
+
+def copysign(x1: Any, x2: Any, /) -> Any:
+    """The magnitude of ``x1`` with the sign of ``x2``; -0.0 counts as negative.
+
+    >>> copysign(2.0, -0.0).item()
+    -2.0
+    """
+    x, y = operands("copysign", (x1, x2), to_inexact=True)
+    size = ops.abs_(x)
+    return select(signbit(y), ops.neg(size), size)
+
+
+def signbit(x: Any, /) -> Any:
+    """Whether the sign bit is set: true for negative numbers, -0.0 and negative NaNs.
+
+    >>> signbit(-0.0).item()
+    True
+    """
+    (x,) = operands("signbit", (x,))
+    dtype = typeof(x).dtype
+    if dtypes.is_complex(dtype):
+        raise DTypeError("signbit: defined for real numbers, got a complex dtype")
+    if not dtypes.is_float(dtype):
+        return ops.lt(x, scalar_like(0, x))
+    bits = ops.BitcastConvert(np.dtype(f"int{dtypes.bit_width(dtype)}")).bind(x)
+    return ops.lt(bits, scalar_like(0, bits))
+
+
+def heaviside(x1: Any, x2: Any, /) -> Any:
+    """0 for negative ``x1``, ``x2`` at 0, 1 above.
+
+    >>> heaviside(-1.0, 0.5).item()
+    0.0
+    """
+    x, y = operands("heaviside", (x1, x2), to_inexact=True)
+    nil, one = scalar_like(0, x), scalar_like(1, x)
+    stepped = select(ops.lt(x, nil), nil, select(ops.gt(x, nil), one, x))
+    return select(ops.eq(x, nil), y, stepped)
+
+
+def logaddexp(x1: Any, x2: Any, /) -> Any:
+    """``log(exp(x1) + exp(x2))`` without overflow.
+
+    >>> round(logaddexp(0.0, 0.0), 3).item() == np.float32(0.693)
+    True
+    """
+    x, y = operands("logaddexp", (x1, x2), to_inexact=True)
+    top = ops.max_(x, y)
+    gap = ops.sub(x, y)
+    # Equal infinities have no difference; their sum is the infinity (or NaN) itself.
+    both = ops.add(x, y)
+    return select(ops.ne(gap, gap), both, ops.add(top, ops.log1p(ops.exp(ops.neg(ops.abs_(gap))))))
+
+
+def logaddexp2(x1: Any, x2: Any, /) -> Any:
+    """``log2(2**x1 + 2**x2)`` without overflow.
+
+    >>> logaddexp2(0.0, 0.0).item()
+    1.0
+    """
+    x, y = operands("logaddexp2", (x1, x2), to_inexact=True)
+    log2 = scalar_like(np.log(2), x)
+    return ops.div(logaddexp(ops.mul(x, log2), ops.mul(y, log2)), log2)
+
+
+def ldexp(x1: Any, x2: Any, /) -> Any:
+    """``x1 * 2**x2`` for integers ``x2``.
+
+    >>> ldexp(3.0, 2).item()
+    12.0
+    """
+    if not dtypes.is_integer(aval_of(x2, "ldexp", 1).dtype):
+        raise DTypeError(f"ldexp: x2 must be of an integer dtype, got {typeof(x2).dtype}")
+    x, y = operands("ldexp", (x1, x2), to_inexact=True)
+    return ops.mul(x, ops.exp2(y))
+
+
+def modf(x: Any, /) -> tuple[Any, Any]:
+    """``(fractional part, whole part)``, both with the sign of ``x``.
+
+    >>> tuple(v.item() for v in modf(-1.5))
+    (-0.5, -1.0)
+    """
+    (x,) = operands("modf", (x,), to_inexact=True)
+    whole = _trunc(x)
+    fraction = select(ops.is_finite(x), ops.sub(x, whole), scalar_like(0, x))
+    return copysign(select(ops.ne(x, x), x, fraction), x), whole
+
+
+def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
+    """Each element kept between ``min`` and ``max``; ``None`` is no bound.
+
+    Args:
+      x, min, max: real arrays or numbers whose shapes broadcast together.
+
+    >>> clip(5, 0, 3).item()
+    3
+    """
+    if dtypes.is_complex(aval_of(x, "clip").dtype):
+        raise DTypeError("clip: complex numbers are not ordered; clip real and imaginary part")
+    if min is not None:
+        x = maximum(min, x)
+    if max is not None:
+        x = minimum(max, x)
+    return positive(x)

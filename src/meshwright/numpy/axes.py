@@ -1,0 +1,69 @@
+"""Axis arguments: checked, made non-negative; shape arguments and static integers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.errors import ArgumentError, ArgumentTypeError, TracerError
+from meshwright.ir.tracing import Tracer
+
+
+def static_int(x: Any, name: str, what: str) -> int:
+    """A Python integer that must be known while tracing.
+
+    Raises:
+      ArgumentTypeError: not an integer; TracerError: a traced value.
+    """
+    try:
+        return operator.index(x)
+    except TracerError as error:
+        raise type(error)(f"{name}: {what} must be known while tracing: {error}") from None
+    except TypeError:
+        raise ArgumentTypeError(f"{name}: {what} must be an integer, got {x!r} of type {type(x).__name__}") from None
+
+
+def normal_axis(axis: Any, ndim: int, name: str) -> int:
+    """``axis`` in ``range(ndim)``.
+
+    Raises:
+      ArgumentError: there is no such axis.
+    """
+    axis = static_int(axis, name, "axis")
+    if not -ndim <= axis < ndim:
+        raise ArgumentError(f"{name}: axis {axis} is out of range for an array of {ndim} dimensions")
+    return axis + ndim if axis < 0 else axis
+
+
+def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
+    """Axes as a tuple; ``None`` means all of them.
+
+    Raises:
+      ArgumentError: no such axis, or one twice.
+    """
+    if axis is None:
+        return tuple(range(ndim))
+    if not isinstance(axis, (tuple, list)):
+        return (normal_axis(axis, ndim, name),)
+    axes = tuple([normal_axis(a, ndim, name) for a in axis])
+    if len(set(axes)) != len(axes):
+        raise ArgumentError(f"{name}: axis {tuple(axis)} names a dimension twice")
+    return axes
+
+
+def normal_shape(shape: Any, name: str) -> tuple[int, ...]:
+    """A shape argument (an integer or a sequence of them) as a tuple.
+
+    Raises:
+      ArgumentError: a negative size; ArgumentTypeError: not integers.
+    """
+    if isinstance(shape, Sequence) and not isinstance(shape, str):
+        sizes = tuple([s if type(s) is int else static_int(s, name, "shape") for s in shape])
+    elif getattr(shape, "ndim", 0) == 1 and not isinstance(shape, Tracer):
+        sizes = tuple(int(s) for s in shape)
+    else:
+        sizes = (static_int(shape, name, "shape"),)
+    if any(s < 0 for s in sizes):
+        raise ArgumentError(f"{name}: sizes must not be negative, got shape {sizes}")
+    return sizes

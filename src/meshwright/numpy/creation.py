@@ -1,0 +1,323 @@
+"""Making arrays: from values, filled, counting, from buffers of other libraries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.core.config import config
+from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationError
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL, Tracer, typeof
+from meshwright.numpy.axes import normal_shape
+from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, spread
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.elementwise import add, convert, copy, mul, scalar_like
+from meshwright.ops.shape import expand_dims
+from meshwright.ops.slice_pad import concatenate
+from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.devices import Device
+from meshwright.sharding import Sharding, SingleDeviceSharding
+
+
+def _sharding(device: Any, name: str) -> Sharding | None:
+    if device is None or isinstance(device, Sharding):
+        return device
+    if isinstance(device, Device):
+        return SingleDeviceSharding(device)
+    raise ArgumentTypeError(f"{name}: device must be a device or a sharding, got {device!r}")
+
+
+def _holds_arrays(x: Any) -> bool:
+    if isinstance(x, (list, tuple)):
+        return any(_holds_arrays(e) for e in x)
+    return isinstance(x, (Array, Tracer))
+
+
+def _from_sequence(x: Sequence[Any], name: str) -> Any:
+    """An array of nested sequences. Those that hold arrays are stacked, others are read by NumPy."""
+    if _holds_arrays(x):
+        dtype = result_type(*_leaves(x))
+        parts = [array(e, dtype=dtype) for e in x]
+        shapes = {p.shape for p in parts}
+        if len(shapes) > 1:
+            raise ArgumentError(f"{name}: elements of a sequence have different shapes {sorted(shapes)}")
+        return concatenate([expand_dims(p, (0,)) for p in parts], 0)
+    try:
+        value = np.asarray(x)
+    except ValueError as error:
+        raise ArgumentError(f"{name}: cannot make an array of this sequence: {error}") from None
+    return _checked(value, x, name)
+
+
+def _leaves(x: Any) -> list[Any]:
+    return [leaf for e in x for leaf in _leaves(e)] if isinstance(x, (list, tuple)) else [x]
+
+
+def _checked(value: np.ndarray, source: Any, name: str) -> np.ndarray:
+    """A NumPy value made of Python objects, refused if it is not numbers or its integers need more bits."""
+    if value.dtype.kind not in "biufc" and value.dtype not in dtypes._SHORT:
+        raise ArgumentTypeError(
+            f"{name}: cannot make an array of {type(source).__name__} {str(source)[:60]!r}: expected numbers or bools "
+            "in sequences of equal lengths"
+        )
+    if value.dtype == np.int64 and not config.enable_x64 and value.size:
+        low, high = value.min(), value.max()
+        if low < -(2**31) or high >= 2**31:
+            raise ArgumentError(
+                f"{name}: Python integer {high if high >= 2**31 else low} does not fit in int32; give a dtype, or "
+                "config.update('enable_x64', True)"
+            )
+    return value
+
+
+def array(
+    object: Any, dtype: Any = None, copy: bool | None = True, order: str | None = None, ndmin: int = 0, *,
+    device: Any = None,
+) -> Any:  # fmt: skip
+    """An array of ``object``: a number, nested sequences, a NumPy array, an array, or anything with ``__array__``.
+
+    Args:
+      object: what to make the array of. NumPy arrays are copied unless ``copy`` is false.
+      dtype: of the result; by default that of ``object``, 32 bits wide unless x64 is enabled.
+      ndmin: at least so many dimensions, new ones first.
+      device: a device or sharding to put it on.
+
+    Raises:
+      ArgumentError: ragged sequences, or integers that do not fit; ArgumentTypeError: not numbers.
+
+    >>> array([[1, 2], [3, 4]]).shape
+    (2, 2)
+    """
+    if order not in (None, "C", "K", "A"):
+        raise ArgumentError(f"array: order must be 'C' or 'K' (arrays have no memory order), got {order!r}")
+    target = None if dtype is None else dtypes.requested(dtype, "array")
+    result = _make(object, target, copy is not False, _sharding(device, "array"))
+    missing = ndmin - typeof(result).ndim
+    return expand_dims(result, range(missing)) if missing > 0 else result
+
+
+def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None) -> Any:
+    if isinstance(x, (Array, Tracer)):
+        result = x if dtype is None else _strongly(x, dtype)
+        return copy(result) if copy_ and result is x else result
+    if is_python_number(x):
+        return _from_number(x, dtype, sharding)
+    if isinstance(x, (list, tuple)):
+        value = _from_sequence(x, "array")
+        if not isinstance(value, np.ndarray):
+            return value if dtype is None else _strongly(value, dtype)
+        return from_numpy(_to_dtype(value, dtype), sharding=sharding, copy=False)
+    if isinstance(x, (np.ndarray, np.generic)):
+        return from_numpy(_to_dtype(np.asarray(x), dtype), sharding=sharding, copy=copy_)
+    if hasattr(x, "__jax_array__"):
+        return _make(x.__jax_array__(), dtype, copy_, sharding)
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or isinstance(x, (memoryview, bytearray)):
+        return from_numpy(_to_dtype(_checked(np.asarray(x), x, "array"), dtype), sharding=sharding, copy=copy_)
+    if hasattr(x, "__dlpack__"):
+        return from_numpy(_to_dtype(np.from_dlpack(x), dtype), sharding=sharding, copy=copy_)
+    raise ArgumentTypeError(f"array: cannot make an array of {x!r} of type {type(x).__name__}")
+
+
+def _strongly(x: Any, dtype: np.dtype) -> Any:
+    return x if typeof(x).dtype == dtype and not typeof(x).weak_type else convert(x, dtype)
+
+
+def _to_dtype(value: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
+    dtype = dtypes.canonical(dtypes.as_dtype(value.dtype)) if dtype is None else dtype
+    return value if value.dtype == dtype else cast_numpy(value, dtype)
+
+
+def _from_number(x: Any, dtype: np.dtype | None, sharding: Sharding | None) -> Any:
+    aval = typeof(x) if dtype is None else None
+    target = aval.dtype if aval is not None else dtype
+    weak = aval is not None and aval.weak_type
+    try:
+        value = np.asarray(x, target)
+    except OverflowError:
+        raise ArgumentError(f"array: Python integer {x} does not fit in {target}") from None
+    return from_numpy(value, sharding=sharding, weak_type=weak)
+
+
+def asarray(
+    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None
+) -> Any:
+    """``a`` as an array; arrays are returned as they are, NumPy arrays may be shared without a copy.
+
+    A shared NumPy array must not be written to afterwards.
+
+    >>> asarray(1.5).dtype
+    dtype('float32')
+    """
+    return array(a, dtype, bool(copy), order, device=device)
+
+
+def copy_of(a: Any, order: str | None = None) -> Any:
+    """A copy of ``a`` (``numpy.copy``).
+
+    >>> copy_of([1, 2]).tolist()
+    [1, 2]
+    """
+    return array(a, order=order)
+
+
+# --- filled -------------------------------------------------------------------------------------------------
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
+    """An array of ``shape`` filled with ``fill_value`` (which may be an array that broadcasts to it).
+
+    Raises:
+      ArgumentError: negative sizes; ShapeError: ``fill_value`` does not broadcast to ``shape``.
+
+    >>> full((2,), 7).tolist()
+    [7, 7]
+    """
+    shape = normal_shape(shape, "full")
+    sharding = _sharding(device, "full")
+    if isinstance(fill_value, (Array, Tracer, np.ndarray, list, tuple)):
+        return spread(asarray(fill_value, dtype), shape)
+    weak = dtype is None and typeof(fill_value).weak_type
+    target = typeof(fill_value).dtype if dtype is None else dtypes.requested(dtype, "full")
+    return _filled(shape, fill_value, target, weak, sharding)
+
+
+def _filled(shape: tuple[int, ...], value: Any, dtype: np.dtype, weak: bool = False, sharding: Any = None) -> Any:
+    if STATE.trace is EVAL or sharding is not None:
+        return from_numpy(np.full(shape, value, dtype), sharding=sharding, copy=False, weak_type=weak)
+    return broadcast_in_dim(scalar(value, dtype, weak, "full"), shape, ()) if shape else asarray(value, dtype)
+
+
+def _filler(name: str, value: int) -> Any:
+    def make(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
+        target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, name)
+        kind = bool if dtypes.is_bool(target) else float if dtypes.is_inexact(target) else int
+        return _filled(normal_shape(shape, name), kind(value), target, False, _sharding(device, name))
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = (
+        f"An array of ``shape`` filled with {value}; float32 (float64 with x64) unless ``dtype`` says otherwise.\n\n"
+        f"Raises:\n  ArgumentError: a negative size.\n\n>>> {name}((2,)).tolist()\n[{value}.0, {value}.0]\n"
+    )
+    return make
+
+
+zeros = _filler("zeros", 0)
+ones = _filler("ones", 1)
+
+
+def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
+    """An array of ``shape``; its values are zeros.
+
+    >>> empty((2, 3)).shape
+    (2, 3)
+    """
+    return zeros(shape, dtype, device=device)
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+    """``fill_value`` in the shape and dtype of ``a``, unless others are given.
+
+    >>> full_like(array([1, 2]), 7).tolist()
+    [7, 7]
+    """
+    aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
+    return full(
+        aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, device=device
+    )
+
+
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+    """Zeros in the shape and dtype of ``a``, unless others are given.
+
+    >>> zeros_like(array([1, 2])).tolist()
+    [0, 0]
+    """
+    aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
+    return zeros(aval.shape if shape is None else shape, aval.dtype if dtype is None else dtype, device=device)
+
+
+def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+    """Ones in the shape and dtype of ``a``, unless others are given.
+
+    >>> ones_like(array([1, 2])).tolist()
+    [1, 1]
+    """
+    aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
+    return ones(aval.shape if shape is None else shape, aval.dtype if dtype is None else dtype, device=device)
+
+
+empty_like = zeros_like
+
+
+# --- counting -----------------------------------------------------------------------------------------------
+def _concrete(x: Any, name: str, what: str) -> Any:
+    if isinstance(x, Tracer):
+        raise ConcretizationError(
+            f"{name}: {what} decides the shape of the result and must be known while tracing, but it is traced "
+            f"({x.aval}); make it static (static_argnums)"
+        )
+    return x.item() if isinstance(x, (Array, np.ndarray, np.generic)) else x
+
+
+def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None) -> Any:
+    """``start, start + step, … < stop``; with one argument, from 0.
+
+    Raises:
+      ConcretizationError: a bound is traced; ArgumentError: ``step`` is 0.
+
+    >>> arange(3).tolist()
+    [0, 1, 2]
+    """
+    given = [a for a in (start, stop, step) if a is not None]
+    target = result_type(*given) if dtype is None else dtypes.requested(dtype, "arange")
+    start, stop, step = (_concrete(a, "arange", w) for a, w in ((start, "start"), (stop, "stop"), (step, "step")))
+    if stop is None:
+        start, stop = 0, start
+    step = 1 if step is None else step
+    if step == 0:
+        raise ArgumentError("arange: step must not be 0")
+    count = max(math.ceil((stop - start) / step), 0)
+    sharding = _sharding(device, "arange")
+    if STATE.trace is EVAL or sharding is not None:
+        value = np.arange(start, stop, step) if dtypes.is_inexact(target) else np.arange(count) * step + start
+        return from_numpy(cast_numpy(value[:count], target), sharding=sharding, copy=False)
+    result = iota(target, (count,), 0)
+    if step != 1:
+        result = mul(result, scalar_like(step, result))
+    return add(result, scalar_like(start, result)) if start else result
+
+
+# --- from elsewhere -----------------------------------------------------------------------------------------
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """An array of anything that speaks DLPack (PyTorch, NumPy, CuPy on the host), sharing its memory where it can.
+
+    >>> from_dlpack(np.arange(3, dtype=np.int32)).tolist()
+    [0, 1, 2]
+    """
+    if isinstance(x, Array):
+        return asarray(x, copy=copy)
+    if not hasattr(x, "__dlpack__"):
+        raise ArgumentTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(x).__name__}")
+    return from_numpy(np.from_dlpack(x), sharding=_sharding(device, "from_dlpack"), copy=bool(copy))
+
+
+def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
+    """A one-dimensional array of the bytes of ``buffer``.
+
+    >>> frombuffer(b"\\x01\\x02", "uint8").tolist()
+    [1, 2]
+    """
+    return from_numpy(np.frombuffer(buffer, dtypes.requested(dtype, "frombuffer"), count, offset))
+
+
+def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
+    """``function`` of the coordinates: one array of ``shape`` for each dimension, counting along it.
+
+    >>> fromfunction(lambda i, j: i + j, (2, 2), dtype=int).tolist()
+    [[0, 1], [1, 2]]
+    """
+    sizes = normal_shape(shape, "fromfunction")
+    target = dtypes.requested(dtype, "fromfunction")
+    return function(*(iota(target, sizes, d) for d in range(len(sizes))), **kwargs)

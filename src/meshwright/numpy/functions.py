@@ -1,0 +1,176 @@
+"""Exponentials, logarithms, trigonometry, special functions and the parts of complex numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.arithmetic import arctan2
+from meshwright.numpy.promotion import aval_of, operands
+from meshwright.numpy.ufunc import unary
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import convert, scalar_like, select
+
+exp = unary("exp", ops.exp, "e to the power of each element.", ("exp(0.0).item()", "1.0"), True)
+exp2 = unary("exp2", ops.exp2, "2 to the power of each element.", ("exp2(3.0).item()", "8.0"), True)
+expm1 = unary("expm1", ops.expm1, "``exp(x) - 1``, exact near 0.", ("expm1(0.0).item()", "0.0"), True)
+log = unary("log", ops.log, "Natural logarithm.", ("log(1.0).item()", "0.0"), True)
+log1p = unary("log1p", ops.log1p, "``log(1 + x)``, exact near 0.", ("log1p(0.0).item()", "0.0"), True)
+sin = unary("sin", ops.sin, "Sine of an angle in radians.", ("sin(0.0).item()", "0.0"), True)
+cos = unary("cos", ops.cos, "Cosine of an angle in radians.", ("cos(0.0).item()", "1.0"), True)
+tan = unary("tan", ops.tan, "Tangent of an angle in radians.", ("tan(0.0).item()", "0.0"), True)
+arcsin = asin = unary("arcsin", ops.asin, "Inverse sine, in radians.", ("arcsin(0.0).item()", "0.0"), True)
+arccos = acos = unary("arccos", ops.acos, "Inverse cosine, in radians.", ("arccos(1.0).item()", "0.0"), True)
+arctan = atan = unary("arctan", ops.atan, "Inverse tangent, in radians.", ("arctan(0.0).item()", "0.0"), True)
+sinh = unary("sinh", ops.sinh, "Hyperbolic sine.", ("sinh(0.0).item()", "0.0"), True)
+cosh = unary("cosh", ops.cosh, "Hyperbolic cosine.", ("cosh(0.0).item()", "1.0"), True)
+tanh = unary("tanh", ops.tanh, "Hyperbolic tangent.", ("tanh(0.0).item()", "0.0"), True)
+arcsinh = asinh = unary("arcsinh", ops.asinh, "Inverse hyperbolic sine.", ("arcsinh(0.0).item()", "0.0"), True)
+arccosh = acosh = unary("arccosh", ops.acosh, "Inverse hyperbolic cosine.", ("arccosh(1.0).item()", "0.0"), True)
+arctanh = atanh = unary("arctanh", ops.atanh, "Inverse hyperbolic tangent.", ("arctanh(0.0).item()", "0.0"), True)
+erf = unary("erf", ops.erf, "The error function.", ("erf(0.0).item()", "0.0"), True)
+erfc = unary("erfc", ops.erfc, "``1 - erf(x)``, exact for large x.", ("erfc(0.0).item()", "1.0"), True)
+erf_inv = unary("erf_inv", ops.erf_inv, "Inverse of the error function.", ("erf_inv(0.0).item()", "0.0"), True)
+gammaln = unary("gammaln", ops.lgamma, "Logarithm of |gamma(x)|.", ("gammaln(1.0).item()", "0.0"), True)
+digamma = unary("digamma", ops.digamma, "Derivative of gammaln.", None, True)
+
+
+def _scaled(name: str, factor: float, what: str, example: tuple[str, str]) -> Any:
+    return unary(name, lambda x: ops.mul(x, scalar_like(factor, x)), what, example, True)
+
+
+degrees = rad2deg = _scaled("degrees", 180 / np.pi, "Radians to degrees.", ("degrees(0.0).item()", "0.0"))
+radians = deg2rad = _scaled("radians", np.pi / 180, "Degrees to radians.", ("radians(0.0).item()", "0.0"))
+
+
+def _log_base(base: int) -> Any:
+    return lambda x: ops.div(ops.log(x), scalar_like(np.log(base), x))
+
+
+log2 = unary("log2", _log_base(2), "Logarithm to base 2.", ("log2(8.0).item()", "3.0"), True)
+log10 = unary("log10", _log_base(10), "Logarithm to base 10.", ("log10(1.0).item()", "0.0"), True)
+
+
+def _sinc(x: Any) -> Any:
+    is_zero = ops.eq(x, scalar_like(0, x))
+    safe = ops.mul(select(is_zero, scalar_like(1, x), x), scalar_like(np.pi, x))
+    return select(is_zero, scalar_like(1, x), ops.div(ops.sin(safe), safe))
+
+
+sinc = unary("sinc", _sinc, "``sin(pi x) / (pi x)``, 1 at 0.", ("sinc(0.0).item()", "1.0"), True)
+
+
+# --- complex numbers ----------------------------------------------------------------------------------------
+def _is_real(dtype: np.dtype) -> bool:
+    return not dtypes.is_complex(dtype)
+
+
+real = unary("real", ops.real, "The real part.", ("real(1 + 2j).item()", "1.0"), unchanged=_is_real)
+conjugate = conj = unary(
+    "conjugate", ops.conj, "The complex conjugate.", ("conjugate(1 + 2j).item()", "(1-2j)"), unchanged=_is_real
+)
+
+
+def _imag(x: Any) -> Any:
+    return ops.imag(x) if dtypes.is_complex(typeof(x).dtype) else ops.zeros_like(x)
+
+
+imag = unary("imag", _imag, "The imaginary part; zeros for real arrays.", ("imag(1 + 2j).item()", "2.0"))
+
+
+def angle(z: Any, deg: bool = False) -> Any:
+    """Argument of complex numbers, in radians or degrees; 0 or pi for real ones.
+
+    >>> angle(1.0).item()
+    0.0
+    """
+    (z,) = operands("angle", (z,), to_inexact=True)
+    if dtypes.is_complex(typeof(z).dtype):
+        result = arctan2(ops.imag(z), ops.real(z))
+    else:
+        result = arctan2(scalar_like(0, z), z)
+    return degrees(result) if deg else result
+
+
+def isreal(x: Any, /) -> Any:
+    """Whether the imaginary part is 0.
+
+    >>> isreal(1 + 2j).item()
+    False
+    """
+    part = imag(x)
+    return ops.eq(part, scalar_like(0, part))
+
+
+def iscomplex(x: Any, /) -> Any:
+    """Whether the imaginary part is not 0.
+
+    >>> iscomplex(1 + 2j).item()
+    True
+    """
+    part = imag(x)
+    return ops.ne(part, scalar_like(0, part))
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether the dtype is not complex.
+
+    >>> isrealobj(1.0)
+    True
+    """
+    return _is_real(aval_of(x, "isrealobj").dtype)
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether the dtype is complex.
+
+    >>> iscomplexobj(1.0)
+    False
+    """
+    return not isrealobj(x)
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
+    """``x`` converted to ``dtype``. Complex to real drops the imaginary part; to bool is ``x != 0``.
+
+    Args:
+      x: array of any shape; the result has its shape and is not weakly typed.
+      dtype: a dtype, its name, or a Python number type.
+
+    Raises:
+      DTypeError: ``dtype`` is not one that arrays have.
+
+    >>> astype(1.7, "int32").item()
+    1
+    """
+    target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "astype")
+    aval = aval_of(x, "astype")
+    if not hasattr(x, "aval"):
+        (x,) = operands("astype", (x,))
+        aval = typeof(x)
+    if aval.dtype == target and not aval.weak_type and hasattr(x, "aval"):
+        return ops.copy(x) if copy else x
+    return convert(x, target)
+
+
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """NaN and infinities replaced by numbers (by default 0 and the largest and least of the dtype).
+
+    >>> nan_to_num(float("nan")).item()
+    0.0
+    """
+    (x,) = operands("nan_to_num", (x,))
+    dtype = typeof(x).dtype
+    if not dtypes.is_inexact(dtype):
+        return x
+    if dtypes.is_complex(dtype):
+        parts = (nan_to_num(p, copy, nan, posinf, neginf) for p in (ops.real(x), ops.imag(x)))
+        return ops.complex_(*parts)
+    info = dtypes.ml_dtypes.finfo(dtype)
+    high = info.max if posinf is None else posinf
+    low = info.min if neginf is None else neginf
+    x = select(ops.ne(x, x), scalar_like(nan, x), x)
+    x = select(ops.eq(x, scalar_like(np.inf, x)), scalar_like(high, x), x)
+    return select(ops.eq(x, scalar_like(-np.inf, x)), scalar_like(low, x), x)

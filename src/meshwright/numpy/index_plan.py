@@ -1,0 +1,297 @@
+"""Index expressions as data: what ``x[index]`` means, worked out once for the index's static structure.
+
+An index is split in two: a *basic* part (static integers, slices, new axes), which slice, rev and reshape do, and an
+*advanced* part (index arrays, traced integers), which gathers. NumPy's rule for mixing them decides where the
+dimensions of the index arrays stand: together where they stood if they are neighbours, else first.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ConcretizationError, IndexingError
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.numpy.promotion import broadcast_shapes
+from meshwright.runtime.array import Array
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A basic index of an array of ``shape``: for each dimension the rows ``start:limit:stride`` (stride > 0), then
+    reversed along ``reverse``; ``drop`` are dimensions indexed with an integer (one row is left)."""
+
+    shape: Shape
+    start: Shape
+    limit: Shape
+    stride: Shape
+    reverse: Shape
+    drop: Shape
+
+    @property
+    def sizes(self) -> Shape:
+        """The rows taken of each dimension, before any is dropped."""
+        return tuple(max(-(-(b - a) // s), 0) for a, b, s in zip(self.start, self.limit, self.stride))
+
+    @property
+    def kept(self) -> Shape:
+        """The shape without dropped dimensions."""
+        return tuple(n for d, n in enumerate(self.sizes) if d not in self.drop)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the block is the array."""
+        return self.sizes == self.shape and not self.reverse and not self.drop
+
+
+@dataclass(frozen=True)
+class IndexPlan:
+    """How to read ``x[index]``.
+
+    ``block`` is taken first. Then dimension ``indexed[i]`` of it is indexed by ``arrays[i]`` (broadcast together to
+    ``batch_shape``), whose dimensions stand at ``place`` of the result. ``out_shape`` adds new axes to ``gathered``.
+    """
+
+    block: Block
+    indexed: Shape
+    arrays: tuple[Any, ...]
+    batch_shape: Shape
+    place: int
+    gathered: Shape
+    out_shape: Shape
+
+    @property
+    def only_scalars(self) -> bool:
+        """Whether all index arrays are scalars (traced integers)."""
+        return self.batch_shape == ()
+
+
+def _is_mask(entry: Any) -> bool:
+    if isinstance(entry, (bool, np.bool_)):
+        return True
+    return isinstance(entry, (Array, Tracer, np.ndarray)) and dtypes.is_bool(typeof(entry).dtype)
+
+
+def _concrete_mask(entry: Any) -> np.ndarray:
+    if isinstance(entry, Tracer):
+        concrete = entry.concrete()
+        if concrete is None:
+            raise ConcretizationError(
+                f"x[mask] with a traced mask ({entry.aval}): the number of true elements, and so the result's shape, "
+                "must be known while tracing. Use where(mask, x, other), x.at[mask].set(scalar), or "
+                "nonzero(mask, size=...)"
+            )
+        entry = concrete
+    return np.asarray(entry)
+
+
+def _entries(index: Any) -> list[Any]:
+    """The index as a list with masks replaced by the positions of their true elements."""
+    given = list(index) if isinstance(index, tuple) else [index]
+    entries: list[Any] = []
+    for entry in given:
+        if isinstance(entry, list):
+            entry = _from_list(entry)
+        if _is_mask(entry):
+            mask = _concrete_mask(entry)
+            if mask.ndim == 0:  # a new axis, taken (True) or not (False)
+                entries += [_NewIndexed(np.zeros(int(mask), np.int32))]
+            else:
+                entries += [_MaskPart(p.astype(np.int32), mask.shape, d) for d, p in enumerate(np.nonzero(mask))]
+        else:
+            entries.append(entry)
+    return entries
+
+
+def _from_list(entry: list[Any]) -> Any:
+    if not entry:
+        return np.zeros(0, np.int32)
+    value = np.asarray(entry) if not any(isinstance(e, Tracer) for e in entry) else None
+    if value is None or value.dtype.kind not in "biu":
+        raise IndexingError(
+            f"a list as an index must hold integers or bools, got {entry!r}; stack traced values with "
+            "meshwright.numpy.array first"
+        )
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class _MaskPart:
+    """Positions along dimension ``dim`` of a mask."""
+
+    positions: np.ndarray
+    mask_shape: Shape
+    dim: int
+
+
+@dataclass(frozen=True, eq=False)
+class _NewIndexed:
+    """A new axis of size 1 that an index array of zeros selects."""
+
+    positions: np.ndarray
+
+
+def _expanded(entries: list[Any], ndim: int, index: Any) -> list[Any]:
+    """With the ellipsis (or the end) replaced by full slices."""
+    used = sum(e is not None and e is not Ellipsis and not isinstance(e, _NewIndexed) for e in entries)
+    places = [i for i, e in enumerate(entries) if e is Ellipsis]
+    if len(places) > 1:
+        raise IndexingError("an index can only have one ellipsis ('...')")
+    if used > ndim:
+        raise IndexingError(f"too many indices: the array has {ndim} dimensions, the index has {used} ({_show(index)})")
+    at = places[0] if places else len(entries)
+    return [*entries[:at], *[slice(None)] * (ndim - used), *entries[at + len(places) :]]
+
+
+def _show(index: Any) -> str:
+    return ", ".join(
+        str(typeof(e)) if isinstance(e, (Array, Tracer, np.ndarray)) else repr(e)
+        for e in (index if isinstance(index, tuple) else (index,))
+    )
+
+
+def _static_int(entry: Any) -> int | None:
+    """A Python integer for what is one while tracing, else None."""
+    if type(entry) is int:
+        return entry
+    if isinstance(entry, (Array, Tracer)):
+        return None
+    if isinstance(entry, np.ndarray) and entry.ndim:
+        return None
+    if isinstance(entry, (float, np.floating, complex)):
+        return None
+    try:
+        return operator.index(entry)
+    except TypeError:
+        return None
+
+
+def _index_array(entry: Any) -> Any:
+    if isinstance(entry, (_MaskPart, _NewIndexed)):
+        return entry.positions
+    if isinstance(entry, (Array, Tracer, np.ndarray)) and dtypes.is_integer(typeof(entry).dtype):
+        return entry
+    what = (
+        str(typeof(entry)) if isinstance(entry, (Array, Tracer, np.ndarray)) else f"{entry!r} ({type(entry).__name__})"
+    )
+    raise IndexingError(
+        f"only integers, slices, '...', None, and arrays of integers or bools can be an index, got {what}"
+    )
+
+
+def _slice_rows(s: slice, size: int) -> tuple[int, int, int, bool]:
+    """(start, limit, positive stride, reversed) of a slice of a dimension."""
+    try:
+        start, stop, step = s.indices(size)
+    except TypeError as error:
+        if any(isinstance(v, Tracer) for v in (s.start, s.stop, s.step)):
+            raise IndexingError(
+                "slice bounds must be known while tracing, as they decide the result's shape; use lax.dynamic_slice "
+                f"(or an index array) for a window at a traced position ({error})"
+            ) from None
+        raise IndexingError(f"slice bounds must be integers: {error}") from None
+    count = len(range(start, stop, step))
+    if count == 0:
+        return 0, 0, 1, False
+    if step < 0:
+        return start + (count - 1) * step, start + 1, -step, True
+    return start, start + (count - 1) * step + 1, step, False
+
+
+class _Builder:
+    """Collects a plan entry by entry."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.start, self.limit, self.stride = [0] * len(shape), list(shape), [1] * len(shape)
+        self.reverse: list[int] = []
+        self.drop: list[int] = []
+        self.indexed: list[int] = []
+        self.arrays: list[Any] = []
+        #: for each dimension of the result, in order: a size, or None where index arrays stand
+        self.layout: list[tuple[str, int]] = []
+
+    def rows(self, d: int, entry: slice) -> None:
+        self.start[d], self.limit[d], self.stride[d], reverse = _slice_rows(entry, self.shape[d])
+        if reverse:
+            self.reverse.append(d)
+        self.layout.append(("kept", -(-(self.limit[d] - self.start[d]) // self.stride[d])))
+
+    def one(self, d: int, i: int) -> None:
+        size = self.shape[d]
+        if size == 0:
+            raise IndexingError(f"index {i} into dimension {d}, which has size 0 (shape {self.shape})")
+        row = min(max(i + size if i < 0 else i, 0), size - 1)  # out of range: the nearest row, as in JAX
+        self.start[d], self.limit[d] = row, row + 1
+        self.drop.append(d)
+
+
+def plan_index(shape: Shape, index: Any) -> IndexPlan:
+    """The plan for ``x[index]`` where ``x`` has ``shape``.
+
+    Raises:
+      IndexingError: too many indices, or something that cannot be an index.
+      ConcretizationError: a traced mask.
+    """
+    entries = _expanded(_entries(index), len(shape), index)
+    added = [i for i, e in enumerate(entries) if isinstance(e, _NewIndexed)]
+    if added:
+        d = 0
+        wide: list[int] = []
+        for e in entries:
+            if isinstance(e, _NewIndexed):
+                wide.append(1)
+            elif e is not None:
+                wide.append(shape[d])
+                d += 1
+        shape = tuple(wide)
+    b = _Builder(shape)
+    d = 0
+    has_arrays = False
+    advanced: list[int] = []
+    for place, entry in enumerate(entries):
+        if entry is None:
+            b.layout.append(("new", 1))
+            continue
+        if isinstance(entry, slice):
+            b.rows(d, entry)
+        else:
+            advanced.append(place)
+            b.layout.append(("index", len(advanced)))
+            i = _static_int(entry)
+            if i is not None:
+                b.one(d, i)
+            else:
+                array = _index_array(entry)
+                if isinstance(entry, _MaskPart) and entry.mask_shape[entry.dim] != shape[d]:
+                    raise IndexingError(
+                        f"a mask of shape {entry.mask_shape} does not fit dimension {d} of shape {shape}: its dimension "
+                        f"{entry.dim} must have size {shape[d]}"
+                    )
+                b.indexed.append(d)
+                b.arrays.append(array)
+                has_arrays = has_arrays or typeof(array).ndim > 0
+        d += 1
+    neighbours = not has_arrays or advanced == list(range(advanced[0], advanced[-1] + 1))
+    return _finish(b, neighbours, has_arrays)
+
+
+def _finish(b: _Builder, neighbours: bool, has_arrays: bool) -> IndexPlan:
+    block = Block(b.shape, tuple(b.start), tuple(b.limit), tuple(b.stride), tuple(b.reverse), tuple(b.drop))
+    batch = broadcast_shapes(*(typeof(a).shape for a in b.arrays), name="indexing")
+    indexed = tuple(d - sum(e < d for e in b.drop) for d in b.indexed)
+    before: list[tuple[str, int]] = []
+    if has_arrays and neighbours:
+        first = next(i for i, (kind, _) in enumerate(b.layout) if kind == "index")
+        before = b.layout[:first]
+    after = [e for e in b.layout[len(before) :] if e[0] != "index"]
+    place = sum(kind == "kept" for kind, _ in before)
+    kept = [n for kind, n in b.layout if kind == "kept"]
+    gathered = (*kept[:place], *batch, *kept[place:])
+    out = (*(n for _, n in before), *batch, *(n for _, n in after))
+    return IndexPlan(block, indexed, tuple(b.arrays), batch, place, gathered, out)

@@ -1,0 +1,210 @@
+"""Reading elements: ``x[index]``, take and take_along_axis. Static indices slice; only index arrays gather."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.numpy.axes import normal_axis
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
+from meshwright.numpy.promotion import spread
+from meshwright.ops.dynamic_slice import dynamic_slice
+from meshwright.ops.elementwise import add, convert, lt, scalar_like, select
+from meshwright.ops.gather_scatter import gather
+from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.shape import expand_dims, reshape, rev, squeeze
+from meshwright.ops.slice_pad import concatenate, slice_
+
+CLIP = GatherScatterMode.CLIP
+
+
+# --- basic --------------------------------------------------------------------------------------------------
+def read_block(x: Any, block: Block) -> Any:
+    """The rows of a basic index, with dropped dimensions gone."""
+    x = slice_(x, block.start, block.limit, block.stride)
+    x = rev(x, block.reverse)
+    return squeeze(x, block.drop)
+
+
+@lru_cache(maxsize=4096)
+def _row_plan(shape: tuple[int, ...], i: int) -> IndexPlan:
+    return plan_index(shape, i)
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """``x[index]`` with NumPy's meaning; out-of-range positions give the nearest element, as in JAX.
+
+    Raises:
+      IndexingError: not an index, or too many. ConcretizationError: a traced mask.
+    """
+    shape = x.aval.shape
+    plan = _row_plan(shape, index) if type(index) is int else plan_index(shape, index)
+    return read(x, plan, CLIP, None, False, False)
+
+
+def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sorted_: bool, unique: bool) -> Any:
+    """What a plan says."""
+    if typeof(x).shape != plan.block.shape:  # a bool scalar added a dimension
+        x = reshape(x, plan.block.shape)
+    block = plan.block
+    if not plan.indexed:
+        if plan.out_shape == block.kept:
+            return read_block(x, block)
+        x = rev(slice_(x, block.start, block.limit, block.stride), block.reverse)
+        return reshape(x, plan.out_shape)
+    x = read_block(x, block)
+    if plan.only_scalars and mode is not GatherScatterMode.FILL_OR_DROP:
+        x = _read_scalars(x, plan)
+    else:
+        numbers, sizes = gather_numbers(plan, typeof(x).shape)
+        x = gather(
+            x, index_vectors(plan, typeof(x).shape), numbers, sizes, mode=mode, fill_value=fill_value,
+            indices_are_sorted=sorted_, unique_indices=unique,
+        )  # fmt: skip
+    return reshape(x, plan.out_shape)
+
+
+# --- index arrays -------------------------------------------------------------------------------------------
+def from_start(index: Any, size: int) -> Any:
+    """Positions counted from the start: negative ones count from the end."""
+    if isinstance(index, (np.ndarray, np.generic)):
+        return np.where(index < 0, index + size, index).astype(index_dtype(size))
+    dtype = typeof(index).dtype
+    if dtypes.bit_width(dtype) < 32:
+        index = convert(index, dtypes.int32)
+    if dtypes.is_unsigned(dtype):
+        return index
+    return select(lt(index, scalar_like(0, index)), add(index, scalar_like(size, index)), index)
+
+
+def index_dtype(size: int) -> np.dtype:
+    """A dtype that holds positions in a dimension."""
+    return dtypes.int32 if size < 2**31 else dtypes.int64
+
+
+def scalar_starts(plan: IndexPlan, shape: tuple[int, ...]) -> list[Any]:
+    """One start a dimension of the block, for dynamic_slice."""
+    starts: list[Any] = [np.int32(0)] * len(shape)
+    for d, index in zip(plan.indexed, plan.arrays):
+        start = from_start(index, shape[d])
+        starts[d] = start if typeof(start).dtype == dtypes.int32 else convert(start, dtypes.int32)
+    return starts
+
+
+def _read_scalars(x: Any, plan: IndexPlan) -> Any:
+    shape = typeof(x).shape
+    sizes = [1 if d in plan.indexed else n for d, n in enumerate(shape)]
+    return squeeze(dynamic_slice(x, scalar_starts(plan, shape), sizes, allow_negative_indices=False), plan.indexed)
+
+
+def index_vectors(plan: IndexPlan, shape: tuple[int, ...]) -> Any:
+    """Index arrays, broadcast, side by side in a last dimension."""
+    columns = []
+    for d, index in zip(plan.indexed, plan.arrays):
+        index = from_start(index, shape[d])
+        if isinstance(index, (np.ndarray, np.generic)):
+            columns.append(np.broadcast_to(index, plan.batch_shape)[..., None])
+        else:
+            columns.append(expand_dims(spread(index, plan.batch_shape), (len(plan.batch_shape),)))
+    if len(columns) == 1:
+        return columns[0]
+    if all(isinstance(c, np.ndarray) for c in columns):
+        return np.concatenate(columns, -1)
+    common = np.result_type(*(typeof(c).dtype for c in columns))
+    return concatenate([convert(c, common) for c in columns], len(plan.batch_shape))
+
+
+def gather_numbers(plan: IndexPlan, shape: tuple[int, ...]) -> tuple[GatherDimensionNumbers, tuple[int, ...]]:
+    """Dimension numbers and slice sizes of the gather of a plan, on the block."""
+    n = len(plan.batch_shape)
+    result_ndim = len(shape) - len(plan.indexed) + n
+    offset = tuple(d for d in range(result_ndim) if not plan.place <= d < plan.place + n)
+    collapsed = tuple(sorted(plan.indexed))
+    sizes = tuple(1 if d in plan.indexed else s for d, s in enumerate(shape))
+    return GatherDimensionNumbers(offset, collapsed, plan.indexed), sizes
+
+
+# --- take ---------------------------------------------------------------------------------------------------
+_MODES = {None: CLIP, "clip": CLIP, "fill": GatherScatterMode.FILL_OR_DROP, "drop": GatherScatterMode.FILL_OR_DROP,
+          "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS}  # fmt: skip
+
+
+def read_mode(mode: Any, name: str) -> GatherScatterMode:
+    """The gather mode that a ``mode=`` argument means; None clips.
+
+    Raises:
+      ArgumentError: not a mode.
+    """
+    if isinstance(mode, GatherScatterMode):
+        return mode
+    if mode not in _MODES:
+        raise ArgumentError(f"{name}: mode must be 'clip', 'fill', 'wrap' or 'promise_in_bounds', got {mode!r}")
+    return _MODES[mode]
+
+
+def take(
+    a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
+    unique_indices: bool = False, indices_are_sorted: bool = False, fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """Elements at ``indices`` along ``axis`` (of the flattened array without one).
+
+    Args:
+      a: array of shape (..., n, ...).
+      indices: integers of any shape, which takes the place of the dimension.
+      mode: for positions out of range: "fill" (default; NaN, or the least integer), "clip", "wrap".
+
+    >>> take(np.array([10, 20, 30]), np.array([2, 0])).tolist()
+    [30, 10]
+    """
+    x, index = asarray(a), indices if isinstance(indices, (Tracer, np.ndarray)) else asarray(indices)
+    if out is not None:
+        raise ArgumentError("take: out= is not supported, arrays are immutable; use the result")
+    if axis is None:
+        x, axis = reshape(x, (typeof(x).size,)), 0
+    d = normal_axis(axis, typeof(x).ndim, "take")
+    if mode == "wrap":
+        index, mode = _wrap(index, typeof(x).shape[d]), "promise_in_bounds"
+    plan = plan_index(typeof(x).shape, (slice(None),) * d + (index,))
+    return read(x, plan, read_mode(mode or "fill", "take"), fill_value, indices_are_sorted, unique_indices)
+
+
+def _wrap(index: Any, size: int) -> Any:
+    return asarray(index) % max(size, 1)
+
+
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Any:
+    """For each position of ``indices`` the element of ``arr`` there, with ``axis`` replaced by the index.
+
+    Args:
+      arr: array; indices: integers with as many dimensions. Other dimensions have equal sizes or 1.
+
+    Raises:
+      ShapeError: different numbers of dimensions, or sizes that do not broadcast.
+
+    >>> take_along_axis(np.array([[1, 2], [3, 4]]), np.array([[1], [0]]), axis=1).tolist()
+    [[2], [3]]
+    """
+    x, index = asarray(arr), indices if isinstance(indices, (Tracer, np.ndarray)) else asarray(indices)
+    if axis is None:
+        x, axis = reshape(x, (typeof(x).size,)), 0
+    sx, si = typeof(x).shape, typeof(index).shape
+    d = normal_axis(axis, len(sx), "take_along_axis")
+    if len(sx) != len(si) or any(a != b and 1 not in (a, b) for e, (a, b) in enumerate(zip(sx, si)) if e != d):
+        raise ShapeError(
+            f"take_along_axis: array {sx} and indices {si} must have equally many dimensions, of equal sizes (or 1) but "
+            f"for axis {d}"
+        )
+    shape = tuple(si[e] if e == d else max(a, b) if 0 not in (a, b) else 0 for e, (a, b) in enumerate(zip(sx, si)))
+    x = spread(x, [sx[e] if e == d else s for e, s in enumerate(shape)])
+    index = spread(from_start(index, sx[d]), shape)
+    others = tuple(e for e in range(len(shape)) if e != d)
+    numbers = GatherDimensionNumbers((), (d,), (d,), others, others)
+    chosen = read_mode("fill" if mode is None else mode, "take_along_axis")
+    return gather(
+        x, expand_dims(index, (len(shape),)), numbers, (1,) * len(shape), mode=chosen, fill_value=fill_value
+    )  # fmt: skip

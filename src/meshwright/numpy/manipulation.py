@@ -1,0 +1,587 @@
+"""Shapes: reshaping, moving and adding dimensions, joining and splitting, repeating, flipping and rolling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.promotion import broadcast_shapes as join_shapes
+from meshwright.numpy.promotion import converted, result_type
+from meshwright.numpy.reductions import as_operand
+from meshwright.ops import shape as shp
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.elementwise import copy as copy_op
+from meshwright.ops.slice_pad import concatenate as join
+from meshwright.ops.slice_pad import slice_in_dim
+
+
+# --- shape --------------------------------------------------------------------------------------------------
+def shape(a: Any) -> tuple[int, ...]:
+    """The shape of ``a``.
+
+    >>> shape([[1, 2]])
+    (1, 2)
+    """
+    return typeof(asarray(a)).shape
+
+
+def ndim(a: Any) -> int:
+    """The number of dimensions of ``a``.
+
+    >>> ndim([[1, 2]])
+    2
+    """
+    return len(shape(a))
+
+
+def size(a: Any, axis: int | None = None) -> int:
+    """The number of elements of ``a``, or along one axis.
+
+    >>> size([[1, 2]])
+    2
+    """
+    return math.prod(shape(a)) if axis is None else shape(a)[axis]
+
+
+def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
+    """``new`` with a -1 in it replaced by what is left."""
+    sizes = new if isinstance(new, (tuple, list)) else (new,)
+    wanted = [s if type(s) is int else static_int(s, "reshape", "shape") for s in sizes]
+    unknown = [i for i, s in enumerate(wanted) if s == -1]
+    if len(unknown) > 1 or any(s < -1 for s in wanted):
+        raise ShapeError(f"reshape: shape {tuple(wanted)} may have one -1 and otherwise sizes of 0 or more")
+    if unknown:
+        rest = math.prod(s for s in wanted if s != -1)
+        if rest == 0 or total % rest:
+            raise ShapeError(
+                f"reshape: array of shape {old} has {total} elements, which shape {tuple(wanted)} cannot take: they "
+                f"are not a multiple of {rest}"
+            )
+        wanted[unknown[0]] = total // rest
+    if math.prod(wanted) != total:
+        raise ShapeError(
+            f"reshape: array of shape {old} has {total} elements, shape {tuple(wanted)} has {math.prod(wanted)}"
+        )
+    return tuple(wanted)
+
+
+def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
+    """The elements of ``a``, in row-major order, under a new shape. One size may be -1: what is left.
+
+    Args:
+      a: array of any shape.
+      shape: an integer or a sequence of them.
+      order: "C", or "F" for column-major order.
+
+    Raises:
+      ShapeError: another number of elements, or more than one -1.
+
+    >>> reshape(np.arange(6), (2, -1)).shape
+    (2, 3)
+    """
+    x = as_operand(a, "reshape")
+    aval = typeof(x)
+    sizes = _new_shape(aval.size, aval.shape, shape)
+    if order == "F":
+        flipped = shp.transpose(x, range(aval.ndim)[::-1])
+        result = shp.transpose(shp.reshape(flipped, sizes[::-1]), range(len(sizes))[::-1])
+    elif order in ("C", "A"):
+        result = shp.reshape(x, sizes)
+    else:
+        raise ArgumentError(f"reshape: order must be 'C' or 'F', got {order!r}")
+    result = asarray(result) if isinstance(result, (np.ndarray, np.generic)) else result
+    return copy_op(result) if copy and result is a else result
+
+
+def ravel(a: Any, order: str = "C") -> Any:
+    """``a`` as one dimension.
+
+    >>> ravel(np.ones((2, 3))).shape
+    (6,)
+    """
+    return reshape(a, (-1,) if size(a) else (0,), order)
+
+
+def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
+    """``a`` with its dimensions in the order ``axes``; reversed without.
+
+    Raises:
+      ArgumentError: ``axes`` is not a permutation of the dimensions.
+
+    >>> transpose(np.ones((2, 3))).shape
+    (3, 2)
+    """
+    x = asarray(a)
+    n = typeof(x).ndim
+    if axes is None:
+        return shp.transpose(x, range(n)[::-1])
+    order = normal_axes(tuple(axes), n, "transpose")
+    if len(order) != n:
+        raise ArgumentError(f"transpose: axes {tuple(axes)} is not a permutation of {n} dimensions")
+    return shp.transpose(x, order)
+
+
+permute_dims = transpose
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    """``x`` with its last two dimensions swapped.
+
+    >>> matrix_transpose(np.ones((4, 2, 3))).shape
+    (4, 3, 2)
+    """
+    if ndim(x) < 2:
+        raise ShapeError(f"matrix_transpose: expected two dimensions or more, got shape {shape(x)}")
+    return swapaxes(x, -1, -2)
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    """``a`` with two dimensions swapped.
+
+    >>> swapaxes(np.ones((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
+    x = asarray(a)
+    order = list(range(typeof(x).ndim))
+    i, j = (normal_axis(d, len(order), "swapaxes") for d in (axis1, axis2))
+    order[i], order[j] = order[j], order[i]
+    return shp.transpose(x, order)
+
+
+def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+    """``a`` with dimensions ``source`` at positions ``destination``, the others in order.
+
+    >>> moveaxis(np.ones((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    x = asarray(a)
+    n = typeof(x).ndim
+    src, dst = normal_axes(source, n, "moveaxis"), normal_axes(destination, n, "moveaxis")
+    if len(src) != len(dst):
+        raise ArgumentError(f"moveaxis: source {source} and destination {destination} have different lengths")
+    order = [d for d in range(n) if d not in src]
+    for to, from_ in sorted(zip(dst, src)):
+        order.insert(to, from_)
+    return shp.transpose(x, order)
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    """``a`` with one dimension moved to before ``start``.
+
+    >>> rollaxis(np.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
+    n = ndim(a)
+    axis = normal_axis(axis, n, "rollaxis")
+    start = start + n if start < 0 else start
+    return moveaxis(a, axis, start - 1 if start > axis else start)
+
+
+def expand_dims(a: Any, axis: Any = 0) -> Any:
+    """``a`` with dimensions of size 1 at ``axis`` (one or several positions of the result).
+
+    >>> expand_dims(np.ones(3), 0).shape
+    (1, 3)
+    """
+    x = asarray(a)
+    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    return shp.expand_dims(x, normal_axes(axis, typeof(x).ndim + count, "expand_dims"))
+
+
+def squeeze(a: Any, axis: Any = None) -> Any:
+    """``a`` without dimensions of size 1: all of them, or those at ``axis``.
+
+    Raises:
+      ShapeError: a dimension at ``axis`` has another size.
+
+    >>> squeeze(np.ones((1, 3, 1))).shape
+    (3,)
+    """
+    x = asarray(a)
+    sizes = typeof(x).shape
+    if axis is None:
+        return shp.squeeze(x, [d for d, s in enumerate(sizes) if s == 1])
+    return shp.squeeze(x, normal_axes(axis, len(sizes), "squeeze"))
+
+
+def broadcast_to(a: Any, shape: Any) -> Any:
+    """``a`` repeated to ``shape``.
+
+    Raises:
+      ShapeError: it does not broadcast to it.
+
+    >>> broadcast_to(np.ones(3), (2, 3)).shape
+    (2, 3)
+    """
+    x, sizes = asarray(a), normal_shape(shape, "broadcast_to")
+    old = typeof(x).shape
+    if len(old) > len(sizes) or join_shapes(old, sizes, name="broadcast_to") != sizes:
+        raise ShapeError(f"broadcast_to: shape {old} cannot be broadcast to {sizes}")
+    return broadcast_in_dim(x, sizes, range(len(sizes) - len(old), len(sizes)))
+
+
+def broadcast_arrays(*args: Any) -> list[Any]:
+    """The arrays, repeated to the shape they broadcast to together.
+
+    >>> [a.shape for a in broadcast_arrays(np.ones(3), np.ones((2, 1)))]
+    [(2, 3), (2, 3)]
+    """
+    arrays = [asarray(a) for a in args]
+    sizes = join_shapes(*(typeof(a).shape for a in arrays), name="broadcast_arrays")
+    return [broadcast_to(a, sizes) for a in arrays]
+
+
+def _at_least(n: int) -> Any:
+    def f(*arys: Any) -> Any:
+        out = []
+        for a in arys:
+            x = asarray(a)
+            while typeof(x).ndim < n:
+                last = typeof(x).ndim == 2 and n == 3
+                x = shp.expand_dims(x, (typeof(x).ndim,) if last else (0,))
+            out.append(x)
+        return out[0] if len(out) == 1 else out
+
+    f.__name__ = f.__qualname__ = f"atleast_{n}d"
+    f.__doc__ = (
+        f"Arrays with {n} dimension{'s' * (n > 1)} at least, new ones as in NumPy; a list of them for several.\n\n"
+        f">>> atleast_{n}d(1.0).ndim\n{n}\n"
+    )
+    return f
+
+
+atleast_1d, atleast_2d, atleast_3d = (_at_least(n) for n in (1, 2, 3))
+
+
+# --- joining ------------------------------------------------------------------------------------------------
+def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
+    """Arrays one after the other along ``axis``; flattened first if it is None.
+
+    Args:
+      arrays: sequence of arrays with equal shapes but for ``axis``; dtypes are promoted.
+
+    Raises:
+      ArgumentError: no arrays. ShapeError: shapes differ elsewhere.
+
+    >>> concatenate([np.array([1, 2]), np.array([3])]).tolist()
+    [1, 2, 3]
+    """
+    parts = _parts(arrays, "concatenate")
+    if axis is None:
+        parts, axis = [ravel(p) for p in parts], 0
+    target = result_type(*parts) if dtype is None else dtypes.requested(dtype, "concatenate")
+    dims = {typeof(p).ndim for p in parts}
+    if dims == {0} or len(dims) > 1:
+        shapes = ", ".join(str(typeof(p).shape) for p in parts)
+        raise ShapeError(f"concatenate: arrays need equally many dimensions, one at least; got shapes {shapes}")
+    d = normal_axis(axis, typeof(parts[0]).ndim, "concatenate")
+    return join([_strong(p, target) for p in parts], d)
+
+
+concat = concatenate
+
+
+def _strong(x: Any, dtype: np.dtype) -> Any:
+    aval = typeof(x)
+    return converted(x, dtype) if aval.dtype != dtype or aval.weak_type else x
+
+
+def _parts(arrays: Any, name: str) -> list[Any]:
+    if typeof_is_array(arrays):
+        if typeof(arrays).ndim == 0:
+            raise ArgumentError(f"{name}: expected a sequence of arrays, got a 0-d array")
+        return list(arrays)
+    parts = [asarray(a) for a in arrays]
+    if not parts:
+        raise ArgumentError(f"{name}: expected one array at least, got none")
+    return parts
+
+
+def typeof_is_array(x: Any) -> bool:
+    """One array, and not a sequence of them."""
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
+    """Arrays of one shape side by side along a new dimension at ``axis``.
+
+    Raises:
+      ArgumentError: no arrays. ShapeError: shapes differ.
+
+    >>> stack([np.array([1, 2]), np.array([3, 4])], axis=1).tolist()
+    [[1, 3], [2, 4]]
+    """
+    parts = _parts(arrays, "stack")
+    shapes = {typeof(p).shape for p in parts}
+    if len(shapes) > 1:
+        raise ShapeError(f"stack: arrays have different shapes {', '.join(map(str, sorted(shapes)))}")
+    d = normal_axis(axis, typeof(parts[0]).ndim + 1, "stack")
+    return concatenate([shp.expand_dims(p, (d,)) for p in parts], d, dtype)
+
+
+def vstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined as rows (axis 0, after making them 2-D).
+
+    >>> vstack([np.array([1, 2]), np.array([3, 4])]).shape
+    (2, 2)
+    """
+    return concatenate([atleast_2d(a) for a in _parts(tup, "vstack")], 0, dtype)
+
+
+row_stack = vstack
+
+
+def hstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along axis 1 (vectors along axis 0).
+
+    >>> hstack([np.array([1, 2]), np.array([3, 4])]).tolist()
+    [1, 2, 3, 4]
+    """
+    parts = [atleast_1d(a) for a in _parts(tup, "hstack")]
+    return concatenate(parts, 0 if typeof(parts[0]).ndim == 1 else 1, dtype)
+
+
+def dstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along axis 2, after making them 3-D.
+
+    >>> dstack([np.array([1, 2]), np.array([3, 4])]).shape
+    (1, 2, 2)
+    """
+    return concatenate([atleast_3d(a) for a in _parts(tup, "dstack")], 2, dtype)
+
+
+def column_stack(tup: Any) -> Any:
+    """Vectors as columns, matrices as they are, joined along axis 1.
+
+    >>> column_stack([np.array([1, 2]), np.array([3, 4])]).tolist()
+    [[1, 3], [2, 4]]
+    """
+    parts = [asarray(a) for a in _parts(tup, "column_stack")]
+    return concatenate([p if typeof(p).ndim > 1 else reshape(p, (-1, 1)) for p in parts], 1)
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """``arr`` followed by ``values`` along ``axis`` (both flattened without one).
+
+    >>> append(np.array([1, 2]), 3).tolist()
+    [1, 2, 3]
+    """
+    if axis is None:
+        return concatenate([ravel(arr), ravel(values)])
+    return concatenate([arr, values], axis)
+
+
+# --- splitting ----------------------------------------------------------------------------------------------
+def _cuts(n: int, sections: Any, name: str, even: bool) -> list[int]:
+    """Positions that bound the parts."""
+    if not isinstance(sections, (tuple, list)) and not (typeof_is_array(sections) and typeof(sections).ndim):
+        count = static_int(sections, name, "indices_or_sections")
+        if count <= 0 or (even and n % count):
+            raise ArgumentError(f"{name}: a dimension of size {n} cannot be split into {count} equal parts")
+        small, extra = divmod(n, count)
+        return [i * small + min(i, extra) for i in range(count + 1)]
+    # As Python slices: out of range positions are cut off, descending ones give empty parts.
+    inner = [slice(static_int(i, name, "indices_or_sections")).indices(n)[1] for i in sections]
+    return [0, *inner, n]
+
+
+def _split(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[Any]:
+    x = asarray(ary)
+    d = normal_axis(axis, typeof(x).ndim, name)
+    cuts = _cuts(typeof(x).shape[d], sections, name, even)
+    return [slice_in_dim(x, a, max(a, b), 1, d) for a, b in zip(cuts, cuts[1:])]
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Parts of ``ary`` along ``axis``: so many equal ones, or cut at these positions.
+
+    Raises:
+      ArgumentError: the size is not a multiple of the number of parts.
+
+    >>> [p.tolist() for p in split(np.arange(4), 2)]
+    [[0, 1], [2, 3]]
+    """
+    return _split("split", ary, indices_or_sections, axis, True)
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """As :func:`split`, but the first parts may be larger by one.
+
+    >>> [p.tolist() for p in array_split(np.arange(3), 2)]
+    [[0, 1], [2]]
+    """
+    return _split("array_split", ary, indices_or_sections, axis, False)
+
+
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along axis 0.
+
+    >>> len(vsplit(np.ones((4, 2)), 2))
+    2
+    """
+    return _split("vsplit", ary, indices_or_sections, 0, True)
+
+
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along axis 1 (axis 0 of a vector).
+
+    >>> hsplit(np.ones((4, 2)), 2)[0].shape
+    (4, 1)
+    """
+    return _split("hsplit", ary, indices_or_sections, 0 if ndim(ary) == 1 else 1, True)
+
+
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along axis 2.
+
+    >>> dsplit(np.ones((1, 1, 4)), 2)[0].shape
+    (1, 1, 2)
+    """
+    return _split("dsplit", ary, indices_or_sections, 2, True)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """The slices along ``axis``, without it.
+
+    >>> [p.item() for p in unstack(np.array([1, 2]))]
+    [1, 2]
+    """
+    x = asarray(x)
+    d = normal_axis(axis, typeof(x).ndim, "unstack")
+    return tuple([shp.squeeze(slice_in_dim(x, i, i + 1, 1, d), (d,)) for i in range(typeof(x).shape[d])])
+
+
+# --- repeating and turning ----------------------------------------------------------------------------------
+def tile(A: Any, reps: Any) -> Any:
+    """``A`` repeated whole, ``reps`` times along each dimension.
+
+    >>> tile(np.array([1, 2]), 2).tolist()
+    [1, 2, 1, 2]
+    """
+    x, counts = asarray(A), normal_shape(reps, "tile")
+    n = max(typeof(x).ndim, len(counts))
+    sizes = (1,) * (n - typeof(x).ndim) + typeof(x).shape
+    counts = (1,) * (n - len(counts)) + counts
+    pairs = [v for pair in zip(counts, sizes) for v in pair]
+    spread = broadcast_in_dim(shp.reshape(x, sizes), pairs, range(1, 2 * n, 2))
+    return shp.reshape(spread, [c * s for c, s in zip(counts, sizes)])
+
+
+def flip(m: Any, axis: Any = None) -> Any:
+    """Reversed along ``axis`` (all dimensions without one).
+
+    >>> flip(np.array([1, 2, 3])).tolist()
+    [3, 2, 1]
+    """
+    x = asarray(m)
+    return shp.rev(x, normal_axes(axis, typeof(x).ndim, "flip"))
+
+
+def flipud(m: Any) -> Any:
+    """Reversed along axis 0.
+
+    >>> flipud(np.array([[1], [2]])).tolist()
+    [[2], [1]]
+    """
+    return flip(m, 0)
+
+
+def fliplr(m: Any) -> Any:
+    """Reversed along axis 1.
+
+    >>> fliplr(np.array([[1, 2]])).tolist()
+    [[2, 1]]
+    """
+    return flip(m, 1)
+
+
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    """Turned by 90 degrees ``k`` times, from the first of ``axes`` towards the second.
+
+    >>> rot90(np.array([[1, 2], [3, 4]])).tolist()
+    [[2, 4], [1, 3]]
+    """
+    first, second = normal_axes(tuple(axes), ndim(m), "rot90")
+    turns = static_int(k, "rot90", "k") % 4
+    if turns == 0:
+        return asarray(m)
+    if turns == 2:
+        return flip(flip(m, first), second)
+    return flip(swapaxes(m, first, second), first) if turns == 1 else swapaxes(flip(m, first), first, second)
+
+
+def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    """Elements moved ``shift`` places along ``axis``, those at the end coming in at the start.
+
+    Without an axis the flattened array is rolled. ``shift`` and ``axis`` may be sequences; shifts are static.
+
+    >>> roll(np.arange(4), 1).tolist()
+    [3, 0, 1, 2]
+    """
+    x = asarray(a)
+    if axis is None:
+        return reshape(roll(ravel(x), shift, 0), typeof(x).shape)
+    axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    shifts = shift if isinstance(shift, (tuple, list)) else (shift,)
+    count = max(len(axes), len(shifts))
+    for d, s in zip(axes * (count // len(axes)), list(shifts) * (count // len(shifts))):
+        n = typeof(x).shape[d]
+        by = static_int(s, "roll", "shift") % n if n else 0
+        if by:
+            x = join([slice_in_dim(x, n - by, n, 1, d), slice_in_dim(x, 0, n - by, 1, d)], d)
+    return x
+
+
+def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Any:
+    """Each element ``repeats`` times along ``axis`` (of the flattened array without one).
+
+    ``repeats`` must be known while tracing: an integer, or one for each element.
+
+    >>> repeat(np.array([1, 2]), 2).tolist()
+    [1, 1, 2, 2]
+    """
+    x = asarray(a)
+    if axis is None:
+        x, axis = ravel(x), 0
+    d = normal_axis(axis, typeof(x).ndim, "repeat")
+    n = typeof(x).shape[d]
+    counts = np.asarray(repeats)
+    if counts.size == 1 and total_repeat_length is None:
+        each = int(counts.reshape(())[()])
+        sizes = typeof(x).shape
+        wide = broadcast_in_dim(x, (*sizes[: d + 1], each, *sizes[d + 1 :]), [i + (i > d) for i in range(len(sizes))])
+        return shp.reshape(wide, (*sizes[:d], n * each, *sizes[d + 1 :]))
+    source = np.repeat(np.arange(n), counts)
+    if total_repeat_length is not None:
+        short = max(total_repeat_length - len(source), 0)
+        source = np.pad(source[:total_repeat_length], (0, short), mode="edge") if n else source
+    return take_static(x, source, d)
+
+
+def take_static(x: Any, positions: np.ndarray, d: int) -> Any:
+    """Rows at positions known while tracing, from runs of neighbours."""
+    if not len(positions):
+        return slice_in_dim(x, 0, 0, 1, d)
+    breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+    runs = np.split(positions, breaks)
+    return join([slice_in_dim(x, int(r[0]), int(r[-1]) + 1, 1, d) for r in runs], d)
+
+
+def trim_zeros(filt: Any, trim: str = "fb") -> Any:
+    """A concrete vector without zeros at its front ("f") and back ("b").
+
+    >>> trim_zeros(np.array([0, 1, 0])).tolist()
+    [1]
+    """
+    found = np.flatnonzero(np.asarray(filt))
+    n = len(filt)
+    start = (found[0] if len(found) else n) if "f" in trim.lower() else 0
+    stop = (found[-1] + 1 if len(found) else start) if "b" in trim.lower() else n
+    return slice_in_dim(asarray(filt), int(start), int(max(stop, start)))

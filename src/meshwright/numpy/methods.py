@@ -1,0 +1,174 @@
+"""Operators and methods of arrays and tracers: each calls the function of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentTypeError, ShapeError
+from meshwright.ir.tracing import ArrayMethods, Tracer
+from meshwright.numpy import arithmetic as ar
+from meshwright.numpy import functions as fn
+from meshwright.numpy import linear, logic, manipulation, ranges, reductions
+from meshwright.numpy.at import IndexUpdater
+from meshwright.numpy.indexing import getitem, take
+from meshwright.numpy.linear import matmul
+from meshwright.runtime.array import Array
+
+_OPERANDS = (Array, Tracer, bool, int, float, complex, np.ndarray, np.generic)
+
+
+def _operator(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if type(other) is Array or isinstance(other, _OPERANDS):
+            return f(self, other)
+        return NotImplemented
+
+    method.__name__ = name
+    return method
+
+
+def _reflected(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        return f(other, self) if isinstance(other, _OPERANDS) else NotImplemented
+
+    method.__name__ = name
+    return method
+
+
+_BINARY = {
+    "add": ar.add, "sub": ar.subtract, "mul": ar.multiply, "truediv": ar.divide, "floordiv": ar.floor_divide,
+    "mod": ar.remainder, "divmod": ar.divmod, "pow": ar.power, "matmul": matmul, "and": logic.bitwise_and,
+    "or": logic.bitwise_or, "xor": logic.bitwise_xor, "lshift": logic.left_shift, "rshift": logic.right_shift,
+}  # fmt: skip
+#: of these the array stays the first operand, as in JAX
+_COMMUTATIVE = ("add", "mul", "and", "or", "xor")
+_COMPARISONS = {
+    "eq": logic.equal, "ne": logic.not_equal, "lt": logic.less, "le": logic.less_equal, "gt": logic.greater,
+    "ge": logic.greater_equal,
+}  # fmt: skip
+_UNARY = {
+    "neg": ar.negative, "pos": ar.positive, "abs": ar.absolute, "invert": logic.bitwise_not, "floor": ar.floor,
+    "ceil": ar.ceil, "trunc": ar.trunc,
+}  # fmt: skip
+
+
+def _reshape(self: Any, *shape: Any, order: str = "C") -> Any:
+    """``reshape(x, shape)``; the shape as one argument or several."""
+    return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order)
+
+
+def _transpose(self: Any, *axes: Any) -> Any:
+    """``transpose(x, axes)``; the axes as one argument or several."""
+    if not axes or axes == (None,):
+        return manipulation.transpose(self)
+    return manipulation.transpose(self, axes[0] if isinstance(axes[0], (tuple, list)) else axes)
+
+
+def _astype(self: Any, dtype: Any, copy: bool = False) -> Any:
+    """``astype(x, dtype)``."""
+    return fn.astype(self, dtype, copy=copy)
+
+
+def _len(self: Any) -> int:
+    if not self.shape:
+        raise ArgumentTypeError("len() of a 0-d array")
+    return self.shape[0]
+
+
+def _iter(self: Any) -> Iterator[Any]:
+    if not self.shape:
+        raise ArgumentTypeError("iteration over a 0-d array")
+    return iter(manipulation.unstack(self))
+
+
+def _contains(self: Any, value: Any) -> bool:
+    return bool(reductions.any(logic.equal(self, value)))
+
+
+def _round(self: Any, ndigits: int | None = None) -> Any:
+    return ar.round(self, ndigits or 0)
+
+
+def _flatten(self: Any, order: str = "C") -> Any:
+    """A copy as one dimension."""
+    return manipulation.ravel(self, order)
+
+
+def _clip(self: Any, min: Any = None, max: Any = None) -> Any:
+    """``clip(x, min, max)``."""
+    return ar.clip(self, min, max)
+
+
+def _copy(self: Any) -> Any:
+    """A copy."""
+    return fn.astype(self, self.dtype, copy=True)
+
+
+def _view(self: Any, dtype: Any) -> Any:
+    """The bits as another dtype of the same width."""
+    return ar.ops.BitcastConvert(dtypes.requested(dtype, "view")).bind(self)
+
+
+def _matrix_t(self: Any) -> Any:
+    if self.ndim < 2:
+        raise ShapeError(f".mT needs two dimensions or more, this array has shape {self.shape}")
+    return manipulation.swapaxes(self, -1, -2)
+
+
+def _to_device(self: Any, device: Any, *, stream: Any = None) -> Any:
+    """The array on another device or under another sharding."""
+    return ranges.asarray(np.asarray(self), device=device)
+
+
+_METHODS: dict[str, Any] = {
+    "reshape": _reshape, "transpose": _transpose, "astype": _astype, "flatten": _flatten, "clip": _clip,
+    "copy": _copy, "view": _view, "to_device": _to_device, "ravel": manipulation.ravel, "squeeze": manipulation.squeeze,
+    "swapaxes": manipulation.swapaxes, "repeat": manipulation.repeat, "round": ar.round, "dot": linear.dot,
+    "trace": linear.trace, "diagonal": ranges.diagonal, "take": take, "conj": fn.conj, "conjugate": fn.conj,
+    **{
+        name: getattr(reductions, name)
+        for name in ("sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "argmin", "ptp")
+    },
+}  # fmt: skip
+_PROPERTIES = {
+    "T": manipulation.transpose, "mT": _matrix_t, "real": fn.real, "imag": fn.imag, "at": IndexUpdater,
+}  # fmt: skip
+
+
+def _array_namespace(self: Any, *, api_version: str | None = None) -> Any:
+    return NAMESPACE[0]
+
+
+#: the package ``meshwright.numpy`` itself, which stands above this module and puts itself here
+NAMESPACE: list[Any] = []
+
+
+def add_methods(methods: dict[str, Any]) -> None:
+    """Install further methods, of functions that take the array first."""
+    for name, function in methods.items():
+        setattr(ArrayMethods, name, function)
+
+
+def install() -> None:
+    """Put operators and methods on arrays and tracers."""
+    for name, f in _BINARY.items():
+        setattr(ArrayMethods, f"__{name}__", _operator(f, f"__{name}__"))
+        swap = _operator if name in _COMMUTATIVE else _reflected
+        setattr(ArrayMethods, f"__r{name}__", swap(f, f"__r{name}__"))
+    for name, f in _COMPARISONS.items():
+        setattr(ArrayMethods, f"__{name}__", _operator(f, f"__{name}__"))
+    for name, g in _UNARY.items():
+        setattr(ArrayMethods, f"__{name}__", (lambda g: lambda self: g(self))(g))
+    add_methods(
+        {"__getitem__": getitem, "__len__": _len, "__contains__": _contains, "__round__": _round,
+         "__array_namespace__": _array_namespace, **_METHODS}
+    )  # fmt: skip
+    Tracer.__iter__ = _iter  # type: ignore[attr-defined]
+    for name, getter in _PROPERTIES.items():
+        setattr(ArrayMethods, name, property(getter))
+
+
+install()

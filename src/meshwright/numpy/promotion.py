@@ -1,0 +1,222 @@
+"""Operands of array functions: brought to one dtype and one shape by a plan that is made once for each set of types.
+
+Promotion is JAX's lattice (:func:`meshwright.core.dtypes.promote`). A Python number or rank-0 operand beside arrays
+reaches the op as a scalar, since ops take scalars beside arrays: nothing is recorded for it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL, Tracer, typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.elementwise import convert
+from meshwright.runtime.array import Array, from_numpy
+
+_PYTHON_NUMBERS = (bool, int, float, complex)
+_WEAK = {int: dtypes.int32, float: dtypes.float32, complex: dtypes.complex64}
+_WIDE = {int: dtypes.int64, float: dtypes.float64, complex: dtypes.complex128}
+
+
+def is_python_number(x: Any) -> bool:
+    """A Python ``bool``, ``int``, ``float`` or ``complex`` (NumPy scalars are arrays)."""
+    return isinstance(x, _PYTHON_NUMBERS) and not isinstance(x, np.generic)
+
+
+def is_arraylike(x: Any) -> bool:
+    """Something array functions take: an array, tracer, NumPy array or scalar, or Python number."""
+    return isinstance(x, (Array, Tracer, np.ndarray, np.generic, *_PYTHON_NUMBERS))
+
+
+def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:
+    """The aval of an argument of function ``name``.
+
+    Raises:
+      ArgumentTypeError: the argument cannot be an array; says which one.
+    """
+    try:
+        return x.aval
+    except AttributeError:
+        pass
+    if type(x) is int:  # out-of-range integers are judged beside the dtype that they are promoted to
+        return ShapedArray((), dtypes.int64 if config.enable_x64 else dtypes.int32, True)
+    try:
+        return typeof(x)
+    except ArgumentTypeError:
+        kind = f"a {type(x).__name__}" if isinstance(x, (list, tuple, dict)) else f"{x!r} of type {type(x).__name__}"
+        remedy = "; convert it with meshwright.numpy.array" if isinstance(x, (list, tuple)) else ""
+        raise ArgumentTypeError(f"{name}: argument {position} must be an array or number, got {kind}{remedy}") from None
+
+
+# --- scalars ------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def _scalar_array(key: Any, dtype: np.dtype, weak: bool) -> Array:
+    return from_numpy(np.asarray(key[0], dtype), weak_type=weak)
+
+
+def scalar(value: Any, dtype: np.dtype, weak: bool = False, name: str = "array") -> Any:
+    """A Python number as a rank-0 operand of ``dtype``; a cached array when evaluating, else a literal.
+
+    Raises:
+      ArgumentError: an integer that ``dtype`` cannot hold.
+    """
+    if STATE.trace is EVAL:
+        kind = type(value)
+        # 0.0 and -0.0 are equal keys but different values; so are 1, 1.0 and True.
+        negative = math.copysign(1.0, value) < 0 if kind is float and value == 0 else False
+        if kind is not complex:
+            try:
+                return _scalar_array((value, kind, negative), dtype, weak)
+            except OverflowError:
+                raise _too_large(value, dtype, name) from None
+    try:
+        fixed = np.asarray(value, dtype)[()]
+    except OverflowError:
+        raise _too_large(value, dtype, name) from None
+    if weak:
+        kind = type(value)
+        defaults = _WIDE if config.enable_x64 else _WEAK
+        for python in (int, float, complex):
+            if dtype == defaults[python]:
+                return value if kind is python else python(value)  # type: ignore[call-overload]
+    return fixed
+
+
+def _too_large(value: Any, dtype: np.dtype, name: str) -> ArgumentError:
+    return ArgumentError(
+        f"{name}: Python integer {value} does not fit in {dtype}; convert the other operand to a wider dtype with "
+        ".astype, or pass a NumPy value with the dtype that is meant"
+    )
+
+
+# --- shapes -------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def broadcast_shapes(*shapes: tuple[int, ...], name: str = "broadcast_shapes") -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to, as in NumPy.
+
+    Raises:
+      ShapeError: two sizes of one dimension differ and neither is 1.
+
+    >>> broadcast_shapes((3, 1), (4,))
+    (3, 4)
+    """
+    ndim = max((len(s) for s in shapes), default=0)
+    result = [1] * ndim
+    for shape in shapes:
+        for d, size in enumerate(shape, ndim - len(shape)):
+            if size != 1 and result[d] not in (1, size):
+                listed = " and ".join(map(str, shapes))
+                raise ShapeError(
+                    f"{name}: shapes {listed} do not broadcast together: sizes {result[d]} and {size} of dimension "
+                    f"{d - ndim} differ and neither is 1; reshape one of them"
+                )
+            if size != 1:
+                result[d] = size
+    return tuple(result)
+
+
+def spread(x: Any, shape: Sequence[int]) -> Any:
+    """NumPy broadcasting of ``x`` to ``shape``, which it must fit."""
+    ndim = typeof(x).ndim
+    return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
+
+
+# --- plans --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class OperandPlan:
+    """What each operand needs: ``converts[i]``, ``spreads[i]``; ``ready`` if none needs anything."""
+
+    dtype: np.dtype
+    weak: bool
+    shape: tuple[int, ...]
+    converts: tuple[bool, ...]
+    spreads: tuple[bool, ...]
+    ready: bool
+
+
+def inexact(dtype: np.dtype, weak: bool = False) -> np.dtype:
+    """``dtype`` if it is float or complex, else the default float."""
+    return dtype if dtypes.is_inexact(dtype) else dtypes.default_float()
+
+
+@lru_cache(maxsize=8192)
+def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, x64: bool) -> OperandPlan:
+    """The plan for operands of these types."""
+    try:
+        dtype, weak = dtypes.promote((a.dtype, a.weak_type) for a in avals)
+    except DTypeError as error:
+        raise DTypeError(f"{name}: {error}") from None
+    if to_inexact:
+        dtype = inexact(dtype)
+    shape = broadcast_shapes(*(a.shape for a in avals), name=name)
+    converts = tuple(a.dtype != dtype for a in avals)
+    spreads = tuple(a.shape != shape and a.shape != () for a in avals)
+    return OperandPlan(dtype, weak, shape, converts, spreads, not any(converts) and not any(spreads))
+
+
+def operands(name: str, args: Sequence[Any], to_inexact: bool = False) -> list[Any]:
+    """``args`` promoted to one dtype and broadcast to one shape (scalars stay scalars).
+
+    Raises:
+      ArgumentTypeError, DTypeError, ShapeError: naming ``name``.
+    """
+    avals = tuple([aval_of(x, name, i) for i, x in enumerate(args)])
+    return apply_plan(name, operand_plan(name, avals, to_inexact, config.enable_x64), args)
+
+
+def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
+    """Operands as ``plan`` says."""
+    out = []
+    for x, needs_convert, needs_spread in zip(args, plan.converts, plan.spreads):
+        kind = type(x)
+        if kind is float or kind is int or kind is complex or kind is bool:
+            x = scalar(x, plan.dtype, plan.weak, name)
+        elif needs_convert:
+            x = converted(x, plan.dtype, plan.weak)
+        out.append(spread(x, plan.shape) if needs_spread else x)
+    return out
+
+
+def converted(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
+    """``x`` in another dtype; NumPy values are converted by NumPy, so that nothing is recorded."""
+    if isinstance(x, (np.ndarray, np.generic)) and not weak:
+        return x if x.dtype == dtype else cast_numpy(np.asarray(x), dtype)
+    return convert(x, dtype, weak)
+
+
+def cast_numpy(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """NumPy's conversion, without its warnings for complex to real and NaN to integer."""
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", over="ignore"):
+        warnings.simplefilter("ignore")
+        return value.astype(dtype)
+
+
+def result_type(*args: Any) -> np.dtype:
+    """The dtype that arrays, numbers and dtypes promote to together.
+
+    >>> result_type(np.int32, 1.0)
+    dtype('float32')
+    """
+    pairs = []
+    for i, x in enumerate(args):
+        if isinstance(x, (np.dtype, str)) or isinstance(x, type) or not is_arraylike(x):
+            dtype = dtypes.as_dtype(x)
+            weak = x is int or x is float or x is complex
+            pairs.append((dtypes.canonical(dtype), weak))
+        else:
+            aval = aval_of(x, "result_type", i)
+            pairs.append((aval.dtype, aval.weak_type))
+    if not pairs:
+        raise ArgumentError("result_type: expected at least one array, number or dtype, got none")
+    return dtypes.promote(pairs)[0]

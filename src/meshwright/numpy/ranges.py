@@ -1,0 +1,277 @@
+"""Evenly spaced numbers and grids; matrices given by where an element stands: eye, tri, diag."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL, typeof
+from meshwright.numpy.arithmetic import add, floor, multiply, power, subtract
+from meshwright.numpy.axes import static_int
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.functions import exp, log
+from meshwright.numpy.logic import where
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, result_type, spread
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.elementwise import convert, scalar_like
+from meshwright.ops.shape import move_dim, transpose
+from meshwright.ops.slice_pad import pad, slice_
+from meshwright.runtime.array import from_numpy
+
+
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
+    axis: int = 0, *, device: Any = None,
+) -> Any:  # fmt: skip
+    """``num`` numbers from ``start`` to ``stop``, evenly apart; arrays give one more dimension, at ``axis``.
+
+    Args:
+      start, stop: numbers, or arrays whose shapes broadcast together.
+      endpoint: whether ``stop`` is the last number.
+      retstep: return ``(numbers, distance)``.
+
+    Raises:
+      ArgumentError: ``num`` is negative; ShapeError: shapes do not broadcast.
+
+    >>> linspace(0, 1, 3).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    num = static_int(num, "linspace", "num")
+    if num < 0:
+        raise ArgumentError(f"linspace: num must not be negative, got {num}")
+    computed = result_type(start, stop, float)
+    target = computed if dtype is None else dtypes.requested(dtype, "linspace")
+    low, high = (converted(asarray(x), computed) for x in (start, stop))
+    shape = broadcast_shapes(typeof(low).shape, typeof(high).shape, name="linspace")
+    low, high = spread(low, shape), spread(high, shape)
+    gaps = max(num - endpoint, 1)
+    weight = ops.div(iota(dtypes.real_of(computed), (num,), 0), np.asarray(gaps, dtypes.real_of(computed)))
+    weight = broadcast_in_dim(converted(weight, computed), (num, *shape), (0,))
+    # Weighting both ends is exact at both, where start + i * step need not be at the last.
+    result = add(multiply(low, subtract(1, weight)), multiply(high, weight))
+    if not dtypes.is_inexact(target):
+        result = floor(result)
+    ndim = len(shape) + 1
+    result = move_dim(converted(result, target), 0, operator.index(axis) % ndim)
+    result = asarray(result, device=device)
+    return (result, ops.div(ops.sub(high, low), scalar_like(gaps, low))) if retstep else result
+
+
+def logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+) -> Any:
+    """``base`` to the powers ``linspace(start, stop, num)``.
+
+    >>> logspace(0, 2, 3, base=2.0).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    result = power(base, linspace(start, stop, num, endpoint, False, None, axis))
+    return result if dtype is None else converted(result, dtypes.requested(dtype, "logspace"))
+
+
+def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
+    """``num`` numbers from ``start`` to ``stop``, each the same multiple of the one before; both positive.
+
+    >>> geomspace(1.0, 4.0, 3).shape
+    (3,)
+    """
+    result = exp(linspace(log(start), log(stop), num, endpoint, False, None, axis))
+    return result if dtype is None else converted(result, dtypes.requested(dtype, "geomspace"))
+
+
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
+    """Coordinate arrays of a grid from one-dimensional coordinate lists.
+
+    Args:
+      sparse: give arrays that broadcast to the grid instead of whole ones.
+      indexing: "xy" (first two dimensions swapped, as for pictures) or "ij".
+
+    Raises:
+      ArgumentError: another ``indexing``; ShapeError: inputs of more than one dimension.
+
+    >>> [g.shape for g in meshgrid(np.arange(2), np.arange(3))]
+    [(3, 2), (3, 2)]
+    """
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    given = [asarray(x) for x in xi]
+    if any(typeof(x).ndim > 1 for x in given):
+        raise ShapeError(f"meshgrid: inputs must be 0- or 1-D, got shapes {[typeof(x).shape for x in given]}")
+    places = list(range(len(given)))
+    if indexing == "xy" and len(given) >= 2:
+        places[:2] = [1, 0]
+    full = [1] * len(given)
+    for x, d in zip(given, places):
+        full[d] = typeof(x).size
+    out = []
+    for x, d in zip(given, places):
+        shape = [full[e] if e == d or not sparse else 1 for e in range(len(given))]
+        out.append(broadcast_in_dim(x, shape, (d,) if typeof(x).ndim else ()))
+    return out
+
+
+# --- matrices by position -----------------------------------------------------------------------------------
+def _position_mask(n: int, m: int, k: Any, compare: Any) -> Any:
+    """``compare(row + k, column)`` over an ``n`` by ``m`` matrix."""
+    if STATE.trace is EVAL:
+        numpy_compare = {ops.eq: np.equal, ops.ge: np.greater_equal}[compare]
+        return from_numpy(numpy_compare.outer(np.arange(n) + operator.index(k), np.arange(m)), copy=False)
+    row, column = iota(dtypes.int32, (n, m), 0), iota(dtypes.int32, (n, m), 1)
+    return compare(add(row, k) if type(k) is not int or k else row, column)
+
+
+def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
+    """``N`` by ``M`` zeros with ones on diagonal ``k`` (positive: above the main one).
+
+    >>> eye(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    n = static_int(N, "eye", "N")
+    m = n if M is None else static_int(M, "eye", "M")
+    target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "eye")
+    return asarray(convert(_position_mask(n, m, k, ops.eq), target), device=device)
+
+
+def identity(n: int, dtype: Any = None) -> Any:
+    """The ``n`` by ``n`` identity matrix.
+
+    >>> identity(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    return eye(n, dtype=dtype)
+
+
+def tri(N: int, M: int | None = None, k: Any = 0, dtype: Any = None) -> Any:
+    """``N`` by ``M`` ones at and below diagonal ``k``, zeros above.
+
+    >>> tri(2).tolist()
+    [[1.0, 0.0], [1.0, 1.0]]
+    """
+    n = static_int(N, "tri", "N")
+    m = n if M is None else static_int(M, "tri", "M")
+    target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "tri")
+    return convert(_position_mask(n, m, k, ops.ge), target)
+
+
+def _triangle(name: str, x: Any, k: Any, lower: bool) -> Any:
+    shape = aval_of(x, name).shape
+    if len(shape) < 2:
+        raise ShapeError(f"{name}: expected a matrix or a stack of them, got shape {shape}")
+    mask = _position_mask(shape[-2], shape[-1], k, ops.ge)
+    nil = scalar_like(0, x)
+    return where(mask, x, nil) if lower else where(mask, nil, x)
+
+
+def tril(x: Any, /, k: Any = 0) -> Any:
+    """The last two dimensions at and below diagonal ``k``; zeros above.
+
+    >>> tril(np.ones((2, 2))).tolist()
+    [[1.0, 0.0], [1.0, 1.0]]
+    """
+    return _triangle("tril", x, k, True)
+
+
+def triu(x: Any, /, k: Any = 0) -> Any:
+    """The last two dimensions at and above diagonal ``k``; zeros below.
+
+    >>> triu(np.ones((2, 2))).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    return _triangle("triu", x, subtract(k, 1) if type(k) is not int else k - 1, False)
+
+
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The elements of diagonal ``offset`` of the matrices along two axes, as a last dimension.
+
+    Raises:
+      ShapeError: ``a`` has fewer than two dimensions.
+
+    >>> diagonal(np.arange(4).reshape(2, 2)).tolist()
+    [0, 3]
+    """
+    x = asarray(a)
+    ndim = typeof(x).ndim
+    if ndim < 2:
+        raise ShapeError(f"diagonal: expected two dimensions or more, got shape {typeof(x).shape}")
+    first, second = axis1 % ndim, axis2 % ndim
+    rest = [d for d in range(ndim) if d not in (first, second)]
+    x = transpose(x, [*rest, first, second])
+    n, m = typeof(x).shape[-2:]
+    size = max(min(n + min(offset, 0), m - max(offset, 0)), 0)
+    low = [*[0] * len(rest), max(-offset, 0), max(offset, 0)]
+    block = slice_(x, [min(v, s) for v, s in zip(low, typeof(x).shape)], [
+        *typeof(x).shape[:-2], min(low[-2], n) + size, min(low[-1], m) + size])  # fmt: skip
+    mask = _position_mask(size, size, 0, ops.eq)
+    return _sum_where(mask, block)
+
+
+def _sum_where(mask: Any, block: Any) -> Any:
+    picked = where(mask, block, scalar_like(0, block))
+    axis = typeof(block).ndim - 1
+    if dtypes.is_bool(typeof(block).dtype):
+        return ops.ne(reduce_sum(convert(picked, dtypes.int32), (axis,)), np.int32(0))
+    return reduce_sum(picked, (axis,))
+
+
+def diag(v: Any, k: int = 0) -> Any:
+    """Of a vector: the matrix with it on diagonal ``k``. Of a matrix: its diagonal ``k``.
+
+    Raises:
+      ShapeError: neither a vector nor a matrix.
+
+    >>> diag(np.array([1, 2])).tolist()
+    [[1, 0], [0, 2]]
+    """
+    x = asarray(v)
+    shape = typeof(x).shape
+    if len(shape) == 2:
+        return diagonal(x, k)
+    if len(shape) != 1:
+        raise ShapeError(f"diag: expected a vector or a matrix, got shape {shape}")
+    n = shape[0] + max(k, -k)
+    x = pad(x, scalar_like(0, x), [(max(k, 0), max(-k, 0), 0)])
+    return where(_position_mask(n, n, k, ops.eq), x, scalar_like(0, x))
+
+
+def diagflat(v: Any, k: int = 0) -> Any:
+    """The matrix with all elements of ``v`` on diagonal ``k``.
+
+    >>> diagflat(np.array([[1], [2]])).tolist()
+    [[1, 0], [0, 2]]
+    """
+    return diag(asarray(v).reshape(-1), k)
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """The powers of a vector, as columns, from the highest down (or from 0 up).
+
+    >>> vander(np.array([2, 3]), 2).tolist()
+    [[2, 1], [3, 1]]
+    """
+    x = asarray(x)
+    if typeof(x).ndim != 1:
+        raise ShapeError(f"vander: expected a vector, got shape {typeof(x).shape}")
+    n = typeof(x).size if N is None else static_int(N, "vander", "N")
+    exponents = np.arange(n) if increasing else np.arange(n)[::-1]
+    column = broadcast_in_dim(x, (typeof(x).size, n), (0,))
+    return power(
+        column, exponents.astype(np.int32) if dtypes.is_integer(typeof(x).dtype) else exponents.astype(typeof(x).dtype)
+    )
+
+
+def indices(dimensions: Any, dtype: Any = int, sparse: bool = False) -> Any:
+    """The coordinates of every element of an array of this shape: one array a dimension, stacked or (sparse) a tuple.
+
+    >>> indices((2, 2))[1].tolist()
+    [[0, 1], [0, 1]]
+    """
+    sizes = tuple(dimensions)
+    target = dtypes.requested(dtype, "indices")
+    if sparse:
+        return tuple(iota(target, [s if e == d else 1 for e, s in enumerate(sizes)], d) for d in range(len(sizes)))
+    return from_numpy(np.indices(sizes).astype(target))

@@ -1,0 +1,483 @@
+"""Reductions over axes: sums, products, extremes, means, variances, counts and their NaN-ignoring forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, DTypeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.arithmetic import maximum, minimum
+from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.logic import truth, where
+from meshwright.numpy.promotion import aval_of, inexact, operands
+from meshwright.ops import elementwise as ops
+from meshwright.ops import reduce as red
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
+from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.shape import reshape
+
+Axis = Any
+
+
+def as_operand(x: Any, name: str) -> Any:
+    """An argument of function ``name`` as something ops take."""
+    return x if hasattr(x, "aval") else operands(name, (x,))[0]
+
+
+def spread_over(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    """What was reduced over ``axes``, repeated over them again to ``shape``."""
+    return broadcast_in_dim(reduced, shape, [d for d in range(len(shape)) if d not in axes])
+
+
+def keep_dims(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...], keep: bool) -> Any:
+    """The result of a reduction with the reduced dimensions as size 1, if they are to be kept."""
+    if not keep:
+        return reduced
+    return reshape(reduced, [1 if d in axes else s for d, s in enumerate(shape)])
+
+
+@cache
+def _wide(dtype: np.dtype, x64: bool) -> np.dtype:
+    if dtypes.is_bool(dtype):
+        return dtypes.default_int()
+    if dtypes.is_integer(dtype) and dtypes.bit_width(dtype) < dtypes.bit_width(dtypes.default_int()):
+        return dtypes.canonical(dtypes.uint64) if dtypes.is_unsigned(dtype) else dtypes.default_int()
+    return dtype
+
+
+def sum_dtype(dtype: np.dtype, asked: Any, name: str) -> np.dtype:
+    """Dtype of a sum or product: narrow integers and bools become the default integer."""
+    return _wide(dtype, dtypes.default_int() == dtypes.int64) if asked is None else dtypes.requested(asked, name)
+
+
+def _is_half(dtype: np.dtype) -> bool:
+    return dtypes.is_float(dtype) and dtypes.bit_width(dtype) < 32
+
+
+def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initial: Any, where_: Any, how: Any) -> Any:
+    """A sum or product; ``how`` is (reduction, identity, binary op)."""
+    reduction, identity, combine = how
+    x = as_operand(x, name)
+    target = sum_dtype(typeof(x).dtype, dtype, name)
+    # Half precision is summed in float32, as in JAX.
+    computed = dtypes.float32 if _is_half(target) else target
+    if typeof(x).dtype != computed:
+        x = convert(x, computed)
+    if where_ is not None:
+        x = where(where_, x, scalar_like(identity, x))
+    shape = typeof(x).shape
+    axes = normal_axes(axis, len(shape), name)
+    out = reduction(x, axes)
+    if initial is not None:
+        out = combine(*operands(name, (out, initial)))
+    out = convert(out, target) if typeof(out).dtype != target else out
+    return keep_dims(out, shape, axes, keepdims)
+
+
+def sum(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
+    """Sum over ``axis`` (an axis, several, or all).
+
+    Args:
+      a: array of any shape. Narrow integers and bools are summed in the default integer, half precision in float32.
+      dtype: of the sum and the result.
+      keepdims: keep the reduced dimensions, with size 1.
+      initial: added to the result.
+      where: which elements count; broadcasts with ``a``.
+
+    Raises:
+      ArgumentError: no such axis, or one named twice.
+
+    >>> sum(np.arange(6).reshape(2, 3), axis=0).tolist()
+    [3, 5, 7]
+    """
+    _no_out(out, "sum")
+    return _accumulate("sum", a, axis, dtype, keepdims, initial, where, (reduce_sum, 0, ops.add))
+
+
+def prod(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
+    """Product over ``axis``; arguments as for :func:`sum`.
+
+    >>> prod(np.array([2, 3, 4])).item()
+    24
+    """
+    _no_out(out, "prod")
+    return _accumulate("prod", a, axis, dtype, keepdims, initial, where, (red.reduce_prod, 1, ops.mul))
+
+
+def _no_out(out: Any, name: str) -> None:
+    if out is not None:
+        raise ArgumentError(f"{name}: out= is not supported, arrays are immutable; use the result")
+
+
+def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where_: Any, how: Any) -> Any:
+    reduction, limit, combine = how
+    x = as_operand(a, name)
+    if where_ is not None:
+        if initial is None:
+            raise ArgumentError(f"{name}: with where=, initial= must say what a reduction of no elements gives")
+        x = where(where_, x, np.asarray(limit(typeof(x).dtype)))
+    shape = typeof(x).shape
+    axes = normal_axes(axis, len(shape), name)
+    if initial is None and any(shape[d] == 0 for d in axes):
+        raise ArgumentError(f"{name}: no {name} of zero elements (shape {shape}, axes {axes}); pass initial=")
+    if dtypes.is_complex(typeof(x).dtype):
+        raise DTypeError(f"{name}: complex numbers are not ordered; reduce their real part or absolute value")
+    out = reduction(x, axes)
+    if initial is not None:
+        out = combine(out, initial)
+    return keep_dims(out, shape, axes, keepdims)
+
+
+def max(
+    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """Maximum over ``axis``; NaN if there is one.
+
+    Raises:
+      ArgumentError: no elements and no ``initial``; no such axis. DTypeError: complex.
+
+    >>> max(np.array([[1, 5], [4, 2]]), axis=1).tolist()
+    [5, 4]
+    """
+    _no_out(out, "max")
+    return _extremum("max", a, axis, keepdims, initial, where, (red.reduce_max, dtypes.min_value, maximum))
+
+
+def min(
+    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """Minimum over ``axis``; NaN if there is one.
+
+    Raises:
+      ArgumentError: no elements and no ``initial``; no such axis. DTypeError: complex.
+
+    >>> min(np.array([[1, 5], [4, 2]]), axis=1).tolist()
+    [1, 2]
+    """
+    _no_out(out, "min")
+    return _extremum("min", a, axis, keepdims, initial, where, (red.reduce_min, dtypes.max_value, minimum))
+
+
+amax, amin = max, min
+
+
+def ptp(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+    """Maximum minus minimum.
+
+    >>> ptp(np.array([3, 9, 4])).item()
+    6
+    """
+    return ops.sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
+
+
+def _test(name: str, a: Any, axis: Axis, keepdims: bool, where_: Any, reduction: Any, identity: bool) -> Any:
+    x = as_operand(truth(a, name), name)
+    if where_ is not None:
+        x = where(where_, x, np.asarray(identity))
+    shape = typeof(x).shape
+    axes = normal_axes(axis, len(shape), name)
+    return keep_dims(reduction(x, axes), shape, axes, keepdims)
+
+
+def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+    """Whether all elements over ``axis`` are true (not 0).
+
+    >>> all(np.array([[True, False], [True, True]]), axis=1).tolist()
+    [False, True]
+    """
+    _no_out(out, "all")
+    return _test("all", a, axis, keepdims, where, red.reduce_and, True)
+
+
+def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+    """Whether any element over ``axis`` is true (not 0).
+
+    >>> any(np.array([[False, False], [True, False]]), axis=1).tolist()
+    [False, True]
+    """
+    _no_out(out, "any")
+    return _test("any", a, axis, keepdims, where, red.reduce_or, False)
+
+
+def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+    """How many elements are not 0.
+
+    >>> count_nonzero(np.array([0, 3, 4])).item()
+    2
+    """
+    return sum(truth(a, "count_nonzero"), axis, keepdims=keepdims)
+
+
+# --- positions ----------------------------------------------------------------------------------------------
+def _position(name: str, a: Any, axis: Any, keepdims: bool, op: Any) -> Any:
+    x = as_operand(a, name)
+    shape = typeof(x).shape
+    if dtypes.is_complex(typeof(x).dtype):
+        raise DTypeError(f"{name}: complex numbers are not ordered; use their real part or absolute value")
+    if axis is None:
+        out = op(reshape(x, (typeof(x).size,)), 0, dtypes.default_int()) if typeof(x).size else _nothing(name, shape)
+        return reshape(out, [1] * len(shape)) if keepdims else out
+    axes = normal_axes(axis, len(shape), name)
+    if shape[axes[0]] == 0:
+        _nothing(name, shape)
+    return keep_dims(op(x, axes[0], dtypes.default_int()), shape, axes, keepdims)
+
+
+def _nothing(name: str, shape: tuple[int, ...]) -> Any:
+    raise ArgumentError(f"{name}: there is no position in zero elements (shape {shape})")
+
+
+def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
+    """Position of the maximum along ``axis`` (of the flattened array without one): the first, or of the first NaN.
+
+    >>> argmax(np.array([[1, 5], [4, 2]]), axis=1).tolist()
+    [1, 0]
+    """
+    _no_out(out, "argmax")
+    return _position("argmax", a, axis, keepdims, red.argmax)
+
+
+def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
+    """Position of the minimum along ``axis`` (of the flattened array without one): the first, or of the first NaN.
+
+    >>> argmin(np.array([[1, 5], [4, 2]]), axis=1).tolist()
+    [0, 1]
+    """
+    _no_out(out, "argmin")
+    return _position("argmin", a, axis, keepdims, red.argmin)
+
+
+# --- means --------------------------------------------------------------------------------------------------
+def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    n = 1
+    for d in axes:
+        n *= shape[d]
+    return n
+
+
+def mean_dtype(x: Any, dtype: Any, name: str) -> tuple[np.dtype, np.dtype]:
+    """(dtype of the result, dtype to compute in) of a mean or variance."""
+    target = inexact(typeof(x).dtype) if dtype is None else dtypes.requested(dtype, name)
+    return target, dtypes.float32 if _is_half(target) else target
+
+
+def mean(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Any:
+    """Arithmetic mean over ``axis``, in a float or complex dtype.
+
+    Args:
+      a: array of any shape.
+      where: which elements count; broadcasts with ``a``.
+
+    >>> mean(np.array([1, 2, 6])).item()
+    3.0
+    """
+    _no_out(out, "mean")
+    x = as_operand(a, "mean")
+    target, computed = mean_dtype(x, dtype, "mean")
+    shape = typeof(x).shape
+    axes = normal_axes(axis, len(shape), "mean")
+    total = sum(x, axes, computed, where=where)
+    if where is None:
+        result = ops.div(total, np.asarray(_count(shape, axes), computed))
+    else:
+        result = ops.div(total, _counted(where, shape, axes, computed))
+    return keep_dims(convert(result, target) if target != computed else result, shape, axes, keepdims)
+
+
+def _counted(where: Any, shape: tuple[int, ...], axes: tuple[int, ...], dtype: np.dtype) -> Any:
+    flags = broadcast_to_shape(truth(where, "mean"), shape)
+    return sum(flags, axes, dtype)
+
+
+def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
+    """NumPy broadcasting to a shape that ``x`` fits."""
+    ndim = aval_of(x, "broadcast_to").ndim
+    return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
+
+
+def var(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *,
+    where: Any = None, correction: Any = None,
+) -> Any:  # fmt: skip
+    """Variance over ``axis``: the mean squared distance from the mean, with the count less ``ddof``.
+
+    >>> var(np.array([1.0, 3.0])).item()
+    1.0
+    """
+    _no_out(out, "var")
+    x = as_operand(a, "var")
+    ddof = ddof if correction is None else correction
+    target, computed = mean_dtype(x, dtype, "var")
+    shape = typeof(x).shape
+    axes = normal_axes(axis, len(shape), "var")
+    x = convert(x, computed) if typeof(x).dtype != computed else x
+    centered = ops.sub(x, spread_over(mean(x, axes, where=where), shape, axes))
+    if dtypes.is_complex(computed):
+        squares = ops.add(ops.square(ops.real(centered)), ops.square(ops.imag(centered)))
+    else:
+        squares = ops.square(centered)
+    total = sum(squares, axes, where=where)
+    real = typeof(total).dtype
+    if where is None:
+        divisor: Any = np.asarray(_count(shape, axes) - ddof, real)
+    else:
+        divisor = ops.sub(_counted(where, shape, axes, real), np.asarray(ddof, real))
+    result = ops.div(total, divisor)
+    target = dtypes.real_of(target)
+    return keep_dims(convert(result, target) if target != real else result, shape, axes, keepdims)
+
+
+def std(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *,
+    where: Any = None, correction: Any = None,
+) -> Any:  # fmt: skip
+    """Standard deviation over ``axis``: the root of :func:`var`.
+
+    >>> std(np.array([1.0, 3.0])).item()
+    1.0
+    """
+    return ops.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, correction=correction))
+
+
+def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
+    """Mean weighted by ``weights`` (of the shape of ``a``, or of its one axis ``axis``).
+
+    >>> average(np.array([1.0, 3.0]), weights=np.array([3.0, 1.0])).item()
+    1.5
+    """
+    x = as_operand(a, "average")
+    shape = typeof(x).shape
+    if weights is None:
+        result = mean(x, axis, keepdims=keepdims)
+        count = _count(shape, normal_axes(axis, len(shape), "average"))
+        total = broadcast_in_dim(np.asarray(count, typeof(result).dtype), typeof(result).shape, ())
+        return (result, total) if returned else result
+    w = as_operand(weights, "average")
+    if typeof(w).shape != shape:
+        axes = normal_axes(axis, len(shape), "average")
+        if axis is None or typeof(w).shape != tuple(shape[d] for d in axes):
+            raise ArgumentError(
+                f"average: weights of shape {typeof(w).shape} fit neither the array's shape {shape} nor axis {axis}"
+            )
+        w = broadcast_in_dim(w, shape, axes)
+    x, w = operands("average", (x, w), to_inexact=True)
+    total = sum(w, axis, keepdims=keepdims)
+    result = ops.div(sum(ops.mul(x, w), axis, keepdims=keepdims), total)
+    return (result, total) if returned else result
+
+
+# --- ignoring NaN -------------------------------------------------------------------------------------------
+def _without_nan(x: Any, fill: Callable[[np.dtype], Any] | float) -> Any:
+    dtype = typeof(x).dtype
+    if not dtypes.is_inexact(dtype):
+        return x
+    value = fill(dtype) if callable(fill) else fill
+    return select(ops.ne(x, x), np.asarray(value, dtype), x)
+
+
+def nansum(a: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+    """Sum of the elements that are not NaN.
+
+    >>> nansum(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    return sum(_without_nan(as_operand(a, "nansum"), 0.0), axis, dtype, keepdims=keepdims, initial=initial)
+
+
+def nanprod(a: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+    """Product of the elements that are not NaN.
+
+    >>> nanprod(np.array([3.0, np.nan])).item()
+    3.0
+    """
+    return prod(_without_nan(as_operand(a, "nanprod"), 1.0), axis, dtype, keepdims=keepdims, initial=initial)
+
+
+def _nan_extremum(a: Any, axis: Axis, keepdims: bool, name: str, reduction: Any, fill: Any) -> Any:
+    x = as_operand(a, name)
+    out = reduction(_without_nan(x, fill), axis, keepdims=keepdims)
+    if not dtypes.is_inexact(typeof(x).dtype):
+        return out
+    nothing = all(ops.ne(x, x), axis, keepdims=keepdims)
+    return select(nothing, scalar_like(np.nan, out), out)
+
+
+def nanmax(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+    """Maximum of the elements that are not NaN; NaN if all are.
+
+    >>> nanmax(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    return _nan_extremum(a, axis, keepdims, "nanmax", max, dtypes.min_value)
+
+
+def nanmin(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+    """Minimum of the elements that are not NaN; NaN if all are.
+
+    >>> nanmin(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    return _nan_extremum(a, axis, keepdims, "nanmin", min, dtypes.max_value)
+
+
+def _numbers(x: Any) -> Any:
+    return ops.not_(ops.ne(x, x))
+
+
+def nanmean(a: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    """Mean of the elements that are not NaN.
+
+    >>> nanmean(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    x = as_operand(a, "nanmean")
+    return mean(x, axis, dtype, keepdims=keepdims, where=_numbers(x))
+
+
+def nanvar(a: Any, axis: Axis = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False) -> Any:
+    """Variance of the elements that are not NaN.
+
+    >>> nanvar(np.array([1.0, 3.0, np.nan])).item()
+    1.0
+    """
+    x = as_operand(a, "nanvar")
+    return var(x, axis, dtype, None, ddof, keepdims, where=_numbers(x))
+
+
+def nanstd(a: Any, axis: Axis = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False) -> Any:
+    """Standard deviation of the elements that are not NaN.
+
+    >>> nanstd(np.array([1.0, 3.0, np.nan])).item()
+    1.0
+    """
+    return ops.sqrt(nanvar(a, axis, dtype, ddof, keepdims))
+
+
+def nanargmax(a: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Position of the maximum of the elements that are not NaN.
+
+    >>> nanargmax(np.array([1.0, np.nan, 2.0])).item()
+    2
+    """
+    return argmax(_without_nan(as_operand(a, "nanargmax"), dtypes.min_value), axis, keepdims=keepdims)
+
+
+def nanargmin(a: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Position of the minimum of the elements that are not NaN.
+
+    >>> nanargmin(np.array([1.0, np.nan, 2.0])).item()
+    0
+    """
+    return argmin(_without_nan(as_operand(a, "nanargmin"), dtypes.max_value), axis, keepdims=keepdims)

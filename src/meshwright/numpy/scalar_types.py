@@ -1,0 +1,148 @@
+"""Dtypes as attributes of the array library (``float32``, ``bfloat16``, …), their limits, and questions about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.promotion import aval_of, is_arraylike
+
+
+class ScalarType:
+    """A dtype that can be called: ``float32(x)`` is ``x`` as a float32 array. Stands wherever a dtype does.
+
+    >>> ScalarType(np.dtype("int32"))(1.7).item()
+    1
+    """
+
+    __slots__ = ("__name__", "dtype")
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self.__name__ = "bool_" if dtype == np.bool_ else dtype.name
+
+    def __call__(self, x: Any = 0) -> Any:
+        return asarray(x, dtype=self.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ScalarType):
+            return self.dtype == other.dtype
+        try:
+            return self.dtype == other
+        except TypeError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.dtype)
+
+    def __repr__(self) -> str:
+        return f"meshwright.numpy.{self.__name__}"
+
+    __str__ = __repr__
+
+
+#: every dtype by name
+BY_NAME = {("bool_" if d == np.bool_ else d.name): ScalarType(d) for d in dtypes._SHORT}
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a float dtype (``eps``, ``max``, ``tiny``, …), also of the narrow ones.
+
+    >>> float(finfo("float16").max)
+    65504.0
+    """
+    return ml_dtypes.finfo(_dtype_of(dtype))
+
+
+def iinfo(dtype: Any) -> Any:
+    """Limits of an integer dtype.
+
+    >>> int(iinfo("int8").max)
+    127
+    """
+    return ml_dtypes.iinfo(_dtype_of(dtype))
+
+
+def _dtype_of(x: Any) -> np.dtype:
+    return x.dtype if hasattr(x, "dtype") and not isinstance(x, type) else dtypes.as_dtype(x)
+
+
+def promote_types(a: Any, b: Any) -> np.dtype:
+    """The dtype that two dtypes promote to.
+
+    >>> promote_types("int32", "float16").name
+    'float16'
+    """
+    pairs = [(dtypes.as_dtype(x), x is int or x is float or x is complex) for x in (a, b)]
+    return dtypes.promote((dtypes.canonical(d), weak) for d, weak in pairs)[0]
+
+
+_KINDS = {
+    "bool": dtypes.is_bool,
+    "signed integer": dtypes.is_signed,
+    "unsigned integer": dtypes.is_unsigned,
+    "integral": dtypes.is_integer,
+    "real floating": dtypes.is_float,
+    "complex floating": dtypes.is_complex,
+    "numeric": lambda d: not dtypes.is_bool(d),
+}
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind: a dtype, one of the Array API's names of kinds, or a tuple of these.
+
+    Raises:
+      ArgumentError: not a kind.
+
+    >>> isdtype("float32", "real floating")
+    True
+    """
+    d = _dtype_of(dtype)
+    if isinstance(kind, tuple):
+        return any(isdtype(d, k) for k in kind)
+    if isinstance(kind, str) and kind in _KINDS:
+        return _KINDS[kind](d)
+    if isinstance(kind, str):
+        raise ArgumentError(f"isdtype: kind must be a dtype or one of {', '.join(_KINDS)}, got {kind!r}")
+    return d == _dtype_of(kind)
+
+
+_ABSTRACT = {
+    np.generic: lambda d: True,
+    np.number: lambda d: not dtypes.is_bool(d),
+    np.integer: dtypes.is_integer,
+    np.signedinteger: dtypes.is_signed,
+    np.unsignedinteger: dtypes.is_unsigned,
+    np.inexact: dtypes.is_inexact,
+    np.floating: dtypes.is_float,
+    np.complexfloating: dtypes.is_complex,
+}
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether a dtype is one of an abstract type such as ``numpy.floating``; bfloat16 and float8 are floating.
+
+    >>> issubdtype("bfloat16", np.floating)
+    True
+    """
+    if isinstance(arg2, type) and arg2 in _ABSTRACT:
+        if isinstance(arg1, type) and arg1 in _ABSTRACT:
+            return bool(np.issubdtype(arg1, arg2))
+        return _ABSTRACT[arg2](_dtype_of(arg1))
+    return not (isinstance(arg1, type) and arg1 in _ABSTRACT) and _dtype_of(arg1) == _dtype_of(arg2)
+
+
+def can_cast(from_: Any, to: Any) -> bool:
+    """Whether promotion takes ``from_`` (an array or dtype) to ``to``.
+
+    >>> can_cast("int32", "float32"), can_cast("float32", "int32")
+    (True, False)
+    """
+    dtype = aval_of(from_, "can_cast").dtype if is_arraylike(from_) else dtypes.as_dtype(from_)
+    target = _dtype_of(to)
+    return dtypes.promote([(dtypes.canonical(dtype), False), (dtypes.canonical(target), False)])[0] == target

@@ -1,0 +1,69 @@
+"""Makers of elementwise functions: one op, its operands promoted and broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.core import dtypes
+from meshwright.core.config import config
+from meshwright.numpy.promotion import apply_plan, aval_of, operand_plan, operands
+
+Unary = Callable[[Any], Any]
+Binary = Callable[[Any, Any], Any]
+
+
+def document(f: Any, name: str, what: str, arguments: str, extra: str, example: tuple[str, str] | None) -> Any:
+    """Give a made function its name and docstring."""
+    f.__name__ = f.__qualname__ = name
+    f.__doc__ = f"{what}\n\nArgs:\n  {arguments}\n\nRaises:\n  {extra}\n"
+    if example is not None:
+        f.__doc__ += f"\n>>> {example[0]}\n{example[1]}\n"
+    return f
+
+
+_ONE = "x: array or number of any shape; the result has its shape."
+_TWO = "x1, x2: arrays or numbers whose shapes broadcast together; dtypes are promoted as in JAX."
+_ONE_RAISES = "ArgumentTypeError, DTypeError: ``x`` is not an array, or of a dtype without this function."
+_TWO_RAISES = "ShapeError, DTypeError, ArgumentTypeError: shapes do not broadcast, dtypes do not promote, or no arrays."
+
+
+def unary(
+    name: str,
+    op: Any,
+    what: str,
+    example: tuple[str, str] | None = None,
+    to_inexact: bool = False,
+    unchanged: Callable[[Any], bool] | None = None,
+) -> Unary:
+    """A function of one array. ``to_inexact``: integers and bools become the default float first. ``unchanged`` says of
+    which dtypes the function is the identity."""
+
+    def f(x: Any, /) -> Any:
+        aval = aval_of(x, name)
+        if unchanged is not None and unchanged(aval.dtype):
+            return x if hasattr(x, "aval") else operands(name, (x,))[0]
+        if hasattr(x, "aval") and not (to_inexact and not dtypes.is_inexact(aval.dtype)):
+            return op(x)
+        return op(*operands(name, (x,), to_inexact))
+
+    return document(f, name, what, _ONE, _ONE_RAISES, example)
+
+
+def binary(name: str, op: Any, what: str, example: tuple[str, str] | None = None, to_inexact: bool = False) -> Binary:
+    """A function of two arrays."""
+    bind = op.bind if hasattr(op, "bind") else op
+
+    def f(x1: Any, x2: Any, /) -> Any:
+        try:
+            a, b = x1.aval, x2.aval
+        except AttributeError:
+            a, b = aval_of(x1, name, 0), aval_of(x2, name, 1)
+        if a is b and not to_inexact and hasattr(x1, "aval") and hasattr(x2, "aval"):
+            return bind(x1, x2)
+        plan = operand_plan(name, (a, b), to_inexact, config.enable_x64)
+        if plan.ready and hasattr(x1, "aval") and hasattr(x2, "aval"):
+            return bind(x1, x2)
+        return bind(*apply_plan(name, plan, (x1, x2)))
+
+    return document(f, name, what, _TWO, _TWO_RAISES, example)
