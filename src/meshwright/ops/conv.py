@@ -1,0 +1,238 @@
+"""The functions with which users convolve: defaults, padding words and dimension numbers of :mod:`.conv_op`'s op.
+
+Names and conventions are those of ``jax.lax``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.ops.conv_op import ConvDimensionNumbers, ConvGeneralDilated
+from meshwright.ops.shape import rev
+from meshwright.ops.window_shape import dilate, int_tuple, pad_pairs, padtype_to_pads
+
+__all__ = [
+    "ConvDimensionNumbers",
+    "ConvGeneralDilated",
+    "conv",
+    "conv_dimension_numbers",
+    "conv_general_dilated",
+    "conv_transpose",
+    "conv_with_general_padding",
+    "padtype_to_pads",
+]
+
+#: the letters that every spec has besides those of its spatial dimensions
+_LETTERS = {"lhs": "NC", "rhs": "OI", "out": "NC"}
+_PRECISIONS = {
+    "default": "default", "fastest": "default", "bfloat16": "default",
+    "high": "high", "tensorfloat32": "high",
+    "highest": "highest", "float32": "highest",
+}  # fmt: skip
+
+
+def conv_dimension_numbers(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
+) -> ConvDimensionNumbers:
+    """Dimension numbers from ``None`` (batch and features first), three strings, or three tuples of ints.
+
+    Strings name the dimensions in order: ``N`` batch and ``C`` features of ``lhs`` and the result, ``O`` output and
+    ``I`` input features of ``rhs``, any other letters the spatial dimensions, in the order of ``rhs``. Example:
+    ``("NHWC", "HWIO", "NHWC")``.
+
+    Raises:
+      ArgumentError: specs that do not name each dimension once.
+    """
+    if isinstance(dimension_numbers, ConvDimensionNumbers):
+        return dimension_numbers
+    ranks = (len(lhs_shape), len(rhs_shape), len(lhs_shape))
+    if ranks[0] != ranks[1] or ranks[0] < 2:
+        raise ShapeError(
+            f"convolution: lhs of shape {tuple(lhs_shape)} and rhs of shape {tuple(rhs_shape)} must have the same "
+            "number of dimensions: two, and the spatial ones; reshape one of them"
+        )
+    if dimension_numbers is None:
+        every = tuple(range(ranks[0]))
+        return ConvDimensionNumbers(every, every, every)
+    if not isinstance(dimension_numbers, (tuple, list)) or len(dimension_numbers) != 3:
+        raise ArgumentError(
+            "convolution: dimension_numbers must be None, a ConvDimensionNumbers or three specs such as "
+            f"('NHWC', 'HWIO', 'NHWC'), got {dimension_numbers!r}"
+        )
+    if not all(isinstance(spec, str) for spec in dimension_numbers):
+        specs = [int_tuple("convolution", f"dimension_numbers[{i}]", s, r)
+                 for i, (s, r) in enumerate(zip(dimension_numbers, ranks))]  # fmt: skip
+        return ConvDimensionNumbers(*specs)
+    spatial: list[str] = []
+    for (which, letters), spec, rank in zip(_LETTERS.items(), dimension_numbers, ranks):
+        own = sorted(c for c in spec if c not in letters)
+        if len(spec) != rank or len(set(spec)) != rank or not set(letters) <= set(spec):
+            raise ArgumentError(
+                f"convolution: {which} spec {spec!r} of dimension_numbers must be {rank} different letters, "
+                f"{letters[0]} and {letters[1]} among them, for shape "
+                f"{tuple(rhs_shape if which == 'rhs' else lhs_shape)}"
+            )
+        spatial = spatial or own
+        if own != spatial:
+            raise ArgumentError(
+                f"convolution: specs {tuple(dimension_numbers)} of dimension_numbers must use the same letters for the "
+                f"spatial dimensions, got {''.join(own)} and {''.join(spatial)}"
+            )
+    lhs, rhs, out = dimension_numbers
+    order = [c for c in rhs if c not in _LETTERS["rhs"]]
+    return ConvDimensionNumbers(
+        tuple(lhs.index(c) for c in ("N", "C", *order)),
+        tuple(rhs.index(c) for c in ("O", "I", *order)),
+        tuple(out.index(c) for c in ("N", "C", *order)),
+    )
+
+
+def _precision(precision: Any) -> tuple[str, str] | None:
+    if precision is None:
+        return None
+    both = precision if isinstance(precision, (tuple, list)) else (precision, precision)
+    names = [str(getattr(p, "name", p)).lower() for p in both]
+    if len(names) != 2 or not set(names) <= set(_PRECISIONS):
+        raise ArgumentError(
+            f"conv_general_dilated: precision must be one of {', '.join(_PRECISIONS)}, or a pair of them, got "
+            f"{precision!r}"
+        )
+    return _PRECISIONS[names[0]], _PRECISIONS[names[1]]
+
+
+def conv_general_dilated(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """Convolution of ``lhs`` with the kernel ``rhs``, in any number of spatial dimensions.
+
+    ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or a ``(low, high)`` pair for each spatial dimension
+    (negative ones cut). ``lhs_dilation`` puts zeros between rows of ``lhs`` (transposed convolution), ``rhs_dilation``
+    between rows of the kernel (dilated convolution). For ``dimension_numbers`` see :func:`conv_dimension_numbers`.
+
+    Raises:
+      ShapeError: operands that do not fit each other or the parameters.
+      DTypeError: operands of different dtypes.
+      ArgumentError: malformed parameters.
+    """
+    op = "conv_general_dilated"
+    lhs_shape, rhs_shape = typeof(lhs).shape, typeof(rhs).shape
+    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
+    n = len(numbers.lhs_spec) - 2
+    strides = int_tuple(op, "window_strides", window_strides, n)
+    ldil = int_tuple(op, "lhs_dilation", lhs_dilation, n, default=1)
+    rdil = int_tuple(op, "rhs_dilation", rhs_dilation, n, default=1)
+    if isinstance(padding, str) and any(d != 1 for d in ldil):
+        raise ArgumentError(
+            f"{op}: padding {padding!r} has no meaning with lhs_dilation {ldil}; give (low, high) pairs or use "
+            "conv_transpose"
+        )
+    sizes = [lhs_shape[d] for d in numbers.lhs_spec[2:]]
+    extents = [dilate(rhs_shape[d], r) for d, r in zip(numbers.rhs_spec[2:], rdil)]
+    pads = pad_pairs(op, padding, sizes, extents, strides)
+    wanted = None if preferred_element_type is None else dtypes.requested(preferred_element_type, op)
+    groups = int(feature_group_count), int(batch_group_count)
+    return ConvGeneralDilated(strides, pads, ldil, rdil, numbers, *groups, _precision(precision), wanted).bind(lhs, rhs)
+
+
+def conv(
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """Convolution of ``lhs [N, C, …]`` with ``rhs [O, I, …]``."""
+    return conv_general_dilated(
+        lhs, rhs, window_strides, padding, precision=precision, preferred_element_type=preferred_element_type
+    )
+
+
+def conv_with_general_padding(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None,
+    rhs_dilation: Sequence[int] | None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """As :func:`conv`, with explicit padding and dilations."""
+    return conv_general_dilated(
+        lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def _transposed_pads(extent: int, stride: int, padding: str) -> tuple[int, int]:
+    """Padding that makes ``stride * n`` rows of ``n`` (``"SAME"``), or all that ``n`` enter (``"VALID"``)."""
+    if padding == "SAME":
+        total = extent + stride - 2
+        low = extent - 1 if stride > extent - 1 else -(-total // 2)
+    else:
+        total = extent + stride - 2 + max(extent - stride, 0)
+        low = extent - 1
+    return low, total - low
+
+
+def conv_transpose(
+    lhs: Any,
+    rhs: Any,
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
+) -> Any:
+    """The convolution that makes ``strides`` times as many rows of ``lhs`` ("deconvolution").
+
+    ``padding`` words are those of the convolution that this one undoes; pairs are of this one, or of the undone one
+    with ``use_consistent_padding``. With ``transpose_kernel`` the kernel is that of the undone convolution, so that
+    this is the transpose of its derivative. Without ``dimension_numbers``, features are last:
+    ``("NHWC", "HWIO", "NHWC")`` and its like.
+
+    Raises:
+      ArgumentError, ShapeError, DTypeError: as :func:`conv_general_dilated`.
+    """
+    op = "conv_transpose"
+    lhs_shape, rhs_shape = typeof(lhs).shape, typeof(rhs).shape
+    if dimension_numbers is None:
+        if not 3 <= len(lhs_shape) <= 5:
+            raise ArgumentError(f"{op}: dimension_numbers has a default for one to three spatial dimensions; give it")
+        letters = "HWD"[: len(lhs_shape) - 2]
+        dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
+    n = len(numbers.lhs_spec) - 2
+    steps = int_tuple(op, "strides", strides, n)
+    rdil = int_tuple(op, "rhs_dilation", rhs_dilation, n, default=1)
+    extents = [dilate(rhs_shape[d], r) for d, r in zip(numbers.rhs_spec[2:], rdil)]
+    if isinstance(padding, str):
+        if padding not in ("SAME", "VALID"):
+            raise ArgumentError(f"{op}: padding must be 'SAME', 'VALID' or (low, high) pairs, got {padding!r}")
+        pads: Any = [_transposed_pads(k, s, padding) for k, s in zip(extents, steps)]
+    else:
+        pads = pad_pairs(op, padding, [0] * n, extents, steps)
+        if use_consistent_padding:
+            pads = [(k - 1 - lo, k - 1 - hi) for k, (lo, hi) in zip(extents, pads)]
+    if transpose_kernel:
+        outputs, inputs = numbers.rhs_spec[:2]
+        rhs = rev(rhs, numbers.rhs_spec[2:])
+        numbers = numbers._replace(rhs_spec=(inputs, outputs, *numbers.rhs_spec[2:]))
+    return conv_general_dilated(
+        lhs, rhs, (1,) * n, pads, steps, rdil, numbers, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip

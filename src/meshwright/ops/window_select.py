@@ -1,0 +1,267 @@
+"""select_and_gather_add and select_and_scatter_add, each the other's transpose: the derivatives of max and min windows.
+
+Each window selects one element of ``operand`` (the largest or smallest; of equal ones the first). Gathering takes a
+tangent from where it stood, scattering adds a cotangent to there. The selection is piecewise constant, so that
+derivatives of every order are these two ops again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any, ClassVar
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import Builder, Op, Zero
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ops.broadcast_reduce import match_shape
+from meshwright.ops.elementwise import add, and_, eq, ge, le, max_, min_, not_, scalar_like, select
+from meshwright.ops.slice_pad import pad, slice_
+from meshwright.ops.window_op import WindowOp, pads_array, window_params
+from meshwright.ops.window_shape import WindowDim, fetch_dilated, fetch_for_result
+
+#: windows of up to this many elements are scattered offset by offset: XLA's CPU code for ``select_and_scatter`` takes
+#: eight times as long for 2x2 windows
+_MOST_OFFSETS = 32
+
+_COMPARE = {"ge": ge, "le": le}
+_EXTREME = {"ge": max_, "le": min_}
+
+
+def worst(selects: str, dtype: np.dtype) -> np.ndarray:
+    """The value that is never selected beside others."""
+    return dtypes.min_value(dtype) if selects == "ge" else dtypes.max_value(dtype)
+
+
+def window_slices(x: Any, windows: Sequence[WindowDim], fill: Any) -> list[Any]:
+    """For each position in the window, row-major, what the windows see there."""
+    shape = typeof(x).shape
+    rows = [w.output_size(n) for w, n in zip(windows, shape)]
+    x = pad(x, fill, [(w.low, w.high, w.base_dilation - 1) for w in windows])
+    strides = [w.stride for w in windows]
+    slices = []
+    for offset in _offsets(windows):
+        limits = [o + (m - 1) * s + 1 if m else o for o, m, s in zip(offset, rows, strides)]
+        slices.append(slice_(x, offset, limits, strides))
+    return slices
+
+
+def window_unslice(parts: Sequence[Any], windows: Sequence[WindowDim], shape: Sequence[int]) -> Any:
+    """The transpose of :func:`window_slices`: the sum of what each position gives back."""
+    zero = scalar_like(0, parts[0])
+    terms = []
+    for part, offset in zip(parts, _offsets(windows)):
+        config = []
+        for m, n, o, w in zip(typeof(part).shape, shape, offset, windows):
+            rows = (m - 1) * w.stride + 1 if m else 0
+            config.append((o, w.padded_size(n) - o - rows, w.stride - 1))
+        terms.append(pad(part, zero, config))
+    total = pad(reduce(add, terms), zero, [(-w.low, -w.high, 0) for w in windows])
+    return slice_(total, [0] * len(windows), typeof(total).shape, [w.base_dilation for w in windows])
+
+
+def _offsets(windows: Sequence[WindowDim]) -> list[tuple[int, ...]]:
+    return list(itertools.product(*(range(0, w.extent, w.window_dilation) for w in windows)))
+
+
+@dataclass(frozen=True)
+class _Select(WindowOp):
+    """Base of the pair: linear in operand 0, constant in operand 1, by which it selects with ``ge`` or ``le``."""
+
+    selects: str
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def check_operand(self, x: ShapedArray) -> None:
+        """Raise unless elements can be compared."""
+        if dtypes.is_complex(x.dtype):
+            raise DTypeError(f"{self.name}: operand has dtype {x.dtype}, which has no order; take real parts")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        t = tangents[0]
+        return y, Zero(typeof(y)) if isinstance(t, Zero) else self.bind(t, primals[1])
+
+    def partner(self, other: type[_Select]) -> Any:
+        """The other op of the pair, with the same parameters."""
+        return other(**self.params)
+
+
+@dataclass(frozen=True)
+class SelectAndGatherAdd(_Select):
+    """For each window, the element of ``tangents`` where that of ``operand`` is selected."""
+
+    name: ClassVar[str] = "select_and_gather_add"
+
+    def infer(self, tangents: ShapedArray, operand: ShapedArray) -> ShapedArray:
+        self.check_operand(operand)
+        if tangents.shape != operand.shape:
+            raise ShapeError(f"{self.name}: tangents {tangents} and operand {operand} must have one shape")
+        return tangents.update(shape=self.result_shape(operand))
+
+    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+        if 0 in args[0].aval.shape or 0 in typeof(ct).shape:
+            return [Zero(args[0].aval), None]
+        return [self.partner(SelectAndScatterAdd).bind(ct, args[1]), None]
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        tangents, operand = operands
+        fill = worst(self.selects, ctx.in_avals[1].dtype)
+        windows = list(self.windows)
+        for d, window in enumerate(windows):
+            if ctx.is_split(0, d) and not window.is_trivial:
+                rows = ctx.out_local_shapes[0][d]
+                tangents, _ = fetch_for_result(ctx, tangents, 0, d, window, rows)
+                operand, windows[d] = fetch_for_result(ctx, operand, 1, d, window, rows, fill)
+        return self.with_windows(windows).bind(tangents, operand)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        (tangents, operand), (out,) = b.in_avals, b.out_avals
+        pair = [out.update(dtype=operand.dtype), out]
+        inits = [worst(self.selects, operand.dtype), 0]
+        region = b.jaxpr_region(_keep_selected(self.selects, operand.dtype, tangents.dtype))
+        return self.emit_reduce_window(b, operands[::-1], inits, pair, region)[1]
+
+
+@dataclass(frozen=True)
+class SelectAndScatterAdd(_Select):
+    """Zeros of ``operand``'s shape, to which each window's element of ``source`` is added where it selects."""
+
+    name: ClassVar[str] = "select_and_scatter_add"
+
+    def infer(self, source: ShapedArray, operand: ShapedArray) -> ShapedArray:
+        self.check_operand(operand)
+        expected = self.result_shape(operand)
+        if source.shape != expected:
+            raise ShapeError(
+                f"{self.name}: source has shape {source.shape}, but the windows over operand {operand} are {expected}"
+            )
+        return source.update(shape=operand.shape)
+
+    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+        return [self.partner(SelectAndGatherAdd).bind(ct, args[1]), None]
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        local = _LocalScatter(ctx, self, *operands)
+        for d, window in enumerate(self.windows):
+            if ctx.is_split(1, d) and not window.is_trivial:
+                local.fetch(d, window)
+        return local.result()
+
+    # --- StableHLO ------------------------------------------------------------------------------------------
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        source, operand = b.in_avals
+        offsets = int(np.prod(self.window_dimensions))
+        if self.is_dilated or offsets <= _MOST_OFFSETS or 0 in source.shape:
+            return b.call(self.name, _scatter_jaxpr(self, source, operand), operands)[0]
+        x = self._emit_pad(b, operands[1], operand, self.padding, worst(self.selects, operand.dtype))
+        scalar = ShapedArray((), source.dtype)
+        padded = operand.update(
+            shape=tuple(n + lo + hi for n, (lo, hi) in zip(operand.shape, self.padding)), dtype=source.dtype
+        )
+        out = b.op(
+            "stablehlo.select_and_scatter", [x, operands[0], b.constant(0, scalar)], [padded],
+            regions=[b.jaxpr_region(_comparison(self.selects, operand.dtype)), b.reducer("stablehlo.add", [scalar])],
+            window_dimensions=self.window_dimensions, window_strides=self.window_strides,
+            padding=pads_array(((0, 0),) * operand.ndim),
+        )[0]  # fmt: skip
+        return self._emit_pad(b, out, padded, [(-lo, -hi) for lo, hi in self.padding], 0)
+
+    def _emit_pad(
+        self, b: Builder, x: Any, aval: ShapedArray, padding: Sequence[tuple[int, int]], fill: Any
+    ) -> Any:
+        """Padding of its own: ``select_and_scatter`` may select what it pads with."""
+        low, high = zip(*padding)
+        shape = tuple(n + lo + hi for n, lo, hi in zip(aval.shape, low, high))
+        value = b.constant(fill, ShapedArray((), aval.dtype))
+        return b.op(
+            "stablehlo.pad", [x, value], [aval.update(shape=shape)],
+            edge_padding_low=low, edge_padding_high=high, interior_padding=(0,) * aval.ndim,
+        )[0]  # fmt: skip
+
+
+class _LocalScatter:
+    """``select_and_scatter_add`` on tiles: each makes its rows of the result from all windows that overlap them."""
+
+    def __init__(self, ctx: Any, op: SelectAndScatterAdd, source: Any, operand: Any) -> None:
+        self.ctx, self.op, self.source, self.operand = ctx, op, source, operand
+        self.windows = list(op.windows)
+        #: for each split dimension: first row of the tile in the local result, and steps between its rows
+        self.cuts: list[tuple[int, list[int], int]] = []
+
+    def fetch(self, d: int, window: WindowDim) -> None:
+        """Bring the windows of dimension ``d`` that overlap this tile, and all that they see."""
+        ctx = self.ctx
+        tiles, rows = range(ctx.num_tiles(1, d)), ctx.in_local_shapes[1][d]
+        # Tile t holds rows [t*rows, (t+1)*rows), spread out by the base dilation. Windows are numbered by stride.
+        first = [-(-(t * rows * window.base_dilation + window.low + 1 - window.extent) // window.stride) for t in tiles]
+        last = [(((t + 1) * rows - 1) * window.base_dilation + window.low) // window.stride for t in tiles]
+        count = max(1, *(b - a + 1 for a, b in zip(first, last)))
+        starts = [a * window.stride - window.low for a in first]
+        length = (count - 1) * window.stride + window.extent
+        fill = worst(self.op.selects, ctx.in_avals[1].dtype)
+        self.source = ctx.fetch_window(self.source, 0, d, lambda t: first[t], count)
+        self.operand, pads, dilation = fetch_dilated(
+            ctx, self.operand, 1, d, lambda t: starts[t], length, window.base_dilation, fill
+        )
+        self.windows[d] = WindowDim(window.size, window.stride, *pads, dilation, window.window_dilation)
+        step = window.base_dilation // dilation
+        # Row 0 of the local result is row ceil(start / dilation) of the global one, counted in steps.
+        self.cuts.append((d, [t * rows * step - -(-a // dilation) for t, a in zip(tiles, starts)], step))
+
+    def result(self) -> Any:
+        """The local op, and of it this tile's rows."""
+        out = self.op.with_windows(self.windows).bind(self.source, self.operand)
+        for d, starts, step in self.cuts:
+            rows = self.ctx.out_local_shapes[0][d]
+            out = self.ctx.cut(out, 1, d, starts, (rows - 1) * step + 1)
+            strides = [step if i == d else 1 for i in range(typeof(out).ndim)]
+            out = slice_(out, [0] * len(strides), typeof(out).shape, strides)
+        return out
+
+
+# --- regions and private functions --------------------------------------------------------------------------
+@lru_cache(maxsize=256)
+def _comparison(selects: str, dtype: np.dtype) -> ClosedJaxpr:
+    scalar = ShapedArray((), dtype)
+    return trace_to_jaxpr(lambda a, b: [_COMPARE[selects](a, b)], [scalar, scalar])
+
+
+@lru_cache(maxsize=256)
+def _keep_selected(selects: str, key: np.dtype, value: np.dtype) -> ClosedJaxpr:
+    """Of two (key, value) pairs the selected one."""
+
+    def keep(a: Any, x: Any, b: Any, y: Any) -> list[Any]:
+        first = _COMPARE[selects](a, b)
+        return [select(first, a, b), select(first, x, y)]
+
+    pair = [ShapedArray((), key), ShapedArray((), value)]
+    return trace_to_jaxpr(keep, [*pair, *pair])
+
+
+@lru_cache(maxsize=256)
+def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: ShapedArray) -> ClosedJaxpr:
+    """``select_and_scatter_add``, offset by offset: the first that holds the window's extreme gets its cotangent."""
+
+    def scatter(source: Any, x: Any) -> list[Any]:
+        seen = window_slices(x, op.windows, worst(op.selects, typeof(x).dtype))
+        extreme = reduce(_EXTREME[op.selects], seen)
+        nothing = match_shape(scalar_like(0, source), typeof(source))
+        parts, free = [], None
+        for value in seen:
+            hit = eq(value, extreme)
+            parts.append(select(hit if free is None else and_(hit, free), source, nothing))
+            free = not_(hit) if free is None else and_(free, not_(hit))
+        return [window_unslice(parts, op.windows, typeof(x).shape)]
+
+    return trace_to_jaxpr(scatter, [source, operand], op.name)
+
+
+def select_op(kind: type[Op], op: WindowOp, selects: str) -> Any:
+    """The op of the pair with the windows of ``op``."""
+    return kind(selects=selects, **window_params(op.windows))
