@@ -88,9 +88,6 @@ def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:
         dtype = array.dtype
         shape = array.shape if aval is None else aval.shape
         element = element_type(dtype)
-        if array.ndim == 0 and shape:
-            scalar = dense(array)
-            return ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(shape, element), scalar[0])
         if is_bool(dtype):
             bits = np.packbits(array, bitorder="little")
             if array.size and (array.all() or not array.any()):
