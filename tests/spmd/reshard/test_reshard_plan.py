@@ -190,6 +190,12 @@ def test_a_large_mesh_is_planned_in_blocks():
     assert steps(shape, Layout((data, ())), Layout(((), data)), mesh) == [AllToAll(data, 0, 1)]
 
 
+def test_uneven_arrays_on_three_axes_are_planned_in_bounded_time():
+    mesh = AbstractMesh((8, 4, 2), ("a", "b", "c"))
+    for src, dst in pairs(all_layouts(mesh, 3, whole_axes=True), 40):
+        check((5, 70, 9), src, dst, mesh)
+
+
 def test_steps_read_well():
     text = str(plan_reshard((64, 64), 4, Layout((D, ())), Layout(((), ("model",))), M42))
     assert text.splitlines() == [

@@ -4,11 +4,12 @@ The cost of a way is the bytes that a device sends, plus a little per collective
 estimate of what is still to pay is the lower bound: the bytes of the target that a device does not hold yet.
 For even layouts it is simple: two tilings of a dimension by x1, x2, ... and y1, y2, ... are nested where one
 list is a prefix of the other, and otherwise some device holds nothing of what it wants. Every collective
-brings a device at most as many bytes as it is charged for, so the bound never overestimates and the first way
-found is the cheapest.
+brings a device at most as many bytes as it is charged for, so the bound does not overestimate and the first
+way found is the cheapest that the moves allow.
 
-Moves are kept few by aiming at the target: slices only by axes that split that dimension in the target,
-permutes only to arrangements that begin as the target does.
+Moves are kept few by aiming at the target: slices only by axes that split something there, permutes only to
+arrangements that begin as the target does, exchanges only to the target itself and what is still to be
+gathered.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from meshwright.spmd.reshard.steps import joins
 
 COLLECTIVE_BYTES = 64  # what starting a collective counts for
 MAX_ROUNDS = 8  # of an exchange that renames devices: that many collectives, each for a part of the buffer
-MAX_SPARE = 3  # blocks that an exchange may leave to be gathered: their arrangements are all tried
+MAX_SPARE = 2  # blocks that an exchange may leave to be gathered and of which every arrangement is tried
+MAX_ARRANGEMENTS = 48  # that one layout may be permuted to
+MAX_EXPANDED = 100  # layouts whose moves are tried before the search hurries
 
 Dims = tuple[tuple[int, ...], ...]
 
@@ -62,12 +65,16 @@ class Search:
         self.itemsize = itemsize
         self.goal = goal
         self.limit = limit
+        self._counts: dict[tuple[int, ...], int] = {}
         self.goal_bytes = self.bytes(goal)
 
     # --- sizes ----------------------------------------------------------------------------------------------
     def count(self, blocks: tuple[int, ...]) -> int:
         """The number of tiles that ``blocks`` make."""
-        return math.prod([self.sizes[block] for block in blocks])
+        found = self._counts.get(blocks)
+        if found is None:
+            found = self._counts[blocks] = math.prod([self.sizes[block] for block in blocks])
+        return found
 
     def rows(self, dim: int, blocks: tuple[int, ...]) -> int:
         return -(-self.shape[dim] // self.count(blocks))
@@ -80,13 +87,29 @@ class Search:
 
     # --- the search -----------------------------------------------------------------------------------------
     def cheapest(self, start: State) -> list[Move] | None:
-        """The cheapest moves from ``start`` to the goal, or None if ``limit`` forbids every way."""
+        """The cheapest moves from ``start`` to the goal, or None if ``limit`` forbids every way.
+
+        The plain way, gather and slice, bounds the cost from the start. If the search has not ended after
+        ``MAX_EXPANDED`` layouts (uneven tiles forbid so much that the estimate is far too low) it is done again in
+        a hurry, with a guess added to the estimate; then the plain way has to do.
+        """
+        plain = self.plain_way(start)
+        fits = all(self.bytes(move.after.dims) <= self.limit for move in plain)
+        bound = sum(move.cost for move in plain) if fits else math.inf
+        for hurry in (False, True):
+            way = self._best_first(start, bound, hurry)
+            if way is not None:
+                return way or (plain if fits else None)
+        return plain if fits else None
+
+    def _best_first(self, start: State, bound: float, hurry: bool) -> list[Move] | None:
+        """The moves of the first way found below ``bound``; none if there is none, None if it took too long."""
         order = itertools.count()
         paid = {start: 0}
         reached_by: dict[State, tuple[State, Move]] = {}
         queue = [(self.still_to_pay(start), 0, next(order), start)]
         done: set[State] = set()
-        while queue:
+        while queue and len(done) < MAX_EXPANDED:
             _, _, _, state = heapq.heappop(queue)
             if state in done:
                 continue
@@ -96,11 +119,44 @@ class Search:
             for move in self.moves(state):
                 cost = paid[state] + move.cost
                 if cost < paid.get(move.after, math.inf):
-                    paid[move.after] = cost
-                    reached_by[move.after] = (state, move)
                     rest = self.still_to_pay(move.after)
-                    heapq.heappush(queue, (cost + rest, rest, next(order), move.after))
-        return None
+                    if cost + rest < bound:
+                        paid[move.after] = cost
+                        reached_by[move.after] = (state, move)
+                        rest += self._guess(move.after) if hurry else 0
+                        heapq.heappush(queue, (cost + rest, rest, next(order), move.after))
+        return None if queue else []
+
+    def _guess(self, state: State) -> int:
+        """What else there may be to pay: a buffer's worth for every dimension that is not as it should be."""
+        return self.goal_bytes * sum(mine != wanted for mine, wanted in zip(state.dims, self.goal))
+
+    def plain_way(self, start: State) -> list[Move]:
+        """All-reduce, then gather what the goal does not begin with, then slice: always possible."""
+        way: list[Move] = []
+        state = start
+        if state.partial:
+            way.append(self._all_reduce(state, state.partial))
+            state = way[-1].after
+        for dim, wanted in enumerate(self.goal):
+            kept = self._kept(dim, state.dims[dim], wanted)
+            if kept != state.dims[dim]:
+                way.append(self._gather(state, dim, len(kept)))
+                state = way[-1].after
+        for dim, wanted in enumerate(self.goal):
+            missing = wanted[len(state.dims[dim]) :]
+            if missing:
+                way += self._slice(state, dim, missing)
+                state = way[-1].after
+        return way
+
+    def _kept(self, dim: int, mine: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+        """The longest common beginning from which uneven tiles allow both a gather and a slice."""
+        for cut in range(min(len(mine), len(wanted)), 0, -1):
+            kept = mine[:cut]
+            if kept == wanted[:cut] and all(self.joins(dim, kept, rest[cut:]) for rest in (mine, wanted)):
+                return kept
+        return ()
 
     def still_to_pay(self, state: State) -> int:
         """The bytes of its target tile that some device does not hold in ``state``."""
@@ -126,7 +182,7 @@ class Search:
         if size <= self.limit:
             yield from self._permutes(state, size)
         if state.partial:
-            yield from self._reductions(state, size)
+            yield from self._reductions(state)
 
     def _free(self, state: State) -> set[int]:
         used = {block for blocks in state.dims for block in blocks}
@@ -157,14 +213,17 @@ class Search:
                 yield run[:end]
 
     def _gathers(self, state: State) -> Iterator[Move]:
-        size = self.bytes(state.dims)
         for dim, mine in enumerate(state.dims):
             for cut in range(len(mine)):
-                kept, moved = mine[:cut], mine[cut:]
-                dims = _with(state.dims, dim, kept)
-                if self.joins(dim, kept, moved) and self.bytes(dims) <= self.limit:
-                    cost = (self.count(moved) - 1) * size + COLLECTIVE_BYTES
-                    yield Move("all_gather", moved, dim, dim, cost, State(dims, state.partial))
+                if self.joins(dim, mine[:cut], mine[cut:]):
+                    move = self._gather(state, dim, cut)
+                    if self.bytes(move.after.dims) <= self.limit:
+                        yield move
+
+    def _gather(self, state: State, dim: int, cut: int) -> Move:
+        kept, moved = state.dims[dim][:cut], state.dims[dim][cut:]
+        cost = (self.count(moved) - 1) * self.bytes(state.dims) + COLLECTIVE_BYTES
+        return Move("all_gather", moved, dim, dim, cost, State(_with(state.dims, dim, kept), state.partial))
 
     def _all_to_alls(self, state: State) -> Iterator[Move]:
         for dim, mine in enumerate(state.dims):
@@ -204,14 +263,16 @@ class Search:
             return
         spare = [block for blocks in state.dims for block in blocks if block not in wanted]
         if len(spare) > MAX_SPARE:
-            return
-        for number in range(len(spare) + 1):
-            for kept in itertools.permutations(spare, number):
-                for cuts in itertools.combinations_with_replacement(range(number + 1), len(self.goal) - 1):
-                    ends = (0, *cuts, number)
-                    yield tuple(
-                        blocks + kept[ends[dim] : ends[dim + 1]] for dim, blocks in enumerate(self.goal)
-                    )
+            orders: Iterator[tuple[int, ...]] = iter([(), tuple(spare)])
+        else:
+            orders = itertools.chain.from_iterable(
+                itertools.permutations(spare, number) for number in range(len(spare) + 1)
+            )
+        for kept in orders:
+            number = len(kept)
+            for cuts in itertools.combinations_with_replacement(range(number + 1), len(self.goal) - 1):
+                ends = (0, *cuts, number)
+                yield tuple(blocks + kept[ends[dim] : ends[dim + 1]] for dim, blocks in enumerate(self.goal))
 
     def _even(self, before: Dims, after: Dims) -> bool:
         """Whether the dimensions whose tile counts change are divided by both."""
@@ -222,17 +283,20 @@ class Search:
 
     def _permutes(self, state: State, size: int) -> Iterator[Move]:
         cost = size + COLLECTIVE_BYTES
-        for dims in self._arrangements(state):
+        for dims in itertools.islice(self._arrangements(state), MAX_ARRANGEMENTS):
             if dims != state.dims:
                 yield Move("collective_permute", (), 0, 0, cost, State(dims, state.partial))
 
-    def _reductions(self, state: State, size: int) -> Iterator[Move]:
+    def _all_reduce(self, state: State, blocks: tuple[int, ...]) -> Move:
+        left = tuple(block for block in state.partial if block not in blocks)
+        group = self.count(blocks)
+        cost = -(-2 * self.bytes(state.dims) * (group - 1) // group) + COLLECTIVE_BYTES
+        return Move("all_reduce", blocks, 0, 0, cost, State(state.dims, left))
+
+    def _reductions(self, state: State) -> Iterator[Move]:
         for number in range(1, len(state.partial) + 1):
             for blocks in itertools.combinations(state.partial, number):
-                left = tuple(block for block in state.partial if block not in blocks)
-                group = self.count(blocks)
-                cost = -(-2 * size * (group - 1) // group) + COLLECTIVE_BYTES
-                yield Move("all_reduce", blocks, 0, 0, cost, State(state.dims, left))
+                yield self._all_reduce(state, blocks)
         for dim in range(len(state.dims)):
             singles = ((block,) for block in state.partial)
             for blocks in (*singles, *self._runs(state, dim, state.partial)):
