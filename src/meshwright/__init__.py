@@ -1,6 +1,6 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
-from meshwright import errors
+from meshwright import errors, numpy
 from meshwright.api import lax
 from meshwright.api.jit import ShapeDtypeStruct, jit
 from meshwright.api.partitioned import PartitionedProgram
@@ -71,6 +71,7 @@ __all__ = [
     "make_jaxpr",
     "make_mesh",
     "named_scope",
+    "numpy",
     "process_count",
     "process_index",
     "register_dataclass",

@@ -20,6 +20,7 @@ from meshwright.ops.collective import AllGather, AllReduce, AllSlice, AxisIndex,
 from meshwright.ops.elementwise import copy
 from meshwright.ops.shape import squeeze
 from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.runtime.simplify import merge_dot_dims
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION
 from meshwright.spmd.partition.partition import Partition
@@ -53,7 +54,7 @@ def virtual_program(part: Partition) -> ClosedJaxpr:
             trace.alive = False
         return left
 
-    return dead_code(trace_to_jaxpr(fun, in_avals, part.jaxpr.jaxpr.debug_name))
+    return merge_dot_dims(dead_code(trace_to_jaxpr(fun, in_avals, part.jaxpr.jaxpr.debug_name)))
 
 
 # --- which axes are batched ---------------------------------------------------------------------------------

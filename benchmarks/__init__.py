@@ -1,0 +1,1 @@
+"""Side-by-side comparisons with peers. ``python -m benchmarks [name ...]`` prints one table each."""

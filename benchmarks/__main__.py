@@ -1,0 +1,23 @@
+"""``python -m benchmarks``: all comparisons, or those named."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import benchmarks
+
+
+def main() -> None:
+    known = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__) if m.name not in ("__main__", "common", "peers"))
+    wanted = sys.argv[1:] or known
+    for name in wanted:
+        if name not in known:
+            sys.exit(f"benchmarks: unknown comparison {name!r}; there are {', '.join(known)}")
+    for name in wanted:
+        importlib.import_module(f"benchmarks.{name}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Dispatch: what a warm call costs, and whether thousands of calls in flight finish with memory flat."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import alternate, in_process, ratio, seconds_per_call, table
+
+
+def _rss() -> float:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def ours_call(devices: int) -> float:
+    """Seconds of one warm jitted call on small arrays."""
+    import meshwright as mw
+
+    x = np.ones((8, 8), np.float32)
+    if devices > 1:
+        mesh = mw.make_mesh((devices,), ("data",))
+        x = mw.device_put(x, mw.NamedSharding(mesh, mw.PartitionSpec("data")))
+    else:
+        x = mw.device_put(x)
+    f = mw.jit(lambda a: a + a)
+    return seconds_per_call(lambda: f(x), mw.block_until_ready)
+
+
+def jax_call(devices: int) -> float:
+    """The same with JAX; on several devices it blocks each time (without, it may hang)."""
+    import jax
+
+    x = np.ones((8, 8), np.float32)
+    if devices > 1:
+        mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        x = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
+        f = jax.jit(lambda a: a + a)
+        return seconds_per_call(lambda: f(x).block_until_ready(), jax.block_until_ready)
+    x = jax.device_put(x)
+    f = jax.jit(lambda a: a + a)
+    return seconds_per_call(lambda: f(x), jax.block_until_ready)
+
+
+def ours_flood(calls: int) -> dict[str, Any]:
+    """Calls without blocking: a product of two f32[1024,1024] sharded 2×2 over 4 virtual devices."""
+    import meshwright as mw
+
+    mesh = mw.make_mesh((2, 2), ("x", "y"))
+    sharding = mw.NamedSharding(mesh, mw.PartitionSpec("x", "y"))
+    a = mw.device_put(np.ones((1024, 1024), np.float32), sharding)
+    b = mw.device_put(np.ones((1024, 1024), np.float32), sharding)
+    f = mw.jit(lambda p, q: p @ q)
+    out = f(a, b).block_until_ready()
+    for _ in range(100):
+        out = f(a, b)
+    out.block_until_ready()
+    before, peak, start = _rss(), 0.0, time.perf_counter()
+    for i in range(calls):
+        out = f(a, b)
+        if i % 100 == 0:
+            peak = max(peak, _rss())
+    out.block_until_ready()
+    return {"seconds": time.perf_counter() - start, "grown": max(peak, _rss()) - before}
+
+
+def jax_flood(calls: int) -> dict[str, Any]:
+    """The same with JAX's forced host devices."""
+    import jax
+
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y"))
+    a = jax.device_put(np.ones((1024, 1024), np.float32), sharding)
+    b = jax.device_put(np.ones((1024, 1024), np.float32), sharding)
+    f = jax.jit(lambda p, q: p @ q)
+    out = f(a, b).block_until_ready()
+    before, peak, start = _rss(), 0.0, time.perf_counter()
+    for i in range(calls):
+        out = f(a, b)
+        if i % 100 == 0:
+            peak = max(peak, _rss())
+    out.block_until_ready()
+    return {"seconds": time.perf_counter() - start, "grown": max(peak, _rss()) - before}
+
+
+def main() -> None:
+    rows = []
+    for devices in (1, 8):
+        forced = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+        found = alternate(
+            {
+                "ours": lambda n=devices: in_process(
+                    "benchmarks.dispatch", "ours_call", n, env={"MESHWRIGHT_NUM_DEVICES": str(n)}
+                ),
+                "jax": lambda n=devices, e=forced: in_process("benchmarks.dispatch", "jax_call", n, env=e, limit=60),
+            },
+            rounds=3,
+        )
+        shown = [f"{v * 1e6:.1f} µs" if isinstance(v, float) else str(v) for v in (found["ours"], found["jax"])]
+        rows.append([f"{devices} device{'s' * (devices > 1)}", *shown, ratio(found["ours"], found["jax"])])
+    table(
+        "One warm jitted call on f32[8,8]", ["", "Meshwright", "JAX", "ours / JAX"], rows,
+        "targets: ≤ 3 on one device, < 1 on 8 (JAX blocks there: it may hang otherwise)",
+    )  # fmt: skip
+    calls = 3000
+    forced = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    results = {
+        "Meshwright": in_process("benchmarks.dispatch", "ours_flood", calls, env={"MESHWRIGHT_NUM_DEVICES": "4"}),
+        "JAX": in_process("benchmarks.dispatch", "jax_flood", calls, env=forced, limit=180),
+    }
+    rows = [
+        [name, f"{r['seconds']:.1f} s", f"{r['grown']:.0f} MiB"] if isinstance(r, dict) else [name, r, "-"]
+        for name, r in results.items()
+    ]
+    table(
+        f"{calls} calls in flight: f32[1024,1024] @ f32[1024,1024], 2×2 over 4 virtual devices",
+        ["", "time", "memory grown by"], rows, "target: finishes, memory flat",
+    )  # fmt: skip
