@@ -1,0 +1,183 @@
+"""Continuous distributions, each from uniform numbers by the inverse of its distribution function, as in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import DTypeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import normal_shape
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.logic import where
+from meshwright.numpy.manipulation import broadcast_to
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import BitcastConvert, convert, scalar_like
+from meshwright.ops.random_bits import random_bits
+from meshwright.random.keys import split
+
+Shape = Sequence[int]
+
+
+def float_dtype(dtype: Any, name: str) -> np.dtype:
+    """The dtype of a draw.
+
+    Raises:
+      DTypeError: not a float dtype.
+    """
+    target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, f"random.{name}")
+    if not dtypes.is_float(target):
+        raise DTypeError(f"random.{name}: dtype must be a float type, got {target}")
+    return target
+
+
+def _unit(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """Uniform in [0, 1): random bits as the mantissa of a number in [1, 2), less 1."""
+    info = ml_dtypes.finfo(dtype)
+    width = max(info.bits, 8)
+    drawn = random_bits(key, width if info.nmant >= 8 else 8, shape)
+    drawn_width = dtypes.bit_width(typeof(drawn).dtype)
+    unsigned = np.dtype(f"uint{info.bits}")
+    drawn = convert(drawn, unsigned)
+    one = np.ones((), dtype).view(unsigned)
+    mantissa = ops.shift_right_logical(drawn, scalar_like(drawn_width - info.nmant, drawn))
+    return ops.sub(BitcastConvert(dtype).bind(ops.or_(mantissa, np.asarray(one))), np.ones((), dtype))
+
+
+def uniform(key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
+    """Uniform in ``[minval, maxval)``.
+
+    Args:
+      key: ``uint32[2]``.
+      minval, maxval: numbers or arrays that broadcast to ``shape``.
+
+    Raises:
+      DTypeError: ``dtype`` is not a float type; ShapeError: bounds do not broadcast.
+
+    >>> uniform(PRNGKey(0), (2, 3)).shape
+    (2, 3)
+    """
+    target, sizes = float_dtype(dtype, "uniform"), normal_shape(shape, "random.uniform")
+    unit = _unit(key, sizes, target)
+    if type(minval) is float and type(maxval) is float and minval == 0 and maxval == 1:
+        return ops.max_(unit, np.zeros((), target))
+    low, high = _bound(minval, sizes, target), _bound(maxval, sizes, target)
+    return ops.max_(low, ops.add(ops.mul(unit, ops.sub(high, low)), low))
+
+
+def _bound(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    aval = aval_of(x, "random.uniform")
+    if aval.shape == ():
+        return np.asarray(x, dtype) if isinstance(x, (int, float, np.generic, np.ndarray)) else converted(x, dtype)
+    return broadcast_to(converted(x, dtype), shape)
+
+
+def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Normal with mean 0 and variance 1; complex ones have half the variance in each part.
+
+    >>> normal(PRNGKey(0), (2, 3)).shape
+    (2, 3)
+    """
+    if dtype is not None and dtypes.is_complex(dtypes.as_dtype(dtype)):
+        target = dtypes.requested(dtype, "random.normal")
+        parts = split(key)
+        re, im = (normal(k, shape, dtypes.real_of(target)) for k in parts)
+        return ops.mul(ops.complex_(re, im), np.asarray(np.sqrt(0.5), target))
+    target = float_dtype(dtype, "normal")
+    low = np.nextafter(np.array(-1.0, target), np.array(0.0, target), dtype=target)
+    drawn = uniform(key, shape, target, low, np.array(1.0, target))
+    return ops.mul(np.array(np.sqrt(2), target), ops.erf_inv(drawn))
+
+
+def truncated_normal(
+    key: Any, lower: Any = -2.0, upper: Any = 2.0, shape: Shape | None = None, dtype: Any = None
+) -> Any:
+    """Normal, of numbers between ``lower`` and ``upper`` only.
+
+    Args:
+      lower, upper: numbers or arrays; without ``shape`` the result has the shape they broadcast to.
+
+    >>> truncated_normal(PRNGKey(0), -1.0, 1.0, (3,)).shape
+    (3,)
+    """
+    target = float_dtype(dtype, "truncated_normal")
+    lower, upper = (converted(asarray(v), target) for v in (lower, upper))
+    joint = broadcast_shapes(typeof(lower).shape, typeof(upper).shape, name="random.truncated_normal")
+    sizes = joint if shape is None else normal_shape(shape, "random.truncated_normal")
+    root = np.array(np.sqrt(2), target)
+    low, high = (ops.erf(ops.div(v, root)) for v in (lower, upper))
+    out = ops.mul(root, ops.erf_inv(uniform(key, sizes, target, low, high)))
+    first = ops.nextafter(lower, np.array(np.inf, target))
+    last = ops.nextafter(upper, np.array(-np.inf, target))
+    fit = [v if typeof(v).shape == () else broadcast_to(v, sizes) for v in (first, last)]
+    return ops.min_(ops.max_(out, fit[0]), fit[1])
+
+
+def gumbel(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Standard Gumbel: ``-log(-log(u))``.
+
+    >>> gumbel(PRNGKey(0), (3,)).shape
+    (3,)
+    """
+    target = float_dtype(dtype, "gumbel")
+    tiny = np.asarray(ml_dtypes.finfo(target).tiny, target)
+    return ops.neg(ops.log(ops.neg(ops.log(uniform(key, shape, target, tiny, np.ones((), target))))))
+
+
+def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Exponential with rate 1.
+
+    >>> exponential(PRNGKey(0), (3,)).shape
+    (3,)
+    """
+    return ops.neg(ops.log1p(ops.neg(uniform(key, shape, float_dtype(dtype, "exponential")))))
+
+
+def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Laplace with mean 0 and scale 1.
+
+    >>> laplace(PRNGKey(0), (3,)).shape
+    (3,)
+    """
+    target = float_dtype(dtype, "laplace")
+    low = np.asarray(-1 + ml_dtypes.finfo(target).epsneg, target)
+    u = uniform(key, shape, target, low, np.ones((), target))
+    return ops.mul(ops.sign(u), ops.log1p(ops.neg(ops.abs_(u))))
+
+
+def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Standard logistic: ``log(u / (1 - u))``.
+
+    >>> logistic(PRNGKey(0), (3,)).shape
+    (3,)
+    """
+    target = float_dtype(dtype, "logistic")
+    u = uniform(key, shape, target, np.asarray(ml_dtypes.finfo(target).eps, target), np.ones((), target))
+    return ops.log(ops.div(u, ops.sub(np.ones((), target), u)))
+
+
+def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Standard Cauchy: ``tan(pi (u - 1/2))``.
+
+    >>> cauchy(PRNGKey(0), (3,)).shape
+    (3,)
+    """
+    target = float_dtype(dtype, "cauchy")
+    u = uniform(key, shape, target, np.asarray(ml_dtypes.finfo(target).eps, target), np.ones((), target))
+    return ops.tan(ops.mul(np.asarray(np.pi, target), ops.sub(u, np.asarray(0.5, target))))
+
+
+def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """-1 or 1, equally likely; int32 unless ``dtype`` says otherwise.
+
+    >>> rademacher(PRNGKey(0), (3,)).shape
+    (3,)
+    """
+    target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.rademacher")
+    positive = ops.lt(uniform(key, shape, dtypes.default_float()), np.asarray(0.5, dtypes.default_float()))
+    return where(positive, np.ones((), target), np.asarray(-1, target))

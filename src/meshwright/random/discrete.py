@@ -1,0 +1,138 @@
+"""Discrete draws: coins, integers and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, DTypeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import normal_axis, normal_shape
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.logic import where
+from meshwright.numpy.manipulation import broadcast_to
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact
+from meshwright.numpy.reductions import argmax
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import convert, scalar_like
+from meshwright.ops.random_bits import random_bits
+from meshwright.random.continuous import gumbel, uniform
+from meshwright.random.keys import split
+
+Shape = Sequence[int]
+
+
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:
+    """True with probability ``p``.
+
+    Args:
+      p: number or array; without ``shape`` the result has its shape.
+
+    >>> bernoulli(PRNGKey(0), 0.5, (3,)).dtype.name
+    'bool'
+    """
+    aval = aval_of(p, "random.bernoulli", 1)
+    dtype = inexact(aval.dtype)
+    sizes = aval.shape if shape is None else normal_shape(shape, "random.bernoulli")
+    chance = np.asarray(p, dtype) if isinstance(p, (int, float)) else converted(p, dtype)
+    if typeof(chance).shape not in ((), sizes):
+        chance = broadcast_to(chance, sizes)
+    return ops.lt(uniform(key, sizes, dtype), chance)
+
+
+def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None) -> Any:
+    """Integers in ``[minval, maxval)``, as good as equally likely.
+
+    Args:
+      minval, maxval: integers or integer arrays that broadcast to ``shape``.
+
+    Raises:
+      DTypeError: bounds or ``dtype`` are not integers.
+
+    >>> bool((randint(PRNGKey(0), (9,), 2, 5) < 5).all())
+    True
+    """
+    sizes = normal_shape(shape, "random.randint")
+    target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.randint")
+    if not dtypes.is_integer(target):
+        raise DTypeError(f"random.randint: dtype must be an integer type, got {target}")
+    top = int(ml_dtypes.iinfo(target).max)
+    beyond = isinstance(maxval, int) and maxval == top + 1  # all numbers up to the largest
+    low = _integer(minval, target, sizes)
+    high = _integer(top if beyond else maxval, target, sizes)
+    width = dtypes.bit_width(target)
+    unsigned = np.dtype(f"uint{width}")
+    first, second = (random_bits(k, width, sizes) for k in split(key))
+    one = np.ones((), unsigned)
+    span = convert(ops.sub(high, low), unsigned)
+    span = where(ops.le(high, low), one, ops.add(span, one) if beyond else span)
+    # Two words of bits make the modulo's bias negligible: (first * 2^width + second) mod span, step by step.
+    half = ops.rem(np.asarray(2 ** (width // 2), unsigned), span)
+    factor = ops.rem(ops.mul(half, half), span)
+    offset = ops.add(ops.mul(ops.rem(first, span), factor), ops.rem(second, span))
+    return ops.add(low, convert(ops.rem(offset, span), target))
+
+
+def _integer(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+    aval = aval_of(x, "random.randint", 2)
+    if not dtypes.is_integer(aval.dtype):
+        raise DTypeError(f"random.randint: bounds must be integers, got {aval}; convert them with .astype(int)")
+    if isinstance(x, int):
+        info = ml_dtypes.iinfo(dtype)
+        return np.asarray(min(max(x, int(info.min)), int(info.max)), dtype)
+    x = converted(x, dtype)
+    return x if typeof(x).shape == () else broadcast_to(x, shape)
+
+
+def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True) -> Any:
+    """Classes with probabilities ``softmax(logits)`` along ``axis``: the largest of logits plus Gumbel noise.
+
+    Args:
+      logits: unnormalised log probabilities, shape (..., classes, ...).
+      shape: of the result; ends with the shape of ``logits`` without ``axis`` (or broadcasts with it).
+
+    Raises:
+      ArgumentError: ``replace=False`` (draw with :func:`choice`).
+
+    >>> categorical(PRNGKey(0), np.log(np.array([[0.5, 0.5], [0.1, 0.9]]))).shape
+    (2,)
+    """
+    if not replace:
+        raise ArgumentError(
+            "random.categorical: replace=False is not supported; use random.choice(replace=False, p=...)"
+        )
+    logits = asarray(logits)
+    if not dtypes.is_float(typeof(logits).dtype):
+        logits = convert(logits, dtypes.default_float())
+    sizes = typeof(logits).shape
+    d = normal_axis(axis, len(sizes), "random.categorical")
+    batch = sizes[:d] + sizes[d + 1 :]
+    wanted = batch if shape is None else normal_shape(shape, "random.categorical")
+    broadcast_shapes(wanted, batch, name="random.categorical")
+    lead = len(wanted) - len(batch)
+    place = lead + d
+    full = list(wanted[lead:])
+    full.insert(d, sizes[d])
+    noise = gumbel(key, (*wanted[:lead], *full), typeof(logits).dtype)
+    spread = broadcast_to(logits, typeof(noise).shape)
+    return argmax(ops.add(noise, spread), place)
+
+
+def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Number of tries until the first success of probability ``p``, from 1 on.
+
+    >>> geometric(PRNGKey(0), 0.5, (3,)).shape
+    (3,)
+    """
+    aval = aval_of(p, "random.geometric", 1)
+    chance = converted(asarray(p), inexact(aval.dtype))
+    sizes = aval.shape if shape is None else normal_shape(shape, "random.geometric")
+    chance = broadcast_to(chance, sizes)
+    u = uniform(key, sizes, typeof(chance).dtype)
+    tries = ops.floor(ops.div(ops.log(u), ops.log1p(ops.neg(chance))))
+    target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.geometric")
+    return convert(ops.add(tries, scalar_like(1, tries)), target)

@@ -1,0 +1,87 @@
+"""Keys: ``uint32[2]`` arrays that determine what is drawn. Every draw takes a key and none is changed by it.
+
+The generator is counter-based (Threefry-2x32, Salmon et al. 2011), so that each device of a mesh makes its own part of
+a random array without talking to the others. Keys, bits and values are those of ``jax.random``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import DTypeError
+from meshwright.numpy.axes import normal_shape
+from meshwright.ops.random_bits import random_bits, threefry_fold_in, threefry_seed, threefry_split
+
+
+def key(seed: Any) -> Any:
+    """The key of an integer seed.
+
+    Args:
+      seed: integer, or a traced integer scalar. Without x64 only its lower 32 bits count.
+
+    Raises:
+      ArgumentTypeError: not an integer scalar.
+
+    >>> key(7).tolist()
+    [0, 7]
+    """
+    return threefry_seed(seed)
+
+
+PRNGKey = key
+
+
+def split(key: Any, num: int | Sequence[int] = 2) -> Any:
+    """New independent keys from one, which must not be used again.
+
+    Args:
+      key: ``uint32[2]``.
+      num: how many, or a shape.
+
+    Returns:
+      ``uint32[num, 2]``; iterate over it, or unpack it.
+
+    >>> split(PRNGKey(0), 3).shape
+    (3, 2)
+    """
+    return threefry_split(key, normal_shape(num, "random.split"))
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """A new key from one and an integer, such as a step or layer number.
+
+    >>> fold_in(PRNGKey(0), 3).shape
+    (2,)
+    """
+    return threefry_fold_in(key, data)
+
+
+def key_data(key: Any) -> Any:
+    """The words of a key: the key itself.
+
+    >>> key_data(PRNGKey(3)).tolist()
+    [0, 3]
+    """
+    return key
+
+
+def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
+    """Uniformly random bits, as unsigned integers.
+
+    Args:
+      key: ``uint32[2]``.
+      dtype: uint8, uint16, uint32 (the default) or, with x64, uint64.
+
+    Raises:
+      DTypeError: another dtype.
+
+    >>> bits(PRNGKey(0), (2,)).dtype.name
+    'uint32'
+    """
+    target = np.dtype(np.uint32) if dtype is None else dtypes.requested(dtype, "random.bits")
+    if not dtypes.is_unsigned(target):
+        raise DTypeError(f"random.bits: dtype must be an unsigned integer type, got {target}")
+    return random_bits(key, dtypes.bit_width(target), normal_shape(shape, "random.bits"))
