@@ -1,0 +1,129 @@
+"""sort, argsort and top_k against jax and NumPy."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import ml_dtypes
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from op_checks import check_batch, check_grad, check_value, values
+
+import numpy as np
+from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ops import sort as S
+
+DTYPES = [np.int8, np.uint16, np.int32, np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.complex64]
+
+
+@pytest.mark.parametrize("dimension", [0, 1, -1])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sort(dtype, dimension):
+    x = np.random.default_rng(0).integers(-9 if np.dtype(dtype).kind not in "ub" else 0, 9, (3, 7, 4))
+    x = (x + 1j * x[::-1]).astype(dtype) if dtype is np.complex64 else x.astype(dtype)
+    check_value(lambda x: S.sort(x, dimension), lambda x: lax.sort(x, dimension), x)
+    check_value(lambda x: S.argsort(x, dimension), lambda x: jnp.argsort(x, dimension), x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_nan_and_infinities(dtype):
+    specials = [np.nan, 1, -np.inf, np.inf, -1, 0, -np.nan, 2]
+    x = np.array(specials).astype(dtype)
+    np.testing.assert_array_equal(np.asarray(S.sort(x)).astype(np.float32), np.sort(x.astype(np.float32)))
+    np.testing.assert_array_equal(S.argsort(x), np.argsort(x.astype(np.float32), kind="stable"))
+
+
+def test_zeros_of_both_signs_are_equal_keys():
+    x, y = np.array([0.0, -0.0, 0.0, -1.0], np.float32), np.arange(4)
+    check_value(lambda x, y: S.sort((x, y)), lambda x, y: lax.sort((x, y)), x, y.astype(np.int32))
+    np.testing.assert_array_equal(np.signbit(S.sort(x)), [True, True, False, False])
+
+
+def test_double_precision():
+    with config.override("enable_x64", True):
+        x = np.random.default_rng(0).normal(size=50)
+        np.testing.assert_array_equal(S.sort(x), np.sort(x))
+
+
+@pytest.mark.parametrize("num_keys", [1, 2, 3])
+def test_several_keys(num_keys):
+    rng = np.random.default_rng(1)
+    a, b, c = (rng.integers(0, 3, (4, 30)).astype(t) for t in (np.float32, np.int8, np.float32))
+    a[0, 3] = np.nan
+    d = np.arange(120, dtype=np.int32).reshape(4, 30)
+    check_value(
+        lambda *xs: S.sort(xs, 1, num_keys=num_keys),
+        lambda *xs: lax.sort(xs, dimension=1, num_keys=num_keys),
+        a,
+        b,
+        c,
+        d,
+    )
+
+
+def test_derivatives():
+    x, y = values(3, 5) / 4, values(3, 5, seed=1) / 4
+    for dimension in (0, 1):
+        check_grad(lambda x, d=dimension: S.sort(x, d), lambda x, d=dimension: lax.sort(x, d), x)
+        check_grad(
+            lambda x, y, d=dimension: S.sort((x, y), d), lambda x, y, d=dimension: tuple(lax.sort((x, y), d)), x, y
+        )
+    check_grad(lambda x: S.top_k(x, 2)[0], lambda x: lax.top_k(x, 2)[0], x)
+
+
+def test_batching():
+    x = values(4, 3)
+    check_batch(lambda x: S.sort(x, 0), x)
+    check_batch(lambda x, y: S.sort((x, y), 1), x, values(4, 3, seed=1))
+    check_batch(lambda x: S.argsort(x, 1), x)
+    check_batch(lambda x: S.top_k(x, 2), x)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 7])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.float16])
+def test_top_k(k, dtype):
+    x = np.random.default_rng(0).integers(0, 5, (3, 7)).astype(dtype)
+    check_value(lambda x: S.top_k(x, k), lambda x: tuple(lax.top_k(x, k)), x)
+
+
+def test_top_k_of_nan():
+    x = np.array([1.0, np.nan, np.inf, -np.inf, 5.0], np.float32)
+    check_value(lambda x: S.top_k(x, 4), lambda x: tuple(lax.top_k(x, 4)), x)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=3), st.data())
+def test_any_shape(shape, data):
+    dimension = data.draw(st.integers(-len(shape), len(shape) - 1))
+    x = np.random.default_rng(2).integers(0, 3, shape).astype(np.float32)
+    check_value(lambda x: S.sort(x, dimension), lambda x: lax.sort(x, dimension), x)
+    check_value(lambda x: S.argsort(x, dimension), lambda x: jnp.argsort(x, dimension), x)
+
+
+def test_bad_input():
+    x = values(3, 4)
+    with pytest.raises(ShapeError, match="sort: dimension 2 does not exist"):
+        S.sort(x, 2)
+    with pytest.raises(ShapeError, match="sort: dimension -1 does not exist"):
+        S.sort(np.float32(1))
+    with pytest.raises(ShapeError, match="one shape"):
+        S.sort((x, values(4, 3)))
+    with pytest.raises(ShapeError, match="no operands"):
+        S.sort(())
+    with pytest.raises(ArgumentError, match="num_keys=3"):
+        S.sort((x, x), num_keys=3)
+    with pytest.raises(ShapeError, match="argsort: dimension 5"):
+        S.argsort(x, 5)
+    with pytest.raises(ShapeError, match="top_k: k=5"):
+        S.top_k(x, 5)
+    with pytest.raises(DTypeError, match="top_k: expected real"):
+        S.top_k(x > 0, 1)
+
+
+def test_rules():
+    aval = ShapedArray((4, 6), np.dtype(np.float32))
+    assert str(S.Sort(1).sharding_rule(aval, aval)) == "[d0 d1], [d0 d1] -> [d0 d1], [d0 d1]; d1: replicated"
+    assert str(S.TopK(2).sharding_rule(aval)) == "[d0 d1] -> [d0 1], [d0 1]; d1: replicated"
