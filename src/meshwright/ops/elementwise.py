@@ -47,6 +47,10 @@ class Elementwise(Op):
     accepts: ClassVar[tuple[str, ...]] = ()
     partials: ClassVar[tuple[Partial, ...]] = ()
 
+    def __call__(self, *args: Any) -> Any:
+        """Rows are called like functions: ``mul(x, y)`` binds."""
+        return self.bind(*args)
+
     @property
     def arity(self) -> int:
         return len(self.accepts)
@@ -340,8 +344,6 @@ def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
 
 type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
 type(conj).emit = _emit_conj  # type: ignore[method-assign]
-# Rows are called like functions: ``mul(x, y)`` binds.
-Elementwise.__call__ = lambda self, *args: self.bind(*args)  # type: ignore[attr-defined]
 
 
 # --- pieces of derivatives ----------------------------------------------------------------------------------
