@@ -519,7 +519,7 @@ class SelectN(Elementwise):
             raise DTypeError(
                 f"select_n: which has dtype {which.dtype} for {len(cases)} cases; expected bool for two, else int32"
             )
-        shape = max((c.shape for c in cases), key=len)
+        shape = max((a.shape for a in avals), key=len)
         if {c.dtype for c in cases} != {cases[0].dtype} or any(c.shape not in (shape, ()) for c in cases):
             raise ShapeError(f"select_n: cases must have one shape and dtype, got {', '.join(map(str, cases))}")
         if which.shape not in ((), shape):
