@@ -240,8 +240,8 @@ def _masked(x: Any, mask: Any, value: Any, combine: Any, name: str) -> Any:
     shape, flags = typeof(x).shape, typeof(mask).shape
     if typeof(value).shape != ():
         raise ConcretizationError(
-            f"at[mask].{name} with a traced mask ({mask.aval}) needs a scalar value, got shape {typeof(value).shape}: the "
-            "number of true elements is not known while tracing; use where(mask, values, x)"
+            f"at[mask].{name} with a traced mask ({mask.aval}) needs a scalar value, got shape {typeof(value).shape}: "
+            "the number of true elements is not known while tracing; use where(mask, values, x)"
         )
     if flags != shape[: len(flags)]:
         raise ShapeError(f"at[mask].{name}: a mask of shape {flags} does not fit an array of shape {shape}")

@@ -270,8 +270,8 @@ def plan_index(shape: Shape, index: Any) -> IndexPlan:
                 array = _index_array(entry)
                 if isinstance(entry, _MaskPart) and entry.mask_shape[entry.dim] != shape[d]:
                     raise IndexingError(
-                        f"a mask of shape {entry.mask_shape} does not fit dimension {d} of shape {shape}: its dimension "
-                        f"{entry.dim} must have size {shape[d]}"
+                        f"a mask of shape {entry.mask_shape} does not fit dimension {d} of shape {shape}: its "
+                        f"dimension {entry.dim} must have size {shape[d]}"
                     )
                 b.indexed.append(d)
                 b.arrays.append(array)

@@ -196,8 +196,8 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
     d = normal_axis(axis, len(sx), "take_along_axis")
     if len(sx) != len(si) or any(a != b and 1 not in (a, b) for e, (a, b) in enumerate(zip(sx, si)) if e != d):
         raise ShapeError(
-            f"take_along_axis: array {sx} and indices {si} must have equally many dimensions, of equal sizes (or 1) but "
-            f"for axis {d}"
+            f"take_along_axis: array {sx} and indices {si} must have equally many dimensions, of equal sizes (or 1) "
+            f"but for axis {d}"
         )
     shape = tuple(si[e] if e == d else max(a, b) if 0 not in (a, b) else 0 for e, (a, b) in enumerate(zip(sx, si)))
     x = spread(x, [sx[e] if e == d else s for e, s in enumerate(shape)])

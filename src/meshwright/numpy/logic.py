@@ -161,7 +161,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
         if x is not None or y is not None:
             raise ArgumentError("where: give both x and y, or neither")
         raise ArgumentError(
-            "where: with a condition alone the result's shape depends on values; use meshwright.numpy.nonzero(condition)"
+            "where: with a condition alone the result's shape depends on values; use nonzero(condition)"
         )
     condition = truth(condition, "where", 0)
     avals = (aval_of(x, "where", 1), aval_of(y, "where", 2))
@@ -187,7 +187,7 @@ def select_by(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any =
     """
     if len(condlist) != len(choicelist) or not condlist:
         raise ArgumentError(
-            f"select: expected as many conditions as choices, and one at least; got {len(condlist)} and {len(choicelist)}"
+            f"select: expected as many conditions as choices, one at least; got {len(condlist)} and {len(choicelist)}"
         )
     result = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):

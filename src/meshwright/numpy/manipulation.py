@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -396,7 +397,7 @@ def _split(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[An
     x = asarray(ary)
     d = normal_axis(axis, typeof(x).ndim, name)
     cuts = _cuts(typeof(x).shape[d], sections, name, even)
-    return [slice_in_dim(x, a, max(a, b), 1, d) for a, b in zip(cuts, cuts[1:])]
+    return [slice_in_dim(x, a, max(a, b), 1, d) for a, b in pairwise(cuts)]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:

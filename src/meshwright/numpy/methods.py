@@ -38,6 +38,10 @@ def _reflected(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], 
     return method
 
 
+def _method(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda self: f(self)
+
+
 _BINARY = {
     "add": ar.add, "sub": ar.subtract, "mul": ar.multiply, "truediv": ar.divide, "floordiv": ar.floor_divide,
     "mod": ar.remainder, "divmod": ar.divmod, "pow": ar.power, "matmul": matmul, "and": logic.bitwise_and,
@@ -161,7 +165,7 @@ def install() -> None:
     for name, f in _COMPARISONS.items():
         setattr(ArrayMethods, f"__{name}__", _operator(f, f"__{name}__"))
     for name, g in _UNARY.items():
-        setattr(ArrayMethods, f"__{name}__", (lambda g: lambda self: g(self))(g))
+        setattr(ArrayMethods, f"__{name}__", _method(g))
     add_methods(
         {"__getitem__": getitem, "__len__": _len, "__contains__": _contains, "__round__": _round,
          "__array_namespace__": _array_namespace, **_METHODS}

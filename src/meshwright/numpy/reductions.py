@@ -128,7 +128,7 @@ def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where
         x = where(where_, x, np.asarray(limit(typeof(x).dtype)))
     shape = typeof(x).shape
     axes = normal_axes(axis, len(shape), name)
-    if initial is None and any(shape[d] == 0 for d in axes):
+    if initial is None and 0 in [shape[d] for d in axes]:
         raise ArgumentError(f"{name}: no {name} of zero elements (shape {shape}, axes {axes}); pass initial=")
     if dtypes.is_complex(typeof(x).dtype):
         raise DTypeError(f"{name}: complex numbers are not ordered; reduce their real part or absolute value")

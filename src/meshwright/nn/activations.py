@@ -1,0 +1,207 @@
+"""Activations: elementwise, in few ops and stable for large arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.arithmetic import clip, logaddexp, multiply
+from meshwright.numpy.logic import where
+from meshwright.numpy.manipulation import split
+from meshwright.numpy.promotion import operands
+from meshwright.numpy.ufunc import unary
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import scalar_like
+
+sigmoid = unary("sigmoid", ops.logistic, "``1 / (1 + exp(-x))``.", ("sigmoid(0.0).item()", "0.5"), True)
+tanh = unary("tanh", ops.tanh, "Hyperbolic tangent.", ("tanh(0.0).item()", "0.0"), True)
+
+
+def _silu(x: Any) -> Any:
+    return ops.mul(x, ops.logistic(x))
+
+
+silu = swish = unary("silu", _silu, "``x * sigmoid(x)``.", ("silu(0.0).item()", "0.0"), True)
+
+
+def relu(x: Any, /) -> Any:
+    """``max(x, 0)``, with derivative 0 at 0.
+
+    Args:
+      x: array of any shape and real dtype.
+
+    >>> relu(-1.0).item()
+    0.0
+    """
+    (x,) = operands("relu", (x,))
+    nil = scalar_like(0, x)
+    if not dtypes.is_inexact(typeof(x).dtype):
+        return ops.max_(x, nil)
+    # One select has the derivative wanted at 0, and keeps NaN; maximum has 1/2 there.
+    return ops.select(ops.le(x, nil), nil, x)
+
+
+def relu6(x: Any, /) -> Any:
+    """``min(max(x, 0), 6)``.
+
+    >>> relu6(9.0).item()
+    6.0
+    """
+    (x,) = operands("relu6", (x,))
+    return ops.clamp(scalar_like(0, x), x, scalar_like(6, x))
+
+
+def gelu(x: Any, approximate: bool = True) -> Any:
+    """Gaussian error linear unit, ``x * Phi(x)``.
+
+    Args:
+      x: array of any shape.
+      approximate: the tanh approximation (as GPT-2 and BERT use), else by the error function.
+
+    >>> gelu(0.0).item()
+    0.0
+    """
+    (x,) = operands("gelu", (x,), to_inexact=True)
+    if not approximate:
+        scaled = ops.mul(x, scalar_like(-np.sqrt(0.5), x))
+        return ops.mul(ops.mul(x, scalar_like(0.5, x)), ops.erfc(scaled))
+    # (1 + tanh u) / 2 is logistic(2u); the cubic in u is x (a + b x^2).
+    a, b = 2 * np.sqrt(2 / np.pi), 2 * np.sqrt(2 / np.pi) * 0.044715
+    slope = ops.add(ops.mul(ops.square(x), scalar_like(b, x)), scalar_like(a, x))
+    return ops.mul(x, ops.logistic(ops.mul(x, slope)))
+
+
+def softplus(x: Any, /) -> Any:
+    """``log(1 + exp(x))`` without overflow.
+
+    >>> softplus(100.0).item()
+    100.0
+    """
+    return logaddexp(x, 0.0)
+
+
+def log_sigmoid(x: Any, /) -> Any:
+    """``log(sigmoid(x))`` without overflow.
+
+    >>> log_sigmoid(100.0).item()
+    -0.0
+    """
+    (x,) = operands("log_sigmoid", (x,), to_inexact=True)
+    return ops.neg(softplus(ops.neg(x)))
+
+
+def soft_sign(x: Any, /) -> Any:
+    """``x / (|x| + 1)``.
+
+    >>> soft_sign(1.0).item()
+    0.5
+    """
+    (x,) = operands("soft_sign", (x,), to_inexact=True)
+    return ops.div(x, ops.add(ops.abs_(x), scalar_like(1, x)))
+
+
+def _expm1_below_zero(x: Any) -> Any:
+    """``expm1`` of negative elements, 0 for others: what is not chosen stays finite, and so its derivative."""
+    return ops.expm1(ops.min_(x, scalar_like(0, x)))
+
+
+def elu(x: Any, alpha: Any = 1.0) -> Any:
+    """``x`` above 0, ``alpha * (exp(x) - 1)`` below.
+
+    >>> elu(2.0).item()
+    2.0
+    """
+    (x,) = operands("elu", (x,), to_inexact=True)
+    return where(ops.gt(x, scalar_like(0, x)), x, multiply(alpha, _expm1_below_zero(x)))
+
+
+def celu(x: Any, alpha: Any = 1.0) -> Any:
+    """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below.
+
+    >>> celu(2.0).item()
+    2.0
+    """
+    (x,) = operands("celu", (x,), to_inexact=True)
+    return where(ops.gt(x, scalar_like(0, x)), x, multiply(alpha, _expm1_below_zero(x / alpha)))
+
+
+def selu(x: Any, /) -> Any:
+    """Self-normalising unit (Klambauer et al. 2017): :func:`elu`, scaled.
+
+    >>> selu(0.0).item()
+    0.0
+    """
+    return multiply(1.0507009873554805, elu(x, 1.6732632423543772))
+
+
+def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+    """``x`` above 0, ``negative_slope * x`` below.
+
+    >>> leaky_relu(-2.0, 0.5).item()
+    -1.0
+    """
+    (x,) = operands("leaky_relu", (x,), to_inexact=True)
+    return where(ops.ge(x, scalar_like(0, x)), x, multiply(x, negative_slope))
+
+
+def hard_tanh(x: Any, /) -> Any:
+    """``x`` kept between -1 and 1.
+
+    >>> hard_tanh(3.0).item()
+    1.0
+    """
+    return clip(x, -1.0, 1.0)
+
+
+def hard_sigmoid(x: Any, /) -> Any:
+    """``relu6(x + 3) / 6``.
+
+    >>> hard_sigmoid(0.0).item()
+    0.5
+    """
+    (x,) = operands("hard_sigmoid", (x,), to_inexact=True)
+    return ops.div(relu6(ops.add(x, scalar_like(3, x))), scalar_like(6, x))
+
+
+def hard_silu(x: Any, /) -> Any:
+    """``x * hard_sigmoid(x)``.
+
+    >>> hard_silu(3.0).item()
+    3.0
+    """
+    return multiply(x, hard_sigmoid(x))
+
+
+hard_swish = hard_silu
+
+
+def mish(x: Any, /) -> Any:
+    """``x * tanh(softplus(x))``.
+
+    >>> mish(0.0).item()
+    0.0
+    """
+    (x,) = operands("mish", (x,), to_inexact=True)
+    return ops.mul(x, ops.tanh(softplus(x)))
+
+
+def squareplus(x: Any, b: Any = 4.0) -> Any:
+    """``(x + sqrt(x**2 + b)) / 2``.
+
+    >>> squareplus(0.0).item()
+    1.0
+    """
+    (x,) = operands("squareplus", (x,), to_inexact=True)
+    return ops.div(ops.add(x, ops.sqrt(ops.square(x) + b)), scalar_like(2, x))
+
+
+def glu(x: Any, axis: int = -1) -> Any:
+    """Gated linear unit: the first half along ``axis`` times the sigmoid of the second.
+
+    >>> glu(np.ones((2, 4))).shape
+    (2, 2)
+    """
+    first, second = split(x, 2, axis)
+    return multiply(first, sigmoid(second))

@@ -1,0 +1,109 @@
+"""Attention (Vaswani et al. 2017), with masks, biases and grouped heads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.nn.normalization import softmax
+from meshwright.numpy.arithmetic import add
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.logic import where
+from meshwright.numpy.promotion import aval_of, converted, result_type
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import iota
+from meshwright.ops.dot import dot_general
+from meshwright.ops.elementwise import convert, scalar_like
+from meshwright.ops.shape import reshape, transpose
+
+
+def causal_mask(queries: int, keys: int) -> Any:
+    """``bool[queries, keys]``: which keys stand at or before each query; the last of both are aligned at 0.
+
+    >>> causal_mask(2, 2).tolist()
+    [[True, False], [True, True]]
+    """
+    return ops.ge(iota(dtypes.int32, (queries, keys), 0), iota(dtypes.int32, (queries, keys), 1))
+
+
+def _check(query: Any, key: Any, value: Any) -> None:
+    q, k, v = (aval_of(x, "dot_product_attention", i).shape for i, x in enumerate((query, key, value)))
+    fits = len(q) == len(k) == len(v) == 4 and q[0] == k[0] and q[3] == k[3] and k[:3] == v[:3]
+    if not fits or not k[2] or q[2] % k[2]:
+        raise ShapeError(
+            f"dot_product_attention: query {q}, key {k}, value {v} must have shapes (batch, queries, heads, width), "
+            "(batch, keys, key heads, width) and (batch, keys, key heads, any), with heads a multiple of key heads"
+        )
+
+
+def dot_product_attention(
+    query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: float | None = None,
+    is_causal: bool = False,
+) -> Any:  # fmt: skip
+    """``softmax(query key^T * scale + bias) value`` for each head.
+
+    Args:
+      query: shape (batch, queries, heads, width).
+      key: shape (batch, keys, key heads, width); each key head serves ``heads / key heads`` neighbouring heads.
+      value: shape (batch, keys, key heads, value width).
+      bias: broadcasts to (batch, heads, queries, keys), added to the logits.
+      mask: bools that broadcast to the same; False takes no part.
+      scale: 1 / sqrt(width) by default.
+      is_causal: queries see only keys at or before their position.
+
+    Returns:
+      shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
+
+    Raises:
+      ShapeError: shapes do not fit.
+
+    >>> x = np.ones((2, 5, 4, 8), "float32")
+    >>> dot_product_attention(x, x, x, is_causal=True).shape
+    (2, 5, 4, 8)
+    """
+    query, key, value = (asarray(x) for x in (query, key, value))
+    _check(query, key, value)
+    dtype = result_type(query, key, value)
+    query, key, value = (converted(x, dtype) for x in (query, key, value))
+    _, t, h, w = typeof(query).shape
+    s, kh = typeof(key).shape[1:3]
+    factor = 1 / math.sqrt(w) if scale is None else scale
+    query = ops.mul(query, scalar_like(factor, query))
+    logits = _scores(query, key, h // kh)
+    logits = convert(logits, dtypes.float32) if dtypes.bit_width(dtype) < 32 else logits
+    if bias is not None:
+        logits = add(logits, bias)
+    least = np.asarray(0.5 * float(np.finfo(typeof(logits).dtype).min), typeof(logits).dtype)
+    if mask is not None:
+        logits = where(mask, logits, least)
+    if is_causal:
+        logits = where(causal_mask(t, s), logits, least)
+    weights = converted(softmax(logits), dtype)
+    return _mix(weights, value, h // kh)
+
+
+def _scores(query: Any, key: Any, group: int) -> Any:
+    """Logits (batch, heads, queries, keys)."""
+    b, t, h, w = typeof(query).shape
+    if group == 1:
+        return dot_general(query, key, (((3,), (3,)), ((0, 2), (0, 2))))
+    kh = h // group
+    grouped = reshape(query, (b, t, kh, group, w))
+    out = dot_general(grouped, key, (((4,), (3,)), ((0, 2), (0, 2))))  # b, kh, t, group, s
+    return reshape(transpose(out, (0, 1, 3, 2, 4)), (b, h, t, typeof(key).shape[1]))
+
+
+def _mix(weights: Any, value: Any, group: int) -> Any:
+    """Values averaged with weights (batch, heads, queries, keys)."""
+    b, h, t, s = typeof(weights).shape
+    if group == 1:
+        out = dot_general(weights, value, (((3,), (1,)), ((0, 1), (0, 2))))
+        return transpose(out, (0, 2, 1, 3))
+    kh = h // group
+    grouped = reshape(weights, (b, kh, group, t, s))
+    out = dot_general(grouped, value, (((4,), (1,)), ((0, 1), (0, 2))))  # b, kh, group, t, v
+    return reshape(transpose(out, (0, 3, 1, 2, 4)), (b, t, h, typeof(value).shape[3]))

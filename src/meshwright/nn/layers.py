@@ -1,0 +1,234 @@
+"""Layers as pure functions: dense, convolutions, pooling, embedding, one_hot, dropout. Features come last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.arithmetic import add
+from meshwright.numpy.axes import normal_axis, static_int
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.indexing import take
+from meshwright.numpy.linear import matmul
+from meshwright.numpy.promotion import aval_of, converted, operands, result_type
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.conv import conv_general_dilated
+from meshwright.ops.conv import conv_transpose as conv_transpose_op
+from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.window import reduce_window_max, reduce_window_sum
+from meshwright.random import bernoulli
+
+Padding = str | Sequence[tuple[int, int]]
+_SPATIAL = "HWD"
+
+
+def dense(x: Any, kernel: Any, bias: Any = None, *, precision: Any = None) -> Any:
+    """``x @ kernel + bias``.
+
+    Args:
+      x: shape (..., inputs).
+      kernel: shape (inputs, outputs).
+      bias: shape (outputs,), or None.
+
+    Raises:
+      ShapeError: sizes do not fit.
+
+    >>> dense(np.ones((2, 3)), np.ones((3, 4)), np.ones(4)).shape
+    (2, 4)
+    """
+    if aval_of(kernel, "dense", 1).ndim != 2:
+        raise ShapeError(f"dense: kernel must have shape (inputs, outputs), got {typeof(kernel).shape}")
+    out = matmul(x, kernel, precision=precision)
+    return out if bias is None else add(out, bias)
+
+
+def _each(value: int | Sequence[int], n: int, name: str, what: str) -> tuple[int, ...]:
+    values = (value,) * n if isinstance(value, int) else tuple(value)
+    if len(values) != n:
+        raise ArgumentError(f"{name}: {what} must be one integer or {n} of them, got {value}")
+    return values
+
+
+def _letters(x: Any, name: str) -> tuple[int, tuple[str, str, str]]:
+    """(number of spatial dimensions, dimension numbers) for features-last arrays."""
+    ndim = aval_of(x, name).ndim
+    n = ndim - 2
+    if not 1 <= n <= 3:
+        raise ShapeError(f"{name}: x must have shape (batch, spatial..., features) with 1 to 3 spatial dimensions, got "
+                         f"{typeof(x).shape}")  # fmt: skip
+    spatial = _SPATIAL[:n]
+    return n, (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
+
+
+def conv(
+    x: Any, kernel: Any, bias: Any = None, strides: int | Sequence[int] = 1, padding: Padding = "SAME", *,
+    dilation: int | Sequence[int] = 1, groups: int = 1, precision: Any = None,
+) -> Any:  # fmt: skip
+    """Convolution of features-last arrays in 1 to 3 spatial dimensions.
+
+    Args:
+      x: shape (batch, spatial..., inputs).
+      kernel: shape (spatial window..., inputs / groups, outputs).
+      bias: shape (outputs,), or None.
+      strides, dilation: an integer, or one a spatial dimension.
+      padding: "SAME", "VALID", or (low, high) a spatial dimension.
+
+    Raises:
+      ShapeError: shapes that do not fit.
+
+    >>> conv(np.ones((2, 8, 8, 3), "float32"), np.ones((3, 3, 3, 16), "float32")).shape
+    (2, 8, 8, 16)
+    """
+    n, numbers = _letters(x, "conv")
+    dtype = result_type(x, kernel)
+    out = conv_general_dilated(
+        converted(asarray(x), dtype), converted(asarray(kernel), dtype), _each(strides, n, "conv", "strides"), padding,
+        rhs_dilation=_each(dilation, n, "conv", "dilation"), dimension_numbers=numbers, feature_group_count=groups,
+        precision=precision,
+    )  # fmt: skip
+    return out if bias is None else add(out, bias)
+
+
+def conv_transpose(
+    x: Any, kernel: Any, bias: Any = None, strides: int | Sequence[int] = 1, padding: Padding = "SAME", *,
+    precision: Any = None,
+) -> Any:  # fmt: skip
+    """Transposed convolution of features-last arrays: ``strides`` times as many rows.
+
+    Args:
+      x: shape (batch, spatial..., inputs).
+      kernel: shape (spatial window..., inputs, outputs).
+
+    >>> conv_transpose(np.ones((2, 4, 4, 3), "float32"), np.ones((3, 3, 3, 5), "float32"), strides=2).shape
+    (2, 8, 8, 5)
+    """
+    n, numbers = _letters(x, "conv_transpose")
+    dtype = result_type(x, kernel)
+    out = conv_transpose_op(
+        converted(asarray(x), dtype), converted(asarray(kernel), dtype), _each(strides, n, "conv_transpose", "strides"),
+        padding, dimension_numbers=numbers, precision=precision,
+    )  # fmt: skip
+    return out if bias is None else add(out, bias)
+
+
+# --- pooling ------------------------------------------------------------------------------------------------
+def _windows(x: Any, window: Any, strides: Any, padding: Padding, name: str) -> tuple[Any, ...]:
+    n, _ = _letters(x, name)
+    size = _each(window, n, name, "window")
+    step = size if strides is None else _each(strides, n, name, "strides")
+    pads: Any = padding if isinstance(padding, str) else [(0, 0), *padding, (0, 0)]
+    return (1, *size, 1), (1, *step, 1), pads
+
+
+def max_pool(
+    x: Any, window: int | Sequence[int], strides: int | Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Any:
+    """The maximum of each window.
+
+    Args:
+      x: shape (batch, spatial..., features).
+      window: its size, an integer or one a spatial dimension.
+      strides: distance of windows; by default they touch.
+
+    >>> max_pool(np.ones((2, 8, 8, 3)), 2).shape
+    (2, 4, 4, 3)
+    """
+    x = asarray(x)
+    return reduce_window_max(x, *_windows(x, window, strides, padding, "max_pool"))
+
+
+def avg_pool(
+    x: Any, window: int | Sequence[int], strides: int | Sequence[int] | None = None, padding: Padding = "VALID",
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    """The mean of each window; arguments as for :func:`max_pool`.
+
+    Args:
+      count_include_pad: whether padding counts as zeros; else the mean is of the elements of ``x`` only.
+
+    >>> avg_pool(np.ones((2, 8, 8, 3)), 2).shape
+    (2, 4, 4, 3)
+    """
+    (x,) = operands("avg_pool", (x,), to_inexact=True)
+    size, step, pads = _windows(x, window, strides, padding, "avg_pool")
+    total = reduce_window_sum(x, size, step, pads)
+    if count_include_pad or pads == "VALID":
+        return ops.mul(total, scalar_like(1 / np.prod(size), total))
+    ones = broadcast_in_dim(scalar_like(1, x), typeof(x).shape, ())
+    return ops.div(total, reduce_window_sum(ones, size, step, pads))
+
+
+# --- classes and tokens -------------------------------------------------------------------------------------
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+    """For each integer a vector with 1 there and 0 elsewhere; all 0 for integers out of range.
+
+    Args:
+      x: integers of any shape.
+      axis: where the vectors stand in the result.
+
+    >>> one_hot(np.array([1, 0]), 3).tolist()
+    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    (x,) = operands("one_hot", (x,))
+    n = static_int(num_classes, "one_hot", "num_classes")
+    target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "one_hot")
+    return convert(_class_mask(x, n, axis), target)
+
+
+def _class_mask(x: Any, n: int, axis: int) -> Any:
+    """Where the position along ``axis`` of the result equals the integer."""
+    shape = list(typeof(x).shape)
+    d = normal_axis(axis, len(shape) + 1, "one_hot")
+    shape.insert(d, n)
+    index = broadcast_in_dim(x, shape, [e for e in range(len(shape)) if e != d])
+    return ops.eq(index, iota(typeof(x).dtype, shape, d))
+
+
+def pick_class(x: Any, labels: Any) -> Any:
+    """``x[..., label]`` for each label, 0 for labels out of range. A comparison and a sum: with classes split over a
+    mesh nothing is gathered."""
+    shape = typeof(x).shape
+    mask = _class_mask(labels, shape[-1], -1)
+    return reduce_sum(select(mask, x, scalar_like(0, x)), (len(shape) - 1,))
+
+
+def embed(table: Any, ids: Any) -> Any:
+    """Rows of ``table`` at ``ids``.
+
+    Args:
+      table: shape (vocabulary, features).
+      ids: integers of any shape; out of range, the nearest row.
+
+    >>> embed(np.ones((10, 4)), np.array([[1, 2, 3]])).shape
+    (1, 3, 4)
+    """
+    return take(table, ids, 0, mode="clip")
+
+
+def dropout(x: Any, rate: float, key: Any, *, deterministic: bool = False) -> Any:
+    """Each element 0 with probability ``rate``, else divided by ``1 - rate``.
+
+    Args:
+      rate: a Python number in [0, 1].
+      key: random key; not used (may be None) if ``deterministic`` or ``rate`` is 0.
+
+    Raises:
+      ArgumentError: ``rate`` is out of range.
+
+    >>> dropout(np.ones(3), 0.5, None, deterministic=True).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    if not 0 <= rate <= 1:
+        raise ArgumentError(f"dropout: rate must be between 0 and 1, got {rate}")
+    (x,) = operands("dropout", (x,), to_inexact=True)
+    if deterministic or rate == 0:
+        return asarray(x)
+    if rate == 1:
+        return ops.zeros_like(x)
+    keep = bernoulli(key, 1 - rate, typeof(x).shape)
+    return select(keep, ops.div(x, scalar_like(1 - rate, x)), scalar_like(0, x))

@@ -1,0 +1,213 @@
+"""Softmax and normalisations over axes, in as few ops as keep them stable."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.arithmetic import add, multiply, rsqrt, subtract
+from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.logic import where as choose
+from meshwright.numpy.promotion import aval_of, operands
+from meshwright.numpy.reductions import keep_dims, mean, spread_over, var
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import reduce_sum
+from meshwright.ops.elementwise import convert, scalar_like, stop_gradient
+from meshwright.ops.reduce import reduce_max
+from meshwright.ops.shape import reshape
+
+Axis = Any
+
+
+def _masked(x: Any, where: Any) -> Any:
+    return x if where is None else choose(where, x, np.asarray(-np.inf, typeof(x).dtype))
+
+
+def _shifted(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """``x`` less its maximum, and that (finite) maximum, reduced. The shift has no derivative: it cancels."""
+    top = stop_gradient(reduce_max(x, axes))
+    return ops.sub(x, spread_over(top, typeof(x).shape, axes)), top
+
+
+def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
+    """``exp(x) / sum(exp(x))`` over ``axis``.
+
+    Args:
+      x: array of any shape.
+      where: elements that take part; others become 0.
+
+    >>> softmax(np.zeros(4, "float32")).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    (x,) = operands("softmax", (x,), to_inexact=True)
+    axes = normal_axes(axis, typeof(x).ndim, "softmax")
+    shifted, _ = _shifted(_masked(x, where), axes)
+    weights = ops.exp(shifted)
+    out = ops.div(weights, spread_over(reduce_sum(weights, axes), typeof(x).shape, axes))
+    return out if where is None else choose(where, out, scalar_like(0, out))
+
+
+def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
+    """``log(softmax(x))`` over ``axis``, without overflow.
+
+    Args:
+      x: array of any shape.
+      where: elements that take part; others become -inf.
+
+    >>> log_softmax(np.array([0.0])).tolist()
+    [0.0]
+    """
+    (x,) = operands("log_softmax", (x,), to_inexact=True)
+    axes = normal_axes(axis, typeof(x).ndim, "log_softmax")
+    shifted, _ = _shifted(_masked(x, where), axes)
+    total = ops.log(reduce_sum(ops.exp(shifted), axes))
+    out = ops.sub(shifted, spread_over(total, typeof(x).shape, axes))
+    return _masked(out, where)
+
+
+def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, where: Any = None) -> Any:
+    """``log(sum(b * exp(a)))`` over ``axis``, without overflow; ``b`` are weights (1 without).
+
+    >>> logsumexp(np.array([1000.0])).item()
+    1000.0
+    """
+    (a,) = operands("logsumexp", (a,), to_inexact=True)
+    a = _masked(a, where)
+    axes = normal_axes(axis, typeof(a).ndim, "logsumexp")
+    shape = typeof(a).shape
+    top = reduce_max(a, axes)
+    # An infinite maximum would give inf - inf: shift by 0 there.
+    top = stop_gradient(ops.select(ops.is_finite(top), top, scalar_like(0, top)))
+    weights = ops.exp(ops.sub(a, spread_over(top, shape, axes)))
+    total = ops.log(reduce_sum(weights if b is None else multiply(weights, b), axes))
+    return keep_dims(ops.add(total, top), shape, axes, keepdims)
+
+
+def standardize(
+    x: Any, axis: Axis = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5, where: Any = None
+) -> Any:
+    """``(x - mean) / sqrt(variance + epsilon)`` over ``axis``; mean and variance are those of ``x`` unless given.
+
+    >>> standardize(np.array([1.0, 3.0]), epsilon=0.0).tolist()
+    [-1.0, 1.0]
+    """
+    (x,) = operands("standardize", (x,), to_inexact=True)
+    axes = normal_axes(axis, typeof(x).ndim, "standardize")
+    if mean is None and variance is None and where is None:
+        return _normalized(x, axes, epsilon)
+    center = _mean(x, axes, where) if mean is None else mean
+    spread = var(x, axes, keepdims=True, where=where) if variance is None else variance
+    scale = rsqrt(add(spread, epsilon))
+    return multiply(subtract(x, center), scale)
+
+
+def _mean(x: Any, axes: tuple[int, ...], where: Any) -> Any:
+    return mean(x, axes, keepdims=True, where=where)
+
+
+def _average(x: Any, axes: tuple[int, ...]) -> Any:
+    """The mean over ``axes``, reduced."""
+    count = math.prod(typeof(x).shape[d] for d in axes)
+    return ops.mul(reduce_sum(x, axes), scalar_like(1 / max(count, 1), x))
+
+
+def _scale(variance: Any, epsilon: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    return spread_over(ops.rsqrt(ops.add(variance, scalar_like(epsilon, variance))), shape, axes)
+
+
+def _normalized(x: Any, axes: tuple[int, ...], epsilon: Any) -> Any:
+    """Centred and scaled to variance 1 over ``axes``; half precision is computed in float32."""
+    dtype = typeof(x).dtype
+    half = dtypes.bit_width(dtype) < 32
+    x = convert(x, dtypes.float32) if half else x
+    shape = typeof(x).shape
+    centered = ops.sub(x, spread_over(_average(x, axes), shape, axes))
+    out = ops.mul(centered, _scale(_average(ops.square(centered), axes), epsilon, shape, axes))
+    return convert(out, dtype) if half else out
+
+
+def _affine(x: Any, scale: Any, bias: Any) -> Any:
+    x = x if scale is None else multiply(x, scale)
+    return x if bias is None else add(x, bias)
+
+
+def layer_norm(x: Any, scale: Any = None, bias: Any = None, axis: Axis = -1, epsilon: float = 1e-5) -> Any:
+    """Layer normalisation (Ba et al. 2016): mean 0 and variance 1 over ``axis``, then ``* scale + bias``.
+
+    Args:
+      x: shape (..., features).
+      scale, bias: shape (features,), or what broadcasts with ``x``; None leaves them out.
+
+    >>> layer_norm(np.array([1.0, 3.0]), epsilon=0.0).tolist()
+    [-1.0, 1.0]
+    """
+    (x,) = operands("layer_norm", (x,), to_inexact=True)
+    return _affine(_normalized(x, normal_axes(axis, typeof(x).ndim, "layer_norm"), epsilon), scale, bias)
+
+
+def rms_norm(x: Any, scale: Any = None, axis: Axis = -1, epsilon: float = 1e-6) -> Any:
+    """Root-mean-square normalisation (Zhang and Sennrich 2019): ``x / sqrt(mean(x**2) + epsilon) * scale``.
+
+    >>> rms_norm(np.array([3.0, 3.0]), epsilon=0.0).tolist()
+    [1.0, 1.0]
+    """
+    (x,) = operands("rms_norm", (x,), to_inexact=True)
+    axes = normal_axes(axis, typeof(x).ndim, "rms_norm")
+    dtype = typeof(x).dtype
+    half = dtypes.bit_width(dtype) < 32
+    wide = convert(x, dtypes.float32) if half else x
+    out = ops.mul(wide, _scale(_average(ops.square(wide), axes), epsilon, typeof(x).shape, axes))
+    return _affine(convert(out, dtype) if half else out, scale, None)
+
+
+def group_norm(x: Any, groups: int, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
+    """Group normalisation (Wu and He 2018): over all but the batch dimension, for each group of features.
+
+    Args:
+      x: shape (batch, ..., features).
+      groups: divides the number of features.
+
+    Raises:
+      ShapeError: it does not.
+
+    >>> group_norm(np.ones((2, 3, 4)), 2).shape
+    (2, 3, 4)
+    """
+    (x,) = operands("group_norm", (x,), to_inexact=True)
+    shape = typeof(x).shape
+    if len(shape) < 2 or shape[-1] % groups:
+        raise ShapeError(
+            f"group_norm: features (last dimension) of shape {shape} must be a multiple of groups={groups}"
+        )
+    split = reshape(x, (*shape[:-1], groups, shape[-1] // groups))
+    axes = (*range(1, len(shape) - 1), len(shape))
+    return _affine(reshape(_normalized(split, axes, epsilon), shape), scale, bias)
+
+
+def batch_norm_stats(x: Any, axis: Axis = None) -> tuple[Any, Any]:
+    """Mean and variance of a batch: over all but the last dimension, or over ``axis``.
+
+    >>> [s.shape for s in batch_norm_stats(np.ones((2, 3, 4)))]
+    [(4,), (4,)]
+    """
+    ndim = aval_of(x, "batch_norm_stats").ndim
+    axes = tuple(range(ndim - 1)) if axis is None else axis
+    return mean(x, axes), var(x, axes)
+
+
+def batch_norm(x: Any, mean: Any, variance: Any, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
+    """Batch normalisation (Ioffe and Szegedy 2015) with given statistics (see :func:`batch_norm_stats`).
+
+    Args:
+      x: shape (..., features); the others have shape (features,).
+
+    >>> batch_norm(np.ones((2, 4)), np.ones(4), np.ones(4)).tolist()[0]
+    [0.0, 0.0, 0.0, 0.0]
+    """
+    factor = rsqrt(add(variance, epsilon))
+    factor = factor if scale is None else multiply(factor, scale)
+    return _affine(multiply(subtract(x, mean), factor), None, bias)
