@@ -10,7 +10,9 @@ import benchmarks
 
 
 def main() -> None:
-    known = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__) if m.name not in ("__main__", "common", "peers"))
+    known = sorted(
+        m.name for m in pkgutil.iter_modules(benchmarks.__path__) if m.name not in ("__main__", "common", "peers")
+    )
     wanted = sys.argv[1:] or known
     for name in wanted:
         if name not in known:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from benchmarks.common import alternate, in_process, milliseconds, ratio, seconds_per_call, table
 
 SIZES = [(64, 64, 256), (512, 512, 2048), (1024, 1024, 4096)]
@@ -106,7 +105,14 @@ def main() -> None:
         )
     table(
         "MLP training step, mesh data=4 × model=2, 8 virtual devices on one CPU",
-        ["batch×width×hidden", "unpartitioned", "partitioned", "JAX, 8 host devices", "partitioned / whole", "JAX / ours"],
+        [
+            "batch×width×hidden",
+            "unpartitioned",
+            "partitioned",
+            "JAX, 8 host devices",
+            "partitioned / whole",
+            "JAX / ours",
+        ],
         rows,
         "targets: partitioned / whole ≤ 1.3 on the two larger; JAX / ours ≥ 1.5 on all",
     )
