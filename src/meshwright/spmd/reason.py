@@ -4,29 +4,52 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import ShardingRule
 
 
 @dataclass(frozen=True)
 class Reason:
-    """The op that needed it, which operand, the two layouts that met, and what made the value.
+    """The op that needed a value, which operand it is, the two layouts that met, and what made the value and where.
 
     With a ``rule``, the op itself exchanges data across the parts of a split dimension.
     """
 
     op: str
     number: int | None = None
-    before: str = ""
-    after: str = ""
+    before: Layout | None = None
+    after: Layout | None = None
     made_by: str = ""
+    made_at: SourceLocation = UNKNOWN
+    mesh: AbstractMesh | None = None
     rule: ShardingRule | None = None
 
     def __str__(self) -> str:
-        made = f"the value made by {self.made_by}" if not self.made_by.startswith(("input", "a ")) else self.made_by
         if self.rule is not None:
             return f"{self.op} works across the parts of a split dimension ({self.rule})"
+        if self.before is None or self.after is None or self.mesh is None:
+            return self.op
+        return f"{self._value()} {self._states(self.before, self.after, self.mesh)}"
+
+    def _value(self) -> str:
+        if self.made_by.startswith(("input", "a ")):
+            return self.made_by
+        return f"the result of {self.made_by}" + (f" at {self.made_at}" if self.made_at.file else "")
+
+    def _needs(self) -> str:
         if self.op == "output":
-            return f"output {self.number} ({made}) is {self.before} and has to be {self.after}"
+            return f"output {self.number} has to be"
         if self.op == "sharding_constraint":
-            return f"with_sharding_constraint wants {made} as {self.after}, it is {self.before}"
-        return f"{self.op} needs operand {self.number} ({made}) as {self.after}, it is {self.before}"
+            return "with_sharding_constraint wants it"
+        return f"{self.op} needs operand {self.number}"
+
+    def _states(self, before: Layout, after: Layout, mesh: AbstractMesh) -> str:
+        done = tuple(a for a in before.partial if a not in after.partial)
+        if not done:
+            return f"is laid out as {before.format(mesh)} and {self._needs()} as {after.format(mesh)}"
+        kind = {"sum": "sums", "prod": "products", "max": "maxima", "min": "minima"}.get(before.reduction, "parts")
+        partial = f"is in partial {kind} over {', '.join(mesh.coalesce(done))}"
+        if before.dims == after.dims:
+            return f"{partial} and {self._needs()} whole"
+        return f"{partial}, laid out as {Layout(before.dims).format(mesh)}, and {self._needs()} as {after.format(mesh)}"

@@ -126,8 +126,7 @@ class _Partitioner:
                 return local
         before, local = value.versions[version]
         plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
-        formats = before.format(self.mesh), layout.format(self.mesh)
-        self.trace.note = Reason(op, number, *formats, value.made_by)
+        self.trace.note = Reason(op, number, before, layout, value.made_by, value.source, self.mesh)
         for step, after in plan.steps:
             local = emit_step(local, step, value.aval.shape, before, after, self.mesh)
             before = after
