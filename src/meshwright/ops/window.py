@@ -19,7 +19,6 @@ from meshwright.ir.op import Builder, Op, Zero
 from meshwright.ir.tracing import Tracer, trace_to_jaxpr, typeof
 from meshwright.ops.elementwise import add, convert, max_, min_, mul, scalar_like
 from meshwright.ops.shape import Linear1
-from meshwright.ops.slice_pad import pad
 from meshwright.ops.window_op import WindowOp, window_params
 from meshwright.ops.window_select import SelectAndGatherAdd, select_op, window_slices
 from meshwright.ops.window_shape import WindowDim, dilate, fetch_for_result, int_tuple, make_windows, pad_pairs
@@ -249,8 +248,8 @@ def reduce_window(
 
     ``computation`` is addition, multiplication, maximum or minimum: an op or function of this library, a NumPy
     function, a function that does only that, or a name. Everything has one entry a dimension of ``operand`` (1 where
-    there is no window); ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or ``(low, high)`` pairs, and what is
-    padded has the value ``init_value``. ``base_dilation`` spreads the operand, ``window_dilation`` the window.
+    there is no window); ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or ``(low, high)`` pairs; padding
+    takes no part in the result. ``base_dilation`` spreads the operand, ``window_dilation`` the window.
 
     Raises:
       ArgumentError: another computation, or malformed parameters.
@@ -269,14 +268,10 @@ def reduce_window(
         "reduce_window", operand, window_dimensions, window_strides, padding, base_dilation, window_dilation
     )
     op = kind(**window_params(windows))
-    op.infer(aval)
+    result = op.bind(operand)
     if _equals(init_value, op.identity(aval.dtype)):
-        return op.bind(operand)
-    # Padding takes part with the value given, and each window begins with it.
-    start = convert(init_value, aval.dtype)
-    padded = pad(operand, start, [(w.low, w.high, w.base_dilation - 1) for w in windows])
-    unpadded = [WindowDim(w.size, w.stride, window_dilation=w.window_dilation) for w in windows]
-    return combine(op.with_windows(unpadded).bind(padded), start)
+        return result
+    return combine(result, convert(init_value, aval.dtype))
 
 
 def _equals(value: Any, identity: np.ndarray) -> bool:

@@ -108,14 +108,34 @@ class WindowOp(Op):
         """``stablehlo.reduce_window`` of operands of ``outs``' dtypes."""
         scalars = [ShapedArray((), a.dtype) for a in outs]
         values = [b.constant(v, a) for v, a in zip(inits, scalars)]
+        padding, base = self.padding, self.base_dilation
+        if any(min(pair) < 0 for pair in padding) or any(d != 1 for d in base):
+            # XLA's simplifier fails on some of these (a CHECK of equal shapes for windows of one element).
+            shape = b.in_avals[-1].shape
+            padded = tuple(w.padded_size(n) for w, n in zip(self.windows, shape))
+            operands = [
+                emit_pad(b, x, v, a.update(shape=padded), padding, base) for x, v, a in zip(operands, values, outs)
+            ]
+            padding, base = ((0, 0),) * len(shape), (1,) * len(shape)
         return b.op(
             "stablehlo.reduce_window", [*operands, *values], outs, regions=[region],
             window_dimensions=self.window_dimensions,
             window_strides=self.window_strides,
-            base_dilations=self.base_dilation,
+            base_dilations=base,
             window_dilations=self.window_dilation,
-            padding=pads_array(self.padding),
+            padding=pads_array(padding),
         )  # fmt: skip
+
+
+def emit_pad(
+    b: Builder, x: Any, value: Any, aval: ShapedArray, padding: Sequence[tuple[int, int]], dilation: Sequence[int]
+) -> Any:
+    """``stablehlo.pad`` to ``aval`` with ``dilation - 1`` rows between rows."""
+    return b.op(
+        "stablehlo.pad", [x, value], [aval],
+        edge_padding_low=tuple(lo for lo, _ in padding), edge_padding_high=tuple(hi for _, hi in padding),
+        interior_padding=tuple(d - 1 for d in dilation),
+    )[0]  # fmt: skip
 
 
 def window_params(windows: Sequence[WindowDim]) -> dict[str, Any]:

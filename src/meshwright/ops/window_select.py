@@ -23,7 +23,7 @@ from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import match_shape
 from meshwright.ops.elementwise import add, and_, eq, ge, le, max_, min_, not_, scalar_like, select
 from meshwright.ops.slice_pad import pad, slice_
-from meshwright.ops.window_op import WindowOp, pads_array, window_params
+from meshwright.ops.window_op import WindowOp, emit_pad, pads_array, window_params
 from meshwright.ops.window_shape import WindowDim, fetch_dilated, fetch_for_result
 
 #: windows of up to this many elements are scattered offset by offset: XLA's CPU code for ``select_and_scatter`` takes
@@ -47,8 +47,9 @@ def window_slices(x: Any, windows: Sequence[WindowDim], fill: Any) -> list[Any]:
     strides = [w.stride for w in windows]
     slices = []
     for offset in _offsets(windows):
-        limits = [o + (m - 1) * s + 1 if m else o for o, m, s in zip(offset, rows, strides)]
-        slices.append(slice_(x, offset, limits, strides))
+        starts = [o if m else 0 for o, m in zip(offset, rows)]
+        limits = [o + (m - 1) * s + 1 if m else 0 for o, m, s in zip(offset, rows, strides)]
+        slices.append(slice_(x, starts, limits, strides))
     return slices
 
 
@@ -59,8 +60,8 @@ def window_unslice(parts: Sequence[Any], windows: Sequence[WindowDim], shape: Se
     for part, offset in zip(parts, _offsets(windows)):
         config = []
         for m, n, o, w in zip(typeof(part).shape, shape, offset, windows):
-            rows = (m - 1) * w.stride + 1 if m else 0
-            config.append((o, w.padded_size(n) - o - rows, w.stride - 1))
+            start, rows = (o, (m - 1) * w.stride + 1) if m else (0, 0)
+            config.append((start, w.padded_size(n) - start - rows, w.stride - 1))
         terms.append(pad(part, zero, config))
     total = pad(reduce(add, terms), zero, [(-w.low, -w.high, 0) for w in windows])
     return slice_(total, [0] * len(windows), typeof(total).shape, [w.base_dilation for w in windows])
@@ -159,30 +160,19 @@ class SelectAndScatterAdd(_Select):
         offsets = int(np.prod(self.window_dimensions))
         if self.is_dilated or offsets <= _MOST_OFFSETS or 0 in source.shape:
             return b.call(self.name, _scatter_jaxpr(self, source, operand), operands)[0]
-        x = self._emit_pad(b, operands[1], operand, self.padding, worst(self.selects, operand.dtype))
-        scalar = ShapedArray((), source.dtype)
-        padded = operand.update(
-            shape=tuple(n + lo + hi for n, (lo, hi) in zip(operand.shape, self.padding)), dtype=source.dtype
-        )
+        # Padding of its own, since ``select_and_scatter`` may select what it pads with.
+        ones = (1,) * operand.ndim
+        padded = operand.update(shape=tuple(w.padded_size(n) for w, n in zip(self.windows, operand.shape)))
+        scalar, zero = ShapedArray((), source.dtype), b.constant(0, ShapedArray((), source.dtype))
+        least = b.constant(worst(self.selects, operand.dtype), ShapedArray((), operand.dtype))
+        x = emit_pad(b, operands[1], least, padded, self.padding, ones)
         out = b.op(
-            "stablehlo.select_and_scatter", [x, operands[0], b.constant(0, scalar)], [padded],
+            "stablehlo.select_and_scatter", [x, operands[0], zero], [padded.update(dtype=source.dtype)],
             regions=[b.jaxpr_region(_comparison(self.selects, operand.dtype)), b.reducer("stablehlo.add", [scalar])],
             window_dimensions=self.window_dimensions, window_strides=self.window_strides,
             padding=pads_array(((0, 0),) * operand.ndim),
         )[0]  # fmt: skip
-        return self._emit_pad(b, out, padded, [(-lo, -hi) for lo, hi in self.padding], 0)
-
-    def _emit_pad(
-        self, b: Builder, x: Any, aval: ShapedArray, padding: Sequence[tuple[int, int]], fill: Any
-    ) -> Any:
-        """Padding of its own: ``select_and_scatter`` may select what it pads with."""
-        low, high = zip(*padding)
-        shape = tuple(n + lo + hi for n, lo, hi in zip(aval.shape, low, high))
-        value = b.constant(fill, ShapedArray((), aval.dtype))
-        return b.op(
-            "stablehlo.pad", [x, value], [aval.update(shape=shape)],
-            edge_padding_low=low, edge_padding_high=high, interior_padding=(0,) * aval.ndim,
-        )[0]  # fmt: skip
+        return emit_pad(b, out, zero, b.out_avals[0], [(-lo, -hi) for lo, hi in self.padding], ones)
 
 
 class _LocalScatter:
