@@ -70,6 +70,7 @@ from meshwright.numpy.creation import (
     zeros_like,
 )
 from meshwright.numpy.creation import copy_of as copy
+from meshwright.numpy.einsum import einsum
 from meshwright.numpy.functions import (
     acos,
     acosh,
@@ -201,6 +202,7 @@ from meshwright.numpy.manipulation import (
     vsplit,
     vstack,
 )
+from meshwright.numpy.padding import pad
 from meshwright.numpy.promotion import broadcast_shapes, result_type
 from meshwright.numpy.ranges import (
     diag,
@@ -247,6 +249,42 @@ from meshwright.numpy.reductions import (
 )
 from meshwright.numpy.scalar_types import BY_NAME as _BY_NAME
 from meshwright.numpy.scalar_types import can_cast, finfo, iinfo, isdtype, issubdtype, promote_types
+from meshwright.numpy.sorting import (
+    argpartition,
+    argsort,
+    argwhere,
+    bincount,
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+    diff,
+    digitize,
+    flatnonzero,
+    isin,
+    lexsort,
+    nonzero,
+    partition,
+    searchsorted,
+    sort,
+    top_k,
+    unique,
+)
+from meshwright.numpy.statistics import (
+    allclose,
+    array_equal,
+    array_equiv,
+    corrcoef,
+    cov,
+    histogram,
+    histogram_bin_edges,
+    median,
+    nanmedian,
+    nanpercentile,
+    nanquantile,
+    percentile,
+    quantile,
+)
 
 globals().update(_BY_NAME)
 bool = _BY_NAME["bool_"]
@@ -264,4 +302,5 @@ unsignedinteger, inexact, floating, complexfloating = (
 index_exp, s_ = _np.index_exp, _np.s_
 __array_api_version__ = "2024.12"
 
+_methods.add_methods({"sort": sort, "argsort": argsort, "cumsum": cumsum, "cumprod": cumprod, "nonzero": nonzero})
 _methods.NAMESPACE.append(_sys.modules[__name__])

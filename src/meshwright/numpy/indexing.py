@@ -73,7 +73,8 @@ def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sort
 def from_start(index: Any, size: int) -> Any:
     """Positions counted from the start: negative ones count from the end."""
     if isinstance(index, (np.ndarray, np.generic)):
-        return np.where(index < 0, index + size, index).astype(index_dtype(size))
+        fixed = np.asarray(index)
+        return np.where(fixed < 0, fixed + size, fixed).astype(index_dtype(size))
     dtype = typeof(index).dtype
     if dtypes.bit_width(dtype) < 32:
         index = convert(index, dtypes.int32)

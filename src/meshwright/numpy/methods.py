@@ -137,7 +137,7 @@ _METHODS: dict[str, Any] = {
         for name in ("sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "argmin", "ptp")
     },
 }  # fmt: skip
-_PROPERTIES = {
+_PROPERTIES: dict[str, Callable[[Any], Any]] = {
     "T": manipulation.transpose, "mT": _matrix_t, "real": fn.real, "imag": fn.imag, "at": IndexUpdater,
 }  # fmt: skip
 

@@ -37,3 +37,6 @@ from meshwright.random.keys import fold_in as fold_in
 from meshwright.random.keys import key as key
 from meshwright.random.keys import key_data as key_data
 from meshwright.random.keys import split as split
+from meshwright.random.shuffling import choice as choice
+from meshwright.random.shuffling import permutation as permutation
+from meshwright.random.shuffling import shuffle as shuffle

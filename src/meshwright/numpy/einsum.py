@@ -1,0 +1,171 @@
+"""einsum: Einstein's summation, in the cheapest order of pairs (``opt_einsum``), each pair one ``dot_general``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import opt_einsum
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.linear import contract
+from meshwright.numpy.promotion import converted, result_type
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.elementwise import scalar_like, select
+from meshwright.ops.shape import squeeze, transpose
+
+
+@lru_cache(maxsize=1024)
+def _path(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Steps ``(operand numbers, "ab,bc->ac")``; results go to the end of the list of operands."""
+    try:
+        _, info = opt_einsum.contract_path(subscripts, *shapes, shapes=True, optimize=optimize)
+    except ValueError as error:
+        raise ArgumentError(f"einsum: {subscripts!r} does not fit operands of shapes {list(shapes)}: {error}") from None
+    return [(tuple(step[0]), step[2]) for step in info.contraction_list]
+
+
+def einsum(
+    subscripts: str,
+    /,
+    *operands: Any,
+    optimize: Any = "auto",
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """Sum of products over named dimensions.
+
+    Args:
+      subscripts: a letter a dimension for each operand, "..." for any others, and after "->" those of the result;
+        others are summed. Letters that come twice in an operand take its diagonal.
+      operands: arrays; dtypes are promoted.
+      optimize: how ``opt_einsum`` finds the order of several operands.
+
+    Raises:
+      ArgumentError: subscripts do not fit the operands.
+
+    >>> einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4))).shape
+    (2, 4)
+    """
+    if not isinstance(subscripts, str):
+        subscripts, operands = _from_lists((subscripts, *operands))
+    if not operands:
+        raise ArgumentError(f"einsum: {subscripts!r} needs operands, got none")
+    arrays = [asarray(x) for x in operands]
+    dtype = result_type(*arrays)
+    arrays = [converted(x, dtype) for x in arrays]
+    shapes = tuple(typeof(x).shape for x in arrays)
+    for numbers, step in _path(subscripts.replace(" ", ""), shapes, _hashable(optimize)):
+        terms, out = step.split("->")
+        chosen = [arrays[i] for i in numbers]
+        for i in sorted(numbers, reverse=True):
+            del arrays[i]
+        arrays.append(_step(list(zip(terms.split(","), chosen)), out, precision, preferred_element_type))
+    return arrays[0]
+
+
+def _hashable(optimize: Any) -> Any:
+    optimize = "auto" if optimize is True else optimize
+    return tuple(optimize) if isinstance(optimize, list) else optimize
+
+
+def _from_lists(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """NumPy's other form: operand, dimensions, operand, dimensions, …, dimensions of the result."""
+    pairs = list(zip(args[0::2], args[1::2]))
+
+    def word(dims: Sequence[Any]) -> str:
+        return "".join("..." if d is Ellipsis else opt_einsum.get_symbol(d) for d in dims)
+
+    text = ",".join(word(dims) for _, dims in pairs)
+    if len(args) % 2:
+        text += "->" + word(args[-1])
+    return text, tuple(x for x, _ in pairs)
+
+
+def _step(terms: list[tuple[str, Any]], out: str, precision: Any, preferred: Any) -> Any:
+    """One contraction, of one operand or two."""
+    if len(terms) > 2:  # without an order, pair by pair from the left
+        (a, x), (b, y), *rest = terms
+        needed = set(out).union(*(t for t, _ in rest))
+        middle = "".join(dict.fromkeys(c for c in a + b if c in needed))
+        return _step([(middle, _pair(a, x, b, y, middle, precision, preferred)), *rest], out, precision, preferred)
+    if len(terms) == 2:
+        (a, x), (b, y) = terms
+        return _pair(a, x, b, y, out, precision, preferred)
+    ((a, x),) = terms
+    a, x = _alone(a, x, set(out))
+    return transpose(x, [a.index(c) for c in out])
+
+
+def _alone(letters: str, x: Any, needed: set[str]) -> tuple[str, Any]:
+    """An operand with diagonals taken and letters summed that nothing else needs."""
+    while len(set(letters)) < len(letters):
+        letters, x = _diagonal(letters, x)
+    summed = [d for d, c in enumerate(letters) if c not in needed]
+    if summed:
+        dtype = typeof(x).dtype
+        if dtypes.is_bool(dtype):
+            x = ops.ne(reduce_sum(ops.convert(x, dtypes.int32), summed), np.int32(0))
+        else:
+            x = reduce_sum(x, summed)
+        letters = "".join(c for c in letters if c in needed)
+    return letters, x
+
+
+def _diagonal(letters: str, x: Any) -> tuple[str, Any]:
+    """The first letter that comes twice: off the diagonal is zero, then one of the two dimensions is summed."""
+    twice = next(c for c, n in Counter(letters).items() if n > 1)
+    i = letters.index(twice)
+    j = letters.index(twice, i + 1)
+    shape = typeof(x).shape
+    mask = ops.eq(iota(dtypes.int32, shape, i), iota(dtypes.int32, shape, j))
+    x = reduce_sum(select(mask, x, scalar_like(0, x)), (i,))
+    return letters[:i] + letters[i + 1 :], x
+
+
+def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: Any) -> Any:
+    """Two operands: letters of both that the result has are batches, other letters of both are contracted."""
+    a, x = _alone(a, x, set(b) | set(out))
+    b, y = _alone(b, y, set(a) | set(out))
+    a, x, b, y = _drop_ones(a, x, b, y)
+    a, x = _alone(a, x, set(b) | set(out))
+    b, y = _alone(b, y, set(a) | set(out))
+    shared = [c for c in a if c in b]
+    batch = [c for c in shared if c in out]
+    summed = [c for c in shared if c not in out]
+    dims = (
+        (tuple(a.index(c) for c in summed), tuple(b.index(c) for c in summed)),
+        (tuple(a.index(c) for c in batch), tuple(b.index(c) for c in batch)),
+    )
+    free_a = [c for c in a if c not in shared]
+    free_b = [c for c in b if c not in shared]
+    wanted = [c for c in out if c in a or c in b]
+    # The result has the free letters of the first operand first: the order of operands that needs no transpose.
+    if [*batch, *free_b, *free_a] == wanted != [*batch, *free_a, *free_b]:
+        (ca, cb), (ba, bb) = dims
+        result, order = contract("einsum", y, x, ((cb, ca), (bb, ba)), precision, preferred), wanted
+    else:
+        result, order = contract("einsum", x, y, dims, precision, preferred), [*batch, *free_a, *free_b]
+    result = transpose(result, [order.index(c) for c in wanted])
+    if len(wanted) == len(out):
+        return result
+    # Letters whose dimensions of size 1 both operands lost.
+    shape = [typeof(result).shape[wanted.index(c)] if c in wanted else 1 for c in out]
+    return broadcast_in_dim(result, shape, [out.index(c) for c in wanted])
+
+
+def _drop_ones(a: str, x: Any, b: str, y: Any) -> tuple[str, Any, str, Any]:
+    """Without dimensions of size 1 that stand beside another size: they broadcast."""
+    sizes_a, sizes_b = dict(zip(a, typeof(x).shape)), dict(zip(b, typeof(y).shape))
+    ones_a = [c for c in a if c in sizes_b and sizes_a[c] == 1 != sizes_b[c]]
+    ones_b = [c for c in b if c in sizes_a and sizes_b[c] == 1 != sizes_a[c]]
+    x = squeeze(x, [a.index(c) for c in ones_a])
+    y = squeeze(y, [b.index(c) for c in ones_b])
+    return "".join(c for c in a if c not in ones_a), x, "".join(c for c in b if c not in ones_b), y

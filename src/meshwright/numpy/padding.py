@@ -1,0 +1,132 @@
+"""pad, in NumPy's modes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.manipulation import take_static
+from meshwright.numpy.promotion import converted
+from meshwright.numpy.reductions import max as max_over
+from meshwright.numpy.reductions import mean, min
+from meshwright.ops import slice_pad
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.elementwise import scalar_like
+from meshwright.ops.slice_pad import concatenate, slice_in_dim
+
+#: NumPy's names of modes that only repeat elements: position lists come from ``numpy.pad`` itself
+_REARRANGING = ("edge", "reflect", "symmetric", "wrap")
+_STATISTICS: dict[str, Callable[..., Any]] = {"maximum": max_over, "minimum": min, "mean": mean}
+
+
+def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
+    """(before, after) for each dimension, from a number, a pair, or a list of pairs."""
+    if isinstance(value, dict):
+        return [_pairs(value.get(d, value.get(d - ndim, 0)), 1, what)[0] for d in range(ndim)]
+    if not isinstance(value, (tuple, list, np.ndarray)) or np.ndim(value) == 0:
+        return [(value, value)] * ndim
+    items = list(value)
+    if not any(isinstance(v, (tuple, list, np.ndarray)) for v in items):
+        items = [items]
+    pairs = [tuple(v) if len(v) == 2 else (v[0], v[0]) for v in items]
+    if len(pairs) not in (1, ndim):
+        raise ArgumentError(f"pad: {what} must be a number, a pair, or {ndim} pairs, got {value!r}")
+    return pairs * ndim if len(pairs) == 1 else pairs
+
+
+def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Any:
+    """``array`` with elements before and after it along each dimension.
+
+    Args:
+      pad_width: a number, (before, after), or one such pair a dimension. Static.
+      mode: "constant" (``constant_values=0``), "edge", "reflect", "symmetric", "wrap", "empty", "linear_ramp"
+        (``end_values=0``), "maximum", "minimum" or "mean".
+
+    Raises:
+      ArgumentError: unknown mode or option, negative widths.
+
+    >>> pad(np.array([1, 2]), (1, 2)).tolist()
+    [0, 1, 2, 0, 0]
+    """
+    x = asarray(array)
+    ndim = typeof(x).ndim
+    widths = [(operator.index(a), operator.index(b)) for a, b in _pairs(pad_width, ndim, "pad_width")]
+    if any(a < 0 or b < 0 for a, b in widths):
+        raise ArgumentError(f"pad: widths must not be negative, got {pad_width}")
+    known = {"constant": {"constant_values"}, "reflect": {"reflect_type"}, "linear_ramp": {"end_values"}}
+    unknown = set(options) - known.get(mode, set())
+    if unknown or options.get("reflect_type", "even") != "even":
+        raise ArgumentError(f"pad: mode {mode!r} does not take {', '.join(sorted(options))} as given")
+    if mode in ("constant", "empty"):
+        return _constant(x, widths, options.get("constant_values", 0))
+    if mode in _REARRANGING:
+        return _rearranged(x, widths, mode)
+    if mode == "linear_ramp":
+        return _edges(x, widths, _ramp(_pairs(options.get("end_values", 0), ndim, "end_values")))
+    if mode in _STATISTICS:
+        statistic = _STATISTICS[mode]
+        return _edges(x, widths, lambda x, d, low, n: _repeat(statistic(x, d, keepdims=True), d, n, typeof(x).dtype))
+    modes = ", ".join(["constant", "empty", *_REARRANGING, "linear_ramp", *_STATISTICS])
+    raise ArgumentError(f"pad: mode must be one of {modes}, got {mode!r}")
+
+
+def _constant(x: Any, widths: Sequence[tuple[int, int]], values: Any) -> Any:
+    dtype = typeof(x).dtype
+    pairs = _pairs(values, len(widths), "constant_values")
+    if all(a is pairs[0][0] and b is pairs[0][0] for a, b in pairs):
+        return slice_pad.pad(x, converted(asarray(pairs[0][0] if pairs else 0), dtype), [(a, b, 0) for a, b in widths])
+    for d, ((before, after), (low, high)) in enumerate(zip(widths, pairs)):
+        config = [(0, 0, 0)] * len(widths)
+        config[d] = (before, 0, 0)
+        x = slice_pad.pad(x, converted(asarray(low), dtype), config)
+        config[d] = (0, after, 0)
+        x = slice_pad.pad(x, converted(asarray(high), dtype), config)
+    return x
+
+
+def _rearranged(x: Any, widths: Sequence[tuple[int, int]], mode: Any) -> Any:
+    for d, width in enumerate(widths):
+        n = typeof(x).shape[d]
+        if width == (0, 0):
+            continue
+        if n == 0:
+            raise ArgumentError(f"pad: dimension {d} has size 0, mode {mode!r} has nothing to repeat")
+        x = take_static(x, np.pad(np.arange(n), width, mode=mode), d)
+    return x
+
+
+def _edges(x: Any, widths: Sequence[tuple[int, int]], make: Callable[..., Any]) -> Any:
+    """``make(x, dimension, at the low end?, width)`` gives what stands before and after."""
+    for d, (before, after) in enumerate(widths):
+        parts = [make(x, d, True, before)] if before else []
+        parts.append(x)
+        parts += [make(x, d, False, after)] if after else []
+        x = concatenate(parts, d)
+    return x
+
+
+def _repeat(x: Any, d: int, n: int, dtype: np.dtype) -> Any:
+    shape = list(typeof(x).shape)
+    shape[d] = n
+    return broadcast_in_dim(converted(x, dtype), shape, range(len(shape)))
+
+
+def _ramp(ends: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
+    def make(x: Any, d: int, low: bool, n: int) -> Any:
+        dtype = typeof(x).dtype
+        size = typeof(x).shape[d]
+        edge = slice_in_dim(x, 0, 1, 1, d) if low else slice_in_dim(x, size - 1, size, 1, d)
+        weight = np.arange(n) / n if low else np.arange(n, 0, -1)[::-1] / n
+        weight = weight if low else 1 - weight
+        shape = [1] * typeof(x).ndim
+        shape[d] = n
+        weight = weight.reshape(shape).astype(np.float32)
+        wide = _repeat(edge, d, n, dtype)
+        return converted(wide * weight + scalar_like(ends[d][0 if low else 1], x) * (1 - weight), dtype)
+
+    return make

@@ -1,0 +1,108 @@
+"""Random orders and choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import normal_axis, normal_shape, static_int
+from meshwright.numpy.creation import arange, asarray
+from meshwright.numpy.indexing import take
+from meshwright.numpy.manipulation import reshape
+from meshwright.numpy.promotion import converted, inexact
+from meshwright.numpy.sorting import argsort, cumsum, searchsorted
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import scalar_like
+from meshwright.ops.random_bits import random_bits
+from meshwright.ops.sort import sort
+from meshwright.random.continuous import gumbel, uniform
+from meshwright.random.discrete import randint
+from meshwright.random.keys import split
+
+
+def _shuffled(key: Any, x: Any, axis: int) -> Any:
+    """``x`` sorted by random words; often enough that equal words do not matter."""
+    shape = typeof(x).shape
+    rounds = math.ceil(3 * math.log(max(1, math.prod(shape))) / math.log(2**32 - 1))
+    for _ in range(rounds):
+        key, subkey = split(key)
+        x = sort((random_bits(subkey, 32, shape), x), axis)[1]
+    return x
+
+
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
+    """A random order of ``x`` along ``axis``, or of ``arange(x)`` for an integer.
+
+    Args:
+      independent: every vector along ``axis`` in an order of its own.
+
+    >>> sorted(permutation(PRNGKey(0), 4).tolist())
+    [0, 1, 2, 3]
+    """
+    if isinstance(x, (int, np.integer)):
+        return _shuffled(key, arange(static_int(x, "random.permutation", "x")), 0)
+    x = asarray(x)
+    d = normal_axis(axis, typeof(x).ndim, "random.permutation")
+    if independent or typeof(x).ndim == 1:
+        return _shuffled(key, x, d)
+    return take(x, _shuffled(key, arange(typeof(x).shape[d]), 0), d, mode="promise_in_bounds")
+
+
+shuffle = permutation
+
+
+def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0) -> Any:
+    """Random elements of ``a`` along ``axis`` (of ``arange(a)`` for an integer).
+
+    Args:
+      replace: whether an element may come more than once.
+      p: probabilities, one an element; equal without.
+
+    Raises:
+      ArgumentError: nothing to choose from, more than there are without ``replace``, or ``p`` of another size.
+
+    >>> choice(PRNGKey(0), 5, (3,), replace=False).shape
+    (3,)
+    """
+    sizes = normal_shape(shape, "random.choice")
+    is_int = isinstance(a, (int, np.integer))
+    pool = None if is_int else asarray(a)
+    d = 0 if pool is None else normal_axis(axis, typeof(pool).ndim, "random.choice")
+    n = static_int(a, "random.choice", "a") if pool is None else typeof(pool).shape[d]
+    draws = math.prod(sizes)
+    if draws and n <= 0:
+        raise ArgumentError("random.choice: a has no elements to choose from")
+    if not replace and draws > n:
+        raise ArgumentError(f"random.choice: {draws} elements cannot be drawn from {n} without replace=True")
+    if p is None:
+        if not replace:
+            source = arange(n) if pool is None else pool
+            drawn = permutation(key, source, d)
+            return reshape(drawn[(slice(None),) * d + (slice(0, draws),)], _result(drawn, d, sizes))
+        index = randint(key, sizes, 0, n)
+    else:
+        index = _weighted(key, asarray(p), n, sizes, replace)
+    return index if pool is None else take(pool, index, d, mode="promise_in_bounds")
+
+
+def _result(x: Any, d: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    shape = typeof(x).shape
+    return (*shape[:d], *sizes, *shape[d + 1 :])
+
+
+def _weighted(key: Any, p: Any, n: int, sizes: tuple[int, ...], replace: bool) -> Any:
+    if typeof(p).shape != (n,):
+        raise ArgumentError(f"random.choice: p must have shape ({n},), got {typeof(p).shape}")
+    p = converted(p, inexact(typeof(p).dtype))
+    if replace:
+        total = cumsum(p)
+        top = total[-1]
+        u = uniform(key, sizes, typeof(p).dtype)
+        return searchsorted(total, ops.mul(ops.sub(scalar_like(1, u), u), top))
+    # The largest of log p plus Gumbel noise, in order: drawing without replacement.
+    noisy = ops.add(gumbel(key, (n,), typeof(p).dtype), ops.log(p))
+    return reshape(argsort(ops.neg(noisy))[: math.prod(sizes)], sizes)

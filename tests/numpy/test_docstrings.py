@@ -1,0 +1,40 @@
+"""The examples in docstrings of the array library are right."""
+
+from __future__ import annotations
+
+import doctest
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+import meshwright.nn
+import meshwright.numpy
+import meshwright.optim
+import meshwright.random
+import numpy as np
+
+MODULES = [meshwright.numpy, meshwright.nn, meshwright.nn.initializers, meshwright.random, meshwright.optim]
+
+
+def public_functions(module: ModuleType) -> dict[str, Any]:
+    """What a user may call, without types and what comes from elsewhere."""
+    names = {n: f for n, f in vars(module).items() if not n.startswith("_") and isinstance(f, FunctionType)}
+    return {n: f for n, f in names.items() if f.__module__.startswith(module.__name__)}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_examples(module: ModuleType) -> None:
+    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(verbose=False)
+    for name, f in public_functions(module).items():
+        names = {**vars(module), "np": np, "PRNGKey": meshwright.random.PRNGKey, f.__name__: f, name: f}
+        for test in finder.find(f, name, module=False, globs=names):
+            runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_functions_say_what_they_do(module: ModuleType) -> None:
+    functions = public_functions(module)
+    assert not [n for n, f in functions.items() if not f.__doc__]
+    assert len([n for n, f in functions.items() if ">>>" not in f.__doc__]) <= 16
