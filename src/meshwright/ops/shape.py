@@ -11,7 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
-from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+from meshwright.sharding.rule import REPLICATED, WINDOW, ShardingRule, make_rule
 
 
 def move_dim(x: Any, source: int, target: int) -> Any:
@@ -70,56 +70,64 @@ def reshape_groups(src: Sequence[int], dst: Sequence[int]) -> list[tuple[tuple[i
     return groups
 
 
-def _split_sizes(left: Sequence[int], right: Sequence[int]) -> tuple[list[int], list[list[int]], list[list[int]]]:
-    """Common factor sizes of two lists with equal product, and which of them each entry is made of.
+@dataclass
+class _Cutting:
+    """The dimensions of one side of a reshape group, being cut into factors from the major end."""
 
-    Where the boundaries do not nest (``[6, 4]`` and ``[8, 3]``), greatest common divisors split off the major parts
-    that do.
-    """
-    sizes: list[int] = []
-    lparts: list[list[int]] = [[] for _ in left]
-    rparts: list[list[int]] = [[] for _ in right]
-    i = j = 0
-    a, b = left[0], right[0]
-    while True:
-        g = math.gcd(a, b)
-        if g == 1:
-            break  # the rest does not nest: it gets no factor
-        sizes.append(g)
-        lparts[i].append(len(sizes) - 1)
-        rparts[j].append(len(sizes) - 1)
-        a, b = a // g, b // g
-        if a == 1:
-            i += 1
-            if i < len(left):
-                a = left[i]
-        if b == 1:
-            j += 1
-            if j < len(right):
-                b = right[j]
-        if i == len(left) or j == len(right) or (a != 1 and b != 1):
-            break
-    return sizes, lparts, rparts
+    sizes: list[int]
+    parts: list[list[str]]
+    at: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = self.sizes[0]
+
+    def cut(self, size: int, name: str) -> None:
+        """Take a factor off the present dimension; move on when nothing is left of it."""
+        self.parts[self.at].append(name)
+        self.left //= size
+
+    def advance(self) -> None:
+        while self.left == 1 and self.at + 1 < len(self.sizes):
+            self.at += 1
+            self.left = self.sizes[self.at]
+
+    def rest(self) -> list[tuple[int, int]]:
+        """What has not been cut: (dimension, size)."""
+        found = [(self.at, self.left)] if self.left > 1 else []
+        return found + [(i, n) for i, n in enumerate(self.sizes) if i > self.at]
 
 
 def reshape_rule(src: Sequence[int], dst: Sequence[int]) -> ShardingRule:
-    """Factors of a reshape: a dimension that splits or merges is made of several, major first."""
+    """Factors of a reshape: a dimension that splits or merges is made of several, major first.
+
+    Where boundaries do not nest (``[6, 4]`` to ``[8, 3]``), greatest common divisors split off the major parts that do;
+    the rest are factors that cannot be split.
+    """
+    if 0 in src:
+        return make_rule([[None] * len(src)], [[None] * len(dst)], {})
     src_names: list[list[str]] = [[] for _ in src]
     dst_names: list[list[str]] = [[] for _ in dst]
     sizes: dict[str, int] = {}
-    if 0 in src:
-        return make_rule([[None] * len(src)], [[None] * len(dst)], {})
+    kinds: dict[str, str] = {}
     for left, right in reshape_groups(src, dst):
-        if not left or not right:
-            continue
-        parts, lparts, rparts = _split_sizes([src[i] for i in left], [dst[j] for j in right])
-        names = [f"d{len(sizes) + n}" for n in range(len(parts))]
-        sizes.update(zip(names, parts))
-        for i, ps in zip(left, lparts):
-            src_names[i] = [names[p] for p in ps]
-        for j, ps in zip(right, rparts):
-            dst_names[j] = [names[p] for p in ps]
-    return make_rule([src_names], [dst_names], sizes)
+        if left and right:
+            one = _Cutting([src[i] for i in left], [src_names[i] for i in left])
+            two = _Cutting([dst[j] for j in right], [dst_names[j] for j in right])
+            while (size := math.gcd(one.left, two.left)) > 1:
+                name = f"d{len(sizes)}"
+                sizes[name] = size
+                one.cut(size, name)
+                two.cut(size, name)
+                if one.left > 1 and two.left > 1:
+                    break
+                one.advance()
+                two.advance()
+            for side in (one, two):
+                for at, size in side.rest():
+                    name = f"d{len(sizes)}"
+                    sizes[name], kinds[name] = size, REPLICATED
+                    side.parts[at].append(name)
+    return make_rule([src_names], [dst_names], sizes, kinds)
 
 
 @dataclass(frozen=True)
