@@ -93,18 +93,24 @@ def human_bytes(n: float) -> str:
 
 
 def explain(found: list[Collective], mesh: AbstractMesh, peak: int, notes: list[str]) -> str:
-    """Every collective, largest first, with its cause and source line."""
+    """Every collective, largest first, with its cause and source line; equal ones (of repeated layers) in one entry."""
     total = sum(c.bytes_sent for c in found)
     axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
     lines = [
         f"{len(found)} collectives on mesh {axes}; each device sends {human_bytes(total)} a run and holds at most "
         f"{human_bytes(peak)}"
     ]
-    for number, c in enumerate(sorted(found, key=lambda c: -c.bytes_sent), 1):
-        share = f"{100 * c.bytes_sent / total:.0f} %" if total else "0 %"
-        lines.append(f"{number:4}. {c} sends {human_bytes(c.bytes_sent)} ({share})")
-        lines.append(f"      because {c.reason}")
-        lines.append(f"      at {c.source}")
+    groups: dict[tuple[str, str, str], list[Collective]] = {}
+    for c in found:
+        groups.setdefault((str(c), c.reason, str(c.source)), []).append(c)
+    ordered = sorted(groups.items(), key=lambda item: -sum(c.bytes_sent for c in item[1]))
+    for number, ((what, reason, where), same) in enumerate(ordered, 1):
+        sent = sum(c.bytes_sent for c in same)
+        share = f"{100 * sent / total:.0f} %" if total else "0 %"
+        times = f"{len(same)} × " if len(same) > 1 else ""
+        lines.append(f"{number:4}. {times}{what} sends {human_bytes(sent)} ({share})")
+        lines.append(f"      because {reason}")
+        lines.append(f"      at {where}")
     for note in notes:
         lines.append(f"  note: {note}")
     return "\n".join(lines)
