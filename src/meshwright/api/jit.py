@@ -101,7 +101,14 @@ def trace_flat(
 
 #: all jitted functions, so that a change of configuration can clear their caches
 _functions: weakref.WeakSet[JitFunction] = weakref.WeakSet()
-config.on_change(lambda name: [f.clear_cache() for f in _functions] and None)
+
+
+def _clear_caches(option: str) -> None:
+    for function in _functions:
+        function.clear_cache()
+
+
+config.on_change(_clear_caches)
 
 
 class JitFunction:

@@ -118,5 +118,5 @@ def register_dataclass(
         children, aux = flatten_(x)
         return children, aux, data
 
-    optree.register_pytree_node(cls, with_paths, unflatten_, namespace=NAMESPACE)
+    optree.register_pytree_node(cls, with_paths, unflatten_, namespace=NAMESPACE)  # type: ignore[arg-type]
     return cls

@@ -55,7 +55,7 @@ def typeof(x: Any) -> ShapedArray:
     if kind in (bool, int, float, complex):
         if kind is int and not -(2**31) <= x < 2**31:
             _check_int(x)
-        return _scalar_aval(kind, config.enable_x64)
+        return _scalar_aval(kind, config.enable_x64)  # type: ignore[arg-type]
     if isinstance(x, (np.ndarray, np.generic)):
         try:
             return ShapedArray(x.shape, canonical(as_dtype(x.dtype)))
@@ -300,7 +300,7 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, source.UNKNOWN)
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
-        invars = []
+        invars: list[Var | Literal] = []
         avals = []
         for x in args:
             if type(x) is JaxprTracer and x.trace is self:

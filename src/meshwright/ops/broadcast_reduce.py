@@ -12,8 +12,9 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.shape import Linear1, above, reshape
+from meshwright.ops.shape import Linear1, above, reshape, transpose
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 
@@ -49,6 +50,7 @@ class BroadcastInDim(Linear1):
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
+        assert dim is not None
         target = self.broadcast_dimensions
         out = target[dim] if dim < len(target) else (target[-1] + 1 if target else 0)  # type: ignore[operator]
         shape = (*self.shape[:out], axis.size, *self.shape[out:])
@@ -186,3 +188,24 @@ class Iota(Op):
 def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
     """Array of ``shape`` that counts along ``dimension``."""
     return Iota(dtypes.canonical(dtypes.as_dtype(dtype)), tuple(shape), dimension).bind()
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.broadcast_in_dim")
+def _read_broadcast_in_dim(r: Reader) -> Any:
+    x, shape, dims = r.operands[0], r.out_avals[0].shape, r.attr("broadcast_dimensions")
+    if list(dims) != sorted(dims):  # operand dimensions may come in any order there, here they increase
+        order = sorted(range(len(dims)), key=dims.__getitem__)
+        x, dims = transpose(x, order), tuple(sorted(dims))
+    return broadcast_in_dim(x, shape, dims)
+
+
+@reads("stablehlo.broadcast")
+def _read_broadcast(r: Reader) -> Any:
+    return broadcast_to_rank_end(r.operands[0], r.out_avals[0].shape)
+
+
+@reads("stablehlo.iota")
+def _read_iota(r: Reader) -> Any:
+    (out,) = r.out_avals
+    return Iota(out.dtype, out.shape, r.attr("iota_dimension")).bind()

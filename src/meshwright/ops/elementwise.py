@@ -18,6 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import READERS, Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 from meshwright.ops.shape import above, move_dim
@@ -165,8 +166,11 @@ def row(
         members["result_dtype"] = lambda self, *ds: result(*ds)
     if attributes is not None:
         members["attributes"] = lambda self, b: attributes(b)
-    cls = dataclass(frozen=True)(type(name.title().replace("_", ""), (Elementwise,), members))
-    return cls()
+    cls: Any = dataclass(frozen=True)(type(name.title().replace("_", ""), (Elementwise,), members))
+    op = cls()
+    if hlo:
+        READERS.setdefault(hlo, lambda r: op.bind(*r.operands))
+    return op
 
 
 def _real(d: np.dtype, *_: np.dtype) -> np.dtype:
@@ -200,118 +204,118 @@ def _both(ct: Any, x: Any, y: Any, fx: Callable[[Any], Any], fy: Callable[[Any],
 
 _NUM = "iufc"
 
-neg = row("neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c)))
-copy = row("copy", "", "biufc", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
-stop_gradient = row("stop_gradient", "", "biufc", None)
-type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore[method-assign]
+neg: Elementwise = row("neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c)))
+copy: Elementwise = row("copy", "", "biufc", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
+stop_gradient: Elementwise = row("stop_gradient", "", "biufc", None)
+type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore
 
-sign = row("sign", "stablehlo.sign", "ifc", None)
-floor = row("floor", "stablehlo.floor", "f", None)
-ceil = row("ceil", "stablehlo.ceil", "f", None)
-round_half_even = row("round_nearest_even", "stablehlo.round_nearest_even", "f", None)
-round_half_away = row("round_nearest_afz", "stablehlo.round_nearest_afz", "f", None)
-is_finite = row("is_finite", "stablehlo.is_finite", "f", None, result=_bool)
+sign: Elementwise = row("sign", "stablehlo.sign", "ifc", None)
+floor: Elementwise = row("floor", "stablehlo.floor", "f", None)
+ceil: Elementwise = row("ceil", "stablehlo.ceil", "f", None)
+round_half_even: Elementwise = row("round_nearest_even", "stablehlo.round_nearest_even", "f", None)
+round_half_away: Elementwise = row("round_nearest_afz", "stablehlo.round_nearest_afz", "f", None)
+is_finite: Elementwise = row("is_finite", "stablehlo.is_finite", "f", None, result=_bool)
 
-exp = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
-exp2 = row("exp2", "", "fc", lambda t, y, x: mul(mul(t, y), scalar_like(np.log(2), x)))
-expm1 = row("expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, add(y, scalar_like(1, x))))
-log = row("log", "stablehlo.log", "fc", lambda t, y, x: div(t, x))
-log1p = row("log1p", "stablehlo.log_plus_one", "fc", lambda t, y, x: div(t, add(x, scalar_like(1, x))))
-sqrt = row("sqrt", "stablehlo.sqrt", "fc", lambda t, y, x: mul(t, div(scalar_like(0.5, y), y)))
-rsqrt = row("rsqrt", "stablehlo.rsqrt", "fc", lambda t, y, x: mul(t, mul(scalar_like(-0.5, x), div(y, x))))
-cbrt = row("cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, div(scalar_like(1 / 3, x), mul(y, y))))
-square = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, _two(x))))
+exp: Elementwise = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
+exp2: Elementwise = row("exp2", "", "fc", lambda t, y, x: mul(mul(t, y), scalar_like(np.log(2), x)))
+expm1: Elementwise = row("expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, add(y, scalar_like(1, x))))
+log: Elementwise = row("log", "stablehlo.log", "fc", lambda t, y, x: div(t, x))
+log1p: Elementwise = row("log1p", "stablehlo.log_plus_one", "fc", lambda t, y, x: div(t, add(x, scalar_like(1, x))))
+sqrt: Elementwise = row("sqrt", "stablehlo.sqrt", "fc", lambda t, y, x: mul(t, div(scalar_like(0.5, y), y)))
+rsqrt: Elementwise = row("rsqrt", "stablehlo.rsqrt", "fc", lambda t, y, x: mul(t, mul(scalar_like(-0.5, x), div(y, x))))
+cbrt: Elementwise = row("cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, div(scalar_like(1 / 3, x), mul(y, y))))
+square: Elementwise = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, _two(x))))
 type(square).emit = lambda self, b, x: b.op("stablehlo.multiply", [x, x], b.out_avals)[0]  # type: ignore
 
-sin = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos(x)))
-cos = row("cos", "stablehlo.cosine", "fc", lambda t, y, x: neg(mul(t, sin(x))))
-tan = row("tan", "stablehlo.tan", "fc", lambda t, y, x: mul(t, add(square(y), scalar_like(1, x))))
-asin = row("asin", "chlo.asin", "fc", lambda t, y, x: mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
-acos = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(scalar_like(1, x), square(x))))))
-atan = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), scalar_like(1, x))))
-sinh = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
-cosh = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
-tanh = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(scalar_like(1, x), square(y))))
-asinh = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), scalar_like(1, x)))))
-acosh = row(
+sin: Elementwise = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos(x)))
+cos: Elementwise = row("cos", "stablehlo.cosine", "fc", lambda t, y, x: neg(mul(t, sin(x))))
+tan: Elementwise = row("tan", "stablehlo.tan", "fc", lambda t, y, x: mul(t, add(square(y), scalar_like(1, x))))
+asin: Elementwise = row("asin", "chlo.asin", "fc", lambda t, y, x: mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
+acos: Elementwise = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(scalar_like(1, x), square(x))))))
+atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), scalar_like(1, x))))
+sinh: Elementwise = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
+cosh: Elementwise = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
+tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(scalar_like(1, x), square(y))))
+asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), scalar_like(1, x)))))
+acosh: Elementwise = row(
     "acosh", "chlo.acosh", "fc",
     lambda t, y, x: mul(t, rsqrt(mul(sub(x, scalar_like(1, x)), add(x, scalar_like(1, x))))),
 )  # fmt: skip
-atanh = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, sub(scalar_like(1, x), square(x))))
-logistic = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(scalar_like(1, x), y))))
+atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, sub(scalar_like(1, x), square(x))))
+logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(scalar_like(1, x), y))))
 _TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
-erf = row("erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x))))))
-erfc = row(
+erf: Elementwise = row("erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x))))))
+erfc: Elementwise = row(
     "erfc", "chlo.erfc", "f", lambda t, y, x: mul(t, mul(scalar_like(-_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
 )
-erf_inv = row("erf_inv", "chlo.erf_inv", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / _TWO_OVER_SQRT_PI, x), exp(square(y)))))
-lgamma = row("lgamma", "chlo.lgamma", "f", lambda t, y, x: mul(t, digamma(x)))
-digamma = row("digamma", "chlo.digamma", "f", lambda t, y, x: mul(t, polygamma(scalar_like(1, x), x)))
-polygamma = row(
+erf_inv: Elementwise = row("erf_inv", "chlo.erf_inv", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / _TWO_OVER_SQRT_PI, x), exp(square(y)))))
+lgamma: Elementwise = row("lgamma", "chlo.lgamma", "f", lambda t, y, x: mul(t, digamma(x)))
+digamma: Elementwise = row("digamma", "chlo.digamma", "f", lambda t, y, x: mul(t, polygamma(scalar_like(1, x), x)))
+polygamma: Elementwise = row(
     "polygamma", "chlo.polygamma", "f f", None, lambda t, y, n, x: mul(t, polygamma(add(n, scalar_like(1, n)), x))
 )
-zeta = row("zeta", "chlo.zeta", "f f", None, lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q))))
+zeta: Elementwise = row("zeta", "chlo.zeta", "f f", None, lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q))))
 
-real = row("real", "stablehlo.real", "c", lambda t, y, x: real(t), linear=((0,),), result=_real,
+real: Elementwise = row("real", "stablehlo.real", "c", lambda t, y, x: real(t), linear=((0,),), result=_real,
            transpose=_to_linear(lambda c: complex_(c, zeros_like(c))))  # fmt: skip
-imag = row("imag", "stablehlo.imag", "c", lambda t, y, x: imag(t), linear=((0,),), result=_real,
+imag: Elementwise = row("imag", "stablehlo.imag", "c", lambda t, y, x: imag(t), linear=((0,),), result=_real,
            transpose=_to_linear(lambda c: complex_(zeros_like(c), neg(c))))  # fmt: skip
-complex_ = row(
+complex_: Elementwise = row(
     "complex", "stablehlo.complex", "f f",
     lambda t, y, a, b: complex_(t, zeros_like(t)),
     lambda t, y, a, b: complex_(zeros_like(t), t),
     linear=((0, 1),), result=lambda a, b: dtypes.complex_of(a),
     transpose=lambda ct, a, b: _both(ct, a, b, lambda c: real(c), lambda c: neg(imag(c))),
 )  # fmt: skip
-conj = row(
+conj: Elementwise = row(
     "conj", "", "c", lambda t, y, x: conj(t), linear=((0,),), transpose=_to_linear(lambda c: conj(c))
 )
-abs_ = row(
+abs_: Elementwise = row(
     "abs", "stablehlo.abs", "ifc",
     lambda t, y, x: _abs_tangent(t, y, x), result=_real,
 )  # fmt: skip
 
-add = row("add", "stablehlo.add", f"b{_NUM} b{_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: t, linear=((0, 1),),
+add: Elementwise = row("add", "stablehlo.add", f"b{_NUM} b{_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: t, linear=((0, 1),),
           transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: c))  # fmt: skip
-sub = row("sub", "stablehlo.subtract", f"{_NUM} {_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: neg(t),
+sub: Elementwise = row("sub", "stablehlo.subtract", f"{_NUM} {_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: neg(t),
           linear=((0, 1),), transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: neg(c)))  # fmt: skip
-mul = row(
+mul: Elementwise = row(
     "mul", "stablehlo.multiply", f"b{_NUM} b{_NUM}",
     lambda t, y, a, b: mul(t, b), lambda t, y, a, b: mul(a, t), linear=((0,), (1,)),
     transpose=lambda ct, a, b: _both(ct, a, b, lambda c: mul(c, b), lambda c: mul(a, c)),
 )  # fmt: skip
-div = row(
+div: Elementwise = row(
     "div", "stablehlo.divide", f"{_NUM} {_NUM}",
     lambda t, y, a, b: div(t, b), lambda t, y, a, b: neg(mul(t, div(y, b))), linear=((0,),),
     transpose=lambda ct, a, b: _both(ct, a, b, lambda c: div(c, b), lambda c: c),
 )  # fmt: skip
-rem = row("rem", "stablehlo.remainder", "iuf iuf", lambda t, y, a, b: t,
+rem: Elementwise = row("rem", "stablehlo.remainder", "iuf iuf", lambda t, y, a, b: t,
           lambda t, y, a, b: neg(mul(t, _trunc(div(a, b)))))  # fmt: skip
-pow_ = row(
+pow_: Elementwise = row(
     "pow", "stablehlo.power", "iufc iufc",
     lambda t, y, a, b: mul(t, mul(b, pow_(a, sub(b, scalar_like(1, b))))),
     lambda t, y, a, b: mul(t, _pow_log(y, a)),
 )  # fmt: skip
-atan2 = row(
+atan2: Elementwise = row(
     "atan2", "stablehlo.atan2", "f f",
     lambda t, y, a, b: mul(t, div(b, add(square(a), square(b)))),
     lambda t, y, a, b: mul(t, div(neg(a), add(square(a), square(b)))),
 )  # fmt: skip
-max_ = row("max", "stablehlo.maximum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
+max_: Elementwise = row("max", "stablehlo.maximum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
            lambda t, y, a, b: mul(t, _chosen(b, a, y)))  # fmt: skip
-min_ = row("min", "stablehlo.minimum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
+min_: Elementwise = row("min", "stablehlo.minimum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
            lambda t, y, a, b: mul(t, _chosen(b, a, y)))  # fmt: skip
-nextafter = row("nextafter", "chlo.next_after", "f f", None, None)
+nextafter: Elementwise = row("nextafter", "chlo.next_after", "f f", None, None)
 
-and_ = row("and", "stablehlo.and", "biu biu", None, None)
-or_ = row("or", "stablehlo.or", "biu biu", None, None)
-xor = row("xor", "stablehlo.xor", "biu biu", None, None)
-not_ = row("not", "stablehlo.not", "biu", None)
-shift_left = row("shift_left", "stablehlo.shift_left", "iu iu", None, None)
-shift_right_logical = row("shift_right_logical", "stablehlo.shift_right_logical", "iu iu", None, None)
-shift_right_arithmetic = row("shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu", None, None)
-population_count = row("population_count", "stablehlo.popcnt", "iu", None)
-clz = row("clz", "stablehlo.count_leading_zeros", "iu", None)
+and_: Elementwise = row("and", "stablehlo.and", "biu biu", None, None)
+or_: Elementwise = row("or", "stablehlo.or", "biu biu", None, None)
+xor: Elementwise = row("xor", "stablehlo.xor", "biu biu", None, None)
+not_: Elementwise = row("not", "stablehlo.not", "biu", None)
+shift_left: Elementwise = row("shift_left", "stablehlo.shift_left", "iu iu", None, None)
+shift_right_logical: Elementwise = row("shift_right_logical", "stablehlo.shift_right_logical", "iu iu", None, None)
+shift_right_arithmetic: Elementwise = row("shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu", None, None)
+population_count: Elementwise = row("population_count", "stablehlo.popcnt", "iu", None)
+clz: Elementwise = row("clz", "stablehlo.count_leading_zeros", "iu", None)
 
 
 def _comparison(name: str) -> Elementwise:
@@ -597,3 +601,51 @@ class Clamp(Elementwise):
 def clamp(low: Any, x: Any, high: Any) -> Any:
     """``x`` kept between ``low`` and ``high``."""
     return Clamp().bind(low, x, high)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.compare")
+def _read_compare(r: Reader) -> Any:
+    x, y = r.operands
+    if r.attr("compare_type", "") == "TOTALORDER" and dtypes.is_float(typeof(x).dtype):
+        raise Unreadable
+    by_name = {"EQ": eq, "NE": ne, "LT": lt, "LE": le, "GT": gt, "GE": ge}
+    return by_name[r.attr("comparison_direction")].bind(x, y)
+
+
+@reads("stablehlo.convert")
+def _read_convert(r: Reader) -> Any:
+    return convert(*r.operands, r.out_avals[0].dtype)
+
+
+@reads("stablehlo.reduce_precision")
+def _read_reduce_precision(r: Reader) -> Any:
+    return ReducePrecision(r.attr("exponent_bits"), r.attr("mantissa_bits")).bind(*r.operands)
+
+
+@reads("stablehlo.bitcast_convert")
+def _read_bitcast(r: Reader) -> Any:
+    (x,), (out,) = r.operands, r.out_avals
+    if typeof(x).shape != out.shape:
+        raise Unreadable  # elements are cut or joined
+    return BitcastConvert(out.dtype).bind(x)
+
+
+@reads("stablehlo.select")
+def _read_select(r: Reader) -> Any:
+    return select(*r.operands)
+
+
+@reads("stablehlo.clamp")
+def _read_clamp(r: Reader) -> Any:
+    return Clamp().bind(*r.operands)
+
+
+@reads("chlo.square")
+def _read_square(r: Reader) -> Any:
+    return square.bind(*r.operands)
+
+
+@reads("chlo.conj")
+def _read_conj(r: Reader) -> Any:
+    return conj.bind(*r.operands)

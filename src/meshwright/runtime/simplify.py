@@ -68,7 +68,7 @@ def _merged(eqn: JaxprEqn) -> list[JaxprEqn]:
         (tuple(left[r] for r in lc_runs), tuple(right[r] for r in rc_runs)),
         (tuple(left[r] for r in lb_runs), tuple(right[r] for r in rb_runs)),
     )
-    op = replace(eqn.op, dimension_numbers=numbers)  # type: ignore[type-var]
+    op = replace(eqn.op, dimension_numbers=numbers)  # type: ignore[call-arg]
     small = Var(op.infer(new_lhs.aval, new_rhs.aval))
     out = eqn.outvars[0]
     eqns.append(eqn.replace(op=op, invars=[new_lhs, new_rhs], outvars=[small]))

@@ -17,7 +17,13 @@ from meshwright.core.source import SourceLocation
 
 @cache
 def context() -> ir.Context:
-    """The one context, with every dialect that programs use."""
+    """The one context of what is emitted."""
+    return new_context()
+
+
+def new_context() -> ir.Context:
+    """A context with every dialect that programs use. It keeps all constants it has ever seen: programs that are read
+    get their own."""
     ctx = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -79,7 +85,7 @@ def attribute(value: Any) -> ir.Attribute:
         return dense(value)
     if isinstance(value, ir.Attribute):
         return value
-    return _small_attribute(type(value), value)
+    return _small_attribute(type(value), value)  # type: ignore[arg-type]
 
 
 def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:

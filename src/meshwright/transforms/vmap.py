@@ -70,7 +70,7 @@ def vmap(
         axes = [_normal_axis(x, a, p) for x, a, p in zip(flat, axes, pytree.paths((args, kwargs)))]
         size = _mapped_size(flat, axes, axis_size, pytree.paths((args, kwargs)), name_of(fun))
         trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name))  # type: ignore[arg-type]
-        env = {axis_name: size} if axis_name is not None else {}
+        env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
             with extend_axis_env(env), set_trace(trace):
                 new_args, new_kwargs = pytree.unflatten(treedef, [trace.wrap(x, a) for x, a in zip(flat, axes)])

@@ -140,7 +140,8 @@ def _partials(q: Question, assignment: Assignment) -> Iterator[tuple[Axes, tuple
     have to be made partial for it.
     """
     used = {a for axes in assignment for a in axes}
-    ready, mixed = [], []
+    ready: list[tuple[Axes, tuple[int, ...], str]] = []
+    mixed: list[tuple[Axes, tuple[int, ...], str]] = []
     for group in q.linear_in or (((0,),) if q.moves_only else ()):
         for version in {v: None for o in group for v in q.operands[o].versions if v.partial}:
             free = tuple(a for a in version.partial if a not in used)

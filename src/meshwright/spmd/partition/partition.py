@@ -100,8 +100,8 @@ class _Partitioner:
                 with source.at(eqn.source):
                     self.equation(eqn)
             outs, out_layouts = [], []
-            for number, (atom, layout) in enumerate(zip(inner.outvars, self.out_layouts)):
-                local, final = self.output(number, atom, layout)
+            for number, (atom, wanted) in enumerate(zip(inner.outvars, self.out_layouts)):
+                local, final = self.output(number, atom, wanted)
                 outs.append(local)
                 out_layouts.append(final)
         local_jaxpr = run_passes(self.trace.finish(outs, inner.debug_name), (DEAD_CODE,))

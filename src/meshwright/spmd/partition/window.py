@@ -59,7 +59,7 @@ def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int) -> Window
             known = ranges.setdefault(offset, [a, b])
             known[0], known[1] = min(known[0], a), max(known[1], b)
             pairs.setdefault(offset, []).append((source, t))
-    pieces = tuple(Piece(o, *ranges[o], tuple(pairs[o])) for o in sorted(ranges))
+    pieces = tuple(Piece(o, ranges[o][0], ranges[o][1], tuple(pairs[o])) for o in sorted(ranges))
     sent = sum(p.high - p.low for p in pieces if p.offset)
     if sent > (tiles - 1) * rows:
         return WindowPlan((), (), starts, True, complete)
