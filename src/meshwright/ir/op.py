@@ -184,6 +184,10 @@ class Op:
         """
         return ctx.default(self, *operands)
 
+    def linear_groups(self, num_operands: int) -> tuple[tuple[int, ...], ...]:
+        """:attr:`linear_in`, which for some ops depends on the number of operands."""
+        return self.linear_in
+
     def localized(self, ctx: Any) -> Op:
         """This op with parameters that name sizes changed to local ones. Default: unchanged."""
         return self

@@ -515,7 +515,9 @@ class SelectN(Elementwise):
     """``cases[which]``, elementwise; ``which`` is bool (two cases) or int32."""
 
     name: ClassVar[str] = "select_n"
-    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((1, 2),)
+
+    def linear_groups(self, num_operands: int) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(1, num_operands)),)
 
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         which, *cases = avals
@@ -608,7 +610,7 @@ def clamp(low: Any, x: Any, high: Any) -> Any:
 def _read_compare(r: Reader) -> Any:
     x, y = r.operands
     if r.attr("compare_type", "") == "TOTALORDER" and dtypes.is_float(typeof(x).dtype):
-        raise Unreadable
+        raise Unreadable  # only comparators of sorts use it: sort.py knows them
     by_name = {"EQ": eq, "NE": ne, "LT": lt, "LE": le, "GT": gt, "GE": ge}
     return by_name[r.attr("comparison_direction")].bind(x, y)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.elementwise import add, eq, scalar_like, select, sub, zeros_like
@@ -209,6 +210,9 @@ class Concatenate(Op):
     dimension: int
     name: ClassVar[str] = "concatenate"
 
+    def linear_groups(self, num_operands: int) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(num_operands)),)
+
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         first = avals[0]
         d = self.dimension
@@ -276,3 +280,20 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     """``operands`` joined along ``dimension``."""
     operands = list(operands)
     return operands[0] if len(operands) == 1 else Concatenate(dimension).bind(*operands)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.slice")
+def _read_slice(r: Reader) -> Any:
+    return slice_(r.operands[0], r.attr("start_indices"), r.attr("limit_indices"), r.attr("strides"))
+
+
+@reads("stablehlo.pad")
+def _read_pad(r: Reader) -> Any:
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    return pad(*r.operands, list(zip(*(r.attr(n) for n in names))))
+
+
+@reads("stablehlo.concatenate")
+def _read_concatenate(r: Reader) -> Any:
+    return concatenate(r.operands, r.attr("dimension"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.op import BatchAxis
+from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.passes import dead_code
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
@@ -161,8 +161,8 @@ def _varying(layout: Layout, units: _Units) -> frozenset[str]:
 def merge_reductions(jaxpr: ClosedJaxpr, inputs: Sequence[frozenset[str]]) -> ClosedJaxpr:
     """``psum(op(x, y))`` where ``op`` sums over a factor becomes ``op(all_gather(x), all_gather(y))`` along it.
 
-    True for every op with such a factor (sums of block products are products of joined blocks), and on a virtual mesh
-    the gather is a reshape: a partitioned matrix product becomes the one big product again, without partial results.
+    True for every op that is itself on local shapes (sums of block products are products of joined blocks), and on a
+    virtual mesh the gather is a reshape: a partitioned matrix product becomes the one big product again.
     """
     return _MergeReductions(jaxpr, inputs).run()
 
@@ -231,7 +231,8 @@ class _MergeReductions:
         differing = [
             i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and self.varying.get(a, frozenset()) & axes
         ]
-        if len(differing) != 1 or (tuple(differing) not in eqn.op.linear_in and not eqn.op.moves_only):
+        linear = eqn.op.linear_groups(len(eqn.invars))
+        if len(differing) != 1 or (tuple(differing) not in linear and not eqn.op.moves_only):
             return None
         if any(f.kind == REDUCTION for f in eqn_rule(eqn).factors):
             return None
@@ -245,7 +246,8 @@ class _MergeReductions:
         if isinstance(source.op, Collective) or source.op.holds_jaxprs or id(source) in replaced:
             return
         rule = eqn_rule(source)
-        if rule.reduction != "sum":
+        # An op with a ``localize`` of its own may need to know where its blocks stand (a dynamic slice does).
+        if rule.reduction != "sum" or type(source.op).localize is not Op.localize:
             return
         for f, factor in enumerate(rule.factors):
             if factor.kind == REDUCTION:

@@ -177,7 +177,7 @@ class _Partitioner:
             ),
             tuple(v.aval for v in eqn.outvars),
             wanted,
-            eqn.op.linear_in,
+            eqn.op.linear_groups(len(values)),
             eqn.op.moves_only,
             self.mesh,
         )
