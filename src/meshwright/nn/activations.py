@@ -10,10 +10,9 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import clip, logaddexp, multiply
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import split
-from meshwright.numpy.promotion import operands
+from meshwright.numpy.promotion import operands, scalar_like
 from meshwright.numpy.ufunc import unary
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import scalar_like
 
 sigmoid = unary("sigmoid", ops.logistic, "``1 / (1 + exp(-x))``.", ("sigmoid(0.0).item()", "0.5"), True)
 tanh = unary("tanh", ops.tanh, "Hyperbolic tangent.", ("tanh(0.0).item()", "0.0"), True)

@@ -13,11 +13,11 @@ from meshwright.nn.normalization import softmax
 from meshwright.numpy.arithmetic import add
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
-from meshwright.numpy.promotion import aval_of, converted, result_type
+from meshwright.numpy.promotion import aval_of, converted, result_type, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import iota
 from meshwright.ops.dot import dot_general
-from meshwright.ops.elementwise import convert, scalar_like
+from meshwright.ops.elementwise import convert
 from meshwright.ops.shape import reshape, transpose
 
 

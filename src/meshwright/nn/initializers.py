@@ -10,8 +10,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.numpy import creation
+from meshwright.numpy.promotion import scalar_like
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import scalar_like
 from meshwright.random import normal as draw_normal
 from meshwright.random import truncated_normal as draw_truncated
 from meshwright.random import uniform as draw_uniform

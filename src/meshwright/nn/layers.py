@@ -14,12 +14,12 @@ from meshwright.numpy.axes import normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.linear import matmul
-from meshwright.numpy.promotion import aval_of, converted, operands, result_type
+from meshwright.numpy.promotion import aval_of, converted, operands, result_type, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.conv import conv_general_dilated
 from meshwright.ops.conv import conv_transpose as conv_transpose_op
-from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.elementwise import convert, select
 from meshwright.ops.window import reduce_window_max, reduce_window_sum
 from meshwright.random import bernoulli
 

@@ -12,10 +12,10 @@ from meshwright.nn.layers import pick_class
 from meshwright.nn.normalization import log_softmax, logsumexp
 from meshwright.numpy.arithmetic import square, subtract
 from meshwright.numpy.logic import equal
-from meshwright.numpy.promotion import operands
+from meshwright.numpy.promotion import operands, scalar_like
 from meshwright.numpy.reductions import argmax, mean, sum
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import scalar_like, select
+from meshwright.ops.elementwise import select
 
 
 def softmax_cross_entropy(logits: Any, labels: Any, axis: int = -1) -> Any:

@@ -12,11 +12,11 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, multiply, rsqrt, subtract
 from meshwright.numpy.axes import normal_axes
 from meshwright.numpy.logic import where as choose
-from meshwright.numpy.promotion import aval_of, operands
+from meshwright.numpy.promotion import aval_of, operands, scalar_like
 from meshwright.numpy.reductions import keep_dims, mean, spread_over, var
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.elementwise import convert, scalar_like, stop_gradient
+from meshwright.ops.elementwise import convert, stop_gradient
 from meshwright.ops.reduce import reduce_max
 from meshwright.ops.shape import reshape
 

@@ -8,10 +8,10 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.promotion import aval_of, is_python_number, operands
+from meshwright.numpy.promotion import as_result, aval_of, is_python_number, operands, scalar_like
 from meshwright.numpy.ufunc import binary, unary
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.elementwise import convert, select
 
 add = binary("add", ops.add, "Sum of corresponding elements; of bools, logical or.", ("add(2, 3).item()", "5"))
 subtract = binary("subtract", ops.sub, "Difference ``x1 - x2``.", ("subtract(2, 3).item()", "-1"))
@@ -68,7 +68,7 @@ trunc = fix = unary("trunc", _trunc, "Rounded towards zero.", ("trunc(-1.7).item
 
 
 def _square(x: Any) -> Any:
-    return ops.mul(x, x) if dtypes.is_bool(typeof(x).dtype) else ops.square(x)
+    return convert(x, dtypes.default_int()) if dtypes.is_bool(typeof(x).dtype) else ops.square(x)
 
 
 square = unary("square", _square, "Each element times itself.", ("square(3).item()", "9"))
@@ -96,7 +96,7 @@ def round(x: Any, decimals: int = 0) -> Any:
     (x,) = operands("round", (x,))
     if _exact(typeof(x).dtype):
         if decimals >= 0:
-            return x
+            return as_result(x)
         unit = scalar_like(10**-decimals, x)
         return ops.mul(convert(rint(ops.div(convert(x, dtypes.default_float()), 1.0 * unit)), typeof(x).dtype), unit)
     if decimals == 0:
@@ -116,7 +116,8 @@ def reciprocal(x: Any, /) -> Any:
     >>> reciprocal(4.0).item()
     0.25
     """
-    return divide(1, x)
+    (x,) = operands("reciprocal", (x,), to_inexact=True)
+    return ops.div(scalar_like(1, x), x)
 
 
 def remainder(x1: Any, x2: Any, /) -> Any:
@@ -266,10 +267,11 @@ def hypot(x1: Any, x2: Any, /) -> Any:
     x, y = operands("hypot", (x1, x2), to_inexact=True)
     a, b = ops.abs_(x), ops.abs_(y)
     large, small = ops.max_(a, b), ops.min_(a, b)
-    nil, one = scalar_like(0, large), scalar_like(1, large)
-    simple = ops.or_(ops.eq(large, nil), ops.eq(large, scalar_like(np.inf, large)))
+    nil, one, top = (scalar_like(v, large) for v in (0, 1, np.inf))
+    infinite = ops.or_(ops.eq(a, top), ops.eq(b, top))  # also beside NaN
+    simple = ops.or_(infinite, ops.eq(large, nil))
     ratio = ops.div(small, select(simple, one, large))
-    return select(simple, large, ops.mul(large, ops.sqrt(ops.add(one, ops.square(ratio)))))
+    return select(simple, select(infinite, top, large), ops.mul(large, ops.sqrt(ops.add(one, ops.square(ratio)))))
 
 
 def copysign(x1: Any, x2: Any, /) -> Any:

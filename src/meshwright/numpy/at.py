@@ -25,11 +25,11 @@ from meshwright.numpy.indexing import (
     scalar_starts,
 )
 from meshwright.numpy.logic import where
-from meshwright.numpy.promotion import broadcast_shapes, converted, is_arraylike, spread
+from meshwright.numpy.promotion import broadcast_shapes, converted, is_arraylike, scalar_like, spread
 from meshwright.ops import gather_scatter as gs
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.dynamic_slice import dynamic_update_slice
-from meshwright.ops.elementwise import and_, neg, scalar_like, select
+from meshwright.ops.elementwise import and_, neg, select
 from meshwright.ops.gather_scatter import ScatterDimensionNumbers
 from meshwright.ops.indexed import GatherScatterMode
 from meshwright.ops.shape import reshape, rev

@@ -13,9 +13,9 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationEr
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.axes import normal_shape
-from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, spread
+from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, scalar_like, spread
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.elementwise import add, convert, copy, mul, scalar_like
+from meshwright.ops.elementwise import add, convert, copy, mul
 from meshwright.ops.shape import expand_dims
 from meshwright.ops.slice_pad import concatenate
 from meshwright.runtime.array import Array, from_numpy

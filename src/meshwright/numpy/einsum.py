@@ -15,10 +15,10 @@ from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.linear import contract
-from meshwright.numpy.promotion import converted, result_type
+from meshwright.numpy.promotion import converted, result_type, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.elementwise import scalar_like, select
+from meshwright.ops.elementwise import select
 from meshwright.ops.shape import squeeze, transpose
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import arctan2
-from meshwright.numpy.promotion import aval_of, operands
+from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
 from meshwright.numpy.ufunc import unary
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.elementwise import convert, select
 
 exp = unary("exp", ops.exp, "e to the power of each element.", ("exp(0.0).item()", "1.0"), True)
 exp2 = unary("exp2", ops.exp2, "2 to the power of each element.", ("exp2(3.0).item()", "8.0"), True)
@@ -164,7 +164,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     (x,) = operands("nan_to_num", (x,))
     dtype = typeof(x).dtype
     if not dtypes.is_inexact(dtype):
-        return x
+        return as_result(x)
     if dtypes.is_complex(dtype):
         parts = (nan_to_num(p, copy, nan, posinf, neginf) for p in (ops.real(x), ops.imag(x)))
         return ops.complex_(*parts)

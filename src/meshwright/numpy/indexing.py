@@ -12,9 +12,9 @@ from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axis
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
-from meshwright.numpy.promotion import spread
+from meshwright.numpy.promotion import scalar_like, spread
 from meshwright.ops.dynamic_slice import dynamic_slice
-from meshwright.ops.elementwise import add, convert, lt, scalar_like, select
+from meshwright.ops.elementwise import add, convert, lt, select
 from meshwright.ops.gather_scatter import gather
 from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
 from meshwright.ops.shape import expand_dims, reshape, rev, squeeze

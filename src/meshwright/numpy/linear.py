@@ -15,9 +15,9 @@ from meshwright.numpy.arithmetic import multiply, subtract
 from meshwright.numpy.axes import normal_axes, normal_axis
 from meshwright.numpy.functions import conjugate
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, operand_plan, operands
+from meshwright.numpy.promotion import as_operand, aval_of, broadcast_shapes, converted, operand_plan, operands
 from meshwright.numpy.ranges import diagonal
-from meshwright.numpy.reductions import as_operand, sum
+from meshwright.numpy.reductions import sum
 from meshwright.ops.dot import dot_general
 from meshwright.ops.elementwise import convert, mul, ne
 from meshwright.ops.shape import squeeze, transpose

@@ -10,10 +10,18 @@ from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.promotion import apply_plan, aval_of, broadcast_shapes, operand_plan, operands, spread
+from meshwright.numpy.promotion import (
+    apply_plan,
+    aval_of,
+    broadcast_shapes,
+    operand_plan,
+    operands,
+    scalar_like,
+    spread,
+)
 from meshwright.numpy.ufunc import Unary, binary, unary
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.elementwise import convert, select
 
 equal = binary("equal", ops.eq, "Whether elements are equal.", ("equal(1, 1.0).item()", "True"))
 not_equal = binary("not_equal", ops.ne, "Whether elements differ.", ("not_equal(1, 2).item()", "True"))

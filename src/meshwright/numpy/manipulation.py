@@ -13,9 +13,8 @@ from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import asarray
+from meshwright.numpy.promotion import as_operand, converted, result_type
 from meshwright.numpy.promotion import broadcast_shapes as join_shapes
-from meshwright.numpy.promotion import converted, result_type
-from meshwright.numpy.reductions import as_operand
 from meshwright.ops import shape as shp
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.elementwise import copy as copy_op

@@ -11,12 +11,11 @@ from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.manipulation import take_static
-from meshwright.numpy.promotion import converted
+from meshwright.numpy.promotion import converted, scalar_like
 from meshwright.numpy.reductions import max as max_over
 from meshwright.numpy.reductions import mean, min
 from meshwright.ops import slice_pad
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.elementwise import scalar_like
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
 
 #: NumPy's names of modes that only repeat elements: position lists come from ``numpy.pad`` itself

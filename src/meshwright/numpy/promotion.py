@@ -23,6 +23,7 @@ from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.elementwise import convert
 from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.executable import as_array
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 _WEAK = {int: dtypes.int32, float: dtypes.float32, complex: dtypes.complex64}
@@ -91,6 +92,26 @@ def scalar(value: Any, dtype: np.dtype, weak: bool = False, name: str = "array")
             if dtype == defaults[python]:
                 return value if kind is python else python(value)  # type: ignore[call-overload]
     return fixed
+
+
+def scalar_like(value: Any, x: Any) -> Any:
+    """``value`` as a rank-0 constant of ``x``'s dtype, weakly typed if ``x`` is."""
+    aval = typeof(x)
+    if aval.weak_type:
+        for kind, dtype in (_WIDE if config.enable_x64 else _WEAK).items():
+            if dtype == aval.dtype:
+                return kind(value)
+    return np.array(value, aval.dtype)
+
+
+def as_operand(x: Any, name: str) -> Any:
+    """An argument of function ``name`` as something ops take; Python numbers become rank-0 constants."""
+    return x if hasattr(x, "aval") else operands(name, (x,))[0]
+
+
+def as_result(x: Any) -> Any:
+    """What a function returns of an argument that it need not change: an array, never a NumPy value."""
+    return x if hasattr(x, "aval") else as_array(x)
 
 
 def _too_large(value: Any, dtype: np.dtype, name: str) -> ArgumentError:

@@ -15,10 +15,10 @@ from meshwright.numpy.axes import static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp, log
 from meshwright.numpy.logic import where
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, result_type, spread
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, result_type, scalar_like, spread
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.elementwise import convert, scalar_like
+from meshwright.ops.elementwise import convert
 from meshwright.ops.shape import move_dim, transpose
 from meshwright.ops.slice_pad import pad, slice_
 from meshwright.runtime.array import from_numpy

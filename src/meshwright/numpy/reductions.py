@@ -13,19 +13,14 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import maximum, minimum
 from meshwright.numpy.axes import normal_axes
 from meshwright.numpy.logic import truth, where
-from meshwright.numpy.promotion import aval_of, inexact, operands
+from meshwright.numpy.promotion import as_operand, aval_of, inexact, operands, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops import reduce as red
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
-from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.elementwise import convert, select
 from meshwright.ops.shape import reshape
 
 Axis = Any
-
-
-def as_operand(x: Any, name: str) -> Any:
-    """An argument of function ``name`` as something ops take."""
-    return x if hasattr(x, "aval") else operands(name, (x,))[0]
 
 
 def spread_over(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:

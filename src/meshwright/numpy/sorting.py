@@ -13,13 +13,13 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.logic import truth, where
 from meshwright.numpy.manipulation import flip, moveaxis, ravel, stack
-from meshwright.numpy.promotion import converted, result_type
-from meshwright.numpy.reductions import as_operand, sum_dtype
+from meshwright.numpy.promotion import as_operand, converted, result_type, scalar_like
+from meshwright.numpy.reductions import sum_dtype
 from meshwright.ops import cumulative
 from meshwright.ops import elementwise as ops
 from meshwright.ops import sort as sort_ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.elementwise import convert, select
 from meshwright.ops.reduce import reduce_or
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
 

@@ -16,13 +16,13 @@ from meshwright.numpy.indexing import take, take_along_axis
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.logic import equal, isclose, isnan, where
 from meshwright.numpy.manipulation import broadcast_to, concatenate, moveaxis, ravel, reshape, shape, transpose
-from meshwright.numpy.promotion import operands
+from meshwright.numpy.promotion import as_operand, operands, scalar_like
 from meshwright.numpy.ranges import diagonal, linspace
-from meshwright.numpy.reductions import all, any, as_operand, max, mean, min, sum
+from meshwright.numpy.reductions import all, any, max, mean, min, sum
 from meshwright.numpy.sorting import searchsorted, sort
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.elementwise import convert, scalar_like, select
+from meshwright.ops.elementwise import convert, select
 
 _METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.core import dtypes
 from meshwright.core.config import config
-from meshwright.numpy.promotion import apply_plan, aval_of, operand_plan, operands
+from meshwright.numpy.promotion import apply_plan, as_result, aval_of, operand_plan, operands
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
@@ -42,7 +42,7 @@ def unary(
     def f(x: Any, /) -> Any:
         aval = aval_of(x, name)
         if unchanged is not None and unchanged(aval.dtype):
-            return x if hasattr(x, "aval") else operands(name, (x,))[0]
+            return as_result(x)
         if hasattr(x, "aval") and not (to_inexact and not dtypes.is_inexact(aval.dtype)):
             return op(x)
         return op(*operands(name, (x,), to_inexact))

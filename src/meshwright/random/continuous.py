@@ -15,9 +15,9 @@ from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_to
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, scalar_like
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import BitcastConvert, convert, scalar_like
+from meshwright.ops.elementwise import BitcastConvert, convert
 from meshwright.ops.random_bits import random_bits
 from meshwright.random.keys import split
 

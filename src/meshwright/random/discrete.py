@@ -15,10 +15,10 @@ from meshwright.numpy.axes import normal_axis, normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_to
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact, scalar_like
 from meshwright.numpy.reductions import argmax
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import convert, scalar_like
+from meshwright.ops.elementwise import convert
 from meshwright.ops.random_bits import random_bits
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.keys import split

@@ -13,10 +13,9 @@ from meshwright.numpy.axes import normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import arange, asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.manipulation import reshape
-from meshwright.numpy.promotion import converted, inexact
+from meshwright.numpy.promotion import converted, inexact, scalar_like
 from meshwright.numpy.sorting import argsort, cumsum, searchsorted
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import scalar_like
 from meshwright.ops.random_bits import random_bits
 from meshwright.ops.sort import sort
 from meshwright.random.continuous import gumbel, uniform
