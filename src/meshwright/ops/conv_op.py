@@ -17,6 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import match_shape
 from meshwright.ops.elementwise import add, convert
@@ -355,7 +356,6 @@ class ConvGeneralDilated(Op):
             precision_config=f"[{precision}]",
         )[0]  # fmt: skip
 
-
     def _emit_batch_groups(self, b: Builder, x: Any, y: Any, out: ShapedArray) -> Any:
         """As feature groups: XLA's CPU takes up to 250 times as long for batch groups that are not depthwise."""
         batch, feature = self.dimension_numbers.lhs_spec[:2]
@@ -395,3 +395,36 @@ def _numbers_text(numbers: ConvDimensionNumbers) -> str:
 
     lhs, rhs, out = numbers
     return f"#stablehlo.conv<{side(lhs, 'b', 'f')}x{side(rhs, 'o', 'i')}->{side(out, 'b', 'f')}>"
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.convolution")
+def _read_convolution(r: Reader) -> Any:
+    (lhs, rhs), (out,) = r.operands, r.out_avals
+    n = out.ndim - 2
+    ones = (1,) * n
+    numbers = r.attr("dimension_numbers")
+    lspec, rspec, ospec = (
+        _spec(numbers[side], *ends) for side, *ends in (("lhs", "b", "f"), ("rhs", "o", "i"), ("out", "b", "f"))
+    )
+    flipped = [rspec[2 + i] for i, reverse in enumerate(r.attr("window_reversal", ())) if reverse]
+    precision = r.attr("precision_config", None)
+    same = typeof(lhs).dtype == typeof(rhs).dtype == out.dtype
+    if typeof(lhs).dtype != typeof(rhs).dtype:
+        lhs, rhs = convert(lhs, out.dtype), convert(rhs, out.dtype)
+    return ConvGeneralDilated(
+        r.attr("window_strides", ones),
+        tuple((int(lo), int(hi)) for lo, hi in r.attr("padding", np.zeros((n, 2), np.int64))),
+        r.attr("lhs_dilation", ones),
+        r.attr("rhs_dilation", ones),
+        ConvDimensionNumbers(lspec, rspec, ospec),
+        r.attr("feature_group_count"),
+        r.attr("batch_group_count"),
+        None if not precision or set(precision) == {"DEFAULT"} else tuple(p.lower() for p in precision),
+        None if same else out.dtype,
+    ).bind(lhs, rev(rhs, flipped))
+
+
+def _spec(names: Sequence[str], first: str, second: str) -> Dims:
+    """Positions of two named dimensions, then those of the spatial ones."""
+    return (names.index(first), names.index(second), *(names.index(str(i)) for i in range(len(names) - 2)))

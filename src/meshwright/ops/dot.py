@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise import add, convert
 from meshwright.ops.shape import above, move_dim, transpose
@@ -182,3 +182,28 @@ def dot_general(
 def matmul_2d(x: Any, y: Any) -> Any:
     """The plain product of two matrices."""
     return dot_general(x, y, (((1,), (0,)), ((), ())))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+def _read_precision(r: Reader) -> str | None:
+    precision = r.attr("precision_config", None) or ("DEFAULT",)
+    return None if set(precision) == {"DEFAULT"} else max(precision).lower()  # in order: DEFAULT, HIGH, HIGHEST
+
+
+@reads("stablehlo.dot_general")
+def _read_dot_general(r: Reader) -> Any:
+    n = r.attr("dot_dimension_numbers")
+    contracting = n.get("lhs_contracting_dimensions", ()), n.get("rhs_contracting_dimensions", ())
+    batch = n.get("lhs_batching_dimensions", ()), n.get("rhs_batching_dimensions", ())
+    return _bind_dot(r, (contracting, batch))
+
+
+@reads("stablehlo.dot")
+def _read_dot(r: Reader) -> Any:
+    return _bind_dot(r, (((r.in_avals[0].ndim - 1,), (0,)), ((), ())))
+
+
+def _bind_dot(r: Reader, numbers: DotDimensionNumbers) -> Any:
+    (lhs, rhs), (out,) = r.in_avals, r.out_avals
+    preferred = None if lhs.dtype == rhs.dtype == out.dtype else out.dtype
+    return DotGeneral(numbers, _read_precision(r), preferred).bind(*r.operands)

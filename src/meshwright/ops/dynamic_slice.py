@@ -15,6 +15,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.elementwise import (
@@ -76,8 +77,11 @@ def _clamped(start: Any, size: int, length: int) -> Any:
 
 @dataclass(frozen=True)
 class _TileWindow:
-    """Where the window of an operand's dimension lies in this device's tile: the ``rows`` rows of the tile from ``near``
-    on are all that can be in the window; row ``near + r`` is the window's row ``near - start + r``."""
+    """Where the window of an operand's dimension lies in this device's tile.
+
+    Only the tile's ``rows`` rows from ``near`` on can be in the window; the first of them is the window's row ``shift``,
+    which is outside the window if it is negative or not below ``length``.
+    """
 
     dim: int
     length: int
@@ -252,7 +256,7 @@ class DynamicUpdateSlice(Op):
 # --- functions ----------------------------------------------------------------------------------------------
 def _start_indices(name: str, starts: Sequence[Any], shape: Sequence[int], allow_negative_indices: bool) -> list[Any]:
     """Scalars of one dtype; negative ones count from the end."""
-    starts = list(starts) if isinstance(starts, (list, tuple)) else [starts[i] for i in range(typeof(starts).shape[0])]
+    starts = list(starts)
     if len(starts) != len(shape):
         raise ShapeError(
             f"{name}: an operand of shape {tuple(shape)} needs {len(shape)} start indices, got {len(starts)}"
@@ -343,3 +347,14 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
     shape = typeof(operand).shape
     update = reshape(update, (*shape[:axis], 1, *shape[axis + 1 :]))
     return dynamic_update_slice_in_dim(operand, update, index, axis)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.dynamic_slice")
+def _read_dynamic_slice(r: Reader) -> Any:
+    return DynamicSlice(r.attr("slice_sizes")).bind(*r.operands)
+
+
+@reads("stablehlo.dynamic_update_slice")
+def _read_dynamic_update_slice(r: Reader) -> Any:
+    return DynamicUpdateSlice().bind(*r.operands)

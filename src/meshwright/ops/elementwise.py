@@ -13,7 +13,6 @@ from functools import reduce as fold
 from typing import Any, ClassVar
 
 import numpy as np
-
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError

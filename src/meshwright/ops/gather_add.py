@@ -17,9 +17,11 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.jaxpr import Literal
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
-from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
+from meshwright.ops.broadcast_reduce import BroadcastInDim, broadcast_in_dim, match_shape
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.elementwise import eq, materialize, scalar_like, select
 from meshwright.ops.indexed import (
@@ -37,7 +39,7 @@ from meshwright.ops.indexed import (
     shift_to_tile,
     split_indexed_dims,
 )
-from meshwright.ops.shape import above, move_dim
+from meshwright.ops.shape import above, expand_dims, move_dim
 from meshwright.ops.slice_pad import slice_
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule, make_rule
 
@@ -243,8 +245,8 @@ class ScatterBase(Op):
         window = n.window_dims(x.ndim)
         if len(window) != len(n.offset_dims) or any(d >= updates.ndim for d in n.offset_dims):
             raise ShapeError(
-                f"{self.name}: update_window_dims {n.offset_dims} must name a dimension of updates {updates} for each of "
-                f"dimensions {window} of operand {x}"
+                f"{self.name}: update_window_dims {n.offset_dims} must name a dimension of updates {updates} for each "
+                f"of dimensions {window} of operand {x}"
             )
         expected = check_numbers(self.name, n, x, indices, self.window(x.shape, updates.shape))
         if expected != updates.shape:
@@ -352,7 +354,9 @@ class ScatterBase(Op):
         nothing = self.identity(typeof(x).dtype)
         for d in reduced:
             updates = ctx.mask(updates, 2, d, nothing)
-        return select(eq(ctx.tile_index(axes), np.int32(0)), x, match_shape(nothing, typeof(x))), updates
+        if not _is_filled_with(x, nothing):
+            x = select(eq(ctx.tile_index(axes), np.int32(0)), x, match_shape(nothing, typeof(x)))
+        return x, updates
 
     # --- emission -------------------------------------------------------------------------------------------
     def emit(self, b: Builder, x: Any, indices: Any, updates: Any) -> Any:
@@ -360,7 +364,8 @@ class ScatterBase(Op):
             return emit_traced(b, self._clipped, f"{self.name}_clip", x, indices, updates)[0]
         n = self.dimension_numbers
         text = (
-            f"update_window_dims = {_list(n.update_window_dims)}, inserted_window_dims = {_list(n.inserted_window_dims)}, "
+            f"update_window_dims = {_list(n.update_window_dims)}, "
+            f"inserted_window_dims = {_list(n.inserted_window_dims)}, "
             f"input_batching_dims = {_list(n.operand_batching_dims)}, "
             f"scatter_indices_batching_dims = {_list(n.scatter_indices_batching_dims)}, "
             f"scatter_dims_to_operand_dims = {_list(n.scatter_dims_to_operand_dims)}, "
@@ -387,6 +392,17 @@ class ScatterBase(Op):
         return [dataclasses.replace(self, mode=FILL).bind(x, clamp_indices(indices, limits), updates)]
 
 
+def _is_filled_with(x: Any, value: np.ndarray) -> bool:
+    """Whether a value of the program being recorded is a constant repeated: the zeros that gradients are added to."""
+    if not isinstance(x, JaxprTracer) or not isinstance(x.trace, JaxprTrace):
+        return False
+    made = next((e for e in reversed(x.trace.eqns) if x.var in e.outvars), None)
+    if made is None or not isinstance(made.op, BroadcastInDim):
+        return False
+    source = made.invars[0]
+    return isinstance(source, Literal) and bool(source.val == value)
+
+
 @dataclass(frozen=True)
 class ScatterAdd(ScatterBase):
     """Updates added to windows."""
@@ -411,3 +427,27 @@ class ScatterAdd(ScatterBase):
             None,
             self.read(ct, indices, updates) if isinstance(updates, Linear) else None,
         ]
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+def read_indices(indices: Any, vector_dim: int) -> Any:
+    """Indices with the index vector in the last dimension, from any form that StableHLO allows."""
+    ndim = typeof(indices).ndim
+    if vector_dim == ndim:  # index vectors of one component have no dimension of their own
+        return expand_dims(indices, [ndim])
+    return move_dim(indices, vector_dim, ndim - 1)
+
+
+@reads("stablehlo.gather")
+def _read_gather(r: Reader) -> Any:
+    n = r.attr("dimension_numbers")
+    x, indices = r.operands
+    numbers = GatherDimensionNumbers(
+        n.get("offset_dims", ()),
+        n.get("collapsed_slice_dims", ()),
+        n.get("start_index_map", ()),
+        n.get("operand_batching_dims", ()),
+        n.get("start_indices_batching_dims", ()),
+    )
+    op = Gather(numbers, r.attr("slice_sizes"), CLIP, r.attr("indices_are_sorted", False))
+    return op.bind(x, read_indices(indices, n.get("index_vector_dim", 0)))

@@ -11,11 +11,12 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
 from meshwright.ir.op import Builder, Linear, Zero
+from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.composite import traced
 from meshwright.ops.elementwise import add, convert, div, eq, materialize, mul, select, zeros_like
-from meshwright.ops.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers
+from meshwright.ops.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
 from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
 from meshwright.ops.shape import expand_dims, reshape
 
@@ -104,8 +105,8 @@ class ScatterMul(ScatterBase):
         if not isinstance(tu, Zero):
             if not self.unique_indices:
                 raise RuleError(
-                    "scatter_mul: the derivative by the updates needs unique_indices=True; if several updates may go to "
-                    "one element, multiply with reduce_prod over them instead"
+                    "scatter_mul: the derivative by the updates needs unique_indices=True; if several updates may go "
+                    "to one element, multiply with reduce_prod over them instead"
                 )
             product = mul(tu, self.read(x, indices, updates))
             parts.append(self.as_add().bind(zeros_like(x), indices, product))
@@ -220,9 +221,41 @@ scatter_max = _scatter_function(ScatterMax, "raised to")
 
 
 def gather_along(x: Any, indices: Any, dim: int) -> Any:
-    """``x[..., indices[..., i, ...], ...]``: element ``i`` along ``dim`` comes from the position that ``indices``, which
-    is in range, has there (NumPy's ``take_along_axis``). The other dimensions of both are equal."""
+    """NumPy's ``take_along_axis``: element ``i`` along ``dim`` comes from the position that ``indices`` has there.
+
+    The indices must be in range, and the other dimensions of both equal.
+    """
     ndim = typeof(x).ndim
     others = tuple(d for d in range(ndim) if d != dim)
     numbers = GatherDimensionNumbers((), (dim,), (dim,), others, others)
     return Gather(numbers, (1,) * ndim, GatherScatterMode.PROMISE_IN_BOUNDS).bind(x, expand_dims(indices, [ndim]))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+_SCATTERS = {"add": ScatterAdd, "mul": ScatterMul, "min": ScatterMin, "max": ScatterMax}
+
+
+@reads("stablehlo.scatter")
+def _read_scatter(r: Reader) -> Any:
+    operands = r.operands
+    if len(operands) != 3:
+        raise Unreadable
+    kind: Any = Scatter if _keeps_second(r) else _SCATTERS.get(r.reducer())
+    if kind is None:
+        raise Unreadable
+    n = r.attr("scatter_dimension_numbers")
+    numbers = ScatterDimensionNumbers(
+        n.get("update_window_dims", ()),
+        n.get("inserted_window_dims", ()),
+        n.get("scatter_dims_to_operand_dims", ()),
+        n.get("input_batching_dims", ()),
+        n.get("scatter_indices_batching_dims", ()),
+    )
+    op = kind(numbers, r.attr("indices_are_sorted", False), r.attr("unique_indices", False))
+    x, indices, updates = operands
+    return op.bind(x, read_indices(indices, n.get("index_vector_dim", 0)), updates)
+
+
+def _keeps_second(r: Reader) -> bool:
+    inner = r.region().jaxpr.jaxpr
+    return not inner.eqns and inner.outvars == inner.invars[1:2]

@@ -14,9 +14,14 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.probing import grid, run
+from meshwright.ir.reading import Reader, Unreadable, reads, scalar_of
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import (
+    Iota,
+    ReduceSum,
     batch_reduce_axes,
     broadcast_in_dim,
     emit_reduce,
@@ -26,7 +31,23 @@ from meshwright.ops.broadcast_reduce import (
     reduce_sum,
 )
 from meshwright.ops.composite import Composite
-from meshwright.ops.elementwise import add, convert, div, eq, match_shape, mul, ne, or_, scalar_like, select
+from meshwright.ops.elementwise import (
+    add,
+    and_,
+    convert,
+    div,
+    eq,
+    match_shape,
+    max_,
+    min_,
+    mul,
+    ne,
+    or_,
+    scalar_like,
+    select,
+    xor,
+)
+from meshwright.ops.opaque import total_order_direction
 from meshwright.ops.shape import expand_dims, squeeze
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule
@@ -147,10 +168,7 @@ def _tree_product(x: Any, t: Any, axis: int) -> tuple[Any, Any]:
         return one, reduce_sum(expand_dims(t, [axis]), [axis + 1])
     while n > 1:
         half = n // 2
-        (x0, t0), (x1, t1) = (
-            (slice_in_dim(x, lo, hi, dim=axis), slice_in_dim(t, lo, hi, dim=axis))
-            for lo, hi in ((0, half), (half, 2 * half))
-        )
+        (x0, t0), (x1, t1) = ([slice_in_dim(v, start, start + half, dim=axis) for v in (x, t)] for start in (0, half))
         rest = [slice_in_dim(v, 2 * half, n, dim=axis) for v in (x, t)] if n % 2 else None
         x, t = mul(x0, x1), add(mul(t0, x1), mul(x0, t1))
         if rest is not None:
@@ -237,8 +255,8 @@ class _ArgExtremum(Composite):
         out = infer_reduce(self.name, x, self.axes)
         if len(self.axes) != 1 or x.shape[self.axes[0]] == 0:
             raise ShapeError(
-                f"{self.name}: expected one axis of positive size, got axes {self.axes} of shape {x.shape}; flatten the "
-                "array for the position among all elements"
+                f"{self.name}: expected one axis of positive size, got axes {self.axes} of shape {x.shape}; flatten "
+                "the array for the position among all elements"
             )
         if not dtypes.is_integer(self.index_dtype):
             raise DTypeError(f"{self.name}: index_dtype must be an integer dtype, got {self.index_dtype}")
@@ -347,3 +365,77 @@ def argmax(x: Any, axis: int, index_dtype: Any = np.int32) -> Any:
 def argmin(x: Any, axis: int, index_dtype: Any = np.int32) -> Any:
     """Position of the minimum along ``axis``: of the first NaN if there is one, else the lowest one."""
     return ArgMin(_normal(x, [axis]), dtypes.requested(index_dtype, "argmin")).bind(x)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+_REDUCTIONS: dict[str, Any] = {
+    "add": ReduceSum, "mul": ReduceProd, "max": ReduceMax, "min": ReduceMin, "and": ReduceAnd, "or": ReduceOr,
+    "xor": ReduceXor,
+}  # fmt: skip
+_COMBINE = {"add": add, "mul": mul, "max": max_, "min": min_, "and": and_, "or": or_, "xor": xor}
+
+
+@reads("stablehlo.reduce")
+def _read_reduce(r: Reader) -> Any:
+    axes = r.attr("dimensions")
+    if len(r.operands) == 4:
+        return _read_arg_extremum(r, axes)
+    if len(r.operands) != 2:
+        raise Unreadable
+    (x, init), name = r.operands, r.reducer()
+    if not name or typeof(x).dtype != r.out_avals[0].dtype:
+        raise Unreadable
+    if dtypes.is_bool(typeof(x).dtype):
+        name = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(name, name)
+    op = _REDUCTIONS[name](axes)
+    out = op.bind(x) if axes else x
+    value = scalar_of(init)
+    if value is not None and bool(value == _identity(name, typeof(x).dtype)):
+        return out
+    return _COMBINE[name](out, init)
+
+
+def _identity(name: str, dtype: np.dtype) -> np.ndarray:
+    return np.zeros((), dtype) if name == "add" else _REDUCTIONS[name](()).identity(dtype)
+
+
+def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
+    """The position of the maximum, as it is written where there is no op for it: a reduction of pairs."""
+    x, positions, start, _ = r.operands
+    shape = typeof(x).shape
+    kind = _pair_reduction(r.region().jaxpr)
+    if not kind or len(axes) != 1 or not _counts(r, axes[0]):
+        raise Unreadable
+    arg, extremum = (ArgMax, ReduceMax) if kind == "max" else (ArgMin, ReduceMin)
+    value = scalar_of(start)
+    if value is None or not bool(value == extremum(()).identity(typeof(x).dtype)) or not shape[axes[0]]:
+        raise Unreadable
+    axes = tuple(axes)
+    return [extremum(axes).bind(x), arg(axes, typeof(positions).dtype).bind(x)]
+
+
+def _pair_reduction(jaxpr: ClosedJaxpr) -> str:
+    """``max`` or ``min`` if a jaxpr of two (value, position) pairs keeps that one, of equal ones the first."""
+    args = grid([a.dtype for a in jaxpr.in_avals])
+    outs = run(jaxpr, args, total_order_direction)
+    if outs is None or len(outs) != 2:
+        return ""
+    a, i, b, j = args
+    decided = ~((a != a) & (b != b))  # of two NaN neither is right
+    for kind, better in (("max", a > b), ("min", a < b)):
+        first = better | (a != a)
+        place = np.where(first | ((a == b) & (i < j)), i, j)
+        wanted = np.where(first, a, b), place
+        if all(_same(x[decided], y[decided]) for x, y in zip(outs, wanted)):
+            return kind
+    return ""
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> bool:
+    return bool(np.all((x == y) | ((x != x) & (y != y))))
+
+
+def _counts(r: Reader, axis: int) -> bool:
+    """Whether the second operand of a pair reduction counts along ``axis``."""
+    eqn = r.made_by(1)
+    return eqn is not None and isinstance(eqn.op, Iota) and eqn.op.dimension == axis

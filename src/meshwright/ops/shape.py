@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.sharding.rule import REPLICATED, WINDOW, ShardingRule, make_rule
 
@@ -317,3 +318,19 @@ class Rev(Linear1):
 def rev(x: Any, dimensions: Sequence[int]) -> Any:
     """``x`` reversed along ``dimensions``."""
     return Rev(tuple(dimensions)).bind(x) if dimensions else x
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.reshape")
+def _read_reshape(r: Reader) -> Any:
+    return reshape(r.operands[0], r.out_avals[0].shape)
+
+
+@reads("stablehlo.transpose")
+def _read_transpose(r: Reader) -> Any:
+    return transpose(r.operands[0], r.attr("permutation"))
+
+
+@reads("stablehlo.reverse")
+def _read_reverse(r: Reader) -> Any:
+    return rev(r.operands[0], r.attr("dimensions"))

@@ -1,11 +1,12 @@
 """sort by several keys, argsort, and the largest elements.
 
-The order is total: -0.0 equals 0.0 (a sort of one array alone puts it first), NaN comes last, complex numbers go by real
-part and then by imaginary part.
+The order is total: -0.0 equals 0.0 (a sort of one array alone puts it first), NaN comes last, complex numbers go by
+real part and then by imaginary part.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +15,10 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.probing import MOST_ARGUMENTS, grid, run, used
+from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.composite import emit_traced, traced
@@ -26,6 +30,7 @@ from meshwright.ops.elementwise import (
     imag,
     lt,
     ne,
+    neg,
     not_,
     or_,
     real,
@@ -35,6 +40,7 @@ from meshwright.ops.elementwise import (
     xor,
 )
 from meshwright.ops.gather_scatter import gather_along
+from meshwright.ops.opaque import total_order_direction
 from meshwright.ops.shape import above, move_dim
 from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
 
@@ -234,3 +240,64 @@ def top_k(operand: Any, k: int) -> tuple[Any, Any]:
     """
     values, positions = TopK(int(k)).bind(operand)
     return values, positions
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.sort")
+def _read_sort(r: Reader) -> list[Any]:
+    operands = r.operands
+    keys, descending = _sort_keys(r.region().jaxpr)
+    dimension, stable = r.attr("dimension", -1), r.attr("is_stable", False)
+    if dimension < 0:
+        dimension += typeof(operands[0]).ndim
+    if descending:
+        # In ascending order of keys that fall as the operand rises; equal elements stay in order.
+        key = operands[keys[0]]
+        falling = neg(key) if dtypes.is_float(typeof(key).dtype) else not_(key)
+        return Sort(dimension, 1, stable).bind(falling, *operands)[1:]
+    order = [*keys, *(i for i in range(len(operands)) if i not in keys)]
+    outs = Sort(dimension, len(keys), stable).bind(*(operands[i] for i in order))
+    return [outs[order.index(i)] for i in range(len(operands))]
+
+
+def _sort_keys(comparator: ClosedJaxpr) -> tuple[tuple[int, ...], bool]:
+    """The operands by which a comparator sorts, the first most significant, and whether it puts large ones first.
+
+    Raises:
+      Unreadable: it does something else.
+    """
+    arguments = sorted(used(comparator))
+    kinds = [comparator.in_avals[i].dtype for i in arguments]
+    pairs = sorted({i // 2 for i in arguments})
+    if len(arguments) != 2 * len(pairs) or len(arguments) > MOST_ARGUMENTS or any(map(dtypes.is_complex, kinds)):
+        raise Unreadable
+    values = dict(zip(arguments, grid(kinds)))
+    outs = run(comparator, [values.get(i) for i in range(len(comparator.in_avals))], total_order_direction)
+    if outs is None:
+        raise Unreadable
+    known = ~np.any([v != v for v in values.values()], axis=0)
+    ordered = not (outs[0] & ~known).any()  # a plain comparison leaves the place of NaN open
+    for keys in itertools.permutations(pairs):
+        wanted = _lexicographic([(values[2 * k], values[2 * k + 1]) for k in keys])
+        if np.array_equal(outs[0], wanted) or (ordered and np.array_equal(outs[0][known], wanted[known])):
+            return keys, False
+    if len(pairs) == 1 and ordered:
+        a, b = values[arguments[0]], values[arguments[1]]
+        if np.array_equal(outs[0][known], (a > b)[known]):
+            return tuple(pairs), True
+    raise Unreadable
+
+
+def _lexicographic(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """:class:`_Comparator` in NumPy."""
+    before = np.zeros(pairs[0][0].shape, np.bool_)
+    for a, b in reversed(pairs):
+        less, more = ((x < y) | ((y != y) & (x == x)) for x, y in ((a, b), (b, a)))
+        before = less | (~more & before)
+    return before
+
+
+@reads("chlo.top_k")
+def _read_top_k(r: Reader) -> list[Any]:
+    values, positions = TopK(r.attr("k")).bind(*r.operands)
+    return [values, convert(positions, r.out_avals[1].dtype)]

@@ -16,6 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, MeshwrightError, ShapeError
 from meshwright.ir.op import Builder, Op, Zero
+from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import Tracer, trace_to_jaxpr, typeof
 from meshwright.ops.elementwise import add, convert, max_, min_, mul, scalar_like
 from meshwright.ops.shape import Linear1
@@ -158,9 +159,7 @@ def _windowed(op: type[ReduceWindow]) -> Callable[..., Any]:
         base_dilation: Sequence[int] | None = None,
         window_dilation: Sequence[int] | None = None,
     ) -> Any:
-        windows = _windows(
-            op.name, operand, window_dimensions, window_strides, padding, base_dilation, window_dilation
-        )
+        windows = _windows(op.name, operand, window_dimensions, window_strides, padding, base_dilation, window_dilation)
         return op(**window_params(windows)).bind(operand)
 
     function.__name__ = function.__qualname__ = op.name
@@ -278,3 +277,31 @@ def _equals(value: Any, identity: np.ndarray) -> bool:
     if isinstance(value, Tracer):
         return False
     return bool(np.asarray(value).astype(identity.dtype) == identity)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+def read_windows(r: Reader) -> dict[str, Any]:
+    """The parameters of a window op: those of :func:`reduce_window`."""
+    sizes = r.attr("window_dimensions")
+    ones = (1,) * len(sizes)
+    padding = r.attr("padding", np.zeros((len(sizes), 2), np.int64))
+    return {
+        "window_dimensions": sizes,
+        "window_strides": r.attr("window_strides", ones),
+        "padding": tuple((int(lo), int(hi)) for lo, hi in padding),
+        "base_dilation": r.attr("base_dilations", ones),
+        "window_dilation": r.attr("window_dilations", ones),
+    }
+
+
+@reads("stablehlo.reduce_window")
+def _read_reduce_window(r: Reader) -> Any:
+    if len(r.operands) != 2 or r.in_avals[0].dtype != r.out_avals[0].dtype:
+        raise Unreadable
+    name = r.reducer()
+    if dtypes.is_bool(r.in_avals[0].dtype):
+        name = {"add": "or", "mul": "and"}.get(name, name)
+    if name not in _REDUCTIONS and name not in _BOOL_SYNONYMS:
+        raise Unreadable
+    x, init = r.operands
+    return reduce_window(x, init, name, **read_windows(r))

@@ -19,6 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op, Zero
+from meshwright.ir.reading import Reader, Unreadable, reads, scalar_of
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import match_shape
 from meshwright.ops.elementwise import add, and_, eq, ge, le, max_, min_, not_, scalar_like, select
@@ -255,3 +256,20 @@ def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: Shaped
 def select_op(kind: type[Op], op: WindowOp, selects: str) -> Any:
     """The op of the pair with the windows of ``op``."""
     return kind(selects=selects, **window_params(op.windows))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.select_and_scatter")
+def _read_select_and_scatter(r: Reader) -> Any:
+    operand, source, init = r.operands
+    eqns = r.region(0).jaxpr.eqns
+    selects = {"ge": "ge", "gt": "ge", "le": "le", "lt": "le"}.get(eqns[0].op.name, "") if len(eqns) == 1 else ""
+    zero = scalar_of(init)
+    in_order = selects and list(eqns[0].invars) == r.region(0).jaxpr.jaxpr.invars
+    if not in_order or r.reducer(1) != "add" or zero is None or bool(zero != 0):
+        raise Unreadable
+    sizes = r.attr("window_dimensions", (1,) * typeof(operand).ndim)
+    ones = (1,) * len(sizes)
+    padding = tuple((int(lo), int(hi)) for lo, hi in r.attr("padding", np.zeros((len(sizes), 2), np.int64)))
+    strides = r.attr("window_strides", ones)
+    return SelectAndScatterAdd(sizes, strides, padding, ones, ones, selects).bind(source, operand)

@@ -1,0 +1,94 @@
+"""What a small function of scalars does, found by trying it.
+
+Comparators of sorts and reducers of (value, position) pairs come in many spellings. A function that is built of nothing
+but comparisons, selections and boolean logic on its arguments and on constants depends on their order alone; so two of
+them are equal if they agree on values that take every order relative to each other and to the constants. That is tried
+here on all combinations at once, in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
+
+#: most arguments that are tried in all combinations
+MOST_ARGUMENTS = 6
+
+
+def _select(which: Any, on_false: Any, on_true: Any) -> Any:
+    return np.where(which, on_true, on_false)
+
+
+_OPS: dict[str, Callable[..., Any]] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not, "select_n": _select,
+    "copy": np.copy,
+}  # fmt: skip
+_LOGIC = ("and", "or", "xor", "not")
+
+
+def probes(dtype: np.dtype) -> np.ndarray:
+    """Values of a dtype on both sides of and at everything that a comparator may treat specially."""
+    if dtypes.is_bool(dtype):
+        return np.array([False, True])
+    if dtypes.is_integer(dtype):
+        info = ml_dtypes.iinfo(dtype)
+        return np.array([v for v in (info.min, -2, -1, 0, 1, 2, info.max) if v >= info.min], dtype)
+    return np.array([-np.inf, -2, -1, -0.0, 0, 1, 2, np.inf, np.nan]).astype(dtype)
+
+
+def grid(kinds: Sequence[np.dtype]) -> list[np.ndarray]:
+    """All combinations of the probes of some dtypes, one array each."""
+    return [a.reshape(-1) for a in np.meshgrid(*map(probes, kinds), indexing="ij")]
+
+
+def total_order_key(x: np.ndarray) -> np.ndarray:
+    """Integers in the total order of floats (IEEE 754, 5.10)."""
+    bits = x.dtype.itemsize * 8
+    signed = x.view(f"int{bits}")
+    return np.where(signed < 0, signed ^ np.array(2 ** (bits - 1) - 1, signed.dtype), signed)
+
+
+def used(jaxpr: ClosedJaxpr) -> set[int]:
+    """Numbers of the parameters that a jaxpr uses."""
+    atoms = {a for e in jaxpr.eqns for a in e.invars if isinstance(a, Var)}
+    atoms |= {a for a in jaxpr.jaxpr.outvars if isinstance(a, Var)}
+    return {i for i, v in enumerate(jaxpr.jaxpr.invars) if v in atoms}
+
+
+def run(jaxpr: ClosedJaxpr, args: Sequence[Any], compare_total: Callable[[JaxprEqn], str]) -> list[Any] | None:
+    """The results for NumPy arguments; None if the jaxpr does more than compare and select.
+
+    ``compare_total`` gives the direction of an equation that compares by total order, "" for any other.
+    """
+    inner = jaxpr.jaxpr
+    if inner.constvars or any(not _is_special(a.val) for e in inner.eqns for a in e.invars if isinstance(a, Literal)):
+        return None
+    env: dict[Var, Any] = dict(zip(inner.invars, args))
+
+    def read(atom: Any) -> Any:
+        return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
+
+    with np.errstate(invalid="ignore"):
+        for eqn in inner.eqns:
+            name, values = eqn.op.name, [read(a) for a in eqn.invars]
+            direction = compare_total(eqn)
+            if direction:
+                name, values = direction, [total_order_key(v) for v in values]
+            rule = _OPS.get(name)
+            if rule is None or (name in _LOGIC and any(v.dtype != np.bool_ for v in values)):
+                return None
+            env[eqn.outvars[0]] = rule(*values)
+    return [read(a) for a in inner.outvars]
+
+
+def _is_special(value: Any) -> bool:
+    """Whether a constant is one of those that the probes surround: zero, one, an infinity, NaN, a bool."""
+    number = np.asarray(value)
+    return number.dtype == np.bool_ or bool(number != number) or float(number) in (0.0, 1.0, np.inf, -np.inf)

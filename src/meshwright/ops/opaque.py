@@ -1,0 +1,53 @@
+"""Operations of imported programs that this library has no op for, kept as they are.
+
+They are run whole on every device: nothing is known of what they do, so nothing of them may be split. What matters
+gets an op of its own; this one makes sure that every program can be read, partitioned and run at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
+from meshwright.ir.op import Builder, Op
+
+
+@dataclass(frozen=True)
+class Opaque(Op):
+    """A StableHLO operation by name, with its attributes as MLIR text and its regions as jaxprs."""
+
+    target: str
+    attributes: tuple[tuple[str, str], ...]
+    regions: tuple[ClosedJaxpr, ...]
+    results: tuple[ShapedArray, ...]
+    side_effect: bool = False
+    name: ClassVar[str] = "opaque"
+    multiple_results: ClassVar[bool] = True
+    holds_jaxprs: ClassVar[bool] = True
+    hidden_params: ClassVar[tuple[str, ...]] = ("attributes", "results", "side_effect")
+
+    @property
+    def has_effects(self) -> bool:  # type: ignore[override]
+        return self.side_effect
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return self.results
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        regions = [b.jaxpr_region(j) for j in self.regions]
+        return b.op(self.target, operands, b.out_avals, regions=regions, **dict(self.attributes))
+
+    # --- what readers of other ops ask ----------------------------------------------------------------------
+    def total_order_direction(self) -> str:
+        """The comparison (``lt``, ...) if this is one by total order of floats, else ""."""
+        attributes = dict(self.attributes)
+        if not self.target.endswith(".compare") or "TOTALORDER" not in attributes.get("compare_type", ""):
+            return ""
+        return attributes["comparison_direction"].split()[-1].rstrip(">").lower()
+
+
+def total_order_direction(eqn: JaxprEqn) -> str:
+    """:meth:`Opaque.total_order_direction` of an equation's op; "" for other ops."""
+    return eqn.op.total_order_direction() if isinstance(eqn.op, Opaque) else ""

@@ -1,0 +1,52 @@
+"""Shardy's shardings: axes of a named mesh for each dimension, which may be open to more.
+
+``[{"x", ?}, {"y"}]`` splits dimension 0 over ``x`` and lets the partitioner split it further; dimension 1 is split over
+``y``, finally. Priorities say which annotations count first; the partitioner here considers all at once.
+
+Source: Shardy's sharding representation (https://openxla.org/shardy/sharding_representation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
+
+
+@dataclass(frozen=True)
+class SdyDimension:
+    """The axes (or sub-axes such as ``x:(2)4``) that split one dimension, major to minor."""
+
+    axes: tuple[str, ...] = ()
+    is_closed: bool = True
+    priority: int = 0
+
+    def __str__(self) -> str:
+        parts = [*self.axes, *([] if self.is_closed else ["?"])]
+        return "{" + ", ".join(parts) + "}" + (f"p{self.priority}" if self.priority else "")
+
+
+@dataclass(frozen=True)
+class SdySharding:
+    """One sharding over ``mesh``. ``replicated`` axes may not be used to split it; over ``unreduced`` ones it is a sum
+    that is still to be made."""
+
+    mesh: AbstractMesh
+    dimensions: tuple[SdyDimension, ...]
+    replicated: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it says nothing: no axes, and every dimension open."""
+        return not any(d.axes or d.is_closed for d in self.dimensions) and not self.unreduced
+
+    def spec(self) -> PartitionSpec:
+        """As a spec: open dimensions without axes are unconstrained."""
+        return PartitionSpec(*(d.axes or (None if d.is_closed else UNCONSTRAINED) for d in self.dimensions))
+
+    def __str__(self) -> str:
+        extra = f", replicated={{{', '.join(self.replicated)}}}" if self.replicated else ""
+        extra += f", unreduced={{{', '.join(self.unreduced)}}}" if self.unreduced else ""
+        return f"<[{', '.join(map(str, self.dimensions))}]{extra}>"

@@ -1,0 +1,218 @@
+"""MLIR types, attributes and locations as Python values. Each distinct one is converted once in a program."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+from jaxlib.mlir import ir
+
+import numpy as np
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import UNKNOWN, SourceLocation
+
+_ELEMENT_TYPES: dict[str, np.dtype] = {
+    "i1": dtypes.bool_, "i2": np.dtype(ml_dtypes.int2), "i4": dtypes.int4, "i8": dtypes.int8, "i16": dtypes.int16,
+    "i32": dtypes.int32, "i64": dtypes.int64, "ui2": np.dtype(ml_dtypes.uint2), "ui4": dtypes.uint4,
+    "ui8": dtypes.uint8, "ui16": dtypes.uint16, "ui32": dtypes.uint32, "ui64": dtypes.uint64, "f16": dtypes.float16,
+    "bf16": dtypes.bfloat16, "f32": dtypes.float32, "f64": dtypes.float64, "complex<f32>": dtypes.complex64,
+    "complex<f64>": dtypes.complex128,
+}  # fmt: skip
+for _name in dir(ml_dtypes):
+    if _name.startswith(("float8_", "float4_")):
+        _bits, _form = _name.removeprefix("float").split("_")
+        _ELEMENT_TYPES[f"f{_bits}{_form.upper()}"] = np.dtype(getattr(ml_dtypes, _name))
+
+_NUMBERS_FIELD = re.compile(r"(\w+) = (\[[^\]]*\]|-?\d+)")
+_CONV_SIDE = re.compile(r"\[([^\]]*)\]")
+_ENUM = re.compile(r"#\w+<\w+ (\w+)>\Z")
+_SCOPE = re.compile(r"^(?:p?jit|xmap|pmap|while|cond|scan)\([^()]*\)$")
+
+
+class UnsupportedType(Exception):
+    """A type that arrays of this library cannot have; the message says why."""
+
+
+class Attributes:
+    """Converts what one module holds; remembers what it has seen. ``file`` is the name of the module's own text."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._types: dict[ir.Type, Any] = {}
+        self._values: dict[ir.Attribute, Any] = {}
+        self._locations: dict[ir.Attribute, SourceLocation] = {}
+
+    # --- types ----------------------------------------------------------------------------------------------
+    def type(self, type_: ir.Type) -> Any:
+        """The aval of a tensor type, a tuple of them for a tuple type, None for a token.
+
+        Raises:
+          UnsupportedType: dynamic shapes, quantized elements and other types without arrays.
+        """
+        found = self._types.get(type_, self)
+        if found is self:
+            found = self._types[type_] = self._type(type_)
+        return found
+
+    def _type(self, type_: ir.Type) -> Any:
+        if isinstance(type_, ir.RankedTensorType):
+            return ShapedArray(_static_shape(type_), _element_dtype(type_.element_type))
+        if isinstance(type_, ir.TupleType):
+            return tuple(self.type(type_.get_type(i)) for i in range(type_.num_types))
+        if str(type_) in ("!stablehlo.token", "!mhlo.token"):
+            return None
+        raise UnsupportedType(f"values of type {type_} have no meaning here")
+
+    # --- attributes -----------------------------------------------------------------------------------------
+    def value(self, attribute: ir.Attribute) -> Any:
+        """An attribute as a Python value (see :class:`meshwright.ir.reading.Reader`)."""
+        found = self._values.get(attribute, self)
+        if found is self:
+            found = self._values[attribute] = self._value(attribute)
+        return found
+
+    def _value(self, a: ir.Attribute) -> Any:
+        if isinstance(a, (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr, ir.StringAttr, ir.FlatSymbolRefAttr)):
+            return a.value
+        if isinstance(a, (ir.DenseI64ArrayAttr, ir.DenseI32ArrayAttr, ir.DenseBoolArrayAttr)):
+            return tuple(a)
+        if isinstance(a, ir.ArrayAttr):
+            return tuple(self.value(x) for x in a)
+        if isinstance(a, ir.DictAttr):
+            return {n.name: self.value(n.attr) for n in a}
+        if isinstance(a, ir.DenseElementsAttr):
+            return np.array(a)
+        if isinstance(a, ir.TypeAttr):
+            return self.type(a.value) if isinstance(a.value, ir.RankedTensorType) else str(a.value)
+        if isinstance(a, ir.UnitAttr):
+            return True
+        return _from_text(str(a))
+
+    # --- locations ------------------------------------------------------------------------------------------
+    def location(self, location: ir.Location) -> SourceLocation:
+        """File, line and function of the innermost frame, with the op's name path."""
+        key = location.attr
+        found = self._locations.get(key)
+        if found is None:
+            found = self._locations[key] = _source(location, self.file)
+        return found
+
+
+def _static_shape(type_: ir.RankedTensorType) -> tuple[int, ...]:
+    if not type_.has_static_shape:
+        raise UnsupportedType(f"{type_} has a dynamic shape; export the program with static shapes")
+    return tuple(type_.shape)
+
+
+def _element_dtype(type_: ir.Type) -> np.dtype:
+    text = str(type_)
+    dtype = _ELEMENT_TYPES.get(text)
+    if dtype is None:
+        raise UnsupportedType(f"element type {text} is not supported")
+    if dtypes.canonical(dtype) != dtype:
+        raise UnsupportedType(
+            f"the program has {dtypes.short_name(dtype)} values, which need 64-bit types: "
+            "config.update('enable_x64', True), or MESHWRIGHT_ENABLE_X64=1 in the environment"
+        )
+    return dtype
+
+
+def _from_text(text: str) -> Any:
+    """Attributes that have no Python class: enums, dimension numbers; others as their text."""
+    enum = _ENUM.match(text)
+    if enum:
+        return enum[1]
+    if ".conv<" in text:
+        names = ("lhs", "rhs", "out")
+        return {n: tuple(p.strip() for p in s.split(",")) for n, s in zip(names, _CONV_SIDE.findall(text))}
+    if text.startswith(("#stablehlo.", "#mhlo.")):
+        return {name: _numbers(value) for name, value in _NUMBERS_FIELD.findall(text)}
+    return text
+
+
+def _numbers(text: str) -> int | tuple[int, ...]:
+    if not text.startswith("["):
+        return int(text)
+    inner = text[1:-1].strip()
+    return tuple(int(v) for v in inner.split(",")) if inner else ()
+
+
+# --- constants ----------------------------------------------------------------------------------------------
+_SCALAR_COMPLEX = re.compile(r"\(([^,()]+),([^,()]+)\)")
+
+
+def constant_array(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
+    """The elements of a constant: of rank 0 if all are equal, so that nothing is as large as what it fills."""
+    try:
+        elements = operation.attributes["value"]
+        if elements.is_splat and aval.size != 1:
+            return _splat(elements, aval)
+        return np.array(elements, copy=True).reshape(aval.shape)
+    except TypeError:  # element types without a Python buffer: bf16, 8-bit floats, complex, ...
+        return _from_assembly(operation, aval)
+
+
+def _splat(elements: Any, aval: ShapedArray) -> np.ndarray:
+    value = elements.get_splat_value().value
+    if dtypes.is_float(aval.dtype) or dtypes.is_bool(aval.dtype):
+        return np.array(value).astype(aval.dtype)
+    bits = dtypes.bit_width(aval.dtype)
+    return np.array(int(value) % 2**bits, f"uint{max(bits, 8)}").astype(aval.dtype)
+
+
+def _from_assembly(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
+    """From the printed form, which holds many elements as hexadecimal bytes and few as numbers."""
+    text = operation.get_asm(enable_debug_info=False)
+    body = text[text.index("dense<") + len("dense<") : text.rindex("> : tensor")].strip()
+    if body.startswith('"0x'):
+        return np.frombuffer(bytes.fromhex(body[3:-1]), aval.dtype).reshape(aval.shape)
+    if dtypes.is_complex(aval.dtype):
+        pairs = _SCALAR_COMPLEX.findall(body)
+        values = [complex(_number(a, aval), _number(b, aval)) for a, b in pairs]
+    else:
+        values = [_number(v, aval) for v in re.findall(r"[^\[\],\s]+", body)]
+    array = np.array(values).astype(aval.dtype)
+    return array.reshape(aval.shape if array.size == aval.size else ())
+
+
+def _number(text: str, aval: ShapedArray) -> Any:
+    text = text.strip()
+    part = dtypes.real_of(aval.dtype)
+    if text.startswith("0x"):
+        bits = int(text, 16)
+        return np.array(bits, f"uint{part.itemsize * 8}").view(part)[()]
+    return int(text) if dtypes.is_integer(aval.dtype) else float(text)
+
+
+# --- locations ----------------------------------------------------------------------------------------------
+def _source(location: ir.Location, own: str) -> SourceLocation:
+    path, file, line, function = "", "", 0, ""
+    pending = [location]
+    while pending:
+        here = pending.pop()
+        if isinstance(here, ir.NameLoc):
+            # The outermost name is the op's path; those inside name the functions of frames.
+            path, function = (path, here.name_str) if path else (here.name_str, function)
+            pending.append(here.child_loc)
+        elif isinstance(here, ir.CallSiteLoc):
+            pending.append(here.callee)
+        elif isinstance(here, ir.FusedLoc):
+            pending += reversed(list(here.locations))
+        elif isinstance(here, ir.FileLineColLoc):
+            file, line = here.filename, here.start_line
+            break
+    if not file and not path:
+        return UNKNOWN
+    scope, _, _ = path.rpartition("/")
+    file = own if file in ("", "-") else file
+    return SourceLocation.at(file, line, _readable(path) or function, scope)
+
+
+def _readable(path: str) -> str:
+    """An op's path without the wrappers that every op has: ``jit(step)/jit(main)/h/0/add`` as ``h/0/add``."""
+    parts = path.split("/")
+    while len(parts) > 1 and _SCOPE.match(parts[0]):
+        parts.pop(0)
+    return "/".join(parts)

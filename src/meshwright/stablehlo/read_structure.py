@@ -1,0 +1,98 @@
+"""Reading rules of what is no op here: constants, calls, tuples, custom calls, and what has no meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from meshwright.ir.reading import READERS, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.stablehlo.parse import read_opaque
+from meshwright.stablehlo.read_attributes import constant_array
+
+
+@reads("stablehlo.constant", "chlo.constant")
+def _constant(r: Any) -> Any:
+    (aval,) = r.out_avals
+    array = constant_array(r.operation, aval)
+    if array.ndim == aval.ndim:
+        return array if array.ndim else array[()]
+    return broadcast_in_dim(array[()], aval.shape, ())
+
+
+# --- calls --------------------------------------------------------------------------------------------------
+@reads("func.call", "call")
+def _call(r: Any) -> Any:
+    return r.call(r.attr("callee"), r.operands)
+
+
+@reads("stablehlo.composite")
+def _composite(r: Any) -> Any:
+    return r.call(r.attr("decomposition"), r.operands)
+
+
+@reads("sdy.named_computation")
+def _named_computation(r: Any) -> Any:
+    return r.body.block(r.operation.regions[0].blocks[0], r.operands)
+
+
+# --- tuples and barriers ------------------------------------------------------------------------------------
+@reads("stablehlo.tuple")
+def _tuple(r: Any) -> Any:
+    return tuple(r.operands)
+
+
+@reads("stablehlo.get_tuple_element")
+def _get_tuple_element(r: Any) -> Any:
+    return r.operands[0][r.attr("index")]
+
+
+@reads("stablehlo.optimization_barrier", "custom_call:annotate_device_placement")
+def _barrier(r: Any) -> Any:
+    return list(r.operands)
+
+
+# --- custom calls -------------------------------------------------------------------------------------------
+@reads("stablehlo.custom_call")
+def _custom_call(r: Any) -> Any:
+    target = r.attr("call_target_name")
+    rule = READERS.get(f"custom_call:{target}")
+    if rule is not None:
+        return rule(r)
+    r.warn(f"custom call {target!r} is not known: it runs whole on every device")
+    return read_opaque(r)
+
+
+# --- sizes --------------------------------------------------------------------------------------------------
+@reads("stablehlo.get_dimension_size")
+def _dimension_size(r: Any) -> Any:
+    return np.int32(typeof(r.operands[0]).shape[r.attr("dimension")])
+
+
+# --- what has no meaning here -------------------------------------------------------------------------------
+@reads(
+    "stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv", "stablehlo.create_token",
+    "stablehlo.after_all", "stablehlo.async_start", "stablehlo.async_done",
+)  # fmt: skip
+def _communicates(r: Any) -> Any:
+    r.fail("talks to the host or to other programs, which has no meaning in a program for a mesh; pass values as arguments and results")
+
+
+@reads(
+    "stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.all_to_all", "stablehlo.reduce_scatter",
+    "stablehlo.collective_permute", "stablehlo.collective_broadcast", "stablehlo.cross-replica-sum",
+    "stablehlo.partition_id", "stablehlo.replica_id",
+)  # fmt: skip
+def _partitioned(r: Any) -> Any:
+    r.fail("is an operation of a program that is already partitioned; load the program for one device with shardings on its values instead")
+
+
+@reads("stablehlo.set_dimension_size")
+def _dynamic(r: Any) -> Any:
+    r.fail("makes a dynamic shape; export the program with static shapes")
+
+
+@reads("stablehlo.uniform_quantize", "stablehlo.uniform_dequantize")
+def _quantized(r: Any) -> Any:
+    r.fail("works on quantized elements, which are not supported; export the program without them")

@@ -1,0 +1,140 @@
+"""Programs in whatever form they come, as MLIR modules: StableHLO text, bytecode and portable artifacts, HLO text and
+serialized ``HloModuleProto``.
+
+Each form is told by its first bytes. Diagnostics of MLIR's and XLA's parsers become errors with file and line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib import _hlo, _jax
+from jaxlib.mlir import ir
+
+from meshwright import ops
+from meshwright.errors import ImportProgramError
+from meshwright.stablehlo.context import new_context
+from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
+
+# Every op's file declares its reading rules.
+for _found in pkgutil.iter_modules(ops.__path__):
+    importlib.import_module(f"{ops.__name__}.{_found.name}")
+for _name in ("read_structure", "read_derived"):
+    importlib.import_module(f"meshwright.stablehlo.{_name}")
+
+_BYTECODE = b"ML\xefR"
+_HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A parsed module, the name that errors give its file, and its own text if it was read from text."""
+
+    module: ir.Module
+    file: str
+    text: str = ""
+
+
+def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
+    """A program in any of the forms; ``file`` is its name in errors and locations.
+
+    Raises:
+      ImportProgramError: it cannot be read; says where.
+    """
+    source = _module(data, file)
+    return ModuleReader(source.module, source.file, source.text).read()
+
+
+def _module(data: str | bytes, file: str) -> _Source:
+    if isinstance(data, bytes):
+        if data.startswith(_BYTECODE):
+            return _Source(_parse_mlir(_without_versions(data), file), file)
+        text = _as_text(data)
+        if text is None:
+            return _from_proto(data, file)
+        data = text
+    if not data.strip():
+        raise ImportProgramError(f"{file}: the program is empty; expected HLO or StableHLO")
+    if _first_word(data) == "HloModule":
+        return _from_hlo_text(data, file)
+    return _Source(_parse_mlir(data, file), file, data)
+
+
+def _as_text(data: bytes) -> str | None:
+    """Bytes as text; None if they are no text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _first_word(text: str) -> str:
+    """The first word that is in no comment."""
+    for line in text.splitlines():
+        line = line.strip()
+        if line and not line.startswith("//"):
+            return re.split(r"\W", line, maxsplit=1)[0]
+    return ""
+
+
+# --- MLIR ---------------------------------------------------------------------------------------------------
+def _parse_mlir(data: str | bytes, file: str) -> ir.Module:
+    try:
+        return ir.Module.parse(data, new_context())
+    except ir.MLIRError as error:
+        raise ImportProgramError("\n".join(_diagnostic(d, file) for d in error.error_diagnostics[:3])) from None
+
+
+def _diagnostic(diagnostic: Any, file: str) -> str:
+    where = diagnostic.location
+    if not isinstance(where, ir.FileLineColLoc):
+        return f"{file}: {diagnostic.message}"
+    name = where.filename
+    place = f"{file}:{where.start_line}:{where.start_col}"
+    return f"{place}: {diagnostic.message}" if name in ("-", "") else f"{file}: {diagnostic.message} (from {name}:{where.start_line})"
+
+
+def _without_versions(data: bytes) -> bytes | str:
+    """A portable artifact in the StableHLO of this release; other bytecode as it is."""
+    if b"StableHLO_v" not in data[:64]:
+        return data
+    try:
+        with new_context():
+            return _jax.mlir.deserialize_portable_artifact(data)
+    except Exception as error:
+        _reraise_unless_xla(error)
+        raise ImportProgramError(f"portable artifact: {error}") from None
+
+
+# --- HLO ----------------------------------------------------------------------------------------------------
+def _from_hlo_text(text: str, file: str) -> _Source:
+    try:
+        module = _hlo.hlo_module_from_text(text)
+    except Exception as error:
+        _reraise_unless_xla(error)
+        found = _HLO_POSITION.search(str(error))
+        where = f"{file}:{found[1]}:{found[2]}: {found[3]}" if found else f"{file}: {error}"
+        raise ImportProgramError(where) from None
+    return _from_proto(module.as_serialized_hlo_module_proto(), file)
+
+
+def _from_proto(data: bytes, file: str) -> _Source:
+    try:
+        text = _jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(data))
+    except Exception as error:
+        _reraise_unless_xla(error)
+        raise ImportProgramError(
+            f"{file}: not a program in a known form (HLO text, serialized HloModuleProto, StableHLO text, bytecode or "
+            f"portable artifact): {error}"
+        ) from None
+    return _Source(_parse_mlir(text, file), file)
+
+
+def _reraise_unless_xla(error: Exception) -> None:
+    if not (type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "MLIRError") or isinstance(error, ValueError)):
+        raise error
