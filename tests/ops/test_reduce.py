@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -52,18 +54,17 @@ def test_bitwise(name, dtype):
     ours, theirs = BITWISE[name]
     x = np.array([[12, 10, 7], [5, 0, 9], [1, 1, 3], [6, 13, 2]], dtype)
     for axis in (0, 1):
-        check_value(lambda x: ours(x, (axis,)), lambda x: theirs(x, axis), x)
+        check_value(lambda x, d=axis: ours(x, (d,)), lambda x, d=axis: theirs(x, d), x)
     check_batch(lambda x: ours(x, (1,)), x)
 
 
 def test_nan_wins_and_infinities():
     x = np.array([[1.0, np.nan, 2.0], [np.inf, 1.0, 3.0], [-np.inf, -np.inf, -np.inf]], np.float32)
     for name in ("max", "min"):
-        ours, theirs = NUMERIC[name]
-        check_value(lambda x: ours(x, (1,)), lambda x: theirs(x, 1), x)
+        check_value(partial(NUMERIC[name][0], axes=(1,)), partial(NUMERIC[name][1], axis=1), x)
     for ours, theirs in ((R.argmax, jnp.argmax), (R.argmin, jnp.argmin)):
-        check_value(lambda x: ours(x, 1), lambda x: theirs(x, 1), x)
-        check_value(lambda x: ours(x, 0), lambda x: theirs(x, 0), x)
+        for axis in (0, 1):
+            check_value(partial(ours, axis=axis), partial(theirs, axis=axis), x)
 
 
 def test_ties_share_the_derivative():
@@ -130,9 +131,9 @@ def test_bad_input():
         R.reduce_max(x, (2,))
     with pytest.raises(ShapeError, match="reduce_min: axes"):
         R.reduce_min(x, (0, 0))
-    with pytest.raises(DTypeError, match="reduce_or.*expected bool or integer"):
+    with pytest.raises(DTypeError, match=r"reduce_or.*expected bool or integer"):
         R.reduce_or(x, (0,))
-    with pytest.raises(DTypeError, match="reduce_max.*real"):
+    with pytest.raises(DTypeError, match=r"reduce_max.*real"):
         R.reduce_max(x.astype(np.complex64), (0,))
     with pytest.raises(ShapeError, match="argmax: expected one axis of positive size"):
         R.argmax(np.zeros((0, 2), np.float32), 0)

@@ -79,7 +79,7 @@ def _clamped(start: Any, size: int, length: int) -> Any:
 class _TileWindow:
     """Where the window of an operand's dimension lies in this device's tile.
 
-    Only the tile's ``rows`` rows from ``near`` on can be in the window; the first of them is the window's row ``shift``,
+    Only the tile's ``rows`` rows from ``near`` on can be in the window; the first is the window's row ``shift``,
     which is outside the window if it is negative or not below ``length``.
     """
 

@@ -19,7 +19,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.elementwise import and_, clamp, convert, ge, le, mul, scalar_like, sub
 from meshwright.ops.reduce import reduce_and
 from meshwright.ops.shape import above, reshape
@@ -137,8 +137,8 @@ def check_numbers(
     def require(holds: bool, why: str) -> None:
         if not holds:
             raise ShapeError(
-                f"{name}: operand {operand}, indices {indices}, slice_sizes {tuple(slice_sizes)} and dimension numbers {n} "
-                f"do not fit: {why}"
+                f"{name}: operand {operand}, indices {indices}, slice_sizes {tuple(slice_sizes)} and dimension numbers "
+                f"{n} do not fit: {why}"
             )
 
     if not dtypes.is_integer(indices.dtype):
@@ -191,21 +191,24 @@ def index_array(indices: Any, name: str) -> Any:
 
 
 # --- positions ----------------------------------------------------------------------------------------------
-def _limit_array(indices: Any, limits: Sequence[int]) -> Any:
+def _limits_like(indices: Any, limits: Sequence[int]) -> Any:
+    """The limits beside index vectors: a scalar where one will do."""
     aval = typeof(indices)
     top = int(ml_dtypes.iinfo(aval.dtype).max)
     bounded = np.array([min(v, top) for v in limits], aval.dtype)
+    if len(set(limits)) == 1:
+        return bounded[0]
     return broadcast_in_dim(bounded, aval.shape, (aval.ndim - 1,))
 
 
 def clamp_indices(indices: Any, limits: Sequence[int]) -> Any:
     """Index vectors moved inside ``[0, limits]``."""
-    return clamp(match_shape(scalar_like(0, indices), typeof(indices)), indices, _limit_array(indices, limits))
+    return clamp(scalar_like(0, indices), indices, _limits_like(indices, limits))
 
 
 def in_bounds(indices: Any, limits: Sequence[int]) -> Any:
     """Which index vectors lie inside ``[0, limits]``."""
-    inside = and_(ge(indices, scalar_like(0, indices)), le(indices, _limit_array(indices, limits)))
+    inside = and_(ge(indices, scalar_like(0, indices)), le(indices, _limits_like(indices, limits)))
     return reduce_and(inside, (typeof(indices).ndim - 1,))
 
 
@@ -233,7 +236,7 @@ def offset_range(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim
 
 
 def index_range(numbers: GatherDimensionNumbers, result_ndim: int, dim: int) -> tuple[int, int]:
-    """Between which places of the result the dimension must stand that runs over a further indices dimension ``dim``."""
+    """Between which places of the result the dimension must stand that runs over a further dimension of the indices."""
     places = numbers.index_places(result_ndim)
     return (places[dim - 1] + 1 if dim else 0), (places[dim] if dim < len(places) else result_ndim)
 
@@ -301,7 +304,9 @@ def shift_to_tile(
         offset: Any = scalar_like(0, indices)
         if d in split:
             first = mul(ctx.tile_index(ctx.axes(0, d)), np.int32(ctx.in_local_shapes[0][d]))
-            offset = sub(convert(first, typeof(indices).dtype), scalar_like(slice_sizes[d] - 1, indices))
+            offset = convert(first, typeof(indices).dtype)
+            if slice_sizes[d] > 1:
+                offset = sub(offset, scalar_like(slice_sizes[d] - 1, indices))
         offsets.append(offset)
     if len(offsets) == 1:
         return sub(indices, offsets[0])
