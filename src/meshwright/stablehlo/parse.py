@@ -307,7 +307,7 @@ class ModuleReader:
         if len(public) != 1:
             known = ", ".join(map(repr, functions)) or "none"
             raise ImportProgramError(
-                f"{self.file}: a program has one entry function, called main or the only public one; this module has {known}"
+                f"{self.file}: expected an entry function, called main or the only public one; the module has {known}"
             )
         return public[0]
 
@@ -468,7 +468,7 @@ def _in_call_order(entry: str, functions: dict[str, ir.Operation]) -> list[str]:
         elif callee not in callees:
             raise ImportProgramError(f"function {name!r} calls {callee!r}, which the module does not have")
         elif state.get(callee) == 1:
-            raise ImportProgramError(f"functions {name!r} and {callee!r} call each other; recursion has no meaning here")
+            raise ImportProgramError(f"functions {name!r} and {callee!r} call each other; expected no recursion")
         elif callee not in state:
             state[callee] = 1
             stack.append((callee, iter(callees[callee])))

@@ -76,7 +76,7 @@ def _dimension_size(r: Any) -> Any:
     "stablehlo.after_all", "stablehlo.async_start", "stablehlo.async_done",
 )  # fmt: skip
 def _communicates(r: Any) -> Any:
-    r.fail("talks to the host or to other programs, which has no meaning in a program for a mesh; pass values as arguments and results")
+    r.fail("talks to the host or to other programs, which has no meaning here; pass values as arguments and results")
 
 
 @reads(
@@ -85,7 +85,9 @@ def _communicates(r: Any) -> Any:
     "stablehlo.partition_id", "stablehlo.replica_id",
 )  # fmt: skip
 def _partitioned(r: Any) -> Any:
-    r.fail("is an operation of a program that is already partitioned; load the program for one device with shardings on its values instead")
+    r.fail(
+        "belongs in a program that is already partitioned; load the program for all devices, with shardings, instead"
+    )
 
 
 @reads("stablehlo.set_dimension_size")

@@ -96,7 +96,9 @@ def _diagnostic(diagnostic: Any, file: str) -> str:
         return f"{file}: {diagnostic.message}"
     name = where.filename
     place = f"{file}:{where.start_line}:{where.start_col}"
-    return f"{place}: {diagnostic.message}" if name in ("-", "") else f"{file}: {diagnostic.message} (from {name}:{where.start_line})"
+    if name in ("-", ""):
+        return f"{place}: {diagnostic.message}"
+    return f"{file}: {diagnostic.message} (from {name}:{where.start_line})"
 
 
 def _without_versions(data: bytes) -> bytes | str:
@@ -136,5 +138,6 @@ def _from_proto(data: bytes, file: str) -> _Source:
 
 
 def _reraise_unless_xla(error: Exception) -> None:
-    if not (type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "MLIRError") or isinstance(error, ValueError)):
+    known = type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "MLIRError")
+    if not known and not isinstance(error, ValueError):
         raise error
