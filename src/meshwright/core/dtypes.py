@@ -50,6 +50,11 @@ for _name, _dtype in _BY_NAME.items():
         ),
     )
 
+#: dtypes that NumPy itself has (an unpickled one need not be the same object)
+NUMPY_DTYPES = frozenset(
+    {bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64, complex64, complex128}
+)
+
 _FLOATS = {float16, float32, float64, bfloat16} | {d for n, d in _BY_NAME.items() if n.startswith("float")}
 _SIGNED = {int8, int16, int32, int64} | {d for n, d in _BY_NAME.items() if n.startswith("int")}
 _UNSIGNED = {uint8, uint16, uint32, uint64} | {d for n, d in _BY_NAME.items() if n.startswith("uint")}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -73,8 +74,17 @@ UNKNOWN = SourceLocation(None, 0)
 
 _is_ours: dict[CodeType, bool] = {}
 _interned: dict[tuple[CodeType, int, str], SourceLocation] = {}
-_name_stack: list[str] = []
-_given: list[SourceLocation] = []
+
+
+class _Recording(threading.local):
+    """What the programs that this thread traces are given: name scopes, and locations that take the frames' place."""
+
+    def __init__(self) -> None:
+        self.name_stack: list[str] = []
+        self.given: list[SourceLocation] = []
+
+
+_RECORDING = _Recording()
 
 
 def _internal(code: CodeType) -> bool:
@@ -86,8 +96,9 @@ def _internal(code: CodeType) -> bool:
 
 def current() -> SourceLocation:
     """The location of the innermost frame that is not ours, or the one that :class:`at` gives."""
-    if _given:
-        return _given[-1]
+    given = _RECORDING.given
+    if given:
+        return given[-1]
     frame: FrameType | None = sys._getframe(1)
     ours = _is_ours
     while frame is not None:
@@ -96,7 +107,8 @@ def current() -> SourceLocation:
         if internal is None:
             internal = _internal(code)
         if not internal:
-            stack = _name_stack[-1] if _name_stack else ""
+            names = _RECORDING.name_stack
+            stack = names[-1] if names else ""
             key = (code, frame.f_lasti, stack)
             found = _interned.get(key)
             if found is None:
@@ -109,11 +121,12 @@ def current() -> SourceLocation:
 @contextmanager
 def name_scope(name: str) -> Iterator[None]:
     """Prefix the name stack of locations recorded in the ``with`` block."""
-    _name_stack.append(f"{_name_stack[-1]}/{name}" if _name_stack else name)
+    names = _RECORDING.name_stack
+    names.append(f"{names[-1]}/{name}" if names else name)
     try:
         yield
     finally:
-        _name_stack.pop()
+        names.pop()
 
 
 class at:
@@ -125,7 +138,7 @@ class at:
         self.location = location
 
     def __enter__(self) -> None:
-        _given.append(self.location)
+        _RECORDING.given.append(self.location)
 
     def __exit__(self, *exc: object) -> None:
-        _given.pop()
+        _RECORDING.given.pop()

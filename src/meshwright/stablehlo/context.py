@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 import numpy as np
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import bit_width, is_bool, short_name
+from meshwright.core.dtypes import NUMPY_DTYPES, bit_width, is_bool, short_name
 from meshwright.core.source import SourceLocation
 
 
@@ -104,7 +104,7 @@ def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:
             return ir.DenseElementsAttr.get(bits, type=element, shape=shape)
         if bit_width(dtype) < 8:
             array = array.astype(np.int8)
-        elif dtype.kind == "V" or dtype.isbuiltin != 1:
+        elif dtype not in NUMPY_DTYPES:
             array = array.view({1: np.uint8, 2: np.uint16}[dtype.itemsize])
         return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=element, shape=shape)
 
