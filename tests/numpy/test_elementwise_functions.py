@@ -6,13 +6,13 @@ import itertools
 
 import jax.numpy as jnp
 import ml_dtypes
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_oracle import assert_same, check, sample
 
 import meshwright.numpy as mnp
+import numpy as np
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 UNARY = """abs negative positive sign square exp exp2 expm1 sin cos tan arctan sinh cosh tanh arcsinh floor ceil trunc
@@ -23,7 +23,9 @@ INSIDE_ONE = "arcsin arccos arctanh".split()
 BINARY = """add subtract multiply divide maximum minimum arctan2 hypot logaddexp logaddexp2 copysign fmax fmin
 equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor floor_divide remainder fmod
 power float_power heaviside nextafter""".split()
-REAL_ONLY = """floor ceil trunc rint cbrt fabs degrees radians signbit deg2rad rad2deg isposinf isneginf round""".split()
+REAL_ONLY = (
+    """floor ceil trunc rint cbrt fabs degrees radians signbit deg2rad rad2deg isposinf isneginf round""".split()
+)
 
 
 def _supported(name: str, dtype: str) -> bool:
@@ -129,7 +131,7 @@ def test_promotion_of_dtypes(first: str, second: str) -> None:
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-3, 3), st.floats(-2, 2, width=16),
-    st.builds(lambda d, n: np.ones(n, d), st.sampled_from(["int32", "uint8", "float32", "float16", "bool"]), st.integers(1, 1)),
+    st.builds(lambda d: np.ones(1, d), st.sampled_from(["int32", "uint8", "float32", "float16", "bool"])),
     st.builds(lambda d: np.ones((), d)[()], st.sampled_from(["int16", "float32", "uint32"])),
 )  # fmt: skip
 
@@ -193,7 +195,7 @@ def test_errors_name_function_argument_and_types() -> None:
         mnp.multiply(np.ones(2), [1, 2])
     with pytest.raises(ArgumentTypeError, match="exp: argument 0"):
         mnp.exp("x")
-    with pytest.raises(DTypeError, match="integers .* cannot be raised to the negative power -1"):
+    with pytest.raises(DTypeError, match=r"integers .* cannot be raised to the negative power -1"):
         mnp.arange(3) ** -1
     with pytest.raises(ArgumentError, match="Python integer 300 does not fit in uint8"):
         mnp.arange(3, dtype="uint8") + 300

@@ -145,7 +145,9 @@ def _expanded(entries: list[Any], ndim: int, index: Any) -> list[Any]:
     if used > ndim:
         raise IndexingError(f"too many indices: the array has {ndim} dimensions, the index has {used} ({_show(index)})")
     at = places[0] if places else len(entries)
-    return [*entries[:at], *[slice(None)] * (ndim - used), *entries[at + len(places) :]]
+    # An ellipsis for no dimensions stays: it separates the index arrays beside it.
+    filling = [slice(None)] * (ndim - used) or [Ellipsis] * len(places)
+    return [*entries[:at], *filling, *entries[at + len(places) :]]
 
 
 def _show(index: Any) -> str:
@@ -213,7 +215,9 @@ class _Builder:
         self.drop: list[int] = []
         self.indexed: list[int] = []
         self.arrays: list[Any] = []
-        #: for each dimension of the result, in order: a size, or None where index arrays stand
+        #: where integers and index arrays stand in the index
+        self.places: list[int] = []
+        #: what entries give, in order: a dimension "kept" or "new" and its size, or "index"
         self.layout: list[tuple[str, int]] = []
 
     def rows(self, d: int, entry: slice) -> None:
@@ -221,6 +225,21 @@ class _Builder:
         if reverse:
             self.reverse.append(d)
         self.layout.append(("kept", -(-(self.limit[d] - self.start[d]) // self.stride[d])))
+
+    def index(self, d: int, place: int, entry: Any) -> None:
+        self.places.append(place)
+        self.layout.append(("index", 0))
+        i = _static_int(entry)
+        if i is not None:
+            self.one(d, i)
+            return
+        if isinstance(entry, _MaskPart) and entry.mask_shape[entry.dim] != self.shape[d]:
+            raise IndexingError(
+                f"a mask of shape {entry.mask_shape} does not fit dimension {d} of shape {self.shape}: its dimension "
+                f"{entry.dim} must have size {self.shape[d]}"
+            )
+        self.indexed.append(d)
+        self.arrays.append(_index_array(entry))
 
     def one(self, d: int, i: int) -> None:
         size = self.shape[d]
@@ -231,6 +250,13 @@ class _Builder:
         self.drop.append(d)
 
 
+def _with_added(shape: Shape, entries: list[Any]) -> Shape:
+    """The shape with a dimension of size 1 for each bool scalar in the index."""
+    rest = iter(shape)
+    consuming = [e for e in entries if e is not None and e is not Ellipsis]
+    return tuple([1 if isinstance(e, _NewIndexed) else next(rest) for e in consuming])
+
+
 def plan_index(shape: Shape, index: Any) -> IndexPlan:
     """The plan for ``x[index]`` where ``x`` has ``shape``.
 
@@ -239,49 +265,23 @@ def plan_index(shape: Shape, index: Any) -> IndexPlan:
       ConcretizationError: a traced mask.
     """
     entries = _expanded(_entries(index), len(shape), index)
-    added = [i for i, e in enumerate(entries) if isinstance(e, _NewIndexed)]
-    if added:
-        d = 0
-        wide: list[int] = []
-        for e in entries:
-            if isinstance(e, _NewIndexed):
-                wide.append(1)
-            elif e is not None:
-                wide.append(shape[d])
-                d += 1
-        shape = tuple(wide)
-    b = _Builder(shape)
+    b = _Builder(_with_added(shape, entries))
     d = 0
-    has_arrays = False
-    advanced: list[int] = []
     for place, entry in enumerate(entries):
         if entry is None:
             b.layout.append(("new", 1))
-            continue
-        if isinstance(entry, slice):
-            b.rows(d, entry)
-        else:
-            advanced.append(place)
-            b.layout.append(("index", len(advanced)))
-            i = _static_int(entry)
-            if i is not None:
-                b.one(d, i)
+        elif entry is not Ellipsis:
+            if isinstance(entry, slice):
+                b.rows(d, entry)
             else:
-                array = _index_array(entry)
-                if isinstance(entry, _MaskPart) and entry.mask_shape[entry.dim] != shape[d]:
-                    raise IndexingError(
-                        f"a mask of shape {entry.mask_shape} does not fit dimension {d} of shape {shape}: its "
-                        f"dimension {entry.dim} must have size {shape[d]}"
-                    )
-                b.indexed.append(d)
-                b.arrays.append(array)
-                has_arrays = has_arrays or typeof(array).ndim > 0
-        d += 1
-    neighbours = not has_arrays or advanced == list(range(advanced[0], advanced[-1] + 1))
-    return _finish(b, neighbours, has_arrays)
+                b.index(d, place, entry)
+            d += 1
+    return _finish(b)
 
 
-def _finish(b: _Builder, neighbours: bool, has_arrays: bool) -> IndexPlan:
+def _finish(b: _Builder) -> IndexPlan:
+    has_arrays = any(typeof(a).ndim for a in b.arrays)
+    neighbours = not has_arrays or b.places == list(range(b.places[0], b.places[-1] + 1))
     block = Block(b.shape, tuple(b.start), tuple(b.limit), tuple(b.stride), tuple(b.reverse), tuple(b.drop))
     batch = broadcast_shapes(*(typeof(a).shape for a in b.arrays), name="indexing")
     indexed = tuple(d - sum(e < d for e in b.drop) for d in b.indexed)
