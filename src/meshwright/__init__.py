@@ -3,6 +3,7 @@
 from meshwright import errors, numpy
 from meshwright.api import lax
 from meshwright.api.jit import ShapeDtypeStruct, jit
+from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.placement import (
     block_until_ready,
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AbstractMesh",
     "Array",
+    "ImportedProgram",
     "Mesh",
     "NamedSharding",
     "PartitionSpec",
@@ -66,6 +68,7 @@ __all__ = [
     "jvp",
     "lax",
     "linearize",
+    "load",
     "local_device_count",
     "local_devices",
     "make_jaxpr",

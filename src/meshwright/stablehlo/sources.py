@@ -27,6 +27,7 @@ for _name in ("read_structure", "read_derived"):
     importlib.import_module(f"meshwright.stablehlo.{_name}")
 
 _BYTECODE = b"ML\xefR"
+_MLIR_POSITION = re.compile(r'loc\("([^"]*)":(\d+):(\d+)')
 _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 
@@ -91,14 +92,13 @@ def _parse_mlir(data: str | bytes, file: str) -> ir.Module:
 
 
 def _diagnostic(diagnostic: Any, file: str) -> str:
-    where = diagnostic.location
-    if not isinstance(where, ir.FileLineColLoc):
+    where = _MLIR_POSITION.match(str(diagnostic.location))
+    if where is None:
         return f"{file}: {diagnostic.message}"
-    name = where.filename
-    place = f"{file}:{where.start_line}:{where.start_col}"
+    name, line, column = where.groups()
     if name in ("-", ""):
-        return f"{place}: {diagnostic.message}"
-    return f"{file}: {diagnostic.message} (from {name}:{where.start_line})"
+        return f"{file}:{line}:{column}: {diagnostic.message}"
+    return f"{file}: {diagnostic.message} (from {name}:{line})"
 
 
 def _without_versions(data: bytes) -> bytes | str:

@@ -1,0 +1,372 @@
+"""``load``: programs from elsewhere, in XLA's own formats.
+
+A program names devices in its shardings (GSPMD) or the axes of meshes it declares (Shardy). Only when it is partitioned
+is a mesh chosen: the one that is asked for, the one it declares, or the coarsest whose axes can say all its shardings.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from meshwright.api.partitioned import PartitionedProgram, partition_program
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ImportProgramError,
+    MeshError,
+    ReplicationWarning,
+    ShapeError,
+)
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, sub_jaxprs
+from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
+from meshwright.ir.pretty import format_jaxpr
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise import copy
+from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
+from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.runtime.array import default_sharding
+from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.sharding import (
+    UNCONSTRAINED,
+    AbstractMesh,
+    HloSharding,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    device_order_of,
+    hlo_to_layout,
+    manual_axes,
+    mesh_of,
+)
+from meshwright.sharding.sdy import SdySharding
+from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
+from meshwright.stablehlo.hlo import module_text, to_hlo
+from meshwright.stablehlo.parse import Parameter, ParsedProgram
+from meshwright.stablehlo.sources import parse_program
+
+AnyMesh = Mesh | AbstractMesh
+
+
+@dataclass(frozen=True)
+class LogicalDevice:
+    """A device of a program by its number, where nothing more is known of it."""
+
+    id: int
+
+    def __repr__(self) -> str:
+        return f"device {self.id}"
+
+
+class ImportedProgram:
+    """A program from elsewhere. Calling it runs it on one device."""
+
+    def __init__(self, parsed: ParsedProgram) -> None:
+        self.parsed = parsed
+        self.name = parsed.name
+
+    # --- what it is -----------------------------------------------------------------------------------------
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program as a closed jaxpr; its shardings are ``sharding_annotation`` equations."""
+        return self.parsed.jaxpr
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Name, type, sharding and donation of each parameter."""
+        return self.parsed.parameters
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
+
+    @property
+    def donated(self) -> list[int]:
+        """Numbers of the parameters whose memory the program may reuse."""
+        return [i for i, p in enumerate(self.parameters) if p.donated]
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the program was left out."""
+        return list(self.parsed.notes)
+
+    @cached_property
+    def annotations(self) -> list[Annotation]:
+        """Every different sharding in the program, in order."""
+        given = [*(p.sharding for p in self.parameters), *self.parsed.result_shardings, *_annotations(self.jaxpr.jaxpr)]
+        return list(dict.fromkeys(s for s in given if s is not None))
+
+    @cached_property
+    def num_partitions(self) -> int:
+        """The number of devices that the program is written for."""
+        said = self.parsed.num_partitions
+        named = {n for n in map(_num_devices, self.annotations) if n is not None}
+        if said is not None and (said > 1 or not named):
+            return said
+        return max(named, default=1)
+
+    @cached_property
+    def mesh(self) -> AnyMesh | None:
+        """The mesh that the program declares or its shardings make up; None for a program for one device.
+
+        Raises:
+          ImportProgramError: shardings over several meshes, or that do not fit the number of devices.
+        """
+        declared = {s.mesh: None for s in self.annotations if isinstance(s, SdySharding)}
+        if len(declared) > 1:
+            raise ImportProgramError(
+                f"{self.name!r} has shardings over different meshes ({', '.join(map(str, declared))}); expected one"
+            )
+        for mesh in declared:
+            ids = next((d.device_ids for d in self.parsed.meshes.values() if d.mesh == mesh), ())
+            return _with_devices(mesh, ids)
+        shardings = [s for s in self.annotations if isinstance(s, HloSharding)]
+        if not shardings or self.num_partitions == 1:
+            return None
+        for sharding in shardings:
+            if sharding.num_devices not in (None, self.num_partitions):
+                raise ImportProgramError(
+                    f"{self.name!r} is written for {self.num_partitions} devices, but its sharding {sharding} names "
+                    f"{sharding.num_devices}"
+                )
+        order = device_order_of(shardings, self.num_partitions)
+        return _with_devices(mesh_of(shardings, self.num_partitions), order)
+
+    @property
+    def in_shardings(self) -> list[NamedSharding | None]:
+        """Shardings of the parameters over :attr:`mesh`; None where the program says nothing."""
+        return self._shardings_on(self.mesh)[0]
+
+    @property
+    def out_shardings(self) -> list[NamedSharding | None]:
+        """Shardings of the results over :attr:`mesh`; None where the program says nothing."""
+        return self._shardings_on(self.mesh)[1]
+
+    def _shardings_on(self, mesh: AnyMesh | None) -> tuple[list[NamedSharding | None], list[NamedSharding | None]]:
+        sides = (
+            ("parameter", [p.sharding for p in self.parameters], self.in_avals),
+            ("result", self.parsed.result_shardings, self.out_avals),
+        )
+        found = []
+        for side, shardings, avals in sides:
+            named = []
+            for i, (sharding, aval) in enumerate(zip(shardings, avals)):
+                known = sharding is not None and mesh is not None
+                named.append(on_mesh(sharding, aval.ndim, mesh, f"{side} {i} of {self.name!r}") if known else None)
+            found.append(named)
+        return found[0], found[1]
+
+    # --- running --------------------------------------------------------------------------------------------
+    @cached_property
+    def _executable(self) -> Executable:
+        flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
+        plain = replace_annotations(flat, lambda eqn: eqn.replace(op=copy))
+        return compile_jaxpr(plain, self.name, [default_sharding()] * len(self.out_avals))
+
+    def __call__(self, *args: Any) -> Any:
+        """The results for arrays (in any tree): one array, or a tuple of several.
+
+        Raises:
+          ArgumentError: another number of arrays.
+          ShapeError: an array of another type.
+        """
+        values = pytree.leaves(args)
+        if len(values) != len(self.in_avals):
+            raise ArgumentError(f"{self.name!r} takes {len(self.in_avals)} arrays, got {len(values)}")
+        for value, parameter in zip(values, self.parameters):
+            got, want = typeof(value), parameter.aval
+            if (got.shape, got.dtype) != (want.shape, want.dtype):
+                raise ShapeError(f"{self.name!r}: parameter {parameter.name!r} is {want}, got {got}")
+        outs = self._executable(values)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    # --- partitioning ---------------------------------------------------------------------------------------
+    def partition(self, mesh: AnyMesh | None = None, num_devices: int | None = None) -> PartitionedProgram:
+        """The per-device program.
+
+        ``mesh`` names the axes; a program whose shardings name devices can be put on any mesh whose axes can say them.
+        Without shardings in the program, a mesh or ``num_devices`` is needed.
+
+        Raises:
+          MeshError: there is no mesh, or not the number of devices that the program is written for.
+          ShardingError: a sharding that the mesh cannot say.
+        """
+        chosen = self._mesh_for(mesh, num_devices)
+        in_shardings, out_shardings = self._shardings_on(chosen)
+        flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
+        jaxpr = replace_annotations(flat, lambda eqn: _constraint(eqn, chosen))
+        return partition_program(
+            jaxpr, chosen, in_shardings, out_shardings, self.name, pytree.structure([0] * len(self.out_avals)),
+            self.donated,
+        )  # fmt: skip
+
+    def _mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
+        if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
+            return self.mesh
+        if mesh is None and num_devices is not None:
+            mesh = AbstractMesh((num_devices,), ("devices",))
+        if mesh is None:
+            raise MeshError(
+                f"partition: {self.name!r} has no shardings, so it says nothing of devices; call .partition(mesh) or "
+                ".partition(num_devices=8)"
+            )
+        if self.annotations and mesh.size != self.num_partitions:
+            raise MeshError(
+                f"partition: {self.name!r} has shardings for {self.num_partitions} devices, {mesh!r} has {mesh.size}; "
+                f"use a mesh of {self.num_partitions} devices"
+            )
+        return mesh
+
+    # --- texts ----------------------------------------------------------------------------------------------
+    def _module(self) -> Any:
+        def texts(shardings: Sequence[Annotation | None], avals: Sequence[ShapedArray]) -> list[str | None]:
+            return [None if s is None else annotation_text(s, a.ndim) for s, a in zip(shardings, avals)]
+
+        options = LoweringOptions(
+            name=f"jit_{self.name}",
+            arg_shardings=texts([p.sharding for p in self.parameters], self.in_avals),
+            result_shardings=texts(self.parsed.result_shardings, self.out_avals),
+            donated={i: p.alias for i, p in enumerate(self.parameters) if p.donated},
+            num_partitions=self.num_partitions,
+        )
+        return lower_to_stablehlo(self.jaxpr, options)
+
+    def as_text(self, dialect: str = "jaxpr", *, debug_info: bool = False) -> str:
+        """The whole program as ``"jaxpr"``, ``"stablehlo"`` (with GSPMD shardings) or ``"hlo"``.
+
+        Raises:
+          ArgumentError: another dialect.
+        """
+        match dialect:
+            case "jaxpr":
+                return format_jaxpr(self.jaxpr)
+            case "stablehlo":
+                return module_text(self._module(), debug_info)
+            case "hlo":
+                return to_hlo(self._module()).as_hlo_text()
+        raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
+
+    def __repr__(self) -> str:
+        return (
+            f"ImportedProgram({self.name!r}, {len(self.in_avals)} parameters, {len(self.out_avals)} results, "
+            f"{len(self.jaxpr.eqns)} ops, {self.num_partitions} partitions)"
+        )
+
+
+# --- shardings on a mesh ------------------------------------------------------------------------------------
+def _num_devices(sharding: Annotation) -> int | None:
+    return sharding.mesh.size if isinstance(sharding, SdySharding) else sharding.num_devices
+
+
+def _with_devices(mesh: AbstractMesh, order: Sequence[int]) -> AnyMesh:
+    """The mesh, with numbered devices where their order is not the natural one."""
+    if not order or list(order) == list(range(mesh.size)):
+        return mesh
+    devices = np.array([LogicalDevice(i) for i in order], object).reshape(mesh.axis_sizes)
+    return Mesh(devices, mesh.axis_names)
+
+
+def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedSharding:
+    """A sharding of the program over a mesh.
+
+    Raises:
+      ShardingError: the mesh has no axes for it.
+      ImportProgramError: a manual or unreduced value where that has no meaning.
+    """
+    abstract = mesh.abstract_mesh
+    if isinstance(sharding, SdySharding):
+        if sharding.unreduced:
+            raise ImportProgramError(f"{what} is unreduced in {sharding}; reduce it in the program")
+        return NamedSharding(mesh, sharding.spec())
+    if sharding.kind == "maximal":
+        return NamedSharding(mesh, PartitionSpec())  # held by one device there, by all here
+    order = list(mesh.device_ids) if isinstance(mesh, Mesh) else None
+    if manual_axes(sharding, abstract, order):
+        raise ImportProgramError(f"{what} is manual ({sharding}); manual regions are not supported yet")
+    layout = hlo_to_layout(sharding, ndim, abstract, order)
+    if layout.partial:
+        raise ImportProgramError(f"{what} is unreduced in {sharding}; reduce it in the program")
+    return NamedSharding.from_layout(mesh, layout)
+
+
+def _constraint(eqn: JaxprEqn, mesh: AnyMesh) -> JaxprEqn:
+    """The equation with the annotation's sharding over ``mesh``."""
+    op: Any = eqn.op
+    ndim = eqn.outvars[0].aval.ndim
+    sharding = on_mesh(op.sharding, ndim, mesh, f"the value at {eqn.source}")
+    if op.unspecified:
+        entries = [UNCONSTRAINED if d in op.unspecified else sharding.spec.axes(d) for d in range(ndim)]
+        sharding = NamedSharding(mesh, PartitionSpec(*entries))
+    return eqn.replace(op=ShardingConstraint(sharding))
+
+
+def _annotations(jaxpr: Jaxpr) -> list[Annotation]:
+    found: list[Annotation] = []
+    seen: set[int] = set()
+    pending = [jaxpr]
+    while pending:
+        here = pending.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        found += [e.op.sharding for e in here.eqns if isinstance(e.op, ShardingAnnotation)]
+        pending += [inner for e in here.eqns if e.op.holds_jaxprs for inner in sub_jaxprs(e.op)]
+    return found
+
+
+def replace_annotations(jaxpr: ClosedJaxpr, replace: Any) -> ClosedJaxpr:
+    """With every equation that annotates a value replaced by ``replace(eqn)``; inner jaxprs too."""
+
+    def eqn_of(eqn: JaxprEqn) -> JaxprEqn:
+        if isinstance(eqn.op, ShardingAnnotation):
+            return replace(eqn)
+        return eqn
+
+    if not any(isinstance(e.op, ShardingAnnotation) for e in jaxpr.eqns):
+        return jaxpr
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[eqn_of(e) for e in jaxpr.eqns]))
+
+
+# --- load ---------------------------------------------------------------------------------------------------
+def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
+    """A program: a path to a file, or the text or bytes of one.
+
+    Read are HLO text, serialized ``HloModuleProto``, StableHLO text and bytecode, and portable artifacts; GSPMD
+    (``mhlo.sharding``) and Shardy (``sdy.sharding``) annotations in them.
+
+    Raises:
+      ImportProgramError: a program that cannot be read; says where and why.
+      ArgumentError: a file that does not exist.
+      ArgumentTypeError: neither text nor bytes nor a path.
+    """
+    data, file = _contents(source)
+    parsed = parse_program(data, file)
+    for text in parsed.warnings:
+        warnings.warn(f"{file}: {text}", ReplicationWarning, stacklevel=2)
+    return ImportedProgram(parsed)
+
+
+def _contents(source: Any) -> tuple[str | bytes, str]:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source), "<bytes>"
+    if isinstance(source, str) and ("\n" in source or "{" in source or not source.strip()):
+        return source, "<text>"
+    if not isinstance(source, (str, os.PathLike)):
+        raise ArgumentTypeError(f"load: expected a path, text or bytes, got {type(source).__name__}")
+    path = Path(source)
+    try:
+        return path.read_bytes(), path.name
+    except OSError as error:
+        raise ArgumentError(f"load: cannot read {str(path)!r}: {error.strerror}") from None

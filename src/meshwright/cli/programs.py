@@ -1,0 +1,106 @@
+"""``meshwright partition FILE`` and ``meshwright explain FILE``: programs from elsewhere on a mesh."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from meshwright.api.load import ImportedProgram, load
+from meshwright.api.partitioned import PartitionedProgram
+from meshwright.core.config import config
+from meshwright.errors import ArgumentError, MeshwrightWarning
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.report import Collective, human_bytes
+
+TEXTS = ("jaxpr", "stablehlo", "hlo")
+
+File = Annotated[Path, typer.Argument(help="HLO text or proto, StableHLO text or bytecode, or a portable artifact")]
+MeshOption = Annotated[str, typer.Option("--mesh", help="axes and sizes, such as data=4,model=2")]
+DevicesOption = Annotated[int, typer.Option("--devices", min=0, help="number of devices, on one axis")]
+
+
+def partition(
+    file: File,
+    mesh: MeshOption = "",
+    devices: DevicesOption = 0,
+    verify: Annotated[bool, typer.Option("--verify", help="run it against the unpartitioned program")] = False,
+    text: Annotated[str, typer.Option("--text", help=f"print the per-device program: {', '.join(TEXTS)}")] = "",
+) -> None:
+    """Partition a program; print what its devices send and hold."""
+    if text and text not in TEXTS:
+        raise ArgumentError(f"--text: expected {', '.join(TEXTS)}, got {text!r}")
+    # The program's text alone goes to the standard output, so that it can be piped.
+    console = Console(stderr=bool(text), highlight=False)
+    start = time.perf_counter()
+    program, part = partitioned(file, mesh, devices, console)
+    found = part.collectives
+    elapsed = time.perf_counter() - start
+    axes = " × ".join(f"{name}={size}" for name, size in part.mesh.shape.items())
+    console.print(f"[bold]{program.name}[/bold] on mesh {axes}: read and partitioned in {elapsed:.2f} s")
+    console.print(_summary(part, found))
+    for note in (*program.notes, *part.part.replicated, *part.padded):
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    if verify:
+        _verify(console, part)
+    if text:
+        typer.echo(part.as_text(text))
+
+
+def explain(file: File, mesh: MeshOption = "", devices: DevicesOption = 0) -> None:
+    """Partition a program; say of each collective what it sends and why it is there."""
+    _, part = partitioned(file, mesh, devices, Console(stderr=True, highlight=False))
+    typer.echo(part.explain())
+
+
+def partitioned(file: Path, mesh: str, devices: int, console: Console) -> tuple[ImportedProgram, PartitionedProgram]:
+    """The program in a file, and its per-device program; warnings are printed.
+
+    Raises:
+      ArgumentError: a mesh that cannot be read, or a mesh and a number of devices.
+    """
+    if mesh and devices:
+        raise ArgumentError(f"give either --mesh {mesh} or --devices {devices}, not both")
+    chosen = parse_mesh(mesh) if mesh else None
+    config.update("enable_x64", True)  # a file says of every value how wide it is
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", MeshwrightWarning)
+        program = load(file)
+        part = program.partition(chosen, devices or None)
+    for warning in caught:
+        console.print(f"warning: {warning.message}", markup=False, style="yellow", soft_wrap=True)
+    return program, part
+
+
+def parse_mesh(text: str) -> AbstractMesh:
+    """``"data=4,model=2"`` as a mesh.
+
+    Raises:
+      ArgumentError: another form.
+    """
+    axes = [entry.partition("=") for entry in text.split(",")]
+    if not all(name.strip() and size.strip().isdigit() for name, _, size in axes):
+        raise ArgumentError(f"--mesh: expected axes and sizes such as data=4,model=2, got {text!r}")
+    return AbstractMesh([int(size) for *_, size in axes], [name.strip() for name, *_ in axes])
+
+
+def _summary(part: PartitionedProgram, found: list[Collective]) -> Table:
+    table = Table("", "count", "bytes sent", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for kind in sorted({c.kind for c in found}):
+        mine = [c for c in found if c.kind == kind]
+        table.add_row(kind, str(len(mine)), f"{sum(c.bytes_sent for c in mine):,}")
+    table.add_row("all collectives", str(len(found)), f"{part.bytes_sent:,}", style="bold")
+    table.add_row("peak memory of a device", "", human_bytes(part.peak_bytes))
+    return table
+
+
+def _verify(console: Console, part: PartitionedProgram) -> None:
+    found = part.verify()
+    worst = max(found, key=lambda d: d.relative, default=None)
+    largest = f"; the largest difference is {worst.relative:.1e} relative, in {worst.output}" if worst else ""
+    console.print(f"verified: {len(found)} outputs equal those of the unpartitioned program{largest}")
