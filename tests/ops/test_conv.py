@@ -22,39 +22,50 @@ from meshwright.transforms.vmap import vmap
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
+
+def kw(**given):
+    """Keyword arguments, as a dictionary."""
+    return given
+
+
 #: name: (lhs shape, rhs shape, parameters)
 CASES = {
-    "plain": ((2, 5, 6, 3), (3, 2, 3, 4), dict(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC)),
-    "same, strides": ((2, 7, 6, 3), (3, 2, 3, 4), dict(window_strides=(2, 3), padding="SAME", dimension_numbers=NHWC)),
+    "plain": ((2, 5, 6, 3), (3, 2, 3, 4), kw(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC)),
+    "same, strides": ((2, 7, 6, 3), (3, 2, 3, 4), kw(window_strides=(2, 3), padding="SAME", dimension_numbers=NHWC)),
     "same lower": ((1, 7, 6, 2), (4, 2, 2, 3),
-                   dict(window_strides=(2, 1), padding="SAME_LOWER", dimension_numbers=NHWC)),
+                   kw(window_strides=(2, 1), padding="SAME_LOWER", dimension_numbers=NHWC)),
     "dilations": ((2, 4, 5, 2), (2, 3, 2, 3),
-                  dict(window_strides=(2, 1), padding=((1, 2), (0, 3)), lhs_dilation=(3, 2), rhs_dilation=(2, 2),
+                  kw(window_strides=(2, 1), padding=((1, 2), (0, 3)), lhs_dilation=(3, 2), rhs_dilation=(2, 2),
                        dimension_numbers=NHWC)),
     "negative padding": ((2, 7, 6, 2), (2, 2, 2, 3),
-                         dict(window_strides=(1, 2), padding=((-2, 1), (1, -1)), dimension_numbers=NHWC)),
+                         kw(window_strides=(1, 2), padding=((-2, 1), (1, -1)), dimension_numbers=NHWC)),
     "feature groups": ((2, 5, 4, 6), (2, 3, 2, 9),
-                       dict(window_strides=(1, 2), padding="SAME", dimension_numbers=NHWC, feature_group_count=3)),
+                       kw(window_strides=(1, 2), padding="SAME", dimension_numbers=NHWC, feature_group_count=3)),
     "depthwise": ((2, 5, 4, 3), (2, 2, 1, 6),
-                  dict(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC, feature_group_count=3)),
+                  kw(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC, feature_group_count=3)),
     "batch groups": ((4, 5, 4, 3), (2, 3, 3, 6),
-                     dict(window_strides=(2, 1), padding="SAME", dimension_numbers=NHWC, batch_group_count=2)),
+                     kw(window_strides=(2, 1), padding="SAME", dimension_numbers=NHWC, batch_group_count=2)),
     "other layout": ((3, 5, 2, 6), (4, 2, 3, 3),
-                     dict(window_strides=(1, 2), padding=((1, 0), (2, 1)), dimension_numbers=("CHNW", "OWHI", "WNHC"))),
+                     kw(window_strides=(1, 2), padding=((1, 0), (2, 1)), dimension_numbers=("CHNW", "OWHI", "WNHC"))),
     "kernel larger than result": ((3, 6, 5, 2), (5, 4, 2, 4),
-                                  dict(window_strides=(1, 1), padding=((0, 1), (0, 0)), dimension_numbers=NHWC)),
-    "one dimension": ((2, 3, 8), (4, 3, 3), dict(window_strides=(2,), padding=((1, 1),))),
-    "three dimensions": ((1, 2, 4, 3, 5), (3, 2, 2, 3, 2), dict(window_strides=(1, 2, 1), padding="SAME")),
-    "no spatial dimension": ((3, 4), (5, 4), dict(window_strides=(), padding=())),
-    "no result": ((2, 2, 5, 3), (3, 2, 3, 4), dict(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC)),
-    "empty batch": ((0, 4, 5, 3), (3, 2, 3, 4), dict(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC)),
+                                  kw(window_strides=(1, 1), padding=((0, 1), (0, 0)), dimension_numbers=NHWC)),
+    "one dimension": ((2, 3, 8), (4, 3, 3), kw(window_strides=(2,), padding=((1, 1),))),
+    "three dimensions": ((1, 2, 4, 3, 5), (3, 2, 2, 3, 2), kw(window_strides=(1, 2, 1), padding="SAME")),
+    "no spatial dimension": ((3, 4), (5, 4), kw(window_strides=(), padding=())),
+    "no result": ((2, 2, 5, 3), (3, 2, 3, 4), kw(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC)),
+    "empty batch": ((0, 4, 5, 3), (3, 2, 3, 4), kw(window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC)),
 }  # fmt: skip
 
 
 def pair(name):
     lhs, rhs, params = CASES[name]
     x, w = values(*lhs) / 8, values(*rhs, seed=1) / 8
-    return x, w, lambda x, w: C.conv_general_dilated(x, w, **params), lambda x, w: lax.conv_general_dilated(x, w, **params)
+    return (
+        x,
+        w,
+        lambda x, w: C.conv_general_dilated(x, w, **params),
+        lambda x, w: lax.conv_general_dilated(x, w, **params),
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -115,7 +126,7 @@ def test_any_parameters(data):
         return tuple(data.draw(st.integers(low, high), what) for _ in range(spatial))
 
     n, k = each(1, 6, "n"), each(1, 3, "k")
-    params = dict(
+    params = kw(
         window_strides=each(1, 3, "stride"), lhs_dilation=each(1, 3, "lhs_dilation"),
         rhs_dilation=each(1, 3, "rhs_dilation"), **{kind: groups},
     )  # fmt: skip
@@ -135,7 +146,7 @@ def test_any_parameters(data):
 def test_second_derivative_in_double_precision():
     with config.override("enable_x64", True), jax.enable_x64(True):
         x, w = values(2, 5, 4, 4, dtype=np.float64) / 8, values(3, 2, 2, 6, seed=1, dtype=np.float64) / 8
-        params = dict(
+        params = kw(
             window_strides=(2, 1), padding="SAME", rhs_dilation=(1, 2), dimension_numbers=NHWC, feature_group_count=2
         )
 
@@ -155,7 +166,7 @@ def test_dtypes(dtype):
     x, w = values(2, 4, 5, 2).astype(dtype), values(2, 3, 2, 3, seed=1).astype(dtype)
     if dtype.kind == "c":
         x, w = x + x[::-1] * 1j, w - w[::-1] * 2j
-    params = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=NHWC)
+    params = kw(window_strides=(1, 1), padding="SAME", dimension_numbers=NHWC)
     check_value(
         lambda x, w: C.conv_general_dilated(x, w, **params),
         lambda x, w: lax.conv_general_dilated(x, w, **params),
@@ -166,7 +177,7 @@ def test_dtypes(dtype):
 def test_complex_derivative():
     x = (values(1, 4, 2) + 1j * values(1, 4, 2, seed=4)).astype(np.complex64) / 4
     w = (values(2, 2, 3, seed=2) - 1j * values(2, 2, 3, seed=3)).astype(np.complex64) / 4
-    params = dict(window_strides=(1,), padding="SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    params = kw(window_strides=(1,), padding="SAME", dimension_numbers=("NWC", "WIO", "NWC"))
     check_grad(
         lambda x, w: C.conv_general_dilated(x, w, **params), lambda x, w: lax.conv_general_dilated(x, w, **params), x, w
     )
@@ -256,7 +267,7 @@ BAD = {
     "features differ": (lambda: C.conv_general_dilated(X, W[:, :, :3], (1, 1), "SAME", dimension_numbers=NHWC),
                         ShapeError, r"has 4 features.*expected feature_group_count \(1\) times the 3"),
     "groups do not divide": (lambda: C.conv_general_dilated(X, W[:, :, :1, :6], (1, 1), "SAME", dimension_numbers=NHWC,
-                                                            feature_group_count=4), ShapeError, "does not divide the 6"),
+                                                            feature_group_count=4), ShapeError, "not divide the 6"),
     "batch groups do not divide": (lambda: C.conv_general_dilated(X[:1], W, (1, 1), "SAME", dimension_numbers=NHWC,
                                                                   batch_group_count=2), ShapeError, "1 lhs batch"),
     "both groups": (lambda: C.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=NHWC, batch_group_count=2,
@@ -277,7 +288,7 @@ BAD = {
                           ArgumentError, "conv_transpose"),
     "letters": (lambda: C.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWX")),
                 ArgumentError, "N and C among them"),
-    "spatial letters": (lambda: C.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=("NHWC", "HDIO", "NHWC")),
+    "spatial names": (lambda: C.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=("NHWC", "HDIO", "NHWC")),
                         ArgumentError, "same letters"),
     "two specs": (lambda: C.conv_general_dilated(X, W, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO")),
                   ArgumentError, "three specs"),

@@ -327,12 +327,13 @@ class ConvGeneralDilated(Op):
     # --- StableHLO ------------------------------------------------------------------------------------------
     def emit(self, b: Builder, *operands: Any) -> Any:
         (lhs, rhs), (out,) = b.in_avals, b.out_avals
+        x, y = operands
         if not dtypes.is_complex(lhs.dtype):
-            return self._emit_real(b, *operands, out)
+            return self._emit_real(b, x, y, out)
         # XLA has no complex convolution on every platform: four real ones.
         avals = [a.update(dtype=dtypes.real_of(a.dtype)) for a in (lhs, rhs, out)]
         (xr, xi), (yr, yi) = (
-            [b.op(f"stablehlo.{part}", [v], [a])[0] for part in ("real", "imag")] for v, a in zip(operands, avals)
+            [b.op(f"stablehlo.{part}", [v], [a])[0] for part in ("real", "imag")] for v, a in zip((x, y), avals)
         )
         rr, ii, ri, ir = (self._emit_real(b, p, q, avals[2]) for p, q in ((xr, yr), (xi, yi), (xr, yi), (xi, yr)))
         re = b.op("stablehlo.subtract", [rr, ii], [avals[2]])[0]

@@ -18,7 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import Builder, Op, Zero
+from meshwright.ir.op import Builder, Zero
 from meshwright.ir.reading import Reader, Unreadable, reads, scalar_of
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import match_shape
@@ -253,7 +253,7 @@ def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: Shaped
     return trace_to_jaxpr(scatter, [source, operand], op.name)
 
 
-def select_op(kind: type[Op], op: WindowOp, selects: str) -> Any:
+def select_op(kind: type[_Select], op: WindowOp, selects: str) -> Any:
     """The op of the pair with the windows of ``op``."""
     return kind(selects=selects, **window_params(op.windows))
 

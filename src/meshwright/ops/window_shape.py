@@ -140,9 +140,7 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
     return found
 
 
-def pad_pairs(
-    op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[int], strides: Sequence[int]
-) -> Pads:
+def pad_pairs(op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[int], strides: Sequence[int]) -> Pads:
     """``padding`` as ``(low, high)`` pairs, from pairs or a word (see :func:`padtype_to_pads`)."""
     if isinstance(padding, str):
         return padtype_to_pads(in_shape, windows, strides, padding)
