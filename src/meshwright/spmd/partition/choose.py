@@ -55,6 +55,8 @@ class Question:
     operands: tuple[Operand, ...]
     results: tuple[ShapedArray, ...]
     wanted: tuple[Layout, ...]
+    #: for each result, how many partial sums will share the collective that completes it
+    summands: tuple[int, ...]
     linear_in: tuple[tuple[int, ...], ...]
     moves_only: bool
     mesh: AbstractMesh
@@ -171,14 +173,15 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         in_layouts.append(layout)
         versions.append(version)
     out_layouts = []
-    for aval, factors, wanted in zip(q.results, rule.results, q.wanted):
+    for aval, factors, wanted, shared in zip(q.results, rule.results, q.wanted, q.summands):
         layout = _layout(factors, sizes, assignment, mesh)
         partial = reduced + kept
         if partial:
             layout = layout.with_partial(partial, kind if kept else rule.reduction, mesh)
         target = wanted if any(wanted.dims) else layout.drop_partial()
         price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
-        cost += price + (LATENCY if price else 0) + MEMORY_COST * _local_bytes(aval, layout, mesh)
+        cost += (price + (LATENCY if price else 0)) / (shared if layout.partial else 1)
+        cost += MEMORY_COST * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
     return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost)
 

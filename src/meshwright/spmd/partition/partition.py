@@ -23,6 +23,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.context import LocalContext
+from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.propagate import Propagation, constraint_dims, eqn_rule, propagate
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
@@ -85,6 +86,8 @@ class _Partitioner:
         self.env: dict[Var, Value] = {}
         self.trace = JaxprTrace()
         self.replicated: list[str] = []
+        self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
+        self.summands = summands(jaxpr.jaxpr.eqns, self.rules, jaxpr.jaxpr.outvars)
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
         self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
 
@@ -96,9 +99,9 @@ class _Partitioner:
                 self.env[var] = Value(var.aval, [(layout, local)], f"input {number}")
             for var, const in zip(inner.constvars, self.closed.consts):
                 self.env[var] = Value(var.aval, [(Layout.replicated(var.aval.ndim), const)], "a constant")
-            for eqn in inner.eqns:
+            for eqn, rule in zip(inner.eqns, self.rules):
                 with source.at(eqn.source):
-                    self.equation(eqn)
+                    self.equation(eqn, rule)
             outs, out_layouts = [], []
             for number, (atom, wanted) in enumerate(zip(inner.outvars, self.out_layouts)):
                 local, final = self.output(number, atom, wanted)
@@ -138,11 +141,10 @@ class _Partitioner:
         return local
 
     # --- equations ------------------------------------------------------------------------------------------
-    def equation(self, eqn: JaxprEqn) -> None:
+    def equation(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
         if isinstance(eqn.op, ShardingConstraint):
             self.constraint(eqn)
             return
-        rule = eqn_rule(eqn)
         values = [self.value(a) for a in eqn.invars]
         wanted = tuple(self.propagation.layout(v) for v in eqn.outvars)
         choice = self.choose(eqn, rule, values, wanted)
@@ -177,6 +179,7 @@ class _Partitioner:
             ),
             tuple(v.aval for v in eqn.outvars),
             wanted,
+            tuple(self.summands.get(v, 1) for v in eqn.outvars),
             eqn.op.linear_groups(len(values)),
             eqn.op.moves_only,
             self.mesh,

@@ -1,0 +1,51 @@
+"""Which partial sums will be added before they are completed.
+
+A choice at one equation cannot see that its partial result will meet others: the input gradients of the query, key and
+value projections are three partial sums, and their sum needs one all-reduce. For every value this counts how many
+contractions flow into the same completed sum, so that each can be charged its part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
+from meshwright.sharding.rule import REDUCTION, ShardingRule
+
+
+def summands(
+    eqns: Sequence[JaxprEqn], rules: Sequence[ShardingRule], outvars: Sequence[Atom]
+) -> dict[Var, int]:
+    """For each value, the number of contractions in the sum that it becomes part of before something needs it whole."""
+    uses = Counter(a for e in eqns for a in e.invars if isinstance(a, Var))
+    uses.update(a for a in outvars if isinstance(a, Var))
+    leaves: dict[Var, int] = {}
+    flows: dict[Var, Var] = {}
+    for eqn, rule in zip(eqns, rules):
+        if len(eqn.outvars) != 1:
+            continue
+        out = eqn.outvars[0]
+        if any(f.kind == REDUCTION for f in rule.factors) and rule.reduction == "sum":
+            leaves[out] = 1
+            continue
+        group = _group(eqn, leaves)
+        terms = [a for i in group if isinstance(a := eqn.invars[i], Var) and a in leaves and uses[a] == 1]
+        if terms:
+            leaves[out] = sum(leaves[a] for a in terms)
+            flows.update(dict.fromkeys(terms, out))
+    found: dict[Var, int] = {}
+    for eqn in reversed(eqns):
+        for out in eqn.outvars:
+            if out in leaves:
+                found[out] = found[flows[out]] if out in flows else leaves[out]
+    return found
+
+
+def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:
+    """The operands through which partial sums pass, of those that may be partial."""
+    groups = eqn.op.linear_groups(len(eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
+    for group in groups:
+        if any(eqn.invars[i] in leaves for i in group if isinstance(eqn.invars[i], Var)):  # type: ignore[operator]
+            return group
+    return ()
