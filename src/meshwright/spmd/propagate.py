@@ -40,11 +40,21 @@ class Propagation:
 
     mesh: AbstractMesh
     placements: dict[Var, Placement] = field(default_factory=dict)
+    #: values that outputs with a given layout are made of by equations that only pass values through
+    pinned: dict[Var, Layout] = field(default_factory=dict)
 
     def layout(self, var: Var) -> Layout:
         """The layout of a value, without partial sums."""
         found = self.placements.get(var)
         return Layout(found.dims if found else ((),) * var.aval.ndim)
+
+    def wanted(self, var: Var) -> Layout | None:
+        """The layout that a value should have in the end; None if any will do."""
+        pinned = self.pinned.get(var)
+        if pinned is not None:
+            return pinned
+        found = self.placements.get(var)
+        return Layout(found.dims) if found is not None and any(found.dims) else None
 
 
 @lru_cache(maxsize=65536)
@@ -83,6 +93,10 @@ def propagate(
             # An output's sharding is a wish for the value: other uses of it may prefer another.
             worker.fix(atom, layout.dims, (False,) * len(layout.dims))
     worker.run()
+    for atom, layout in zip(jaxpr.outvars, out_layouts):
+        if layout is not None and isinstance(atom, Var):
+            worker.result.pinned.setdefault(atom, layout)
+    worker.pin()
     return worker.result
 
 
@@ -117,6 +131,25 @@ class _Worker:
             i = queue.popleft()
             self.queued[i] = False
             self.visit(i)
+
+    def pin(self) -> None:
+        """Carry the layouts of outputs backwards through equations that pass values through.
+
+        An optimizer's update of a replicated bias is a chain of elementwise ops on its gradient: knowing where the chain
+        ends, the partitioner gathers the gradient once, not the moments and the update one by one.
+        """
+        pinned = self.result.pinned
+        for eqn, rule, level in zip(reversed(self.eqns), reversed(self.rules), reversed(self.levels)):
+            if level or len(eqn.outvars) != 1 or eqn.outvars[0] not in pinned:
+                continue
+            axes = factor_axes_of(pinned[eqn.outvars[0]].dims, rule.results[0], rule, self.mesh)
+            assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
+            sizes = [f.size for f in rule.factors]
+            for atom, factors in zip(eqn.invars, rule.operands):
+                if isinstance(atom, Var) and atom not in pinned:
+                    joined = [join_axes(fs, sizes, assigned, self.mesh) if fs else ((), True) for fs in factors]
+                    if all(fits for _, fits in joined):
+                        pinned[atom] = Layout(tuple(dims for dims, _ in joined))
 
     def dims_of(self, atom: Var | Literal) -> Dims:
         if isinstance(atom, Literal):

@@ -30,11 +30,12 @@ Assignment = tuple[Axes, ...]
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand: its type, the layouts it is available in, and how many equations use it."""
+    """An operand: its type, the layouts it is available in, how many equations use it, and what it should become."""
 
     aval: ShapedArray
     versions: tuple[Layout, ...]
     uses: int = 1
+    wanted: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Question:
     rule: ShardingRule
     operands: tuple[Operand, ...]
     results: tuple[ShapedArray, ...]
-    wanted: tuple[Layout, ...]
+    wanted: tuple[Layout | None, ...]
     #: for each result, how many partial sums will share the collective that completes it
     summands: tuple[int, ...]
     linear_in: tuple[tuple[int, ...], ...]
@@ -84,6 +85,8 @@ def _assignments(q: Question) -> Iterator[Assignment]:
         for version in operand.versions:
             sources.append(factor_axes_of(version.dims, factors, q.rule, q.mesh))
     for layout, factors in zip(q.wanted, q.rule.results):
+        if layout is None:
+            continue
         sources.append(factor_axes_of(layout.dims, factors, q.rule, q.mesh))
     sources = [s for i, s in enumerate(sources) if s and s not in sources[:i]]
     seen: set[Assignment] = set()
@@ -178,7 +181,7 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         partial = reduced + kept
         if partial:
             layout = layout.with_partial(partial, kind if kept else rule.reduction, mesh)
-        target = wanted if any(wanted.dims) else layout.drop_partial()
+        target = layout.drop_partial() if wanted is None else wanted
         price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
         cost += (price + (LATENCY if price else 0)) / (shared if layout.partial else 1)
         cost += MEMORY_COST * _local_bytes(aval, layout, mesh)
@@ -195,14 +198,15 @@ def _layout(
 def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, float]:
     """The version to start from, and the price of bringing it to ``layout``.
 
-    Combining partial sums is shared by all equations that use the value.
+    Completing a partial sum, and bringing a value to the layout that it should have, is shared by all equations that use
+    it.
     """
     best, price = 0, math.inf
     for i, version in enumerate(operand.versions):
         cost: float = reshard_cost(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)
         if cost:
             cost += LATENCY
-            if version.partial and not layout.partial:
+            if (version.partial and not layout.partial) or layout == operand.wanted:
                 cost /= operand.uses
         if cost < price:
             best, price = i, cost

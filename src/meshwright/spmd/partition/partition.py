@@ -146,7 +146,7 @@ class _Partitioner:
             self.constraint(eqn)
             return
         values = [self.value(a) for a in eqn.invars]
-        wanted = tuple(self.propagation.layout(v) for v in eqn.outvars)
+        wanted = tuple(self.propagation.wanted(v) for v in eqn.outvars)
         choice = self.choose(eqn, rule, values, wanted)
         locals_ = [
             self.bring(v, i, lo, eqn.op.name, n)
@@ -170,11 +170,13 @@ class _Partitioner:
         for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs if eqn.op.multiple_results else [outs]):
             self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, eqn.source)
 
-    def choose(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout, ...]) -> Choice:
+    def choose(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]) -> Choice:
         question = Question(
             rule,
             tuple(
-                Operand(v.aval, v.layouts, max(1, self.uses[a]) if isinstance(a, Var) else 1)
+                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.wanted(a))
+                if isinstance(a, Var)
+                else Operand(v.aval, v.layouts)
                 for a, v in zip(eqn.invars, values)
             ),
             tuple(v.aval for v in eqn.outvars),
