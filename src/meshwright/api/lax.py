@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
+from meshwright.api.control_flow import map_ as map
 from meshwright.api.placement import with_sharding_constraint
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.collective import (
@@ -25,10 +27,64 @@ from meshwright.ops.dynamic_slice import (
 )
 from meshwright.ops.elementwise import abs_ as abs
 from meshwright.ops.elementwise import (
-    acos, acosh, add, asin, asinh, atan, atan2, atanh, cbrt, ceil, clamp, clz, conj, cos, cosh, digamma, div, eq, erf,
-    erf_inv, erfc, exp, exp2, expm1, floor, ge, gt, imag, integer_pow, is_finite, le, lgamma, log, log1p, logistic, lt,
-    mul, ne, neg, nextafter, polygamma, population_count, real, rem, rsqrt, select, shift_left,
-    shift_right_arithmetic, shift_right_logical, sign, sin, sinh, sqrt, square, sub, tan, tanh, zeta,
+    acos,
+    acosh,
+    add,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cbrt,
+    ceil,
+    clamp,
+    clz,
+    conj,
+    cos,
+    cosh,
+    digamma,
+    div,
+    eq,
+    erf,
+    erf_inv,
+    erfc,
+    exp,
+    exp2,
+    expm1,
+    floor,
+    ge,
+    gt,
+    imag,
+    integer_pow,
+    is_finite,
+    le,
+    lgamma,
+    log,
+    log1p,
+    logistic,
+    lt,
+    mul,
+    ne,
+    neg,
+    nextafter,
+    polygamma,
+    population_count,
+    real,
+    rem,
+    rsqrt,
+    select,
+    shift_left,
+    shift_right_arithmetic,
+    shift_right_logical,
+    sign,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    sub,
+    tan,
+    tanh,
+    zeta,
 )  # fmt: skip
 from meshwright.ops.elementwise import and_ as bitwise_and
 from meshwright.ops.elementwise import complex_ as complex

@@ -89,8 +89,8 @@ class Builder(Protocol):
         """A region of two scalars a result that applies the binary op ``name`` (for ``reduce`` and others)."""
         ...
 
-    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr) -> Any:
-        """A region that computes ``jaxpr`` on its block arguments."""
+    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None) -> Any:
+        """A region that computes ``jaxpr`` on its block arguments, or on ``captured`` values from outside."""
         ...
 
     def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:

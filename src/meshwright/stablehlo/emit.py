@@ -98,15 +98,15 @@ class ModuleBuilder:
 
         return fill
 
-    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr) -> Any:
+    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None) -> Any:
         closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr)
 
         def fill(region: ir.Region) -> None:
-            types = [tensor_type(a) for a in closed.in_avals]
+            types = [tensor_type(a) for a in closed.in_avals] if captured is None else []
             block = region.blocks.append(*types, arg_locs=[self.loc] * len(types))
             saved = self.ip, self.in_avals, self.out_avals, self.loc
             self.ip = ir.InsertionPoint(block)
-            outs = self.body(closed, list(block.arguments))
+            outs = self.body(closed, list(block.arguments) if captured is None else captured)
             _create("stablehlo.return", operands=outs, loc=self.loc, ip=self.ip)
             self.ip, self.in_avals, self.out_avals, self.loc = saved
 

@@ -39,26 +39,49 @@ class JaxprTransforms:
             entries[full] = self.makers[kind](jaxpr, *key)
         return entries[full]
 
-    def jvp(self, jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...]) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-        """Takes primals and the nonzero tangents; returns results and nonzero result tangents, and which those are."""
-        return self._cached("jvp", jaxpr, nonzero)
+    def derive(self, make: Callable[..., Any], jaxpr: ClosedJaxpr, *key: Any) -> Any:
+        """``make(self, jaxpr, *key)``, made once: for what an op's rule builds of its jaxpr beyond the below."""
+        entries = self._cache.setdefault(jaxpr, {})
+        full = (make, *key)
+        if full not in entries:
+            entries[full] = make(self, jaxpr, *key)
+        return entries[full]
+
+    def jvp(
+        self, jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
+    ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+        """Takes primals and the nonzero tangents; returns results and nonzero result tangents, and which those are.
+
+        Result tangents marked in ``instantiate`` count as nonzero whatever they are.
+        """
+        return self._cached("jvp", jaxpr, nonzero, instantiate)
 
     def batch(
-        self, jaxpr: ClosedJaxpr, axis: BatchAxis, dims: tuple[int | None, ...]
+        self,
+        jaxpr: ClosedJaxpr,
+        axis: BatchAxis,
+        dims: tuple[int | None, ...],
+        wanted: tuple[int | None, ...] = (),
     ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
-        """The batched jaxpr and the batch dims of its results."""
-        return self._cached("batch", jaxpr, axis, dims)
+        """The batched jaxpr and the batch dims of its results; where ``wanted`` names a dim, a result has it there."""
+        return self._cached("batch", jaxpr, axis, dims, wanted)
 
-    def partial_eval(self, jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> SplitJaxpr:
-        """What depends on known operands alone, and the rest."""
-        return self._cached("partial_eval", jaxpr, known)
+    def partial_eval(
+        self, jaxpr: ClosedJaxpr, known: tuple[bool, ...], unknown_out: tuple[bool, ...] = ()
+    ) -> SplitJaxpr:
+        """What depends on known operands alone, and the rest. Results marked in ``unknown_out`` belong to the rest."""
+        return self._cached("partial_eval", jaxpr, known, unknown_out)
 
     def transpose(
-        self, jaxpr: ClosedJaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...]
+        self,
+        jaxpr: ClosedJaxpr,
+        linear: tuple[bool, ...],
+        nonzero: tuple[bool, ...],
+        instantiate: tuple[bool, ...] = (),
     ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
         """Takes the non-linear operands and the nonzero cotangents; returns the nonzero cotangents of the linear
-        operands, and which those are."""
-        return self._cached("transpose", jaxpr, linear, nonzero)
+        operands, and which those are. Those marked in ``instantiate`` count as nonzero whatever they are."""
+        return self._cached("transpose", jaxpr, linear, nonzero, instantiate)
 
     def batched_jvp_rule(
         self,

@@ -9,13 +9,21 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ops.elementwise import materialize
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
 from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
 from meshwright.transforms.jvp import JVPTrace
 from meshwright.transforms.tape import Tape, TapeTracer, backward, replay
 
 
-def _jvp(jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...]) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+def _forced(values: Sequence[Any], instantiate: Sequence[bool]) -> list[Any]:
+    """``values`` with zeros made where ``instantiate`` says so."""
+    return [materialize(x) if forced else x for x, forced in zip(values, instantiate)] if instantiate else list(values)
+
+
+def _jvp(
+    jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
     n = len(jaxpr.in_avals)
     tangent_avals = [a.strong() for a, nz in zip(jaxpr.in_avals, nonzero) if nz]
     nonzero_out: tuple[bool, ...] = ()
@@ -29,14 +37,15 @@ def _jvp(jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...]) -> tuple[ClosedJaxpr, tu
             outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
         pairs = [trace.unwrap(x) for x in outs]
         trace.alive = False
-        nonzero_out = tuple(not isinstance(t, Zero) for _, t in pairs)
-        return [p for p, _ in pairs] + [t for _, t in pairs if not isinstance(t, Zero)]
+        tangents = _forced([t for _, t in pairs], instantiate)
+        nonzero_out = tuple(not isinstance(t, Zero) for t in tangents)
+        return [p for p, _ in pairs] + [t for t in tangents if not isinstance(t, Zero)]
 
     return trace_to_jaxpr(fun, [*jaxpr.in_avals, *tangent_avals], jaxpr.jaxpr.debug_name), nonzero_out
 
 
 def _batch(
-    jaxpr: ClosedJaxpr, axis: BatchAxis, dims: tuple[int | None, ...]
+    jaxpr: ClosedJaxpr, axis: BatchAxis, dims: tuple[int | None, ...], wanted: tuple[int | None, ...] = ()
 ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
     out_dims: tuple[int | None, ...] = ()
 
@@ -48,6 +57,9 @@ def _batch(
             outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
         pairs = [trace.unwrap(x) for x in outs]
         trace.alive = False
+        for i, target in enumerate(wanted):
+            if target is not None:
+                pairs[i] = put_batch_dim(*pairs[i], target, axis.size), target
         out_dims = tuple(d for _, d in pairs)
         return [x for x, _ in pairs]
 
@@ -55,14 +67,16 @@ def _batch(
     return trace_to_jaxpr(fun, avals, jaxpr.jaxpr.debug_name), out_dims
 
 
-def _partial_eval(jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> SplitJaxpr:
+def _partial_eval(jaxpr: ClosedJaxpr, known: tuple[bool, ...], unknown_out: tuple[bool, ...] = ()) -> SplitJaxpr:
     trace = JaxprTrace()
     tape = Tape(trace)
     args = [(trace if k else tape).new_arg(a) for a, k in zip(jaxpr.in_avals, known)]
     with set_trace(tape):
         outs = eval_jaxpr(jaxpr, jaxpr.consts, *args)
-    residuals = {id(x): x for r in tape.records for x in r.args if isinstance(x, Tracer) and not tape.holds(x)}
-    known_out = tuple(not tape.holds(x) for x in outs)
+    forced = unknown_out or (False,) * len(outs)
+    known_out = tuple(not tape.holds(x) and not f for x, f in zip(outs, forced))
+    used = [x for r in tape.records for x in r.args] + [x for x, k in zip(outs, known_out) if not k]
+    residuals = {id(x): x for x in used if isinstance(x, Tracer) and not tape.holds(x)}
     name = jaxpr.jaxpr.debug_name
     known_jaxpr = trace.finish([*(x for x, k in zip(outs, known_out) if k), *residuals.values()], name)
 
@@ -77,12 +91,16 @@ def _partial_eval(jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> SplitJaxpr:
     with set_trace(second):
         replay(tape.records, env)
     tape.alive = False
-    unknown_jaxpr = second.finish([env[x] for x, k in zip(outs, known_out) if not k], name)
+    rest = [x for x, k in zip(outs, known_out) if not k]
+    unknown_jaxpr = second.finish([env[x] if tape.holds(x) else inner.get(id(x), x) for x in rest], name)
     return SplitJaxpr(known_jaxpr, unknown_jaxpr, known_out)
 
 
 def _transpose(
-    jaxpr: ClosedJaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...]
+    jaxpr: ClosedJaxpr,
+    linear: tuple[bool, ...],
+    nonzero: tuple[bool, ...],
+    instantiate: tuple[bool, ...] = (),
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
     n = len(linear) - sum(linear)
     nonzero_out: tuple[bool, ...] = ()
@@ -97,7 +115,7 @@ def _transpose(
         arrived = iter(args[n:])
         wanted = [x for x, lin in zip(values, linear) if lin]
         cts = collect_cts(tape, outs, [next(arrived) if nz else Zero(typeof(x)) for nz, x in zip(nonzero, outs)])
-        results = backward(tape, cts, wanted)
+        results = _forced(backward(tape, cts, wanted), instantiate)
         tape.alive = False
         nonzero_out = tuple(not isinstance(c, Zero) for c in results)
         return [c for c in results if not isinstance(c, Zero)]

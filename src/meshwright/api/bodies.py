@@ -1,0 +1,177 @@
+"""Tracing of the functions that control flow takes: bodies that close over nothing.
+
+Values that a function uses from outside become operands. A function object that is called again with the same types is
+not traced again, so that a loop in op-by-op code compiles once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.core.dtypes import promote
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import JaxprTrace, Tracer, check_alive, typeof
+from meshwright.ops.control import arranged
+from meshwright.ops.elementwise import convert
+from meshwright.sharding import get_mesh
+from meshwright.transforms.autodiff import lift_constants, name_of
+
+
+@dataclass(frozen=True)
+class Body:
+    """A traced function of flat values: its jaxpr takes ``consts`` before the values."""
+
+    jaxpr: ClosedJaxpr
+    consts: tuple[Any, ...]
+    out_tree: Any
+    out_avals: tuple[ShapedArray, ...]
+
+
+_bodies: WeakKeyDictionary[Any, dict[Any, Body]] = WeakKeyDictionary()
+_wrapped: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+config.on_change(lambda name: _bodies.clear())
+
+
+def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], what: str) -> Body:
+    """``fun(*args)`` at the types of the leaves of its tuple of arguments.
+
+    Raises:
+      ArgumentTypeError: ``fun`` returned something that is no array; ``what`` names the function that takes it.
+    """
+    key = (in_tree, tuple(avals), tuple(STATE.axis_env.items()), get_mesh())
+    try:
+        found = _bodies.setdefault(fun, {})
+    except TypeError:  # not hashable, or without weak references: traced at every call
+        found = {}
+    if key not in found:
+        body = _trace(fun, in_tree, avals, what)
+        if any(isinstance(c, Tracer) for c in body.consts):
+            return body
+        found[key] = body
+    return found[key]
+
+
+def _trace(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], what: str) -> Body:
+    trace = JaxprTrace()
+    args = [trace.new_arg(a) for a in avals]
+    try:
+        with set_trace(trace):
+            out = fun(*pytree.unflatten(in_tree, args))
+        leaves, out_tree = pytree.flatten(out)
+        for x, path in zip(leaves, pytree.paths(out)):
+            check_alive(x)
+            try:
+                typeof(x)
+            except ArgumentTypeError as error:
+                raise ArgumentTypeError(f"{what}: {name_of(fun)} returned output{path}, no array: {error}") from None
+        out_avals = tuple(typeof(x) for x in leaves)
+        jaxpr, consts = lift_constants(trace.finish(leaves, name_of(fun)))
+    finally:
+        trace.alive = False
+    return Body(jaxpr, tuple(consts), out_tree, out_avals)
+
+
+def share_constants(bodies: Sequence[Body]) -> tuple[list[ClosedJaxpr], list[Any]]:
+    """The jaxprs with the constants of all of them as first parameters, and those constants."""
+    every = {id(c): c for body in bodies for c in body.consts}
+    jaxprs = []
+    for body in bodies:
+        n = len(body.consts)
+        inner = body.jaxpr.jaxpr
+        own = {id(c): v for c, v in zip(body.consts, inner.invars)}
+        params = [own.get(key) or Var(typeof(c)) for key, c in every.items()]
+        jaxprs.append(arranged(body.jaxpr, [*params, *inner.invars[n:]]))
+    return jaxprs, list(every.values())
+
+
+def adapted(fun: Callable[..., Any], adapt: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """``adapt(fun)``, the same object as long as ``fun`` lives, so that its traces are found again."""
+    try:
+        entries = _wrapped.setdefault(fun, {})
+        alive = ref(fun)
+    except TypeError:
+        return adapt(fun)
+    if adapt not in entries:
+        # Through a weak reference: the entry must not keep ``fun`` alive.
+        entries[adapt] = adapt(lambda *args: alive()(*args))  # type: ignore[misc]
+    return entries[adapt]
+
+
+# --- types of what is carried -------------------------------------------------------------------------------
+def promoted(leaves: Sequence[Any], outs: Sequence[ShapedArray]) -> list[Any] | None:
+    """Weakly typed ``leaves`` (Python numbers) converted to the types that come out; None if there are none."""
+    if len(leaves) != len(outs):
+        return None
+    new, changed = [], False
+    for x, out in zip(leaves, outs):
+        aval = typeof(x)
+        if aval.weak_type and not (out.weak_type and out.dtype == aval.dtype):
+            dtype, weak = promote([(aval.dtype, True), (out.dtype, out.weak_type)])
+            x = convert(x, dtype, weak) if weak or hasattr(x, "aval") else np.asarray(x, dtype)
+            changed = True
+        new.append(x)
+    return new if changed else None
+
+
+def check_carry(what: str, value: Any, body: Body, out_tree: Any, out_avals: Sequence[ShapedArray]) -> None:
+    """Raise unless what comes out of a body is like what goes in.
+
+    Raises:
+      ArgumentTypeError: another structure. ShapeError: other types.
+    """
+    in_tree = pytree.structure(value)
+    if in_tree != out_tree:
+        before = set(pytree.paths(value))
+        after = set(pytree.paths(pytree.unflatten(out_tree, out_avals)))
+        parts = [
+            f"only {side}: {', '.join('carry' + p for p in sorted(paths))}"
+            for side, paths in (("going in", before - after), ("coming out", after - before))
+            if paths
+        ]
+        raise ArgumentTypeError(
+            f"{what}: the carry must come out of the body with the structure it goes in with, but it goes in as "
+            f"{in_tree} and comes out as {out_tree}" + (f" ({'; '.join(parts)})" if parts else "")
+        )
+    wrong = []
+    for path, x, got in zip(pytree.paths(value), pytree.leaves(value), out_avals):
+        want = typeof(x)
+        if (want.shape, want.dtype) != (got.shape, got.dtype):
+            pairs = (("shapes", want.shape, got.shape), ("dtypes", want.dtype, got.dtype))
+            differ = " and ".join(name for name, a, b in pairs if a != b)
+            remedy = "" if want.dtype == got.dtype else f"; convert it with .astype({want.dtype.name!r})"
+            wrong.append(f"carry{path} goes in as {want} and comes out as {got}: {differ} differ{remedy}")
+    if wrong:
+        raise ShapeError(
+            f"{what}: the carry must come out of the body with the types it goes in with. {'. '.join(wrong)}"
+        )
+
+
+def leading_size(what: str, xs: Any, length: int | None) -> int:
+    """The common leading dimension of the leaves of ``xs``.
+
+    Raises:
+      ArgumentError: there is none, or it is not ``length``.
+    """
+    sizes: dict[int, str] = {} if length is None else {int(length): "length"}
+    for path, x in zip(pytree.paths(xs), pytree.leaves(xs)):
+        aval = typeof(x)
+        if not aval.shape:
+            raise ArgumentError(f"{what}: xs{path} is a scalar; every input needs a leading dimension to go over")
+        sizes.setdefault(aval.shape[0], f"xs{path} of shape {aval.shape}")
+    if not sizes:
+        raise ArgumentError(f"{what}: there are no inputs to take the number of steps from; give length")
+    if len(sizes) > 1:
+        raise ArgumentError(
+            f"{what}: inputs must have one leading dimension, got "
+            + "; ".join(f"{n}: {where}" for n, where in sizes.items())
+        )
+    return next(iter(sizes))

@@ -1,0 +1,406 @@
+"""Control flow as functions: ``cond``, ``switch``, ``while_loop``, ``fori_loop``, ``scan``, ``map``,
+``associative_scan``, with the meaning they have in ``jax.lax``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from meshwright.api.bodies import (
+    Body,
+    adapted,
+    check_carry,
+    leading_size,
+    promoted,
+    share_constants,
+    trace_body,
+)
+from meshwright.core import dtypes, pytree
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ops.control_cond import Cond
+from meshwright.ops.control_scan import Scan
+from meshwright.ops.control_while import While
+from meshwright.ops.elementwise import add, clamp, convert, ne, or_, scalar_like
+from meshwright.ops.shape import reshape, rev
+from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.transforms.autodiff import name_of, require_callable
+from meshwright.transforms.vmap import vmap
+
+_MISSING: Any = object()
+
+
+# --- branches -----------------------------------------------------------------------------------------------
+def cond(
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    *operands: Any,
+    operand: Any = _MISSING,
+) -> Any:
+    """``true_fun(*operands)`` if the scalar ``pred`` is true (nonzero), ``false_fun(*operands)`` otherwise.
+
+    Only the branch that is taken runs, except under ``vmap`` over ``pred``, where both run and results are selected.
+    Both must return one structure of equal types.
+
+    Raises:
+      ArgumentTypeError: ``pred`` is no scalar, or the branches return different structures.
+      ShapeError: they return different types.
+
+    Example:
+      >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 3)
+      Array(4, dtype=int32, weak_type=True)
+    """
+    require_callable(true_fun, "cond")
+    require_callable(false_fun, "cond")
+    if operand is not _MISSING:
+        operands = (operand,)
+    aval = typeof(pred)
+    if aval.shape != ():
+        raise ArgumentTypeError(f"cond: the predicate must be a scalar, got {aval}; reduce it with all() or any()")
+    if not dtypes.is_bool(aval.dtype):
+        pred = ne(pred, scalar_like(0, pred))
+    return _branches("cond", convert(pred, dtypes.int32), (false_fun, true_fun), ("false_fun", "true_fun"), operands)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """``branches[index](*operands)``, an ``index`` out of range being moved to the first or last branch.
+
+    Raises:
+      ArgumentTypeError: ``index`` is no integer scalar, or the branches return different structures.
+      ArgumentError: there are no branches.
+      ShapeError: the branches return different types.
+
+    Example:
+      >>> lax.switch(1, [lambda x: x + 1, lambda x: x * 10], 3)
+      Array(30, dtype=int32, weak_type=True)
+    """
+    branches = tuple(branches)
+    for branch in branches:
+        require_callable(branch, "switch")
+    aval = typeof(index)
+    if aval.shape != () or not dtypes.is_integer(aval.dtype):
+        raise ArgumentTypeError(f"switch: the index must be an integer scalar, got {aval}")
+    if not branches:
+        raise ArgumentError("switch: expected at least one branch, got none")
+    if len(branches) == 1:
+        return branches[0](*operands)
+    last = len(branches) - 1
+    if dtypes.is_unsigned(aval.dtype) or dtypes.bit_width(aval.dtype) > 32:
+        index = clamp(scalar_like(0, index), index, scalar_like(min(last, int(dtypes.max_value(aval.dtype))), index))
+    number = clamp(np.int32(0), convert(index, dtypes.int32), np.int32(last))
+    return _branches("switch", number, branches, [f"branch {i}" for i in range(len(branches))], operands)
+
+
+def _branches(
+    what: str, index: Any, functions: Sequence[Callable[..., Any]], names: Sequence[str], operands: tuple[Any, ...]
+) -> Any:
+    leaves, in_tree = pytree.flatten(operands)
+    avals = [typeof(x) for x in leaves]
+    bodies = [trace_body(f, in_tree, avals, what) for f in functions]
+    first = bodies[-1] if what == "cond" else bodies[0]
+    for name, body in zip(names, bodies):
+        _check_branch(what, names[bodies.index(first)], first, name, body)
+    jaxprs, consts = share_constants(bodies)
+    return pytree.unflatten(first.out_tree, Cond(tuple(jaxprs)).bind(index, *consts, *leaves))
+
+
+def _check_branch(what: str, first_name: str, first: Body, name: str, body: Body) -> None:
+    if body.out_tree != first.out_tree:
+        raise ArgumentTypeError(
+            f"{what}: branches must return one structure, but {first_name} returns {first.out_tree} and {name} "
+            f"{body.out_tree}"
+        )
+    paths = pytree.paths(pytree.unflatten(first.out_tree, first.out_avals))
+    for path, want, got in zip(paths, first.out_avals, body.out_avals):
+        if (want.shape, want.dtype) != (got.shape, got.dtype):
+            differ = "shapes" if want.dtype == got.dtype else "dtypes"
+            raise ShapeError(
+                f"{what}: branches must return equal types, but output{path} is {want} from {first_name} and {got} "
+                f"from {name}: {differ} differ" + ("; convert one with .astype" if differ == "dtypes" else "")
+            )
+
+
+# --- loops --------------------------------------------------------------------------------------------------
+def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
+    """``while cond_fun(val): val = body_fun(val)`` from ``init_val`` (a tree of arrays of fixed types).
+
+    It has forward derivatives only: for reverse mode use ``scan`` or ``fori_loop`` with static bounds.
+
+    Raises:
+      ArgumentTypeError: the predicate is no bool scalar, or the carry comes out with another structure.
+      ShapeError: the carry comes out with other types.
+
+    Example:
+      >>> lax.while_loop(lambda x: x < 100, lambda x: x * 3, 1)
+      Array(243, dtype=int32, weak_type=True)
+    """
+    require_callable(cond_fun, "while_loop")
+    require_callable(body_fun, "while_loop")
+    in_tree = pytree.structure((init_val,))
+    body = _trace_carry("while_loop", body_fun, (init_val,))
+    new = promoted(pytree.leaves(init_val), body.out_avals) if body.out_tree == pytree.structure(init_val) else None
+    if new is not None:
+        (init_val,) = pytree.unflatten(in_tree, new)
+        body = _trace_carry("while_loop", body_fun, (init_val,))
+    check_carry("while_loop", init_val, body, body.out_tree, body.out_avals)
+    leaves = pytree.leaves(init_val)
+    pred = trace_body(cond_fun, in_tree, [typeof(x) for x in leaves], "while_loop")
+    if len(pred.out_avals) != 1 or pred.out_tree != pytree.structure(0):
+        raise ArgumentTypeError(f"while_loop: cond_fun must return a bool scalar, it returned {pred.out_tree}")
+    if pred.out_avals[0].shape != () or not dtypes.is_bool(pred.out_avals[0].dtype):
+        raise ArgumentTypeError(f"while_loop: cond_fun must return a bool scalar, it returned {pred.out_avals[0]}")
+    op = While(body.jaxpr, len(body.consts), pred.jaxpr, len(pred.consts))
+    return pytree.unflatten(body.out_tree, op.bind(*pred.consts, *body.consts, *leaves))
+
+
+def _trace_carry(what: str, fun: Callable[..., Any], args: Any) -> Body:
+    leaves, in_tree = pytree.flatten(args)
+    return trace_body(fun, in_tree, [typeof(x) for x in leaves], what)
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Any, Any]:
+    """Go over the leading dimension of ``xs`` with a carry: ``carry, y = f(carry, x)``; returns the last carry and the
+    ``y`` stacked along a new leading dimension.
+
+    ``xs`` (a tree of arrays) may be None, with ``length`` steps. ``reverse`` goes from the last index to the first
+    (``y`` of index ``i`` still stands at ``i``). ``unroll`` steps are written out in each round of the loop; True
+    writes out all.
+
+    Raises:
+      ArgumentTypeError: ``f`` returns no pair, or the carry comes out with another structure.
+      ShapeError: the carry comes out with other types.
+      ArgumentError: the inputs have different leading dimensions, or scalars among them.
+
+    Example:
+      >>> lax.scan(lambda total, x: (total + x, total), 0, mnp.arange(4))
+      (Array(6, dtype=int32), Array([0, 0, 1, 3], dtype=int32))
+    """
+    require_callable(f, "scan")
+    steps = leading_size("scan", xs, length)
+    rounds = _unroll("scan", unroll, steps)
+    xs_leaves, xs_tree = pytree.flatten(xs)
+    avals = [typeof(x) for x in xs_leaves]
+    slices = pytree.unflatten(xs_tree, [_Slice(a.update(shape=a.shape[1:])) for a in avals])
+    body, carry_tree, carry_avals = _trace_scan(f, init, slices)
+    new = promoted(pytree.leaves(init), carry_avals) if carry_tree == pytree.structure(init) else None
+    if new is not None:
+        init = pytree.unflatten(pytree.structure(init), new)
+        body, carry_tree, carry_avals = _trace_scan(f, init, slices)
+    check_carry("scan", init, body, carry_tree, carry_avals)
+    leaves = pytree.leaves(init)
+    op = Scan(body.jaxpr, steps, len(leaves), len(body.consts), bool(reverse), rounds)
+    outs = op.bind(*body.consts, *leaves, *xs_leaves)
+    return pytree.unflatten(body.out_tree, outs)
+
+
+class _Slice:
+    """The type of one slice of an input, where a leaf is wanted."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Any) -> None:
+        self.aval = aval
+
+
+def _trace_scan(f: Callable[..., Any], init: Any, slices: Any) -> tuple[Body, Any, tuple[Any, ...]]:
+    """The body, and the structure and types of the carry that it returns."""
+    body = _trace_carry("scan", f, (init, slices))
+    children = body.out_tree.children()
+    out = pytree.unflatten(body.out_tree, body.out_avals)
+    if not isinstance(out, tuple) or len(children) != 2:
+        raise ArgumentTypeError(
+            f"scan: {name_of(f)} must return a pair (carry, y), it returned {body.out_tree}; return (carry, None) if "
+            "there is nothing to stack"
+        )
+    return body, children[0], body.out_avals[: children[0].num_leaves]
+
+
+def _unroll(what: str, unroll: int | bool, steps: int) -> int:
+    if isinstance(unroll, bool):
+        return max(steps, 1) if unroll else 1
+    try:
+        number = operator.index(unroll)
+    except TypeError:
+        raise ArgumentTypeError(f"{what}: unroll must be an int or a bool, got {unroll!r}") from None
+    if number < 1:
+        raise ArgumentError(f"{what}: unroll must be at least 1, got {number}")
+    return min(number, max(steps, 1))
+
+
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None
+) -> Any:
+    """``for i in range(lower, upper): val = body_fun(i, val)``.
+
+    With bounds that are known when it is traced it is a ``scan``, which has derivatives in both modes; with traced
+    bounds a ``while_loop``.
+
+    Raises:
+      ArgumentTypeError: bounds that are no integer scalars.
+      ArgumentError: ``unroll`` with traced bounds.
+
+    Example:
+      >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
+      Array(10, dtype=int32)
+    """
+    require_callable(body_fun, "fori_loop")
+    for bound, name in ((lower, "lower"), (upper, "upper")):
+        aval = typeof(bound)
+        if aval.shape != () or not dtypes.is_integer(aval.dtype):
+            raise ArgumentTypeError(f"fori_loop: {name} must be an integer scalar, got {aval}")
+    kinds = [typeof(b) for b in (lower, upper)]
+    dtype, _ = dtypes.promote([(a.dtype, a.weak_type) for a in kinds])
+    first = convert(lower, dtype)
+    if not isinstance(lower, Tracer) and not isinstance(upper, Tracer):
+        steps = max(int(upper) - int(lower), 0)
+        (_, result), _ = scan(
+            adapted(body_fun, _counting), (np.asarray(int(lower), dtype), init_val), None, steps,
+            unroll=1 if unroll is None else unroll,
+        )  # fmt: skip
+        return result
+    if unroll is not None and unroll is not False and unroll != 1:
+        raise ArgumentError("fori_loop: unroll needs bounds that are known when the loop is traced (Python integers)")
+    carry = (first, convert(upper, dtype), init_val)
+    return while_loop(_below, adapted(body_fun, _counting_up), carry)[2]
+
+
+def _counting(body_fun: Callable[..., Any]) -> Callable[..., Any]:
+    def step(carry: Any, _: Any) -> Any:
+        number, val = carry
+        return (add(number, scalar_like(1, number)), body_fun(number, val)), None
+
+    step.__name__ = "fori_loop"
+    return step
+
+
+def _below(carry: Any) -> Any:
+    return carry[0] < carry[1]
+
+
+def _counting_up(body_fun: Callable[..., Any]) -> Callable[..., Any]:
+    def step(carry: Any) -> Any:
+        number, upper, val = carry
+        return add(number, scalar_like(1, number)), upper, body_fun(number, val)
+
+    step.__name__ = "fori_loop"
+    return step
+
+
+def map_(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+    """``f`` on each index of the leading dimension of ``xs``, one after the other; with ``batch_size``, that many at a
+    time by ``vmap``.
+
+    Example:
+      >>> lax.map(lambda x: x * x, mnp.arange(4))
+      Array([0, 1, 4, 9], dtype=int32)
+    """
+    require_callable(f, "map")
+    if batch_size is None:
+        return scan(adapted(f, _mapping), None, xs)[1]
+    size = leading_size("map", xs, None)
+    if batch_size < 1:
+        raise ArgumentError(f"map: batch_size must be at least 1, got {batch_size}")
+    batches, rest = divmod(size, batch_size)
+    parts = []
+    if batches:
+        first = pytree.map(lambda x: _batches(x, batches, batch_size), xs)
+        out = scan(adapted(f, _mapping_batches), None, first)[1]
+        parts.append(pytree.map(lambda y: reshape(y, (batches * batch_size, *typeof(y).shape[2:])), out))
+    if rest or not size:
+        parts.append(vmap(f)(pytree.map(lambda x: slice_in_dim(x, batches * batch_size, size), xs)))
+    return parts[0] if len(parts) == 1 else pytree.map(lambda a, b: concatenate([a, b], 0), *parts)
+
+
+map_.__name__ = "map"
+
+
+def _batches(x: Any, batches: int, size: int) -> Any:
+    return reshape(slice_in_dim(x, 0, batches * size), (batches, size, *typeof(x).shape[1:]))
+
+
+def _mapping(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda carry, x: (carry, f(x))
+
+
+def _mapping_batches(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda carry, x: (carry, vmap(f)(x))
+
+
+# --- parallel prefix ----------------------------------------------------------------------------------------
+def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """All prefixes of ``elems`` along ``axis`` combined by the associative ``fn``, in
+    logarithmic depth (Blelloch 1990).
+
+    ``fn(a, b)`` takes and returns trees like ``elems`` and must work on any size of ``axis``. With ``reverse``, it goes
+    from the last element to the first, ``a`` being what came before.
+
+    Raises:
+      ArgumentError: leaves have different sizes along ``axis``, or ``fn`` changes the structure.
+
+    Example:
+      >>> lax.associative_scan(lambda a, b: a * b, mnp.arange(1, 6))
+      Array([  1,   2,   6,  24, 120], dtype=int32)
+    """
+    require_callable(fn, "associative_scan")
+    leaves, treedef = pytree.flatten(elems)
+    if not leaves:
+        return elems
+    dims = [axis % max(typeof(x).ndim, 1) for x in leaves]
+    sizes = {typeof(x).shape[d] if typeof(x).ndim > d else -1 for x, d in zip(leaves, dims)}
+    if len(sizes) != 1 or -1 in sizes:
+        shapes = ", ".join(str(typeof(x).shape) for x in leaves)
+        raise ArgumentError(f"associative_scan: leaves must have one size along axis {axis}, got shapes {shapes}")
+
+    def combine(a: list[Any], b: list[Any]) -> list[Any]:
+        out, out_tree = pytree.flatten(fn(pytree.unflatten(treedef, a), pytree.unflatten(treedef, b)))
+        if out_tree != treedef:
+            raise ArgumentError(f"associative_scan: fn returned structure {out_tree}, its arguments have {treedef}")
+        return out
+
+    prefixes = _prefixes(combine, [_flipped(x, d) if reverse else x for x, d in zip(leaves, dims)], dims)
+    return pytree.unflatten(treedef, [_flipped(x, d) if reverse else x for x, d in zip(prefixes, dims)])
+
+
+def _flipped(x: Any, dim: int) -> Any:
+    return rev(x, [dim])
+
+
+def _prefixes(combine: Callable[..., Any], xs: list[Any], dims: list[int]) -> list[Any]:
+    n = typeof(xs[0]).shape[dims[0]]
+    if n < 2:
+        return xs
+
+    def part(values: list[Any], start: int, stop: int, stride: int = 1) -> list[Any]:
+        return [slice_in_dim(x, start, stop, stride, dim=d) for x, d in zip(values, dims)]
+
+    # Prefixes that end at odd places, from pairs; the others are one element further.
+    odd = _prefixes(combine, combine(part(xs, 0, n - 1, 2), part(xs, 1, n, 2)), dims)
+    m = typeof(odd[0]).shape[dims[0]]
+    even = part(xs, 0, 1)
+    if n > 2:
+        rest = combine(part(odd, 0, m - (n % 2 == 0)), part(xs, 2, n, 2))
+        even = [concatenate([a, b], d) for a, b, d in zip(even, rest, dims)]
+    return [_interleaved(a, b, d) for a, b, d in zip(even, odd, dims)]
+
+
+def _interleaved(even: Any, odd: Any, dim: int) -> Any:
+    a, b = typeof(even), typeof(odd)
+    total = a.shape[dim] + b.shape[dim]
+
+    def spread(x: Any, first: int) -> Any:
+        config = [(0, 0, 0)] * a.ndim
+        config[dim] = (first, total - first - (2 * typeof(x).shape[dim] - 1), 1)
+        return pad(x, np.zeros((), a.dtype), config)
+
+    combine = or_ if dtypes.is_bool(a.dtype) else add
+    return combine(spread(even, 0), spread(odd, 1))

@@ -1,0 +1,187 @@
+"""``cond``: one of several branches, chosen by an int32 index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.control import (
+    OPERAND,
+    OUTPUT,
+    PARAMETER,
+    RESULT,
+    End,
+    RegionOp,
+    Tie,
+    check_operands,
+    merge,
+    omit,
+    pick,
+)
+from meshwright.ops.elementwise import eq, materialize, select
+
+Branches = tuple[ClosedJaxpr, ...]
+
+
+@dataclass(frozen=True)
+class Cond(RegionOp):
+    """``branches[index](*operands)``; the index must be in range."""
+
+    branches: Branches
+    name: ClassVar[str] = "cond"
+
+    def infer(self, index: ShapedArray, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        if index.shape != () or index.dtype != np.int32:
+            raise DTypeError(f"cond: the index must be an int32 scalar, got {index}")
+        first = self.branches[0]
+        for n, branch in enumerate(self.branches):
+            check_operands(f"cond branch {n}", avals, branch.in_avals)
+            types, wanted = ([(a.shape, a.dtype) for a in b.out_avals] for b in (branch, first))
+            if types != wanted:
+                raise ShapeError(
+                    f"cond: branch {n} returns {', '.join(map(str, branch.out_avals))}, branch 0 "
+                    f"{', '.join(map(str, first.out_avals))}; branches must return equal types"
+                )
+        return tuple(first.out_avals)
+
+    def bodies(self) -> Branches:
+        return self.branches
+
+    def with_bodies(self, bodies: Sequence[ClosedJaxpr]) -> Cond:
+        return Cond(tuple(bodies))
+
+    def ties(self) -> Iterator[Tie]:
+        numbers = range(len(self.branches))
+        for i in range(len(self.branches[0].in_avals)):
+            yield (End(OPERAND, i + 1), *(End(PARAMETER, i, n) for n in numbers))
+        for i in range(len(self.branches[0].out_avals)):
+            yield (End(RESULT, i), *(End(OUTPUT, i, n) for n in numbers))
+
+    # --- derivatives ----------------------------------------------------------------------------------------
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        nonzero = tuple(not isinstance(x, Zero) for x in tangents[1:])
+        nonzero_out = _any(t.jvp(b, nonzero)[1] for b in self.branches)
+        branches = tuple(t.jvp(b, nonzero, nonzero_out)[0] for b in self.branches)
+        outs = Cond(branches).bind(*primals, *pick(tangents[1:], nonzero))
+        n = len(nonzero_out)
+        avals = [x.aval for x in outs[:n]]
+        return outs[:n], merge(nonzero_out, outs[n:], [Zero(a) for a in omit(avals, nonzero_out)])
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        if not known[0]:
+            return tape.record(self, args)
+        first, *rest = self.branches
+        parts = t.derive(_split_branches, first, tuple(rest), tuple(known[1:]))
+        outs = Cond(parts.known).bind(args[0], *pick(args[1:], known[1:])) if parts.known[0].out_avals else []
+        n = sum(parts.known_out)
+        recorded: Sequence[Any] = ()
+        if not all(parts.known_out):
+            recorded = tape.record(Cond(parts.unknown), [args[0], *outs[n:], *omit(args[1:], known[1:])])
+        return merge(parts.known_out, outs[:n], recorded)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        index, *operands = args
+        linear = tuple(isinstance(x, Linear) for x in operands)
+        nonzero = tuple(not isinstance(c, Zero) for c in cts)
+        wanted = _any(t.transpose(b, linear, nonzero)[1] for b in self.branches)
+        branches = tuple(t.transpose(b, linear, nonzero, wanted)[0] for b in self.branches)
+        outs = iter(Cond(branches).bind(index, *omit(operands, linear), *pick(cts, nonzero)) if any(wanted) else ())
+        flags = iter(wanted)
+        found = [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(operands, linear)]
+        return [None, *found]
+
+    # --- batching -------------------------------------------------------------------------------------------
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        index, *operands = args
+        inner = tuple(dims[1:])
+        found = [t.batch(b, axis, inner)[1] for b in self.branches]
+        wanted = tuple(next((d for d in ds if d is not None), None) for ds in zip(*found))
+        if dims[0] is None:
+            branches = tuple(t.batch(b, axis, inner, wanted)[0] for b in self.branches)
+            return Cond(branches).bind(index, *operands), list(wanted)
+        # Each batch entry takes its own branch: all are computed, and one chosen for each.
+        wanted = tuple(d or 0 for d in wanted)
+        outs: list[Any] = []
+        for number, branch in enumerate(self.branches):
+            jaxpr = t.batch(branch, axis, inner, wanted)[0]
+            results = eval_jaxpr(jaxpr, jaxpr.consts, *operands)
+            chosen = eq(index, np.full((axis.size,), number, np.int32))
+            outs = [_choose(chosen, d, new, old) for d, new, old in zip(wanted, results, outs)] if number else results
+        return outs, list(wanted)
+
+    def emit(self, b: Builder, index: Any, *operands: Any) -> Any:
+        regions = [b.jaxpr_region(branch, operands) for branch in self.branches]
+        return b.op("stablehlo.case", [index], b.out_avals, regions=regions)
+
+
+def _any(rows: Any) -> tuple[bool, ...]:
+    return tuple(any(column) for column in zip(*rows))
+
+
+def _choose(chosen: Any, dim: int, new: Any, old: Any) -> Any:
+    shape = typeof(new).shape
+    return select(broadcast_in_dim(chosen, shape, (dim,)), new, old)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A ``cond`` split in two: all branches of ``known`` return the known results and one set of residuals."""
+
+    known: Branches
+    unknown: Branches
+    known_out: tuple[bool, ...]
+
+
+def _split_branches(t: Any, first: ClosedJaxpr, rest: Branches, known: tuple[bool, ...]) -> _Parts:
+    branches = (first, *rest)
+    known_out = tuple(all(column) for column in zip(*(t.partial_eval(b, known).known_out for b in branches)))
+    forced = tuple(not k for k in known_out)
+    splits = [t.partial_eval(b, known, forced) for b in branches]
+    n = sum(known_out)
+    # Branches have residuals of their own: each type gets as many slots as the branch with the most of it needs.
+    residuals = [s.known.out_avals[n:] for s in splits]
+    slots: list[ShapedArray] = []
+    for aval in dict.fromkeys(a for avals in residuals for a in avals):
+        slots += [aval] * max(Counter(avals)[aval] for avals in residuals)
+    places = [_places(avals, slots) for avals in residuals]
+    known_branches = tuple(_with_slots(s.known, n, p, slots) for s, p in zip(splits, places))
+    unknown = tuple(_from_slots(s.unknown, p, slots) for s, p in zip(splits, places))
+    return _Parts(known_branches, unknown, known_out)
+
+
+def _places(avals: Sequence[ShapedArray], slots: Sequence[ShapedArray]) -> list[int]:
+    """A slot of its type for each residual."""
+    free = list(range(len(slots)))
+    places = []
+    for aval in avals:
+        place = next(i for i in free if slots[i] == aval)
+        free.remove(place)
+        places.append(place)
+    return places
+
+
+def _with_slots(jaxpr: ClosedJaxpr, n: int, places: Sequence[int], slots: Sequence[ShapedArray]) -> ClosedJaxpr:
+    def fun(*args: Any) -> list[Any]:
+        outs = eval_jaxpr(jaxpr, jaxpr.consts, *args)
+        filled = dict(zip(places, outs[n:]))
+        return outs[:n] + [filled[i] if i in filled else materialize(Zero(a)) for i, a in enumerate(slots)]
+
+    return trace_to_jaxpr(fun, jaxpr.in_avals, jaxpr.jaxpr.debug_name)
+
+
+def _from_slots(jaxpr: ClosedJaxpr, places: Sequence[int], slots: Sequence[ShapedArray]) -> ClosedJaxpr:
+    k = len(places)
+
+    def fun(*args: Any) -> list[Any]:
+        return eval_jaxpr(jaxpr, jaxpr.consts, *(args[p] for p in places), *args[len(slots) :])
+
+    return trace_to_jaxpr(fun, [*slots, *jaxpr.in_avals[k:]], jaxpr.jaxpr.debug_name)
