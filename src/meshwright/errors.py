@@ -73,6 +73,10 @@ class DeletedArrayError(MeshwrightError, RuntimeError):
     """An array was used after its buffer was donated or deleted."""
 
 
+class DLPackError(MeshwrightError, BufferError):
+    """An array cannot be handed over as the consumer asked."""
+
+
 class NonFiniteError(MeshwrightError, FloatingPointError):
     """A NaN or infinity appeared while checking for them was on."""
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from meshwright.api.shardings import check_fit, flat_shardings
+from meshwright.api.arguments import bad_argument, both_ways, check_apart, leaf_names, numbers_of, words_of
+from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
 from meshwright.api.stages import Argument, Compiled, Lowered, Program, Traced
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import canonical, requested
-from meshwright.errors import ArgumentError, ArgumentTypeError, LeakedTracerError
+from meshwright.errors import ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, set_trace
-from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, typeof
+from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
 from meshwright.ops.call import Jit
+from meshwright.ops.sharding_constraint import constrain
 from meshwright.runtime.array import Array
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, buffer_of
@@ -73,7 +75,7 @@ def shape_of(x: Any) -> ShapedArray:
 
 
 def trace_flat(
-    fun: Callable[..., Any], treedef: Any, avals: Sequence[ShapedArray], name: str
+    fun: Callable[..., Any], treedef: Any, avals: Sequence[ShapedArray], name: str, names: Callable[[], Sequence[str]]
 ) -> tuple[ClosedJaxpr, Any]:
     """Record ``fun(*args, **kwargs)`` at flat types; returns the jaxpr and the structure of the output.
 
@@ -81,7 +83,7 @@ def trace_flat(
       LeakedTracerError: the function returned a value of a finished trace.
       ArgumentTypeError: it returned something that is no array.
     """
-    trace = JaxprTrace()
+    trace = JaxprTrace(names)
     tracers = [trace.new_arg(a) for a in avals]
     try:
         with set_trace(trace):
@@ -138,12 +140,15 @@ class JitFunction:
         self._has_static = bool(static_argnums or static_argnames)
         self._cache: dict[Any, tuple[Executable, Any]] = {}
         self._traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        #: traces with this function's shardings as constraints, for calls inside other traces
+        self._inner: dict[ClosedJaxpr, ClosedJaxpr] = {}
         _functions.add(self)
 
     def clear_cache(self) -> None:
         """Forget compiled programs and traces."""
         self._cache.clear()
         self._traces.clear()
+        self._inner.clear()
 
     # --- calling --------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -153,23 +158,18 @@ class JitFunction:
         if self._has_static:
             static, args, kwargs = self._split_static(args, kwargs)
         leaves, treedef = pytree.flatten((args, kwargs))
-        key = (
-            treedef,
-            static,
-            get_mesh(),
-            *[x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves],
-        )
+        try:
+            types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
+        except ArgumentTypeError:
+            raise self._bad_argument(args, kwargs, static) from None
+        key = (treedef, static, get_mesh(), *types)
         entry = self._cache.get(key)
         if entry is None:
             entry = self._cache[key] = self._compile(args, kwargs, static)
         executable, out_tree = entry
-        outs = executable.run([buffer_of(x) for x in leaves])
-        if executable.donated:
-            for i in executable.donated:
-                if isinstance(leaves[i], Array):
-                    leaves[i].delete()
+        outs = executable(leaves) if executable.donated else executable.run([buffer_of(x) for x in leaves])
         if config.debug_nans:
-            check_finite(self, outs)
+            self._check_nans(outs, leaves, treedef, static, bool(executable.donated))
         return pytree.unflatten(out_tree, outs)
 
     def _compile(self, args: Any, kwargs: Any, static: Any) -> tuple[Executable, Any]:
@@ -184,29 +184,55 @@ class JitFunction:
         leaves, treedef = pytree.flatten((args, kwargs))
         for x in leaves:
             check_alive(x)
-        jaxpr, out_tree = self._trace(treedef, tuple(typeof(x) for x in leaves), static)
-        closed, hoisted = _hoist_tracers(jaxpr)
-        ins = flat_shardings(self.in_shardings, args, "jit in_shardings")
-        ins += [None] * (len(leaves) - len(ins))
-        outs_spec = pytree.unflatten(out_tree, jaxpr.out_avals)
-        outs = flat_shardings(self.out_shardings, outs_spec, "jit out_shardings")
-        op = Jit(
-            self.name,
-            closed,
-            self.inline,
-            (*([None] * len(hoisted)), *ins) if any(ins) else None,
-            tuple(outs) if any(outs) else None,
-        )
-        return pytree.unflatten(out_tree, op.bind(*hoisted, *leaves))
+        try:
+            avals = tuple(typeof(x) for x in leaves)
+        except ArgumentTypeError:
+            raise self._bad_argument(args, kwargs, static) from None
+        jaxpr, out_tree = self._trace(treedef, avals, static)
+        closed, hoisted = _hoist_tracers(self._constrained(jaxpr, args, kwargs, out_tree))
+        return pytree.unflatten(out_tree, Jit(self.name, closed, self.inline).bind(*hoisted, *leaves))
+
+    def _constrained(self, jaxpr: ClosedJaxpr, args: Any, kwargs: Any, out_tree: Any) -> ClosedJaxpr:
+        """The trace with this function's shardings as constraints; the same object each time."""
+        found = self._inner.get(jaxpr)
+        if found is None:
+            ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
+            outs = flat_shardings(self.out_shardings, pytree.unflatten(out_tree, jaxpr.out_avals), "jit out_shardings")
+            found = constrain(jaxpr, list(map(named, ins)), list(map(named, outs)))
+            if not any(isinstance(c, Tracer) for c in jaxpr.consts):
+                self._inner[jaxpr] = found
+        return found
 
     def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
         key = (treedef, avals, static, get_mesh(), tuple(STATE.axis_env.items()))
         found = self._traces.get(key)
         if found is None:
-            found = trace_flat(self._with_static(static), treedef, avals, self.name)
+
+            def names() -> list[str]:
+                args, kwargs = pytree.unflatten(treedef, avals)
+                return [f"{name} of {self.name}" for name in self._names(args, kwargs, static)]
+
+            found = trace_flat(self._with_static(static), treedef, avals, self.name, names)
             if not any(isinstance(c, Tracer) for c in found[0].consts):
                 self._traces[key] = found
         return found
+
+    # --- what went wrong ------------------------------------------------------------------------------------
+    def _names(self, args: Any, kwargs: Any, static: Any) -> list[str]:
+        return leaf_names(self.fun, args, kwargs, [i for i, _ in static[1]] if static else ())
+
+    def _bad_argument(self, args: Any, kwargs: Any, static: Any) -> MeshwrightError:
+        return bad_argument(self.name, pytree.leaves((args, kwargs)), self._names(args, kwargs, static))
+
+    def _check_nans(self, outs: list[Array], leaves: list[Any], treedef: Any, static: Any, donated: bool) -> None:
+        """Raise if a result has a NaN; op by op, to name the one that made it, where the arguments are still there."""
+        try:
+            check_finite(f"the jitted function {self.name}", outs)
+        except NonFiniteError:
+            if not donated:
+                jaxpr = inline_calls(self._trace(treedef, tuple(map(typeof, leaves)), static)[0])
+                eval_jaxpr(jaxpr, jaxpr.consts, *leaves)
+            raise
 
     # --- static arguments -----------------------------------------------------------------------------------
     def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
@@ -241,29 +267,29 @@ class JitFunction:
     # --- stages ---------------------------------------------------------------------------------------------
     def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
         leaves, treedef = pytree.flatten((args, kwargs))
-        paths = pytree.paths((args, kwargs))
-        avals = tuple(shape_of(x) for x in leaves)
-        given = flat_shardings(self.in_shardings, args, "jit in_shardings")
-        given += [None] * (len(leaves) - len(given))
-        shardings = [g if g is not None else _sharding_of(x) for g, x in zip(given, leaves)]
-        check_fit(shardings, avals, paths, "jit: argument")
+        names = self._names(args, kwargs, static)
+        try:
+            avals = tuple(shape_of(x) for x in leaves)
+        except ArgumentTypeError:
+            raise self._bad_argument(args, kwargs, static) from None
+        given = argument_shardings(self.in_shardings, args, kwargs, self.name)
+        for sharding, x, name in zip(given, leaves, names):
+            common_place([(f"argument {name}", brought(x)), (f"in_shardings for {name}", sharding)], self.name)
+        shardings = [g if g is not None else brought(x) for g, x in zip(given, leaves)]
+        check_fit(shardings, avals, names, f"{self.name}: argument ")
         jaxpr, out_tree = self._trace(treedef, avals, static)
         outs_value = pytree.unflatten(out_tree, jaxpr.out_avals)
         outs = flat_shardings(self.out_shardings, outs_value, "jit out_shardings")
-        check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), "jit: output")
+        check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), f"{self.name}: output")
         donated = self._donated(args, kwargs, static)
-        arguments = tuple(Argument(*fields) for fields in zip(paths, avals, shardings, donated))
-        return Program(self.name, jaxpr, arguments, tuple(outs), treedef, out_tree)
+        arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
+        return Program(self.name, constrain(jaxpr), arguments, tuple(map(named, outs)), treedef, out_tree)
 
     def _donated(self, args: Any, kwargs: Any, static: Any) -> list[bool]:
         skipped = {i for i, _ in static[1]} if static else set()
         count = static[0] if static else len(args)
         numbers = [i for i in range(count) if i not in skipped]  # original number of each dynamic argument
         donate = {i % count if i < 0 and count else i for i in self.donate_argnums}
-        if any(i >= count for i in donate):
-            raise ArgumentError(
-                f"{self.name}: donate_argnums={self.donate_argnums} names an argument that was not passed"
-            )
         flags = []
         for number, arg in zip(numbers, args):
             flags += [number in donate] * len(pytree.leaves(arg))
@@ -295,7 +321,21 @@ class JitFunction:
         return f"<jitted function {self.name}>"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else BoundJit(self, instance)
+
+
+class BoundJit(functools.partial):  # type: ignore[type-arg]
+    """A jitted method of an object: calls and stages have the object as first argument."""
+
+    func: JitFunction
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """``trace`` of the jitted function."""
+        return self.func.trace(*self.args, *args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """``lower`` of the jitted function."""
+        return self.trace(*args, **kwargs).lower()
 
 
 def _signature(x: Any) -> Any:
@@ -308,31 +348,11 @@ def _signature(x: Any) -> Any:
     return typeof(x)
 
 
-def _sharding_of(x: Any) -> Sharding | None:
-    """The sharding that an argument brings along."""
-    if isinstance(x, Array):
-        return x.sharding if x.committed else None
-    return x.sharding if isinstance(x, ShapeDtypeStruct) else None
-
-
 def _hoist_tracers(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     """Make constants that are tracers of an outer trace leading operands."""
     if not any(isinstance(c, Tracer) for c in jaxpr.consts):
         return jaxpr, []
     return lift_constants(jaxpr)
-
-
-def _numbers(value: int | Iterable[int] | None, what: str) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    numbers = (value,) if isinstance(value, int) else tuple(value)
-    if not all(isinstance(n, int) for n in numbers):
-        raise ArgumentTypeError(f"jit: {what} must be ints, got {value!r}")
-    return numbers
-
-
-def _words(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
 
 
 def jit(
@@ -355,30 +375,17 @@ def jit(
     may be overwritten by results and cannot be used afterwards. Without ``fun``, returns a decorator.
 
     Raises (when called):
-      ArgumentError, ShardingError, MeshError: shardings that do not fit; ArgumentTypeError: unhashable static arguments.
+      ArgumentError, ShardingError, MeshError: shardings that do not fit; ArgumentTypeError: arguments that are no
+      arrays, or static and not hashable.
     """
-    static = _numbers(static_argnums, "static_argnums"), _words(static_argnames)
-    donate = _numbers(donate_argnums, "donate_argnums"), _words(donate_argnames)
+    static = numbers_of(static_argnums, "static_argnums"), words_of(static_argnames, "static_argnames")
+    donate = numbers_of(donate_argnums, "donate_argnums"), words_of(donate_argnames, "donate_argnames")
 
     def wrap(f: Callable[..., Any]) -> JitFunction:
         require_callable(f, "jit")
-        argnums, argnames = _both_ways(f, *static)
-        return JitFunction(f, in_shardings, out_shardings, argnums, argnames, *donate, inline)
+        statics = both_ways(f, *static, "static")
+        donated = both_ways(f, *donate, "donate")
+        check_apart((*statics[0], *statics[1]), (*donated[0], *donated[1]))
+        return JitFunction(f, in_shardings, out_shardings, *statics, *donated, inline)
 
     return wrap if fun is None else wrap(fun)
-
-
-def _both_ways(
-    fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Static arguments by number and by name, each completed from the other with the signature."""
-    if not numbers and not names:
-        return (), ()
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (ValueError, TypeError):
-        return numbers, names
-    order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    more_names = {order[n] for n in numbers if -len(order) <= n < len(order)}
-    more_numbers = {order.index(n) for n in names if n in order}
-    return tuple({*numbers, *more_numbers}), tuple({*names, *more_names})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, PaddingWarning, ReplicationWarning, VerificationError
+from meshwright.errors import ArgumentError, DonationWarning, PaddingWarning, ReplicationWarning, VerificationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.runtime.array import Array, default_sharding
@@ -124,7 +124,7 @@ class PartitionedProgram:
         )
 
     def as_text(self, dialect: str = "jaxpr") -> str:
-        """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (``replica_groups`` over device numbers)."""
+        """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""
         match dialect:
             case "jaxpr":
                 return format_jaxpr(self.jaxpr)
@@ -236,6 +236,18 @@ def match_donation(
             free.remove(target)
             found[i] = target
     return found
+
+
+def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
+    """Warn of donated arguments (with ``name`` and ``aval``) that no result can take the memory of."""
+    if unused:
+        listed = ", ".join(f"{a.name} ({a.aval})" for a in unused)
+        warnings.warn(
+            f"{name}: the donated arguments {listed} cannot be reused: no result, or no further one, has that type; "
+            "they stay valid. Donate only arguments that are replaced by a result of the same shape and dtype",
+            DonationWarning,
+            stacklevel=3,
+        )
 
 
 def partition_program(

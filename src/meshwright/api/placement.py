@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from meshwright.api.shardings import check_fit, flat_shardings, is_spec
+from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named
 from meshwright.api.stages import Argument, Lowered, Program
 from meshwright.core import pytree
-from meshwright.errors import ArgumentTypeError
+from meshwright.errors import ArgumentTypeError, ShardingError
 from meshwright.ir.op import Op
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ir.tracing import Tracer, check_alive, typeof
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
@@ -27,8 +27,8 @@ def _as_sharding(target: Any) -> Any:
 def device_put(x: Any, device: Any = None) -> Any:
     """``x`` (a tree of arrays) on a device or with a sharding (or a tree prefix of these).
 
-    A NumPy array is not copied where that is possible: do not write to it afterwards. On a virtual mesh arrays are kept
-    in global order, so that changing a sharding moves nothing.
+    A NumPy array whose memory starts at a multiple of 64 bytes is not copied: do not write to it afterwards. On a
+    virtual mesh arrays are kept in global order, so that changing a sharding moves nothing.
 
     Raises:
       ShardingError: a sharding with more entries than the array has dimensions, or over a mesh without devices.
@@ -36,19 +36,37 @@ def device_put(x: Any, device: Any = None) -> Any:
     leaves, treedef = pytree.flatten(x)
     target = pytree.map(_as_sharding, device, is_leaf=lambda s: is_spec(s) or isinstance(s, Device))
     shardings = flat_shardings(target, x, "device_put")
-    check_fit(shardings, [typeof(v) for v in leaves], pytree.paths(x), "device_put: array")
+    check_fit(shardings, [typeof(v) for v in leaves], pytree.paths(x), "device_put: x")
     return pytree.unflatten(treedef, [_put(v, s) for v, s in zip(leaves, shardings)])
 
 
 def _put(x: Any, sharding: Sharding | None) -> Any:
     if isinstance(x, Tracer):
-        return ShardingConstraint(sharding).bind(x) if isinstance(sharding, NamedSharding) else x
+        return _constraint(x, sharding, "device_put")
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         raise ArgumentTypeError(f"device_put: {sharding.mesh!r} has no devices; use a mesh from make_mesh")
     array = as_array(x) if isinstance(x, (Array, int, float, complex)) else from_numpy(x, copy=False)
     if sharding is None:
         return array
     return Array(array.aval, array.buffer, sharding, committed=True)
+
+
+def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
+    """A layout for a value of the program that is being traced.
+
+    Raises:
+      ShardingError: a single device, which only the arguments of the program can choose.
+    """
+    check_alive(x)
+    wanted = named(sharding)
+    if wanted is None:
+        return x
+    if not isinstance(wanted, NamedSharding):
+        raise ShardingError(
+            f"{what}: inside a traced function a value cannot be put on {sharding!r}; place the arguments of the "
+            "jitted function, or use a NamedSharding"
+        )
+    return ShardingConstraint(wanted).bind(x)
 
 
 def device_get(x: Any) -> Any:
@@ -72,12 +90,11 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """
     leaves, treedef = pytree.flatten(x)
     found = flat_shardings(shardings, x, "with_sharding_constraint")
-    check_fit(found, [typeof(v) for v in leaves], pytree.paths(x), "with_sharding_constraint: value")
-    outs = []
-    for value, sharding in zip(leaves, found):
-        if isinstance(sharding, NamedSharding):
-            value = ShardingConstraint(sharding).bind(value) if isinstance(value, Tracer) else _put(value, sharding)
-        outs.append(value)
+    check_fit(found, [typeof(v) for v in leaves], pytree.paths(x), "with_sharding_constraint: x")
+    outs = [
+        _constraint(value, sharding, "with_sharding_constraint") if isinstance(value, Tracer) else _put(value, sharding)
+        for value, sharding in zip(leaves, found)
+    ]
     return pytree.unflatten(treedef, outs)
 
 
@@ -96,7 +113,7 @@ def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
     executable = _sharded_cache.get(key)
     if executable is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
-        arguments = tuple(Argument(f"[{i}]", x.aval, x.sharding if x.committed else None) for i, x in enumerate(arrays))
+        arguments = tuple(Argument(str(i), x.aval, brought(x)) for i, x in enumerate(arrays))
         tree = pytree.structure([0] * len(jaxpr.out_avals))
         program = Program(op.name, jaxpr, arguments, (None,) * len(jaxpr.out_avals), tree, tree)
         executable = _sharded_cache[key] = Lowered(program).compile().executable

@@ -1,24 +1,27 @@
-"""From what users write for shardings to one sharding (or None) a leaf, all over one mesh."""
+"""From what users write for shardings to one sharding (or None) a leaf, all in one place: a mesh or a device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentTypeError, MeshError, ShardingError
-from meshwright.ir.jaxpr import Jaxpr, all_eqns
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import (
     AbstractMesh,
     Mesh,
     NamedSharding,
     PartitionSpec,
+    PositionalSharding,
     Sharding,
-    SingleDeviceSharding,
     get_mesh,
 )
+
+#: where an array is: on a mesh, or on one device
+Place = Mesh | AbstractMesh | Any
 
 
 def is_spec(x: Any) -> bool:
@@ -47,6 +50,24 @@ def flat_shardings(tree: Any, value: Any, what: str) -> list[Sharding | None]:
     return [resolve(leaf.value, what) for leaf in pytree.broadcast_prefix(marked, value, what)]
 
 
+def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -> list[Sharding | None]:
+    """One sharding a leaf of a call's arguments; those by keyword have none.
+
+    Raises:
+      ArgumentError: a wrong number of entries, or one that is no tree prefix of its argument.
+    """
+    if isinstance(tree, list):
+        tree = tuple(tree)
+    if type(tree) is tuple and len(tree) != len(args):
+        by_name = f" and {len(kwargs)} by keyword, which take no shardings" if kwargs else ""
+        raise ArgumentError(
+            f"jit in_shardings has {len(tree)} entries, {name} was called with {len(args)} positional arguments"
+            f"{by_name}; give one entry an argument (None leaves the choice to the partitioner), or a single sharding for all"
+        )
+    found = flat_shardings(tree, tuple(args), "jit in_shardings")
+    return [*found, *([None] * len(pytree.leaves(kwargs)))]
+
+
 def resolve(entry: Any, what: str) -> Sharding | None:
     """A sharding from one entry of the user's."""
     if entry is None or isinstance(entry, Sharding):
@@ -65,36 +86,72 @@ def resolve(entry: Any, what: str) -> Sharding | None:
 
 
 def check_fit(
-    shardings: Sequence[Sharding | None], avals: Sequence[ShapedArray], paths: Sequence[str], what: str
+    shardings: Sequence[Sharding | None], avals: Sequence[ShapedArray], names: Sequence[str], what: str
 ) -> None:
     """Raise if a sharding has more entries than its array has dimensions."""
-    for sharding, aval, path in zip(shardings, avals, paths):
+    for sharding, aval, name in zip(shardings, avals, names):
         if sharding is not None:
-            sharding.check_compatible(aval.shape, f"{what}{path}")
+            sharding.check_compatible(aval.shape, f"{what}{name}")
 
 
-def common_mesh(shardings: Iterable[Sharding | None], jaxpr: Jaxpr | None = None) -> Mesh | AbstractMesh | None:
-    """The one mesh that shardings, and constraints inside ``jaxpr``, lie on; None if there is none.
+def named(sharding: Sharding | None) -> Sharding | None:
+    """Positional shardings as named ones; others as they are."""
+    return sharding.to_named() if isinstance(sharding, PositionalSharding) else sharding
+
+
+def brought(x: Any) -> Sharding | None:
+    """The sharding that a value brings along: that of an array which the user placed."""
+    return named(getattr(x, "sharding", None)) if getattr(x, "committed", True) else None
+
+
+# --- one place ----------------------------------------------------------------------------------------------
+def place_of(sharding: Sharding) -> Place:
+    """The mesh or the device of a sharding."""
+    found = named(sharding)
+    return found.mesh if isinstance(found, NamedSharding) else found.device  # type: ignore[union-attr]
+
+
+def common_place(placed: Iterable[tuple[str, Sharding | None]], what: str) -> Place | None:
+    """The one mesh or device of shardings; None if there is none. Each comes with what the user calls its array.
 
     Raises:
-      MeshError: two different meshes.
+      MeshError: two places.
     """
-    found: Mesh | AbstractMesh | None = None
-    inner = [e.op.sharding for e in all_eqns(jaxpr) if isinstance(e.op, ShardingConstraint)] if jaxpr else []
-    for sharding in (*shardings, *inner):
-        if sharding is None or isinstance(sharding, SingleDeviceSharding):
+    first: tuple[str, Place] | None = None
+    for name, sharding in placed:
+        if sharding is None:
             continue
-        if not isinstance(sharding, NamedSharding):
-            raise ShardingError(f"jit: shardings must be NamedShardings over one mesh, got {sharding!r}")
-        mesh = sharding.mesh
-        if found is None or found is mesh:
-            found = mesh
-        elif found != mesh:
-            if found.abstract_mesh == mesh.abstract_mesh and AbstractMesh in (type(found), type(mesh)):
-                found = found if isinstance(found, Mesh) else mesh
-                continue
+        place = place_of(sharding)
+        joined = place if first is None else _join(first[1], place)
+        if first is not None and joined is None:
             raise MeshError(
-                f"arrays and shardings of different meshes are used together: {found!r} and {mesh!r}; move the arrays to "
-                "one mesh with device_put first"
+                f"{what}: {first[0]} is on {first[1]!r} and {name} on {place!r}; arrays and shardings of different "
+                "meshes or devices cannot be used together: move the arrays to one of them with device_put"
             )
-    return found
+        first = (name if first is None or joined is not first[1] else first[0], joined)
+    return first[1] if first is not None else None
+
+
+def _join(a: Place, b: Place) -> Place | None:
+    """The place that both are, the one with devices if only one has; None if they differ."""
+    if a is b or a == b:
+        return a
+    meshes = [p for p in (a, b) if isinstance(p, (Mesh, AbstractMesh))]
+    if len(meshes) == 2:
+        concrete = next((m for m in meshes if isinstance(m, Mesh)), None)
+        same = a.abstract_mesh == b.abstract_mesh and AbstractMesh in (type(a), type(b))
+        return concrete if same else None
+    if len(meshes) == 1 and isinstance(meshes[0], Mesh) and meshes[0].size == 1:
+        device = b if meshes[0] is a else a
+        return meshes[0] if meshes[0].devices.flat[0] == device else None
+    return None
+
+
+def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]:
+    """The shardings inside a program: of constraints and of the arrays that it closes over."""
+    for value in jaxpr.consts:
+        if hasattr(value, "committed"):
+            yield f"a closed-over array of type {value.aval}", brought(value)
+    for eqn in all_eqns(jaxpr.jaxpr):
+        if isinstance(eqn.op, ShardingConstraint):
+            yield f"a sharding constraint at {eqn.source}", eqn.op.sharding

@@ -7,26 +7,36 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from meshwright.api.partitioned import PartitionedProgram, match_donation, partition_program
-from meshwright.api.shardings import common_mesh
+from meshwright.api.partitioned import PartitionedProgram, match_donation, partition_program, warn_of_donations
+from meshwright.api.shardings import brought, common_place, inner_shardings
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, MeshError, ShapeError
+from meshwright.core.config import config
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.tracing import typeof
-from meshwright.runtime.array import default_sharding
+from meshwright.runtime.array import Array, default_sharding
+from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr
-from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
+from meshwright.sharding import (
+    AbstractMesh,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+    named_to_hlo,
+)
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import module_text, to_hlo
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One leaf of the arguments: its path in the call, type, sharding (None: open) and whether it is donated."""
+    """One leaf of the arguments: what the user calls it, type, sharding (None: open) and whether it is donated."""
 
-    path: str
+    name: str
     aval: ShapedArray
     sharding: Sharding | None = None
     donated: bool = False
@@ -44,9 +54,21 @@ class Program:
     out_tree: Any
 
     @cached_property
+    def place(self) -> Any:
+        """The mesh or device of its shardings; None if it has none."""
+        placed = [(f"argument {a.name}", a.sharding) for a in self.arguments]
+        placed += [(f"output {i}", s) for i, s in enumerate(self.out_shardings)]
+        return common_place([*placed, *inner_shardings(self.jaxpr)], self.name)
+
+    @property
     def mesh(self) -> Mesh | AbstractMesh | None:
         """The mesh of its shardings."""
-        return common_mesh([*(a.sharding for a in self.arguments), *self.out_shardings], self.jaxpr.jaxpr)
+        return self.place if isinstance(self.place, (Mesh, AbstractMesh)) else None
+
+    @property
+    def single(self) -> SingleDeviceSharding:
+        """Where it runs if it has no mesh."""
+        return default_sharding() if self.place is None else SingleDeviceSharding(self.place)
 
     @property
     def donated(self) -> list[int]:
@@ -148,8 +170,8 @@ class Lowered:
             raise MeshError(f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}")
         if mesh is None:
             raise MeshError(
-                f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) to "
-                "jit, use arrays placed with device_put, or call .partition(mesh)"
+                f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) "
+                "to jit, use arrays placed with device_put, or call .partition(mesh)"
             )
         return partition_program(
             program.jaxpr,
@@ -165,11 +187,11 @@ class Lowered:
         """The program compiled for the devices at hand."""
         program = self.program
         mesh = program.mesh
+        donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)
+        warn_of_donations(program.name, [program.arguments[i] for i in program.donated if i not in donated])
         if mesh is None:
-            donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)
-            shardings = [s or default_sharding() for s in program.out_shardings]
-            committed = any(s is not None for s in (*program.out_shardings, *(a.sharding for a in program.arguments)))
-            executable = compile_jaxpr(program.jaxpr, program.name, shardings, committed, donated)
+            shardings = [program.single] * len(program.out_shardings)
+            executable = compile_jaxpr(program.jaxpr, program.name, shardings, program.place is not None, donated)
             return Compiled(program, executable, None)
         part = self.partition()
         if isinstance(mesh, AbstractMesh):
@@ -198,18 +220,26 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat, treedef = pytree.flatten((args, kwargs))
-        if treedef != self.program.in_tree:
+        program = self.program
+        if treedef != program.in_tree:
             raise ArgumentError(
-                f"{self.program.name!r} was compiled for arguments of structure {self.program.in_tree}, got {treedef}"
+                f"{program.name!r} was compiled for arguments {_call_text(program.in_tree)}, got {_call_text(treedef)}"
+                "; compile it again for other arguments"
             )
-        for x, want in zip(flat, self.program.arguments):
-            got = typeof(x)
+        for x, want in zip(flat, program.arguments):
+            got = _type_of(x, program.name, want.name)
             if (got.shape, got.dtype) != (want.aval.shape, want.aval.dtype):
                 raise ShapeError(
-                    f"{self.program.name!r} was compiled for argument{want.path} of type {want.aval}, got {got}; "
-                    "compile it again for the new type"
+                    f"{program.name!r} was compiled for argument {want.name} of type {want.aval}, got {got}; compile "
+                    "it again for the new type"
                 )
-        return pytree.unflatten(self.program.out_tree, self.executable(flat))
+            if isinstance(x, Array) and x.committed and x.sharding is not want.sharding:
+                wanted = NamedSharding(program.mesh, PartitionSpec()) if program.mesh else program.single
+                common_place([(f"argument {want.name}", brought(x)), ("the compiled program", wanted)], program.name)
+        outs = self.executable(flat)
+        if config.debug_nans:
+            check_finite(program.name, outs)
+        return pytree.unflatten(program.out_tree, outs)
 
     def as_text(self) -> str:
         """The optimized HLO that XLA runs."""
@@ -226,7 +256,7 @@ class Compiled:
     @property
     def input_shardings(self) -> Any:
         if self.partitioned is None:
-            leaves: Sequence[Any] = [a.sharding or default_sharding() for a in self.program.arguments]
+            leaves: Sequence[Any] = [self.program.single] * len(self.program.arguments)
         else:
             leaves = self.partitioned.in_shardings
         return pytree.unflatten(self.program.in_tree, leaves)
@@ -237,3 +267,16 @@ class Compiled:
 
     def __repr__(self) -> str:
         return f"Compiled({self.program.name!r})"
+
+
+def _call_text(in_tree: Any) -> str:
+    """The structure of a call's arguments, as ``(*, [*, *])`` and ``{'name': *}``."""
+    args, kwargs = in_tree.children()
+    return pytree.show(args) + (f" and {pytree.show(kwargs)}" if kwargs.num_leaves else "")
+
+
+def _type_of(x: Any, program: str, name: str) -> ShapedArray:
+    try:
+        return typeof(x)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{program!r}: argument {name}: {error}") from None

@@ -54,11 +54,18 @@ def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any],
     """
     try:
         return optree.broadcast_prefix(prefix, tree, is_leaf=is_leaf, namespace=NAMESPACE)
-    except ValueError as error:
+    except ValueError:
         raise ArgumentError(
             f"{what} must be a tree prefix of the value it describes: it has structure "
-            f"{structure(prefix, is_leaf)}, the value has structure {structure(tree)} ({error})"
+            f"{show(structure(prefix, is_leaf))}, the value has structure {show(structure(tree))}; give one entry for "
+            "each part of the value, or one for all of it"
         ) from None
+
+
+def show(treedef: PyTreeDef) -> str:
+    """A structure as its container with ``*`` for leaves."""
+    text = str(treedef).removeprefix("PyTreeSpec(").removesuffix(")")
+    return text.replace(f", namespace='{NAMESPACE}'", "")
 
 
 def register_pytree_node(

@@ -120,6 +120,11 @@ class ArrayMethods:
             "(or .add, .multiply, .min, .max)"
         )
 
+    def __delitem__(self, index: Any) -> None:
+        raise ImmutableArrayError(
+            "arrays are immutable, del x[index] cannot work; join the parts that stay with meshwright.numpy.concatenate"
+        )
+
 
 class Tracer(ArrayMethods):
     """A value inside a function that is being transformed."""
@@ -151,7 +156,7 @@ class Tracer(ArrayMethods):
         return bool(
             self._need(
                 TracerBoolConversionError,
-                "Python control flow (if, while, and, or, not, assert) ",
+                "Python control flow (if, while, and, or, not, assert)",
                 "use meshwright.numpy.where or lax.cond / lax.while_loop, or make the argument static (static_argnums)",
             )
         )
@@ -190,6 +195,12 @@ class Tracer(ArrayMethods):
             ConcretizationError, ".tolist()", "return the value from the traced function instead"
         ).tolist()
 
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        value = self._need(ConcretizationError, f"format {spec!r}", "format the value outside of the traced function")
+        return format(value, spec)
+
     def __hash__(self) -> int:
         raise ArgumentTypeError("traced arrays are not hashable: they cannot be static arguments or dict keys")
 
@@ -223,7 +234,7 @@ def check_alive(x: Any) -> None:
     if isinstance(x, Tracer) and not x.trace.alive:
         origin = x.origin()
         raise LeakedTracerError(
-            f"a traced value of type {x.aval}{' made at ' + origin if origin else ''} was used after the traced "
+            f"a traced value of type {x.aval}{' from ' + origin if origin else ''} was used after the traced "
             "function had returned: it must have been saved in a global, an attribute or a closure. Return it "
             "from the function instead"
         )
@@ -276,16 +287,23 @@ class JaxprTracer(Tracer):
         self.source = location
 
     def origin(self) -> str:
-        return str(self.source)
+        if self.source is not source.UNKNOWN:
+            return str(self.source)
+        names = self.trace.argument_names()  # type: ignore[attr-defined]
+        return next((f"argument {name}" for var, name in zip(self.trace.invars, names) if var is self.var), "")  # type: ignore[attr-defined]
 
 
 class JaxprTrace(Trace):
-    """Records every op as an equation; values from outside become constants."""
+    """Records every op as an equation; values from outside become constants.
 
-    __slots__ = ("consts", "constvars", "eqns", "invars", "note")
+    ``argument_names`` says what the user calls the parameters; it is asked when there is something to complain about.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("argument_names", "consts", "constvars", "eqns", "invars", "note")
+
+    def __init__(self, argument_names: Callable[[], Sequence[str]] = tuple) -> None:
         super().__init__()
+        self.argument_names = argument_names
         self.eqns: list[JaxprEqn] = []
         self.invars: list[Var] = []
         self.consts: dict[int, Any] = {}

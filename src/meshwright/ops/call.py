@@ -43,21 +43,17 @@ class CallOp(Op):
 
 @dataclass(frozen=True)
 class Jit(CallOp):
-    """A call of a jitted function: one equation with its inner jaxpr (closed; constants are operands)."""
+    """A call of a jitted function: one equation with its inner jaxpr. Its shardings are constraints in that jaxpr."""
 
     fun_name: str
     jaxpr: ClosedJaxpr
     inline: bool = False
-    #: shardings that the user gave for operands and results, or None
-    in_shardings: tuple[Any, ...] | None = None
-    out_shardings: tuple[Any, ...] | None = None
     name: ClassVar[str] = "jit"
-    hidden_params: ClassVar[tuple[str, ...]] = ("inline", "in_shardings", "out_shardings")
+    hidden_params: ClassVar[tuple[str, ...]] = ("inline",)
 
     @property
     def params(self) -> dict[str, Any]:
-        rest = {"inline": self.inline, "in_shardings": self.in_shardings, "out_shardings": self.out_shardings}
-        return {"name": self.fun_name, "jaxpr": self.jaxpr, **rest}
+        return {"name": self.fun_name, "jaxpr": self.jaxpr, "inline": self.inline}
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         for got, want in zip(avals, self.jaxpr.in_avals, strict=True):

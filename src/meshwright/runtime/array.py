@@ -9,15 +9,12 @@ from typing import Any
 
 import numpy as np
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import as_dtype, canonical
-from meshwright.errors import ArgumentTypeError, DeletedArrayError
+from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
+from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError
 from meshwright.ir.tracing import ArrayMethods
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding, SingleDeviceSharding
-
-#: dtypes that NumPy's DLPack speaks; others travel as unsigned integers of their width
-_DLPACK_KINDS = "biufc"
 
 
 @cache
@@ -77,7 +74,8 @@ class Array(ArrayMethods):
         self._numpy = None
 
     def is_deleted(self) -> bool:
-        return self._buffer is None
+        """Whether the array was deleted or its memory donated."""
+        return self._buffer is None or self._buffer.is_deleted()
 
     def block_until_ready(self) -> Array:
         """Wait until the value has been computed."""
@@ -138,11 +136,28 @@ class Array(ArrayMethods):
                 self._numpy = value.view(self.dtype) if carrier.kind == "u" else value.astype(self.dtype)
         return self._numpy
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return np.asarray(self).__dlpack__(**kwargs) if _carrier(self.dtype) else pjrt.dlpack_capsule(self.buffer)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule that shares the array's memory, or with ``copy`` holds a copy. The consumer must not write.
+
+        Raises:
+          DLPackError: another device or a stream is asked for.
+        """
+        if stream is not None or dl_device not in (None, pjrt.DLPACK_CPU):
+            raise DLPackError(
+                f"__dlpack__: the array is in main memory (device {pjrt.DLPACK_CPU}, no streams), asked for were "
+                f"dl_device={dl_device} and stream={stream}; export it without them and move it afterwards"
+            )
+        return pjrt.dlpack_capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return pjrt.DLPACK_CPU
 
     def _scalar(self, what: str) -> Any:
         if self.size != 1:
@@ -179,14 +194,19 @@ class Array(ArrayMethods):
         return np.asarray(self).tobytes()
 
     def __format__(self, spec: str) -> str:
-        return format(self._scalar("format").item(), spec) if self.ndim == 0 and spec else str(self)
+        if not spec:
+            return str(self)
+        if self.ndim:
+            raise ArgumentTypeError(f"format {spec!r} is for scalars, this array has shape {self.shape}; index it")
+        return format(self._scalar("format").item(), spec)
 
     def __repr__(self) -> str:
-        if self._buffer is None:
+        if self.is_deleted():
             return f"Array({self.aval}, deleted)"
         text = np.array2string(np.asarray(self), separator=", ", prefix="Array(")
+        shape = f", shape={self.shape}" if 0 in self.shape else ""  # which "[]" does not tell
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"Array({text}, dtype={self.dtype.name}{weak})"
+        return f"Array({text}{shape}, dtype={self.dtype.name}{weak})"
 
     def __str__(self) -> str:
         return str(np.asarray(self))
@@ -197,18 +217,20 @@ class Array(ArrayMethods):
         return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
 
     def __reduce__(self) -> Any:
-        return from_numpy, (np.asarray(self),)
+        # Without the sharding: the devices of another process are not ours.
+        return from_numpy, (np.asarray(self), None, None, True, self.weak_type)
 
     def __copy__(self) -> Array:
-        return self
+        return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: Any) -> Array:
-        return self
+        """An array with memory of its own: it outlives the donation of this one."""
+        return Array(self.aval, CONVERSIONS.copy(self), self.sharding, self.committed)
 
 
 def _carrier(dtype: np.dtype) -> np.dtype | None:
     """The dtype that carries one NumPy's DLPack cannot: same-width unsigned, or int8 for the narrower ones."""
-    if dtype.kind in _DLPACK_KINDS and dtype.isbuiltin == 1:
+    if dtype in NUMPY_DTYPES:
         return None
     if dtype.name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):
         return np.dtype(np.int8) if "int" in dtype.name else np.dtype(np.float32)
@@ -220,6 +242,8 @@ class _Conversions:
 
     to_carrier: Any
     from_carrier: Any
+    #: an array's buffer, copied
+    copy: Any
 
 
 CONVERSIONS = _Conversions()
@@ -229,7 +253,10 @@ def from_numpy(
     value: Any, dtype: np.dtype | None = None, sharding: Sharding | None = None, copy: bool = True,
     weak_type: bool = False,
 ) -> Array:  # fmt: skip
-    """An array of a NumPy value. Without ``copy`` it may share the value's memory, which must then not be written to."""
+    """An array of a NumPy value. Without ``copy`` it may share the value's memory, which must then not be written to.
+
+    Memory is shared where it is contiguous and, as XLA wants it, starts at a multiple of 64 bytes.
+    """
     value = np.asarray(value)
     target = canonical(as_dtype(value.dtype if dtype is None else dtype))
     if value.dtype != target:

@@ -80,6 +80,8 @@ def make_mesh(
     """
     shape = tuple(int(s) for s in axis_shapes)
     available = list(_all_devices() if devices is None else devices)
+    if any(s < 1 for s in shape):
+        raise MeshError(f"make_mesh: axis sizes must be positive, got {shape}; give the number of positions of each axis")
     needed = int(np.prod(shape)) if shape else 1
     if needed > len(available):
         raise MeshError(

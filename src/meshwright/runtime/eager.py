@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes, source
 from meshwright.core.config import config
-from meshwright.errors import NonFiniteError
+from meshwright.errors import MeshError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import EVAL, Tracer, check_alive, infer_cached, typeof
-from meshwright.ops.elementwise import BitcastConvert, convert
+from meshwright.ops.elementwise import BitcastConvert, convert, copy
 from meshwright.runtime.array import CONVERSIONS, Array, default_sharding
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
 from meshwright.sharding import Sharding, SingleDeviceSharding
@@ -41,13 +42,18 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
                 check_alive(x)
             x = as_array(x)
         arrays.append(x)
-    sharding: Sharding | None = None
+    sharding: SingleDeviceSharding | None = None
     committed = False
     for x in arrays:
         if x.committed:
             committed = True
             if type(x.sharding) is not SingleDeviceSharding:
-                return check_finite(op, SHARDED[0](op, arrays))
+                return check_finite(op.name, SHARDED[0](op, arrays))
+            if sharding is not None and sharding != x.sharding:
+                raise MeshError(
+                    f"{op.name}: one operand is on {sharding.device}, another on {x.sharding.device}; move them to one "
+                    "device or mesh with device_put first"
+                )
             sharding = x.sharding
     key = (op, *(x.aval for x in arrays))
     found = _cache.get(key)
@@ -59,20 +65,29 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     if committed:
         for x in outs:
             x.sharding, x.committed = sharding or default_sharding(), True
-    return check_finite(op, outs if op.multiple_results else outs[0])
+    return check_finite(op.name, outs if op.multiple_results else outs[0])
 
 
-def check_finite(op: Any, out: Any) -> Any:
+def has_nan(x: Array) -> bool:
+    """Whether there is a NaN in an array."""
+    if not dtypes.is_inexact(x.dtype):
+        return False
+    value = np.asarray(x)
+    return bool(np.isnan(value if x.dtype in dtypes.NUMPY_DTYPES else value.astype(np.float32)).any())
+
+
+def check_finite(name: str, out: Any) -> Any:
     """With ``debug_nans`` on, raise where a NaN appears.
 
     Raises:
-      NonFiniteError: naming the op.
+      NonFiniteError: naming the op and the user's line.
     """
     if config.debug_nans:
         for x in out if isinstance(out, list) else [out]:
-            if x.dtype.kind in "fc" and np.isnan(np.asarray(x)).any():
+            if has_nan(x):
                 raise NonFiniteError(
-                    f"op {getattr(op, 'name', op)} made a NaN in a result of type {x.aval} (debug_nans is on)"
+                    f"{name} made a NaN in a result of type {x.aval} at {source.current()}; look at its operands "
+                    "there, or switch the check off with config.update('debug_nans', False)"
                 )
     return out
 
@@ -89,5 +104,10 @@ def _from_carrier(carried: Array, aval: Any, sharding: Sharding, committed: bool
     return Array(typeof(typed).update(weak_type=aval.weak_type), typed.buffer, sharding, committed)
 
 
+def _copy(x: Array) -> Any:
+    return evaluate(copy, [x]).buffer
+
+
+CONVERSIONS.copy = _copy
 CONVERSIONS.to_carrier = _to_carrier
 CONVERSIONS.from_carrier = _from_carrier

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.pjrt import client as pjrt
@@ -41,11 +42,24 @@ class Executable:
 
     def __call__(self, args: Sequence[Any]) -> list[Array]:
         """Run on arrays, NumPy values or numbers."""
-        outs = self.run([buffer_of(x) for x in args])
+        buffers = [buffer_of(x) for x in args]
+        if self.donated:
+            self._check_donated_once(args)
+        outs = self.run(buffers)
         for i in self.donated:
             if isinstance(args[i], Array):
                 args[i].delete()
         return outs
+
+
+    def _check_donated_once(self, args: Sequence[Any]) -> None:
+        for i in self.donated:
+            for j, other in enumerate(args):
+                if j != i and isinstance(other, Array) and other is args[i]:
+                    raise ArgumentError(
+                        f"{self.name}: the array of type {other.aval} is donated as argument {i} and passed again as "
+                        f"argument {j} (of the flattened arguments); pass a copy, or do not donate it"
+                    )
 
 
 def buffer_of(x: Any) -> Any:

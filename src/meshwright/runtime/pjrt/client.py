@@ -7,6 +7,7 @@ out is free of JAX's global state, so it works beside an imported ``jax``.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -18,15 +19,37 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # silences the client's log 
 from jaxlib import _jax
 from jaxlib import xla_client as xc
 
-from meshwright.errors import CompileError, DeviceError
+from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 
-_KDLCPU = (1, 0)
+#: the device of a DLPack tensor in main memory
+DLPACK_CPU = (1, 0)
+
+_starting = threading.Lock()
 
 
 @cache
-def client() -> Any:
-    """The CPU client, made at first use."""
+def _start() -> Any:
     return xc.make_cpu_client(num_devices=1)
+
+
+def client() -> Any:
+    """The CPU client, made at first use: once, however many threads ask."""
+    with _starting:
+        return _start()
+
+
+def _is_xla_error(error: Exception) -> bool:
+    return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError")
+
+
+def _failure(error: Exception, what: str) -> MeshwrightError:
+    """What a failed run or a failed wait means for the user."""
+    if "deleted or donated" in str(error):
+        return DeletedArrayError(
+            "an array was used whose memory had been donated through another array that shares it (device_put does not "
+            "copy); use the function's result, or do not donate it"
+        )
+    return DeviceError(f"{what} failed on the device: {error}")
 
 
 @cache
@@ -52,7 +75,7 @@ def compile_module(bytecode: bytes, name: str) -> Any:
     try:
         return client().compile_and_load(bytecode, _jax.DeviceList((device(),)), _compile_options())
     except Exception as error:
-        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+        if not _is_xla_error(error):
             raise
         raise CompileError(f"XLA could not compile {name!r}: {error}") from None
 
@@ -61,14 +84,14 @@ def execute(executable: Any, buffers: Sequence[Any]) -> list[Any]:
     """Run; returns at once with buffers that become ready later.
 
     Raises:
-      DeviceError: the run could not be started.
+      DeviceError: the run could not be started; DeletedArrayError: a buffer was donated before.
     """
     try:
         results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
     except Exception as error:
-        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+        if not _is_xla_error(error):
             raise
-        raise DeviceError(f"the program failed on the device: {error}") from None
+        raise _failure(error, "the program") from None
     return [r[0] for r in results]
 
 
@@ -94,18 +117,18 @@ class Exporter:
         return dlpack_capsule(self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _KDLCPU
+        return DLPACK_CPU
 
 
 def wait(buffer: Any) -> None:
     """Block until a buffer is ready.
 
     Raises:
-      DeviceError: the computation that makes it failed.
+      DeviceError: the computation that makes it failed; DeletedArrayError: it was donated.
     """
     try:
         buffer.block_until_ready()
     except Exception as error:
-        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+        if not _is_xla_error(error):
             raise
-        raise DeviceError(f"the computation failed on the device: {error}") from None
+        raise _failure(error, "the computation") from None

@@ -1,0 +1,131 @@
+"""The arguments of jitted functions: what the user calls them, and which are static or donated."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
+from meshwright.ir.tracing import typeof
+
+
+# --- options that name arguments ----------------------------------------------------------------------------
+def numbers_of(value: int | Iterable[int] | None, what: str) -> tuple[int, ...]:
+    """Argument numbers, of one or several.
+
+    Raises:
+      ArgumentTypeError: not ints.
+    """
+    numbers = () if value is None else tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(n, int) for n in numbers):
+        raise ArgumentTypeError(f"jit: {what} must be an int or a sequence of ints, got {value!r}")
+    return numbers
+
+
+def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
+    """Argument names, of one or several.
+
+    Raises:
+      ArgumentTypeError: not strings.
+    """
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    words = () if value is None else tuple(value) if several else (value,)  # type: ignore[arg-type]
+    if not all(isinstance(w, str) for w in words):
+        raise ArgumentTypeError(f"jit: {what} must be a string or a sequence of strings, got {value!r}")
+    return words  # type: ignore[return-value]
+
+
+def _parameters(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    try:
+        return list(inspect.signature(fun).parameters.values())
+    except (ValueError, TypeError):
+        return None
+
+
+def both_ways(
+    fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...], what: str
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Arguments by number and by name, each completed from the other with the signature of ``fun``.
+
+    Raises:
+      ArgumentError: ``fun`` has no such parameter; ``what`` is ``"static"`` or ``"donate"``.
+    """
+    parameters = _parameters(fun)
+    if not (numbers or names) or parameters is None:
+        return numbers, names
+    kinds = {p.kind for p in parameters}
+    order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        for n in numbers:
+            if not -len(order) <= n < len(order):
+                raise ArgumentError(
+                    f"jit: {what}_argnums={numbers} names argument {n}, but the function takes {len(order)} positional "
+                    f"arguments ({', '.join(order)}); use numbers below {len(order)}"
+                )
+        numbers = tuple(n % len(order) for n in numbers)
+    known = {p.name for p in parameters}
+    unknown = [n for n in names if n not in known]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise ArgumentError(
+            f"jit: {what}_argnames={names} names {', '.join(map(repr, unknown))}, but the function's parameters are "
+            f"{', '.join(p.name for p in parameters) or 'none'}"
+        )
+    more_names = [order[n] for n in numbers if 0 <= n < len(order)]
+    more_numbers = [order.index(n) for n in names if n in order]
+    return tuple(dict.fromkeys((*numbers, *more_numbers))), tuple(dict.fromkeys((*names, *more_names)))
+
+
+def check_apart(static: Sequence[Any], donated: Sequence[Any]) -> None:
+    """Raise if an argument is static and donated.
+
+    Raises:
+      ArgumentError: naming it.
+    """
+    both = [x for x in static if x in donated]
+    if both:
+        raise ArgumentError(
+            f"jit: argument {both[0]!r} is both static and donated; only arrays, which are not static, can be donated"
+        )
+
+
+# --- names --------------------------------------------------------------------------------------------------
+def leaf_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any, skipped: Iterable[int] = ()) -> list[str]:
+    """What to call each leaf of the arguments in messages: ``x``, ``params['w']``, ``args[2]``.
+
+    ``args`` are the positional arguments without those whose numbers are ``skipped``.
+    """
+    parameters = _parameters(fun) or []
+    order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    left_out = set(skipped)
+    numbers = [i for i in range(len(args) + len(left_out)) if i not in left_out]
+    names: list[str] = []
+    for number, arg in zip(numbers, args):
+        root = order[number] if number < len(order) else f"args[{number}]"
+        names += [root + path for path in pytree.paths(arg)]
+    for key in sorted(kwargs):
+        names += [key + path for path in pytree.paths(kwargs[key])]
+    return names
+
+
+def bad_argument(what: str, leaves: Sequence[Any], names: Sequence[str]) -> MeshwrightError:
+    """The error for the first of ``leaves`` that is no array."""
+    for x, name in zip(leaves, names):
+        try:
+            typeof(x)
+        except ArgumentTypeError as error:
+            if hasattr(x, "dtype") or isinstance(x, int):
+                return ArgumentTypeError(f"{what}: argument {name}: {error}")
+            kind = type(x).__name__
+            return ArgumentTypeError(
+                f"{what}: argument {name} is no array but {_short(x)} of type {kind}; pass arrays or numbers, mark the "
+                f"argument static (static_argnums, static_argnames), or, if {kind} holds arrays, make it a container "
+                "with register_dataclass or register_pytree_node"
+            )
+    return ArgumentTypeError(f"{what}: an argument is no array")
+
+
+def _short(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 60 else text[:57] + "..."
