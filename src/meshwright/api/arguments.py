@@ -1,4 +1,4 @@
-"""The arguments of jitted functions: what the user calls them, and which are static or donated."""
+"""The arguments of jitted functions: which are static or donated, and which are no arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from meshwright.core import pytree
+from meshwright.core.signature import parameters_of
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
 from meshwright.ir.tracing import typeof
 
@@ -37,13 +37,6 @@ def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
     return words  # type: ignore[return-value]
 
 
-def _parameters(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    try:
-        return list(inspect.signature(fun).parameters.values())
-    except (ValueError, TypeError):
-        return None
-
-
 def both_ways(
     fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...], what: str
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -52,7 +45,7 @@ def both_ways(
     Raises:
       ArgumentError: ``fun`` has no such parameter; ``what`` is ``"static"`` or ``"donate"``.
     """
-    parameters = _parameters(fun)
+    parameters = parameters_of(fun)
     if not (numbers or names) or parameters is None:
         return numbers, names
     kinds = {p.kind for p in parameters}
@@ -90,25 +83,7 @@ def check_apart(static: Sequence[Any], donated: Sequence[Any]) -> None:
         )
 
 
-# --- names --------------------------------------------------------------------------------------------------
-def leaf_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any, skipped: Iterable[int] = ()) -> list[str]:
-    """What to call each leaf of the arguments in messages: ``x``, ``params['w']``, ``args[2]``.
-
-    ``args`` are the positional arguments without those whose numbers are ``skipped``.
-    """
-    parameters = _parameters(fun) or []
-    order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    left_out = set(skipped)
-    numbers = [i for i in range(len(args) + len(left_out)) if i not in left_out]
-    names: list[str] = []
-    for number, arg in zip(numbers, args):
-        root = order[number] if number < len(order) else f"args[{number}]"
-        names += [root + path for path in pytree.paths(arg)]
-    for key in sorted(kwargs):
-        names += [key + path for path in pytree.paths(kwargs[key])]
-    return names
-
-
+# --- what went wrong ----------------------------------------------------------------------------------------
 def bad_argument(what: str, leaves: Sequence[Any], names: Sequence[str]) -> MeshwrightError:
     """The error for the first of ``leaves`` that is no array."""
     for x, name in zip(leaves, names):

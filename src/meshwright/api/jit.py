@@ -7,13 +7,14 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from meshwright.api.arguments import bad_argument, both_ways, check_apart, leaf_names, numbers_of, words_of
+from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, words_of
 from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
 from meshwright.api.stages import Argument, Compiled, Lowered, Program, Traced
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import canonical, requested
+from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls

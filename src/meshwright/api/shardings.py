@@ -62,7 +62,8 @@ def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -
         by_name = f" and {len(kwargs)} by keyword, which take no shardings" if kwargs else ""
         raise ArgumentError(
             f"jit in_shardings has {len(tree)} entries, {name} was called with {len(args)} positional arguments"
-            f"{by_name}; give one entry an argument (None leaves the choice to the partitioner), or a single sharding for all"
+            f"{by_name}; give one entry an argument (None leaves the choice to the partitioner), or a single sharding "
+            "for all"
         )
     found = flat_shardings(tree, tuple(args), "jit in_shardings")
     return [*found, *([None] * len(pytree.leaves(kwargs)))]

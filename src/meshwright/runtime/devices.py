@@ -81,7 +81,7 @@ def make_mesh(
     shape = tuple(int(s) for s in axis_shapes)
     available = list(_all_devices() if devices is None else devices)
     if any(s < 1 for s in shape):
-        raise MeshError(f"make_mesh: axis sizes must be positive, got {shape}; give the number of positions of each axis")
+        raise MeshError(f"make_mesh: axis sizes must be positive, got {shape}; give how many devices each has")
     needed = int(np.prod(shape)) if shape else 1
     if needed > len(available):
         raise MeshError(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from meshwright.core import dtypes, pytree
+from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
@@ -32,6 +33,18 @@ def require_callable(fun: Any, where: str) -> None:
     """Raise unless ``fun`` can be called."""
     if not callable(fun):
         raise ArgumentTypeError(f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}")
+
+
+def needs_jit(fun: Any, name: str) -> Any:
+    """``fun``, whose ``lower`` and ``trace`` say that only jitted functions have stages."""
+
+    def stage(*args: Any, **kwargs: Any) -> Any:
+        raise ArgumentTypeError(
+            f"{name} was not jitted, and only jitted functions can be traced and lowered; write jit({name}).lower(...)"
+        )
+
+    fun.lower = fun.trace = stage
+    return fun
 
 
 # --- forward ------------------------------------------------------------------------------------------------
@@ -216,8 +229,8 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         numbers = _check_argnums(argnums, len(args), "grad")
         wanted = [args[i] for i in numbers]
-        for path, leaf in zip(pytree.paths(wanted), pytree.leaves(wanted)):
-            _check_input(typeof(leaf).dtype, path, holomorphic, allow_int)
+        for i in numbers:
+            _check_input(fun, i, args[i], holomorphic, allow_int)
 
         def call(*values: Any) -> Any:
             full = list(args)
@@ -234,16 +247,24 @@ def value_and_grad(
         grad_out = grads[0] if isinstance(argnums, int) else grads
         return ((out, aux) if has_aux else out), grad_out
 
-    return wrapped
+    return needs_jit(wrapped, f"value_and_grad({name_of(fun)})")
 
 
-def _check_input(dtype: np.dtype, path: str, holomorphic: bool, allow_int: bool) -> None:
-    if holomorphic and not dtypes.is_complex(dtype):
-        raise DifferentiationError(f"grad with holomorphic=True needs complex inputs, got {dtype} (input{path})")
-    if not holomorphic and not dtypes.is_float(dtype) and not (allow_int and not dtypes.is_complex(dtype)):
+def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bool, allow_int: bool) -> None:
+    for i, leaf in enumerate(pytree.leaves(arg)):
+        dtype = typeof(leaf).dtype
+        real = dtypes.is_float(dtype) or (allow_int and not dtypes.is_complex(dtype))
+        if dtypes.is_complex(dtype) if holomorphic else real:
+            continue
+        name = leaf_names(fun, [arg], {}, range(number))[i]
+        if holomorphic:
+            raise DifferentiationError(
+                f"grad with holomorphic=True needs complex inputs, argument {name} of {name_of(fun)} is {dtype}; convert "
+                "it with .astype(complex), or leave holomorphic out"
+            )
         raise DifferentiationError(
-            f"grad needs real floating-point inputs, got {dtype} (input{path}); convert it with .astype(float), choose "
-            "other argnums, or, for complex inputs, pass holomorphic=True"
+            f"grad needs real floating-point inputs, argument {name} of {name_of(fun)} is {dtype}; convert it with "
+            ".astype(float), choose other argnums, or, for complex inputs, pass holomorphic=True"
         )
 
 
@@ -282,7 +303,7 @@ def grad(
         value, gradient = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
-    return wrapped
+    return needs_jit(wrapped, f"grad({name_of(fun)})")
 
 
 # --- custom derivatives -------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
-from meshwright.ir.tracing import typeof
-from meshwright.transforms.autodiff import name_of, require_callable
+from meshwright.ir.tracing import check_alive, typeof
+from meshwright.transforms.autodiff import name_of, needs_jit, require_callable
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
 
 
@@ -66,9 +67,12 @@ def vmap(
                 "arguments; give one entry an argument, or a single int"
             )
         flat, treedef = pytree.flatten((args, kwargs))
+        for x in flat:
+            check_alive(x)
         axes = [*_flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
-        axes = [_normal_axis(x, a, p) for x, a, p in zip(flat, axes, pytree.paths((args, kwargs)))]
-        size = _mapped_size(flat, axes, axis_size, pytree.paths((args, kwargs)), name_of(fun))
+        names = leaf_names(fun, args, kwargs)
+        axes = [_normal_axis(x, a, name) for x, a, name in zip(flat, axes, names)]
+        size = _mapped_size(flat, axes, axis_size, names, name_of(fun))
         trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name))  # type: ignore[arg-type]
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
@@ -83,31 +87,31 @@ def vmap(
         results = [_place(x, d, t, size) for (x, d), t in zip(pairs, targets)]
         return pytree.unflatten(out_tree, results)
 
-    return wrapped
+    return needs_jit(wrapped, f"vmap({name_of(fun)})")
 
 
-def _normal_axis(x: Any, axis: int | None, path: str) -> int | None:
+def _normal_axis(x: Any, axis: int | None, name: str) -> int | None:
     if axis is None:
         return None
     ndim = typeof(x).ndim
     if not -ndim <= axis < ndim:
         raise ArgumentError(
-            f"vmap: in_axes names axis {axis} of argument{path}, which has shape {typeof(x).shape}; use None to pass it "
-            "unmapped"
+            f"vmap: in_axes names axis {axis} of argument {name}, which has shape {typeof(x).shape}; use None to pass "
+            "it unmapped"
         )
     return axis % ndim
 
 
-def _mapped_size(flat: list[Any], axes: list[int | None], given: int | None, paths: list[str], name: str) -> int:
+def _mapped_size(flat: list[Any], axes: list[int | None], given: int | None, names: list[str], fun: str) -> int:
     sizes: dict[int, str] = {} if given is None else {given: "axis_size"}
-    for x, a, path in zip(flat, axes, paths):
+    for x, a, name in zip(flat, axes, names):
         if a is not None:
-            sizes.setdefault(typeof(x).shape[a], f"axis {a} of argument{path} of shape {typeof(x).shape}")
+            sizes.setdefault(typeof(x).shape[a], f"axis {a} of argument {name} of shape {typeof(x).shape}")
     if not sizes:
-        raise ArgumentError(f"vmap of {name}: no argument is mapped; give axis_size")
+        raise ArgumentError(f"vmap of {fun}: no argument is mapped; give axis_size")
     if len(sizes) > 1:
         found = "; ".join(f"{size}: {what}" for size, what in sizes.items())
-        raise ShapeError(f"vmap of {name}: mapped axes must have one size, got {found}")
+        raise ShapeError(f"vmap of {fun}: mapped axes must have one size, got {found}")
     return next(iter(sizes))
 
 

@@ -1,0 +1,35 @@
+"""What the user calls the arguments of a function, for messages."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from meshwright.core import pytree
+
+
+def parameters_of(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """The parameters of a function; None where Python does not know them (some builtins)."""
+    try:
+        return list(inspect.signature(fun).parameters.values())
+    except (ValueError, TypeError):
+        return None
+
+
+def leaf_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any, skipped: Iterable[int] = ()) -> list[str]:
+    """What to call each leaf of the arguments in messages: ``x``, ``params['w']``, ``args[2]``.
+
+    ``args`` are the positional arguments without those whose numbers are ``skipped``.
+    """
+    parameters = parameters_of(fun) or []
+    order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    left_out = set(skipped)
+    numbers = [i for i in range(len(args) + len(left_out)) if i not in left_out]
+    names: list[str] = []
+    for number, arg in zip(numbers, args):
+        root = order[number] if number < len(order) else f"args[{number}]"
+        names += [root + path for path in pytree.paths(arg)]
+    for key in sorted(kwargs):
+        names += [key + path for path in pytree.paths(kwargs[key])]
+    return names
