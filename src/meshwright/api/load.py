@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 
 import numpy as np
 from meshwright.api.partitioned import PartitionedProgram, partition_program
-from meshwright.core import pytree
+from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import wide_types
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -26,7 +28,7 @@ from meshwright.errors import (
     ReplicationWarning,
     ShapeError,
 )
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, sub_jaxprs
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.tracing import typeof
@@ -64,6 +66,23 @@ class LogicalDevice:
 
     def __repr__(self) -> str:
         return f"device {self.id}"
+
+
+class _WidePartitionedProgram(PartitionedProgram):
+    """A per-device program with 64-bit values, which stay what they are without ``enable_x64``."""
+
+    @cached_property
+    def executable(self) -> Executable:
+        with wide_types():
+            return PartitionedProgram.executable.func(self)
+
+    def verify(self, *args: Any, **options: Any) -> Any:
+        with wide_types():
+            return super().verify(*args, **options)
+
+    def as_text(self, dialect: str = "jaxpr") -> str:
+        with wide_types():
+            return super().as_text(dialect)
 
 
 class ImportedProgram:
@@ -168,6 +187,11 @@ class ImportedProgram:
             found.append(named)
         return found[0], found[1]
 
+    @cached_property
+    def is_wide(self) -> bool:
+        """Whether the program has 64-bit values."""
+        return any(map(dtypes.is_wide, _dtypes(self.jaxpr.jaxpr)))
+
     # --- running --------------------------------------------------------------------------------------------
     @cached_property
     def _executable(self) -> Executable:
@@ -182,7 +206,10 @@ class ImportedProgram:
           ArgumentError: another number of arrays.
           ShapeError: an array of another type.
         """
-        values = pytree.leaves(args)
+        with wide_types() if self.is_wide else nullcontext():
+            return self._run(pytree.leaves(args))
+
+    def _run(self, values: list[Any]) -> Any:
         if len(values) != len(self.in_avals):
             raise ArgumentError(f"{self.name!r} takes {len(self.in_avals)} arrays, got {len(values)}")
         for value, parameter in zip(values, self.parameters):
@@ -207,10 +234,12 @@ class ImportedProgram:
         in_shardings, out_shardings = self._shardings_on(chosen)
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
         jaxpr = replace_annotations(flat, lambda eqn: _constraint(eqn, chosen))
-        return partition_program(
-            jaxpr, chosen, in_shardings, out_shardings, self.name, pytree.structure([0] * len(self.out_avals)),
-            self.donated,
-        )  # fmt: skip
+        out_tree = pytree.structure([0] * len(self.out_avals))
+        if not self.is_wide:
+            return partition_program(jaxpr, chosen, in_shardings, out_shardings, self.name, out_tree, self.donated)
+        with wide_types():
+            made = partition_program(jaxpr, chosen, in_shardings, out_shardings, self.name, out_tree, self.donated)
+        return _WidePartitionedProgram(made.part, chosen, self.name, out_tree, self.donated)
 
     def _mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
@@ -313,17 +342,12 @@ def _constraint(eqn: JaxprEqn, mesh: AnyMesh) -> JaxprEqn:
 
 
 def _annotations(jaxpr: Jaxpr) -> list[Annotation]:
-    found: list[Annotation] = []
-    seen: set[int] = set()
-    pending = [jaxpr]
-    while pending:
-        here = pending.pop()
-        if id(here) in seen:
-            continue
-        seen.add(id(here))
-        found += [e.op.sharding for e in here.eqns if isinstance(e.op, ShardingAnnotation)]
-        pending += [inner for e in here.eqns if e.op.holds_jaxprs for inner in sub_jaxprs(e.op)]
-    return found
+    return [e.op.sharding for e in all_eqns(jaxpr) if isinstance(e.op, ShardingAnnotation)]
+
+
+def _dtypes(jaxpr: Jaxpr) -> set[np.dtype]:
+    atoms = (a for e in all_eqns(jaxpr) for a in (*e.invars, *e.outvars))
+    return {a.aval.dtype for a in (*atoms, *jaxpr.invars, *jaxpr.outvars)}
 
 
 def replace_annotations(jaxpr: ClosedJaxpr, replace: Any) -> ClosedJaxpr:

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
-from meshwright.core.config import config
 from meshwright.errors import ArgumentError, MeshwrightWarning
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.report import Collective, human_bytes
@@ -67,7 +66,6 @@ def partitioned(file: Path, mesh: str, devices: int, console: Console) -> tuple[
     if mesh and devices:
         raise ArgumentError(f"give either --mesh {mesh} or --devices {devices}, not both")
     chosen = parse_mesh(mesh) if mesh else None
-    config.update("enable_x64", True)  # a file says of every value how wide it is
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MeshwrightWarning)
         program = load(file)

@@ -7,14 +7,16 @@ bound in a partial order of the array dtypes and the three *weak* Python scalar 
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
 import ml_dtypes
-import numpy as np
 
+import numpy as np
 from meshwright.core.config import config
 from meshwright.errors import DTypeError, DTypeWarning
 
@@ -101,9 +103,32 @@ def as_dtype(spec: Any) -> np.dtype:
         ) from None
 
 
+class _Scope(threading.local):
+    wide = False
+
+
+_scope = _Scope()
+
+
+@contextmanager
+def wide_types() -> Iterator[None]:
+    """Keep 64-bit types in the ``with`` block, whatever ``enable_x64`` says: for programs that say of every value how
+    wide it is."""
+    before, _scope.wide = _scope.wide, True
+    try:
+        yield
+    finally:
+        _scope.wide = before
+
+
 def canonical(dtype: np.dtype) -> np.dtype:
     """``dtype``, narrowed to 32 bits unless ``enable_x64`` is on."""
-    return dtype if config.enable_x64 else _NARROW.get(dtype, dtype)
+    return dtype if config.enable_x64 or _scope.wide else _NARROW.get(dtype, dtype)
+
+
+def is_wide(dtype: np.dtype) -> bool:
+    """Whether ``dtype`` is one of those that ``enable_x64`` is about."""
+    return dtype in _NARROW
 
 
 def requested(spec: Any, where: str) -> np.dtype:

@@ -20,7 +20,7 @@ class Opaque(Op):
 
     target: str
     attributes: tuple[tuple[str, str], ...]
-    regions: tuple[ClosedJaxpr, ...]
+    computations: tuple[ClosedJaxpr, ...]
     results: tuple[ShapedArray, ...]
     side_effect: bool = False
     name: ClassVar[str] = "opaque"
@@ -36,7 +36,7 @@ class Opaque(Op):
         return self.results
 
     def emit(self, b: Builder, *operands: Any) -> Any:
-        regions = [b.jaxpr_region(j) for j in self.regions]
+        regions = [b.jaxpr_region(j) for j in self.computations]
         return b.op(self.target, operands, b.out_avals, regions=regions, **dict(self.attributes))
 
     # --- what readers of other ops ask ----------------------------------------------------------------------

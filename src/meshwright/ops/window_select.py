@@ -262,10 +262,11 @@ def select_op(kind: type[_Select], op: WindowOp, selects: str) -> Any:
 @reads("stablehlo.select_and_scatter")
 def _read_select_and_scatter(r: Reader) -> Any:
     operand, source, init = r.operands
-    eqns = r.region(0).jaxpr.eqns
+    chooses = r.region(0).jaxpr.jaxpr
+    eqns = chooses.eqns
     selects = {"ge": "ge", "gt": "ge", "le": "le", "lt": "le"}.get(eqns[0].op.name, "") if len(eqns) == 1 else ""
     zero = scalar_of(init)
-    in_order = selects and list(eqns[0].invars) == r.region(0).jaxpr.jaxpr.invars
+    in_order = selects and list(eqns[0].invars) == chooses.invars
     if not in_order or r.reducer(1) != "add" or zero is None or bool(zero != 0):
         raise Unreadable
     sizes = r.attr("window_dimensions", (1,) * typeof(operand).ndim)

@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 import numpy as np
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import NUMPY_DTYPES, bit_width, is_bool, short_name
+from meshwright.core.dtypes import NUMPY_DTYPES, bit_width, short_name
 from meshwright.core.source import SourceLocation
 
 
@@ -94,14 +94,6 @@ def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:
         dtype = array.dtype
         shape = array.shape if aval is None else aval.shape
         element = element_type(dtype)
-        if is_bool(dtype):
-            bits = np.packbits(array, bitorder="little")
-            if array.size and (array.all() or not array.any()):
-                bits = np.array([array.flat[0]], np.bool_)
-                return ir.DenseElementsAttr.get_splat(
-                    ir.RankedTensorType.get(shape, element), ir.BoolAttr.get(bool(array.flat[0]))
-                )
-            return ir.DenseElementsAttr.get(bits, type=element, shape=shape)
         if bit_width(dtype) < 8:
             array = array.astype(np.int8)
         elif dtype not in NUMPY_DTYPES:

@@ -111,11 +111,6 @@ def _element_dtype(type_: ir.Type) -> np.dtype:
     dtype = _ELEMENT_TYPES.get(text)
     if dtype is None:
         raise UnsupportedType(f"element type {text} is not supported")
-    if dtypes.canonical(dtype) != dtype:
-        raise UnsupportedType(
-            f"the program has {dtypes.short_name(dtype)} values, which need 64-bit types: "
-            "config.update('enable_x64', True), or MESHWRIGHT_ENABLE_X64=1 in the environment"
-        )
     return dtype
 
 

@@ -16,6 +16,7 @@ from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
 
 from meshwright import ops
+from meshwright.core.dtypes import wide_types
 from meshwright.errors import ImportProgramError
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
@@ -47,7 +48,8 @@ def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
       ImportProgramError: it cannot be read; says where.
     """
     source = _module(data, file)
-    return ModuleReader(source.module, source.file, source.text).read()
+    with wide_types():
+        return ModuleReader(source.module, source.file, source.text).read()
 
 
 def _module(data: str | bytes, file: str) -> _Source:
