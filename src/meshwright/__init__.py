@@ -1,6 +1,6 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
-from meshwright import errors, numpy
+from meshwright import errors, nn, numpy, random
 from meshwright.api import lax
 from meshwright.api.jit import ShapeDtypeStruct, jit
 from meshwright.api.load import ImportedProgram, load
@@ -17,6 +17,7 @@ from meshwright.core import pytree as tree
 from meshwright.core.config import config
 from meshwright.core.pytree import register_dataclass, register_pytree_node, register_pytree_node_class
 from meshwright.core.source import name_scope as named_scope
+from meshwright.inspect import debug
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import (
     device_count,
@@ -56,6 +57,7 @@ __all__ = [
     "block_until_ready",
     "config",
     "custom_jvp",
+    "debug",
     "device_count",
     "device_get",
     "device_put",
@@ -74,9 +76,11 @@ __all__ = [
     "make_jaxpr",
     "make_mesh",
     "named_scope",
+    "nn",
     "numpy",
     "process_count",
     "process_index",
+    "random",
     "register_dataclass",
     "register_pytree_node",
     "register_pytree_node_class",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DonationWarning, PaddingWarning, ReplicationWarning, VerificationError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
+from meshwright.ops.inspect_sharding import InspectSharding
 from meshwright.runtime.array import Array, default_sharding
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program
@@ -133,6 +135,9 @@ class PartitionedProgram:
             case "hlo":
                 return to_hlo(self._module()).as_hlo_text()
         raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}\n{html.escape(self.explain())}</pre>"
 
     def __repr__(self) -> str:
         sent = report.human_bytes(self.bytes_sent)
@@ -266,4 +271,7 @@ def partition_program(
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(shardings, avals)]
 
     part = partition(jaxpr, abstract, layouts(in_shardings, jaxpr.in_avals), layouts(out_shardings, jaxpr.out_avals))
+    for eqn in all_eqns(part.jaxpr.jaxpr):
+        if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
+            eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
     return PartitionedProgram(part, mesh, name, out_tree, donated)

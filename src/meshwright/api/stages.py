@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +14,10 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.tracing import typeof
+from meshwright.ops.inspect_sharding import InspectSharding
 from meshwright.runtime.array import Array, default_sharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr
@@ -190,6 +192,9 @@ class Lowered:
         donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)
         warn_of_donations(program.name, [program.arguments[i] for i in program.donated if i not in donated])
         if mesh is None:
+            for eqn in all_eqns(program.jaxpr.jaxpr):
+                if isinstance(eqn.op, InspectSharding):
+                    eqn.op.callback(program.single)
             shardings = [program.single] * len(program.out_shardings)
             executable = compile_jaxpr(program.jaxpr, program.name, shardings, program.place is not None, donated)
             return Compiled(program, executable, None)
@@ -204,6 +209,9 @@ class Lowered:
 
     def __repr__(self) -> str:
         return f"Lowered({self.program.name!r})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.as_text())}</pre>"
 
 
 def _hlo_text(sharding: Sharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> str | None:

@@ -250,6 +250,10 @@ class EvalTrace(Trace):
         self.evaluate: Callable[[Op, Sequence[Any]], Any] | None = None
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
+        if op.has_effects:
+            for x in args:
+                check_alive(x)
+            return op.perform(*args)  # type: ignore[attr-defined]
         if self.evaluate is None:
             raise RuntimeError("no evaluator is installed: import meshwright, not a part of it")
         return self.evaluate(op, args)

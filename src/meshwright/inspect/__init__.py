@@ -1,0 +1,1 @@
+"""Looking at what programs do: pictures of shardings, debugging."""

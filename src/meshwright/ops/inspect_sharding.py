@@ -1,0 +1,50 @@
+"""inspect_sharding: an effect without results that reports how a value was laid out.
+
+The partitioner records the layout that it chose in the per-device program, where the program's owner finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.sharding import Layout
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+
+@dataclass(frozen=True)
+class InspectSharding(Op):
+    """Calls ``callback`` with the sharding of the operand when a program is compiled; ``layout`` is what was chosen."""
+
+    callback: Callable[[Any], None]
+    layout: Layout | None = None
+    name: ClassVar[str] = "inspect_sharding"
+    multiple_results: ClassVar[bool] = True
+    has_effects: ClassVar[bool] = True
+    hidden_params: ClassVar[tuple[str, ...]] = ("callback",)
+
+    def perform(self, x: Any) -> list[Any]:
+        """The effect on a concrete array."""
+        self.callback(x.sharding)
+        return []
+
+    def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
+        return ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), []
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), []
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return pointwise_rule([x.ndim], x.shape, num_results=0)
+
+    def emit(self, b: Builder, x: Any) -> list[Any]:
+        return []
+
+    def localize(self, ctx: Any, x: Any) -> list[Any]:
+        return InspectSharding(self.callback, ctx.in_layouts[0]).bind(x)
