@@ -8,8 +8,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import clip, logaddexp, multiply
+from meshwright.numpy.joining import split
 from meshwright.numpy.logic import where
-from meshwright.numpy.manipulation import split
 from meshwright.numpy.promotion import operands, scalar_like
 from meshwright.numpy.ufunc import unary
 from meshwright.ops import elementwise as ops

@@ -115,6 +115,23 @@ from meshwright.numpy.functions import (
     tanh,
 )
 from meshwright.numpy.indexing import take, take_along_axis
+from meshwright.numpy.joining import (
+    append,
+    array_split,
+    column_stack,
+    concat,
+    concatenate,
+    dsplit,
+    dstack,
+    hsplit,
+    hstack,
+    row_stack,
+    split,
+    stack,
+    unstack,
+    vsplit,
+    vstack,
+)
 from meshwright.numpy.linear import (
     cross,
     dot,
@@ -160,24 +177,15 @@ from meshwright.numpy.logic import (
 )
 from meshwright.numpy.logic import select_by as select
 from meshwright.numpy.manipulation import (
-    append,
-    array_split,
     atleast_1d,
     atleast_2d,
     atleast_3d,
     broadcast_arrays,
     broadcast_to,
-    column_stack,
-    concat,
-    concatenate,
-    dsplit,
-    dstack,
     expand_dims,
     flip,
     fliplr,
     flipud,
-    hsplit,
-    hstack,
     matrix_transpose,
     moveaxis,
     ndim,
@@ -188,19 +196,13 @@ from meshwright.numpy.manipulation import (
     roll,
     rollaxis,
     rot90,
-    row_stack,
     shape,
     size,
-    split,
     squeeze,
-    stack,
     swapaxes,
     tile,
     transpose,
     trim_zeros,
-    unstack,
-    vsplit,
-    vstack,
 )
 from meshwright.numpy.padding import pad
 from meshwright.numpy.promotion import broadcast_shapes, result_type

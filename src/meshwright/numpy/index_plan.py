@@ -146,7 +146,7 @@ def _expanded(entries: list[Any], ndim: int, index: Any) -> list[Any]:
         raise IndexingError(f"too many indices: the array has {ndim} dimensions, the index has {used} ({_show(index)})")
     at = places[0] if places else len(entries)
     # An ellipsis for no dimensions stays: it separates the index arrays beside it.
-    filling = [slice(None)] * (ndim - used) or [Ellipsis] * len(places)
+    filling: list[Any] = [slice(None)] * (ndim - used) or [Ellipsis] * len(places)
     return [*entries[:at], *filling, *entries[at + len(places) :]]
 
 

@@ -11,7 +11,7 @@ from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer
 from meshwright.numpy import arithmetic as ar
 from meshwright.numpy import functions as fn
-from meshwright.numpy import linear, logic, manipulation, ranges, reductions
+from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.indexing import getitem, take
 from meshwright.numpy.linear import matmul
@@ -85,7 +85,7 @@ def _len(self: Any) -> int:
 def _iter(self: Any) -> Iterator[Any]:
     if not self.shape:
         raise ArgumentTypeError("iteration over a 0-d array")
-    return iter(manipulation.unstack(self))
+    return iter(joining.unstack(self))
 
 
 def _contains(self: Any, value: Any) -> bool:

@@ -11,8 +11,9 @@ from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
+from meshwright.numpy.joining import concatenate, stack
 from meshwright.numpy.logic import truth, where
-from meshwright.numpy.manipulation import flip, moveaxis, ravel, stack
+from meshwright.numpy.manipulation import flip, moveaxis, ravel
 from meshwright.numpy.promotion import as_operand, converted, result_type, scalar_like
 from meshwright.numpy.reductions import sum_dtype
 from meshwright.ops import cumulative
@@ -21,7 +22,7 @@ from meshwright.ops import sort as sort_ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.elementwise import convert, select
 from meshwright.ops.reduce import reduce_or
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.slice_pad import slice_in_dim
 
 
 def _flat(x: Any, axis: int | None, name: str) -> tuple[Any, int]:

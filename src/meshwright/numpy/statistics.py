@@ -13,9 +13,10 @@ from meshwright.numpy.axes import normal_axes
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import conj
 from meshwright.numpy.indexing import take, take_along_axis
+from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.logic import equal, isclose, isnan, where
-from meshwright.numpy.manipulation import broadcast_to, concatenate, moveaxis, ravel, reshape, shape, transpose
+from meshwright.numpy.manipulation import broadcast_to, moveaxis, ravel, reshape, shape, transpose
 from meshwright.numpy.promotion import as_operand, operands, scalar_like
 from meshwright.numpy.ranges import diagonal, linspace
 from meshwright.numpy.reductions import all, any, max, mean, min, sum
