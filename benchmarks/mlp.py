@@ -1,4 +1,4 @@
-"""An MLP training step on a 4×2 mesh of 8 virtual devices: unpartitioned, partitioned, and JAX's forced host devices."""
+"""An MLP training step on a 4×2 mesh of 8 virtual devices: unpartitioned, partitioned, and JAX's host devices."""
 
 from __future__ import annotations
 
