@@ -1,7 +1,7 @@
 """``meshwright.debug``: where values are, on arrays and inside traced functions.
 
-Inside a traced function nobody knows a sharding yet; what is asked there is answered when the program is partitioned, with
-the layout that the partitioner chose.
+Inside a traced function nobody knows a sharding yet; what is asked there is answered when the program is
+partitioned, with the layout that the partitioner chose.
 
 Source: ``jax.debug`` for the interface.
 """
@@ -38,8 +38,10 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) 
 
 
 def visualize_array_sharding(array: Any, *, max_width: int = 80) -> None:
-    """Shows which device holds which part of an array (anything with ``shape`` and ``sharding``); inside a jitted function,
-    when it is compiled."""
+    """Shows which device holds which part of an array (anything with ``shape`` and ``sharding``).
+
+    Inside a jitted function it is shown when the program is compiled.
+    """
     if isinstance(array, Tracer):
         shape = array.shape
         inspect_array_sharding(array, callback=lambda s: visualize_sharding(shape, s, max_width=max_width))
