@@ -173,6 +173,14 @@ class Op:
         """The jaxpr that this op does nothing but call, if it may be written out in its place."""
         return None
 
+    def regions(self) -> tuple[ClosedJaxpr, ...]:
+        """The jaxprs of a control-flow op, which stay where they are: see :mod:`meshwright.ops.control`."""
+        return ()
+
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Op:
+        """This op with other jaxprs in its regions."""
+        raise RuleError(f"op {self.name} has no regions")
+
     def emit(self, b: Builder, *operands: Any) -> Any:
         """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")

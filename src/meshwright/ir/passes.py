@@ -45,7 +45,7 @@ def dead_code(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 def inline_calls(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Every equation whose op just calls a jaxpr (``op.body()``) replaced by the equations of that jaxpr."""
     inner = jaxpr.jaxpr
-    if not any(e.op.holds_jaxprs and e.op.body() is not None for e in inner.eqns):
+    if not any(e.op.holds_jaxprs and (e.op.body() is not None or e.op.regions()) for e in inner.eqns):
         return jaxpr
     inliner = _Inliner()
     for var in (*inner.constvars, *inner.invars):
@@ -55,6 +55,12 @@ def inline_calls(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(
         Jaxpr(constvars, inner.invars, outs, inliner.eqns, inner.debug_name), [*jaxpr.consts, *inliner.consts]
     )
+
+
+def in_regions(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
+    """The equation with ``apply`` done to its regions, if it has any."""
+    regions = eqn.op.regions()
+    return eqn.replace(op=eqn.op.with_regions([apply(r) for r in regions])) if regions else eqn
 
 
 class _Inliner:
@@ -78,7 +84,10 @@ class _Inliner:
                 continue
             outvars = [Var(v.aval) for v in eqn.outvars]
             env.update(zip(eqn.outvars, outvars))
-            self.eqns.append(JaxprEqn(eqn.op, args, outvars, eqn.source, eqn.note))
+            op = eqn.op
+            if op.holds_jaxprs and op.regions():
+                op = op.with_regions([_copied(region) for region in op.regions()])
+            self.eqns.append(JaxprEqn(op, args, outvars, eqn.source, eqn.note))
         return [self.read(a) for a in jaxpr.outvars]
 
     def call(self, body: ClosedJaxpr, args: list[Atom]) -> list[Atom]:
@@ -92,6 +101,17 @@ class _Inliner:
         outs = self.run(body.jaxpr)
         self.env = saved
         return outs
+
+
+def _copied(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The jaxpr of a region, inlined, with variables of its own: one jaxpr may be the region of several equations."""
+    inner = jaxpr.jaxpr
+    inliner = _Inliner()
+    constvars, invars = ([Var(v.aval) for v in old] for old in (inner.constvars, inner.invars))
+    inliner.env.update(zip((*inner.constvars, *inner.invars), (*constvars, *invars)))
+    outs = inliner.run(inner)
+    copy = Jaxpr([*constvars, *inliner.constvars], invars, outs, inliner.eqns, inner.debug_name)
+    return dead_code(ClosedJaxpr(copy, [*jaxpr.consts, *inliner.consts]))
 
 
 INLINE = Pass("inline calls", inline_calls)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
 from meshwright.ops.call import CallOp
 
 OPERAND, RESULT, PARAMETER, OUTPUT = "operand", "result", "parameter", "output"
@@ -38,17 +38,13 @@ Tie = tuple[End, ...]
 class RegionOp(CallOp):
     """Base of the ops with bodies."""
 
-    def bodies(self) -> tuple[ClosedJaxpr, ...]:
-        """The jaxprs."""
-        raise NotImplementedError
-
-    def with_bodies(self, bodies: Sequence[ClosedJaxpr]) -> RegionOp:
-        """This op with other jaxprs of the same types."""
-        raise NotImplementedError
-
     def ties(self) -> Iterator[Tie]:
-        """Which operands, parameters, outputs and results belong together."""
+        """Which operands, parameters, outputs and results belong together; values flow to the last of each tie."""
         raise NotImplementedError
+
+    def trips(self, operands: Sequence[Atom]) -> int | None:
+        """How often the bodies run, where that can be known."""
+        return 1
 
 
 def split(values: Sequence[Any], *sizes: int) -> list[list[Any]]:

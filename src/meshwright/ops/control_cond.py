@@ -53,18 +53,18 @@ class Cond(RegionOp):
                 )
         return tuple(first.out_avals)
 
-    def bodies(self) -> Branches:
+    def regions(self) -> Branches:
         return self.branches
 
-    def with_bodies(self, bodies: Sequence[ClosedJaxpr]) -> Cond:
-        return Cond(tuple(bodies))
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Cond:
+        return Cond(tuple(regions))
 
     def ties(self) -> Iterator[Tie]:
         numbers = range(len(self.branches))
         for i in range(len(self.branches[0].in_avals)):
             yield (End(OPERAND, i + 1), *(End(PARAMETER, i, n) for n in numbers))
         for i in range(len(self.branches[0].out_avals)):
-            yield (End(RESULT, i), *(End(OUTPUT, i, n) for n in numbers))
+            yield (*(End(OUTPUT, i, n) for n in numbers), End(RESULT, i))
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

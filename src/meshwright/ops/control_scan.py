@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
@@ -76,11 +76,11 @@ class Scan(RegionOp):
         ys = (y.update(shape=(self.length, *y.shape)) for y in outs[self.num_carry :])
         return (*self._split(self.jaxpr.in_avals)[1], *ys)
 
-    def bodies(self) -> tuple[ClosedJaxpr, ...]:
+    def regions(self) -> tuple[ClosedJaxpr, ...]:
         return (self.jaxpr,)
 
-    def with_bodies(self, bodies: Sequence[ClosedJaxpr]) -> Scan:
-        return dataclasses.replace(self, jaxpr=bodies[0])
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Scan:
+        return dataclasses.replace(self, jaxpr=regions[0])
 
     def with_body(self, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int) -> Scan:
         """A scan of the same length and direction with another body."""
@@ -97,6 +97,9 @@ class Scan(RegionOp):
                 yield End(OPERAND, i, stacked=True), End(PARAMETER, i)
         for i in range(k, len(self.jaxpr.out_avals)):
             yield End(OUTPUT, i), End(RESULT, i, stacked=True)
+
+    def trips(self, operands: Sequence[Atom]) -> int | None:
+        return self.length
 
     # --- forward derivative ---------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

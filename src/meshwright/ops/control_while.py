@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_bool
 from meshwright.errors import DifferentiationError, DTypeError, ShapeError
-from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from meshwright.ir.op import BatchAxis, Builder, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
@@ -60,11 +60,11 @@ class While(RegionOp):
                 raise ShapeError(f"while: carry {i} goes in as {want} and comes out as {got}")
         return tuple(self.body_jaxpr.in_avals[self.body_nconsts :])
 
-    def bodies(self) -> tuple[ClosedJaxpr, ...]:
+    def regions(self) -> tuple[ClosedJaxpr, ...]:
         return self.cond_jaxpr, self.body_jaxpr
 
-    def with_bodies(self, bodies: Sequence[ClosedJaxpr]) -> While:
-        cond, body = bodies
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> While:
+        cond, body = regions
         return dataclasses.replace(self, cond_jaxpr=cond, body_jaxpr=body)
 
     def ties(self) -> Iterator[Tie]:
@@ -78,6 +78,26 @@ class While(RegionOp):
                 End(OPERAND, n + m + i), End(PARAMETER, n + i, 0), End(PARAMETER, m + i, 1), End(OUTPUT, i, 1),
                 End(RESULT, i),
             )  # fmt: skip
+
+    def trips(self, operands: Sequence[Atom]) -> int | None:
+        """The number of steps of a loop that counts a carried integer up to a limit written in the program."""
+        pred, body = self.cond_jaxpr.jaxpr, self.body_jaxpr.jaxpr
+        if len(pred.eqns) != 1 or pred.eqns[0].op.name != "lt":
+            return None
+        counter, limit = pred.eqns[0].invars
+        if counter not in pred.invars[self.cond_nconsts :]:
+            return None
+        place = pred.invars.index(counter) - self.cond_nconsts  # type: ignore[arg-type]
+        if limit in pred.invars[: self.cond_nconsts]:
+            limit = operands[pred.invars.index(limit)]  # type: ignore[arg-type]
+        start = operands[self.cond_nconsts + self.body_nconsts + place]
+        step = next((e for e in body.eqns if body.outvars[place] in e.outvars), None)
+        if step is None or step.op.name != "add" or step.invars[0] is not body.invars[self.body_nconsts + place]:
+            return None
+        if not all(isinstance(a, Literal) for a in (start, limit, step.invars[1])):
+            return None
+        first, last, by = (int(a.val) for a in (start, limit, step.invars[1]))  # type: ignore[union-attr]
+        return max(0, -((first - last) // by)) if by > 0 else None
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.passes import in_regions
 from meshwright.ops.dot import DotGeneral
 from meshwright.ops.shape import Reshape
 
@@ -22,8 +23,8 @@ def merge_dot_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     inner = jaxpr.jaxpr
     eqns: list[JaxprEqn] = []
     for eqn in inner.eqns:
-        eqns += _merged(eqn) if isinstance(eqn.op, DotGeneral) else [eqn]
-    return jaxpr if len(eqns) == len(inner.eqns) else jaxpr.replace(jaxpr=inner.replace(eqns=eqns))
+        eqns += _merged(eqn) if isinstance(eqn.op, DotGeneral) else [in_regions(eqn, merge_dot_dims)]
+    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns))
 
 
 def _runs(dims: Sequence[int]) -> Runs:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.op import BatchAxis, Op
-from meshwright.ir.passes import dead_code
+from meshwright.ir.passes import dead_code, in_regions
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.collective import AllGather, AllReduce, AllSlice, AxisIndex, Collective, ReduceScatter
+from meshwright.ops.control import OPERAND, PARAMETER, RegionOp
 from meshwright.ops.elementwise import copy
 from meshwright.ops.shape import squeeze
 from meshwright.ops.slice_pad import slice_in_dim
@@ -70,7 +71,7 @@ class _Units:
     def of(part: Partition) -> _Units:
         mesh = part.mesh
         runs = [mesh.coalesce(axes) for lo in (*part.in_layouts, *part.out_layouts) for axes in lo.dims]
-        runs += [e.op.axes for e in part.jaxpr.eqns if isinstance(e.op, Collective)]
+        runs += [e.op.axes for e in all_eqns(part.jaxpr.jaxpr) if isinstance(e.op, Collective)]
         whole = set(mesh.axis_names)
         for run in runs:
             for name in run:
@@ -106,8 +107,14 @@ def _with_units(jaxpr: ClosedJaxpr, units: _Units) -> ClosedJaxpr:
             names += [axis] if axis in units.sizes else [u for u in units.names if _part_of(u, axis)]
         return op.over(names, [units.sizes[n] for n in names])
 
-    eqns = [e.replace(op=unit_axes(e.op)) if isinstance(e.op, Collective) else e for e in jaxpr.eqns]
-    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=eqns))
+    def rewrite(inner: ClosedJaxpr) -> ClosedJaxpr:
+        eqns = [
+            e.replace(op=unit_axes(e.op)) if isinstance(e.op, Collective) else in_regions(e, rewrite)
+            for e in inner.eqns
+        ]
+        return inner.replace(jaxpr=inner.jaxpr.replace(eqns=eqns))
+
+    return rewrite(jaxpr)
 
 
 def _part_of(unit: str, axis: str) -> bool:
@@ -193,6 +200,9 @@ class _MergeReductions:
         op = eqn.op
         if isinstance(op, (AllReduce, AllGather)):
             return merged - set(op.axes)
+        if isinstance(op, RegionOp):
+            inner = [e.op for r in op.regions() for e in all_eqns(r.jaxpr)]
+            return merged.union(*(e.axes for e in inner if isinstance(e, Collective)))
         if isinstance(op, (AllSlice, AxisIndex, ReduceScatter)) or isinstance(op, Collective):
             return merged | set(op.axes)
         return merged
@@ -202,6 +212,9 @@ class _MergeReductions:
         replaced: dict[int, list[JaxprEqn]] = {}
         for eqn in inner.eqns:
             op = eqn.op
+            if isinstance(op, RegionOp):
+                replaced[id(eqn)] = [self._regions(eqn, op)]
+                continue
             summing = (type(op).name == "psum") or (isinstance(op, ReduceScatter) and op.reduction == "sum")
             if summing and isinstance(eqn.invars[0], Var):
                 chain = self._producer(eqn.invars[0], frozenset(op.axes))  # type: ignore[attr-defined]
@@ -211,6 +224,20 @@ class _MergeReductions:
             return self.closed
         eqns = [new for eqn in inner.eqns for new in replaced.get(id(eqn), [eqn])]
         return self.closed.replace(jaxpr=inner.replace(eqns=eqns))
+
+    def _regions(self, eqn: JaxprEqn, op: RegionOp) -> JaxprEqn:
+        """The same inside of regions; what they carry is taken to differ wherever anything in them does."""
+        spread = self._vary(eqn)
+        inputs = [[spread] * len(r.in_avals) for r in op.regions()]
+        for tie in op.ties():
+            first, *rest = tie
+            if first.side != OPERAND or any(end.side != PARAMETER for end in rest):
+                continue
+            atom = eqn.invars[first.index]
+            for end in rest:
+                known = self.varying.get(atom, frozenset()) if isinstance(atom, Var) else frozenset()
+                inputs[end.body][end.index] = known
+        return eqn.replace(op=op.with_regions([merge_reductions(r, i) for r, i in zip(op.regions(), inputs)]))
 
     def _producer(self, var: Var, axes: frozenset[str]) -> list[JaxprEqn] | None:
         """The equations from a summing op to ``var``: that op, then ops through which a sum over ``axes`` may be moved

@@ -18,9 +18,10 @@ from functools import lru_cache
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
+from meshwright.ops.control import PARAMETER, RegionOp, Tie
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule, make_rule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 
 Dims = tuple[Axes, ...]
@@ -104,13 +105,12 @@ class _Worker:
     def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh) -> None:
         self.mesh = mesh
         self.result = Propagation(mesh)
-        self.eqns = jaxpr.eqns
-        self.rules = [eqn_rule(e) for e in jaxpr.eqns]
+        self.eqns, self.rules = _with_regions(jaxpr)
         self.neighbours: dict[Var, list[int]] = {}
-        for i, eqn in enumerate(jaxpr.eqns):
+        for i, eqn in enumerate(self.eqns):
             for atom in {*(a for a in eqn.invars if isinstance(a, Var)), *eqn.outvars}:
                 self.neighbours.setdefault(atom, []).append(i)
-        self.levels = [_level(e, r) for e, r in zip(jaxpr.eqns, self.rules)]
+        self.levels = [_level(e, r) for e, r in zip(self.eqns, self.rules)]
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
         for i, level in enumerate(self.levels):
@@ -180,6 +180,50 @@ class _Worker:
             if not self.queued[j]:
                 self.queued[j] = True
                 self.queues[self.levels[j]].append(j)
+
+
+def _with_regions(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[ShardingRule]]:
+    """The equations with those of regions, and their rules.
+
+    A control-flow op is replaced by the equations of its regions and, for each of its ties, by an equation that says
+    that these values have the same dimensions.
+    """
+    eqns: list[JaxprEqn] = []
+    rules: list[ShardingRule] = []
+    for eqn in jaxpr.eqns:
+        op = eqn.op
+        if not isinstance(op, RegionOp):
+            eqns.append(eqn)
+            rules.append(eqn_rule(eqn))
+            continue
+        ties = [(tie, _tie_rule(tie, eqn)) for tie in op.ties()]
+        before = [(e, r) for tie, (e, r) in ties if tie[-1].side == PARAMETER]
+        after = [(e, r) for tie, (e, r) in ties if tie[-1].side != PARAMETER]
+        inner = [_with_regions(region.jaxpr) for region in op.regions()]
+        eqns += [e for e, _ in before] + [e for es, _ in inner for e in es] + [e for e, _ in after]
+        rules += [r for _, r in before] + [r for _, rs in inner for r in rs] + [r for _, r in after]
+    return eqns, rules
+
+
+def _tie_rule(tie: Tie, eqn: JaxprEqn) -> tuple[JaxprEqn, ShardingRule]:
+    """A tie as an equation whose rule says that all values have the same dimensions."""
+    regions = [r.jaxpr for r in eqn.op.regions()]
+    atoms: list[Var | Literal] = []
+    for end in tie:
+        match end.side:
+            case "operand":
+                atoms.append(eqn.invars[end.index])
+            case "result":
+                atoms.append(eqn.outvars[end.index])
+            case "parameter":
+                atoms.append(regions[end.body].invars[end.index])
+            case _:
+                atoms.append(regions[end.body].outvars[end.index])
+    shape = atoms[0].aval.shape[tie[0].stacked :]
+    names = [f"d{d}" for d in range(len(shape))]
+    dims = [[None, *names] if end.stacked else names for end in tie]
+    rule = make_rule(dims[:-1], dims[-1:], dict(zip(names, shape)))
+    return JaxprEqn(eqn.op, atoms[:-1], atoms[-1:], eqn.source), rule  # type: ignore[arg-type]
 
 
 def _level(eqn: JaxprEqn, rule: ShardingRule) -> int:

@@ -9,6 +9,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
 from meshwright.ops.collective import Collective as CollectiveOp
+from meshwright.ops.control import RegionOp
 from meshwright.sharding import AbstractMesh
 
 
@@ -33,7 +34,8 @@ class Collective:
 
     def __str__(self) -> str:
         axes = ", ".join(self.axes)
-        return f"{self.kind} over {axes} ({self.group_size} devices): {self.operand} -> {self.result}"
+        times = f", {self.count} times" if self.count != 1 else ""
+        return f"{self.kind} over {axes} ({self.group_size} devices): {self.operand} -> {self.result}{times}"
 
 
 def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray) -> int:
@@ -52,17 +54,25 @@ def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray)
 
 def collectives(jaxpr: Jaxpr, mesh: AbstractMesh) -> list[Collective]:
     """The collectives of a per-device program, in program order."""
-    return list(_collectives(jaxpr.eqns))
+    return list(_collectives(jaxpr.eqns, 1, ""))
 
 
-def _collectives(eqns: Iterable[JaxprEqn]) -> Iterable[Collective]:
+def _collectives(eqns: Iterable[JaxprEqn], count: int, note: str) -> Iterable[Collective]:
+    """``count`` is the trip count of the loops around the equations; ``note`` says where it is not known."""
     for eqn in eqns:
         op = eqn.op
+        if isinstance(op, RegionOp):
+            trips = op.trips(eqn.invars)
+            inside = note if trips is not None else f" (counted once: how often the {op.name} runs is not known)"
+            for region in op.regions():
+                yield from _collectives(region.eqns, count * (1 if trips is None else trips), inside)
         if isinstance(op, CollectiveOp) and op.kind:
             operand, result = eqn.invars[0].aval, eqn.outvars[0].aval
             sent = wire_bytes(op.kind, op.group_size, operand, result)
-            reason = str(eqn.note) if eqn.note is not None else "written in the program"
-            yield Collective(op.kind, op.axes, op.group_size, operand, result, 1, sent, eqn.source, reason)
+            reason = (str(eqn.note) if eqn.note is not None else "written in the program") + note
+            yield Collective(
+                op.kind, op.axes, op.group_size, operand, result, count, sent * count, eqn.source, reason
+            )
 
 
 def peak_bytes(jaxpr: Jaxpr) -> int:
@@ -77,10 +87,16 @@ def peak_bytes(jaxpr: Jaxpr) -> int:
     peak = live
     for i, eqn in enumerate(jaxpr.eqns):
         live += sum(v.aval.nbytes for v in eqn.outvars)
-        peak = max(peak, live)
+        peak = max(peak, live + _region_bytes(eqn))
         dying = {a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var) and last.get(a, i) == i and a not in keep}
         live -= sum(v.aval.nbytes for v in dying)
     return peak
+
+
+def _region_bytes(eqn: JaxprEqn) -> int:
+    """What the regions of an equation hold at most beyond their operands."""
+    regions = [r.jaxpr for r in eqn.op.regions()]
+    return max((peak_bytes(r) - sum(v.aval.nbytes for v in {*r.invars, *r.constvars}) for r in regions), default=0)
 
 
 def human_bytes(n: float) -> str:

@@ -23,6 +23,8 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.context import LocalContext
+from meshwright.spmd.partition.control import partition_regions
+from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.propagate import Propagation, constraint_dims, eqn_rule, propagate
 from meshwright.spmd.reason import Reason
@@ -66,17 +68,19 @@ def partition(
     """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here."""
     flat = run_passes(jaxpr, (INLINE, DEAD_CODE))
     found = propagate(flat.jaxpr, mesh, in_layouts, out_layouts)
-    return _Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+    return Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
 
 
-class _Partitioner:
+class Partitioner:
+    """Partitions one jaxpr: the program, or a region of it."""
+
     def __init__(
         self,
         jaxpr: ClosedJaxpr,
         mesh: AbstractMesh,
         propagation: Propagation,
         in_layouts: Sequence[Layout | None],
-        out_layouts: Sequence[Layout | None],
+        out_layouts: Sequence[Layout | KeepPartial | None],
     ) -> None:
         self.closed = jaxpr
         self.mesh = mesh
@@ -87,7 +91,9 @@ class _Partitioner:
         self.trace = JaxprTrace()
         self.replicated: list[str] = []
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
-        self.summands = summands(jaxpr.jaxpr.eqns, self.rules, jaxpr.jaxpr.outvars)
+        outs = jaxpr.jaxpr.outvars
+        repeats = {a: lo.repeats for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)}
+        self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
         self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
 
@@ -145,6 +151,10 @@ class _Partitioner:
         if isinstance(eqn.op, ShardingConstraint):
             self.constraint(eqn)
             return
+        if eqn.op.holds_jaxprs and eqn.op.regions():
+            for var, out, layout in zip(eqn.outvars, *partition_regions(self, eqn)):
+                self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, eqn.source)
+            return
         values = [self.value(a) for a in eqn.invars]
         wanted = tuple(self.propagation.wanted(v) for v in eqn.outvars)
         choice = self.choose(eqn, rule, values, wanted)
@@ -201,6 +211,14 @@ class _Partitioner:
                         f"{axes}); the op cannot work on parts of that dimension"
                     )
 
+    def nested(
+        self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout], out_layouts: Sequence[Layout | KeepPartial | None]
+    ) -> Partition:
+        """A region of the program, partitioned with the layouts that propagation found in it."""
+        part = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, out_layouts).run()
+        self.replicated += part.replicated
+        return part
+
     def constraint(self, eqn: JaxprEqn) -> None:
         value = self.value(eqn.invars[0])
         var = eqn.outvars[0]
@@ -222,8 +240,14 @@ class _Partitioner:
         costs = [reshard_cost(aval.shape, aval.dtype.itemsize, lo, target, self.mesh) for lo in value.layouts]
         return costs.index(min(costs))
 
-    def output(self, number: int, atom: Var | Literal, layout: Layout | None) -> tuple[Any, Layout]:
+    def output(
+        self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None
+    ) -> tuple[Any, Layout]:
         value = self.value(atom)
+        if isinstance(layout, KeepPartial):
+            if all(known.partial for known in value.layouts):
+                return value.versions[0][1], value.layouts[0]
+            layout = None
         if layout is None:
             hint = self.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(0)
             layout = hint if any(hint.dims) else value.layouts[0].drop_partial()

@@ -8,16 +8,23 @@ contractions flow into the same completed sum, so that each can be charged its p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 
 
 def summands(
-    eqns: Sequence[JaxprEqn], rules: Sequence[ShardingRule], outvars: Sequence[Atom]
+    eqns: Sequence[JaxprEqn],
+    rules: Sequence[ShardingRule],
+    outvars: Sequence[Atom],
+    repeats: Mapping[Atom, int] | None = None,
 ) -> dict[Var, int]:
-    """For each value, the number of contractions in the sum that it becomes part of before something needs it whole."""
+    """For each value, the number of contractions in the sum that it becomes part of before something needs it whole.
+
+    ``repeats`` are the outputs that are added up further outside, so many times.
+    """
+    repeats = repeats or {}
     uses = Counter(a for e in eqns for a in e.invars if isinstance(a, Var))
     uses.update(a for a in outvars if isinstance(a, Var))
     leaves: dict[Var, int] = {}
@@ -38,7 +45,7 @@ def summands(
     for eqn in reversed(eqns):
         for out in eqn.outvars:
             if out in leaves:
-                found[out] = found[flows[out]] if out in flows else leaves[out]
+                found[out] = found[flows[out]] if out in flows else leaves[out] * repeats.get(out, 1)
     return found
 
 
