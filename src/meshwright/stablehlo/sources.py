@@ -55,7 +55,7 @@ def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
 def _module(data: str | bytes, file: str) -> _Source:
     if isinstance(data, bytes):
         if data.startswith(_BYTECODE):
-            return _Source(_parse_mlir(_without_versions(data), file), file)
+            return _Source(_from_bytecode(data, file), file)
         text = _as_text(data)
         if text is None:
             return _from_proto(data, file)
@@ -103,16 +103,15 @@ def _diagnostic(diagnostic: Any, file: str) -> str:
     return f"{file}: {diagnostic.message} (from {name}:{line})"
 
 
-def _without_versions(data: bytes) -> bytes | str:
-    """A portable artifact in the StableHLO of this release; other bytecode as it is."""
+def _from_bytecode(data: bytes, file: str) -> ir.Module:
+    """A module from bytecode: a portable artifact in the StableHLO of this release, others as they are."""
     if b"StableHLO_v" not in data[:64]:
-        return data
+        return _parse_mlir(data, file)
     try:
-        with new_context():
-            return _jax.mlir.deserialize_portable_artifact(data)
+        return _jax.mlir.deserialize_portable_artifact(data, new_context())
     except Exception as error:
         _reraise_unless_xla(error)
-        raise ImportProgramError(f"portable artifact: {error}") from None
+        raise ImportProgramError(f"{file}: the portable artifact cannot be read: {error}") from None
 
 
 # --- HLO ----------------------------------------------------------------------------------------------------

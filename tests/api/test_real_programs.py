@@ -1,0 +1,65 @@
+"""Training steps and forward passes of real models, in the folder that ``MESHWRIGHT_PROGRAMS`` names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+import numpy as np
+from meshwright.api.partitioned import random_inputs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "stablehlo"))
+
+from reading_oracle import assert_same, flat, opaque_ops, xla_run
+
+FOLDER = Path(os.environ.get("MESHWRIGHT_PROGRAMS", Path(__file__).parents[3] / "shared" / "models"))
+
+#: bytes that one device sends in one run of what XLA's own partitioner makes (jaxlib 0.10.2)
+XLA_BYTES = {
+    "bert_fwd": 1_310_720, "resnet_fwd": 184_448, "vit_train": 7_262_354, "gpt2_train": 90_255_086,
+    "clip_train": 52_031_550,
+}  # fmt: skip
+SLOW = pytest.mark.slow
+RUNS = ["resnet_fwd", "bert_fwd", *(pytest.param(n, marks=SLOW) for n in ("vit_train", "gpt2_train", "clip_train"))]
+
+
+def program_path(name):
+    path = FOLDER / f"{name}.mlir"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; set MESHWRIGHT_PROGRAMS to the folder with {name}.mlir")
+    return path
+
+
+def inputs(program):
+    """Random values; second moments are positive, as an optimizer makes them."""
+    values = random_inputs(program.in_avals)
+    return [np.abs(v) if ".nu[" in p.name or "var" in p.name else v for v, p in zip(values, program.parameters)]
+
+
+@pytest.mark.parametrize("name", XLA_BYTES)
+def test_sends_no_more_than_xla(name):
+    program = mw.load(program_path(name))
+    assert not opaque_ops(program)
+    assert program.num_partitions == 8
+    part = program.partition()
+    assert part.bytes_sent <= XLA_BYTES[name]
+    assert not part.part.replicated
+    assert all(c.source.file for c in part.collectives)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_as_in_xla_and_partitioned(name):
+    path = program_path(name)
+    program = mw.load(path)
+    args = inputs(program)
+    want = xla_run(path.read_text(), args)
+    assert all(np.isfinite(x).all() for x in want)
+    assert_same(flat(program(*args)), want, rtol=1e-4)
+    again = mw.load(program.as_text("stablehlo"))
+    assert_same(flat(again(*args)), want, rtol=1e-4)
+    assert again.partition().bytes_sent == program.partition().bytes_sent
+    program.partition().verify(*args)

@@ -1,0 +1,78 @@
+"""The commands ``partition`` and ``explain``, as a shell runs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """module @layer attributes {mhlo.num_partitions = 4 : i32} {
+  func.func public @main(%x: tensor<4x6xf32> {mhlo.sharding = "{devices=[1,2,2]<=[4] last_tile_dim_replicate}"},
+                         %w: tensor<6x8xf32> {mhlo.sharding = "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"})
+      -> (tensor<4x8xf32> {mhlo.sharding = "{replicated}"}) {
+    %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+        : (tensor<4x6xf32>, tensor<6x8xf32>) -> tensor<4x8xf32> loc("product"("model.py":12:3))
+    return %0 : tensor<4x8xf32>
+  }
+}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "layer.mlir"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def run(*args):
+    code = "from meshwright.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=120)
+
+
+def test_partition_prints_collectives_and_verifies(file):
+    done = run("partition", file, "--mesh", "data=2,model=2", "--verify")
+    assert done.returncode == 0, done.stderr
+    assert "layer on mesh data=2 × model=2" in done.stdout
+    # The product's terms are summed over two devices: 2 · 128 bytes · (2 - 1) / 2.
+    assert [line.split() for line in done.stdout.splitlines() if "all_reduce" in line] == [["all_reduce", "1", "128"]]
+    assert "verified: 1 outputs" in done.stdout
+
+
+def test_text_alone_goes_to_the_standard_output(file):
+    done = run("partition", file, "--text", "stablehlo")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("module @spmd_layer") and "stablehlo.all_reduce" in done.stdout
+    assert "read and partitioned" in done.stderr
+
+
+def test_explain_names_the_original_line(file):
+    done = run("explain", file)
+    assert done.returncode == 0, done.stderr
+    assert "1 collective" in done.stdout and "all_reduce over x0 (2 devices)" in done.stdout
+    assert "model.py:12 (product)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--mesh", "data=3"], "has shardings for 4 devices"),
+        (["--mesh", "data:4"], "--mesh: expected axes and sizes such as data=4,model=2, got 'data:4'"),
+        (["--mesh", "data=4", "--devices", "4"], "give either --mesh data=4 or --devices 4, not both"),
+        (["--text", "c"], "--text: expected jaxpr, stablehlo, hlo, got 'c'"),
+    ],
+)
+def test_errors_are_one_message(file, args, message):
+    done = run("partition", file, *args)
+    assert done.returncode == 1
+    assert message in done.stderr and done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr and not done.stdout
+
+
+def test_a_broken_file_names_its_line(tmp_path):
+    path = tmp_path / "broken.mlir"
+    path.write_text(PROGRAM.replace("stablehlo.dot_general", "stablehlo.dot_product"))
+    done = run("explain", str(path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: broken.mlir:5:10: ") and "dot_product" in done.stderr
