@@ -129,9 +129,9 @@ class ArrayMethods:
 class Tracer(ArrayMethods):
     """A value inside a function that is being transformed."""
 
-    __slots__ = ("aval", "trace")
+    __slots__ = ("aval", "owner")
     aval: ShapedArray
-    trace: Trace
+    owner: Trace
 
     def concrete(self) -> Any:
         """The concrete array behind this tracer, or ``None`` where there is none yet."""
@@ -231,7 +231,7 @@ class Trace:
 
 def check_alive(x: Any) -> None:
     """Raise if a tracer outlived its trace."""
-    if isinstance(x, Tracer) and not x.trace.alive:
+    if isinstance(x, Tracer) and not x.owner.alive:
         origin = x.origin()
         raise LeakedTracerError(
             f"a traced value of type {x.aval}{' from ' + origin if origin else ''} was used after the traced "
@@ -282,19 +282,19 @@ def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
 class JaxprTracer(Tracer):
     """A variable of a jaxpr that is being recorded."""
 
-    __slots__ = ("source", "var")
+    __slots__ = ("source", "variable")
 
     def __init__(self, trace: JaxprTrace, var: Var, location: source.SourceLocation) -> None:
-        self.trace = trace
+        self.owner = trace
         self.aval = var.aval
-        self.var = var
+        self.variable = var
         self.source = location
 
     def origin(self) -> str:
         if self.source is not source.UNKNOWN:
             return str(self.source)
-        names = self.trace.argument_names()  # type: ignore[attr-defined]
-        return next((f"argument {name}" for var, name in zip(self.trace.invars, names) if var is self.var), "")  # type: ignore[attr-defined]
+        names = self.owner.argument_names()  # type: ignore[attr-defined]
+        return next((f"argument {name}" for var, name in zip(self.owner.invars, names) if var is self.variable), "")  # type: ignore[attr-defined]
 
 
 class JaxprTrace(Trace):
@@ -325,8 +325,8 @@ class JaxprTrace(Trace):
         invars: list[Var | Literal] = []
         avals = []
         for x in args:
-            if type(x) is JaxprTracer and x.trace is self:
-                invars.append(x.var)
+            if type(x) is JaxprTracer and x.owner is self:
+                invars.append(x.variable)
                 avals.append(x.aval)
             else:
                 atom = self._constant(x)
@@ -344,8 +344,8 @@ class JaxprTrace(Trace):
 
     def atom(self, x: Any) -> Var | Literal:
         """The variable or literal that ``x`` is in this jaxpr."""
-        if type(x) is JaxprTracer and x.trace is self:
-            return x.var
+        if type(x) is JaxprTracer and x.owner is self:
+            return x.variable
         return self._constant(x)
 
     def _constant(self, x: Any) -> Var | Literal:

@@ -394,9 +394,9 @@ class ScatterBase(Op):
 
 def _is_filled_with(x: Any, value: np.ndarray) -> bool:
     """Whether a value of the program being recorded is a constant repeated: the zeros that gradients are added to."""
-    if not isinstance(x, JaxprTracer) or not isinstance(x.trace, JaxprTrace):
+    if not isinstance(x, JaxprTracer) or not isinstance(x.owner, JaxprTrace):
         return False
-    made = next((e for e in reversed(x.trace.eqns) if x.var in e.outvars), None)
+    made = next((e for e in reversed(x.owner.eqns) if x.variable in e.outvars), None)
     if made is None or not isinstance(made.op, BroadcastInDim):
         return False
     source = made.invars[0]

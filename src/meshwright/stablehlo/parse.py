@@ -121,8 +121,8 @@ class OperationReader:
 
     def made_by(self, operand: int) -> JaxprEqn | None:
         value = self.operands[operand]
-        var = getattr(value, "var", None)
-        eqns = getattr(value.trace, "eqns", ()) if var is not None else ()
+        var = getattr(value, "variable", None)
+        eqns = getattr(value.owner, "eqns", ()) if var is not None else ()
         return next((e for e in reversed(eqns) if var in e.outvars), None)
 
     def reducer(self, number: int = 0) -> str:

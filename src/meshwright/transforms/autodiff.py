@@ -108,7 +108,7 @@ def _strip(tree: Any) -> Any:
     """Auxiliary outputs without the tracers of a finished derivative."""
 
     def leaf(x: Any) -> Any:
-        while hasattr(x, "primal") and not x.trace.alive:
+        while hasattr(x, "primal") and not x.owner.alive:
             x = x.primal
         return x
 

@@ -23,7 +23,7 @@ class BatchTracer(Tracer):
 
     def __init__(self, trace: BatchTrace, val: Any, batch_dim: int) -> None:
         aval = typeof(val)
-        self.trace = trace
+        self.owner = trace
         self.val = val
         self.batch_dim = batch_dim
         self.aval = aval.update(shape=aval.shape[:batch_dim] + aval.shape[batch_dim + 1 :])
@@ -48,13 +48,13 @@ class BatchTrace(Trace):
 
     def unwrap(self, x: Any) -> tuple[Any, int | None]:
         """The array behind a value, and where its batch dimension is."""
-        if type(x) is BatchTracer and x.trace is self:
+        if type(x) is BatchTracer and x.owner is self:
             return x.val, x.batch_dim
         check_alive(x)
         return x, None
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
-        batched = any(type(x) is BatchTracer and x.trace is self for x in args)
+        batched = any(type(x) is BatchTracer and x.owner is self for x in args)
         if not batched and not (self.axis.name is not None and names_axis(op, self.axis.name)):
             return self.parent.process(op, args)
         vals, dims = zip(*map(self.unwrap, args)) if args else ((), ())

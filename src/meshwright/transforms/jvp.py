@@ -18,7 +18,7 @@ class JVPTracer(Tracer):
     __slots__ = ("primal", "tangent")
 
     def __init__(self, trace: JVPTrace, primal: Any, tangent: Any) -> None:
-        self.trace = trace
+        self.owner = trace
         self.aval = typeof(primal)
         self.primal = primal
         self.tangent = tangent
@@ -46,14 +46,14 @@ class JVPTrace(Trace):
 
     def unwrap(self, x: Any) -> tuple[Any, Any]:
         """The primal and tangent of a value."""
-        if type(x) is JVPTracer and x.trace is self:
+        if type(x) is JVPTracer and x.owner is self:
             return x.primal, x.tangent
         check_alive(x)
         return x, Zero(typeof(x))
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
         for x in args:
-            if type(x) is JVPTracer and x.trace is self:
+            if type(x) is JVPTracer and x.owner is self:
                 break
         else:
             return self.parent.process(op, args)

@@ -28,7 +28,7 @@ class TapeTracer(Tracer):
     __slots__ = ("location",)
 
     def __init__(self, trace: Tape, aval: ShapedArray, location: source.SourceLocation = source.UNKNOWN) -> None:
-        self.trace = trace
+        self.owner = trace
         self.aval = aval
         self.location = location
 
@@ -68,7 +68,7 @@ class Tape(Trace):
 
     def holds(self, x: Any) -> bool:
         """Whether ``x`` is an unknown of this tape."""
-        return type(x) is TapeTracer and x.trace is self
+        return type(x) is TapeTracer and x.owner is self
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
         known = [not self.holds(x) for x in args]
