@@ -1,0 +1,104 @@
+"""Tracers that outlive their trace are reported where they are used: eagerly, and in every other trace."""
+
+import meshwright as mw
+import meshwright.numpy as mnp
+import numpy as np
+import pytest
+from meshwright.errors import LeakedTracerError
+
+V = np.arange(6, dtype=np.float32)
+
+
+class Keeper:
+    """Where user code hides values: an attribute."""
+
+    value = None
+
+
+def keep(x):
+    Keeper.value = x * 2
+    return x
+
+
+LEAKS = {
+    "jit": lambda: mw.jit(keep)(V),
+    "grad": lambda: mw.grad(lambda x: mnp.sum(keep(x)))(V),
+    "vmap": lambda: mw.vmap(lambda x: keep(x))(np.stack([V, V])),
+    "vjp": lambda: mw.vjp(keep, V),
+    "jvp": lambda: mw.jvp(keep, (V,), (V,)),
+    "linearize": lambda: mw.linearize(keep, V),
+    "make_jaxpr": lambda: mw.make_jaxpr(keep)(V),
+    "eval_shape": lambda: mw.eval_shape(keep, V),
+    "jit of grad": lambda: mw.jit(mw.grad(lambda x: mnp.sum(keep(x))))(V),
+    "vmap of grad": lambda: mw.vmap(mw.grad(lambda x: mnp.sum(keep(x))))(np.stack([V, V])),
+    "inner jit": lambda: mw.jit(lambda x: mw.jit(keep)(x) + 1)(V),
+}
+
+USES = {
+    "add": lambda leak: leak + 1,
+    "with itself": lambda leak: leak * leak,
+    "function": mnp.sin,
+    "index": lambda leak: leak[0],
+    "np.asarray": np.asarray,
+    "bool": lambda leak: bool(leak),
+    "stack": lambda leak: mnp.stack([leak, leak]),
+    "device_put": mw.device_put,
+    "device_get": mw.device_get,
+    "jit argument": lambda leak: mw.jit(lambda x: x)(leak),
+    "jit closure": lambda leak: mw.jit(lambda x: x + leak)(V),
+    "jit return": lambda leak: mw.jit(lambda x: leak)(V),
+    "nested jit argument": lambda leak: mw.jit(lambda x: mw.jit(lambda y: y)(leak))(V),
+    "grad argument": lambda leak: mw.grad(mnp.sum)(leak),
+    "grad closure": lambda leak: mw.grad(lambda x: mnp.sum(x + leak))(V),
+    "grad return": lambda leak: mw.grad(lambda x: mnp.sum(leak))(V),
+    "vmap argument": lambda leak: mw.vmap(lambda x: x)(leak),
+    "vmap closure": lambda leak: mw.vmap(lambda x: x + leak)(V),
+    "vmap return": lambda leak: mw.vmap(lambda x: leak)(V),
+    "make_jaxpr": lambda leak: mw.make_jaxpr(lambda: leak + 1)(),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+@pytest.mark.parametrize("use", USES)
+def test_leaked_tracers_are_reported(refuses, leak, use):
+    LEAKS[leak]()
+    with refuses(LeakedTracerError, "f32[6]", "had returned", "Return it from the function"):
+        USES[use](Keeper.value)
+
+
+def test_the_message_says_where_the_value_was_made(refuses):
+    LEAKS["jit"]()
+    with refuses(LeakedTracerError, "test_leaks.py", "keep"):
+        _ = Keeper.value + 1
+
+
+def test_a_leak_can_be_printed():
+    LEAKS["jit"]()
+    assert "f32[6]" in repr(Keeper.value)
+
+
+def test_a_leak_through_a_global_list_in_a_later_call(refuses):
+    seen = []
+
+    @mw.jit
+    def remember(x):
+        seen.append(x + 1)
+        return sum(seen)
+
+    remember(V)
+    with refuses(LeakedTracerError, "remember"):
+        remember(V[:3])  # a new trace, in which the old one's value is found
+
+
+def test_a_function_that_raises_leaves_no_trace_behind():
+    for transform in (mw.jit, mw.grad, mw.vmap):
+        with pytest.raises(ZeroDivisionError):
+            transform(lambda x: 1 / 0)(V)
+    np.testing.assert_array_equal(mnp.asarray(V) + 1, V + 1)
+
+
+def test_tracers_of_enclosing_traces_are_no_leaks():
+    out = mw.jit(lambda x: mw.vmap(lambda row: mw.jit(lambda y: y * mnp.sum(x))(row))(x))(V)
+    np.testing.assert_allclose(out, V * V.sum())
+    out = mw.grad(lambda x: mw.jit(lambda y: y * x * x)(3.0))(2.0)
+    np.testing.assert_allclose(out, 12.0)
