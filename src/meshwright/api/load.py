@@ -74,7 +74,7 @@ class _WidePartitionedProgram(PartitionedProgram):
     @cached_property
     def executable(self) -> Executable:
         with wide_types():
-            return PartitionedProgram.executable.func(self)
+            return PartitionedProgram.executable.func(self)  # type: ignore[attr-defined]
 
     def verify(self, *args: Any, **options: Any) -> Any:
         with wide_types():
@@ -180,10 +180,12 @@ class ImportedProgram:
         )
         found = []
         for side, shardings, avals in sides:
-            named = []
+            named: list[NamedSharding | None] = []
             for i, (sharding, aval) in enumerate(zip(shardings, avals)):
-                known = sharding is not None and mesh is not None
-                named.append(on_mesh(sharding, aval.ndim, mesh, f"{side} {i} of {self.name!r}") if known else None)
+                if sharding is None or mesh is None:
+                    named.append(None)
+                else:
+                    named.append(on_mesh(sharding, aval.ndim, mesh, f"{side} {i} of {self.name!r}"))
             found.append(named)
         return found[0], found[1]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from meshwright.ir.jaxpr import Literal
 from meshwright.ir.reading import READERS, Reader, Unreadable, reads
 from meshwright.ir.tracing import Tracer, eval_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import Iota, broadcast_in_dim, broadcast_to_rank_end, match_shape, reduce_sum
@@ -33,27 +34,30 @@ def _dynamic_iota(r: Reader) -> Any:
     return Iota(out.dtype, out.shape, r.attr("iota_dimension")).bind()
 
 
-def _numbers(x: Any) -> list[int]:
+def _numbers(r: Reader, operand: int) -> list[int]:
     """The elements of a constant operand.
 
     Raises:
       Unreadable: it is computed.
     """
-    if isinstance(x, Tracer):
+    x = r.operands[operand]
+    if not isinstance(x, Tracer):
+        return [int(v) for v in np.asarray(x).reshape(-1)]
+    made = r.made_by(operand)  # equal elements are read as a broadcast
+    if made is None or made.op.name != "broadcast_in_dim" or not isinstance(made.invars[0], Literal):
         raise Unreadable
-    return [int(v) for v in np.asarray(x).reshape(-1)]
+    return [int(made.invars[0].val)] * typeof(x).size
 
 
 @reads("stablehlo.real_dynamic_slice")
 def _real_dynamic_slice(r: Reader) -> Any:
-    x, *bounds = r.operands
-    return slice_(x, *map(_numbers, bounds))
+    return slice_(r.operands[0], *(_numbers(r, i) for i in (1, 2, 3)))
 
 
 @reads("stablehlo.dynamic_pad")
 def _dynamic_pad(r: Reader) -> Any:
-    x, value, *edges = r.operands
-    return pad(x, value, list(zip(*map(_numbers, edges))))
+    x, value, *_ = r.operands
+    return pad(x, value, list(zip(*(_numbers(r, i) for i in (2, 3, 4)))))
 
 
 # --- implicit broadcasting ----------------------------------------------------------------------------------
@@ -118,7 +122,8 @@ def _map(r: Reader) -> Any:
         raise Unreadable
     if any(v.aval.shape for e in region.jaxpr.eqns for v in e.outvars):
         raise Unreadable
-    return match_shape(*eval_jaxpr(region.jaxpr, region.jaxpr.consts, *r.operands), out)
+    (result,) = eval_jaxpr(region.jaxpr, region.jaxpr.consts, *r.operands)
+    return match_shape(result, out)
 
 
 # --- lookups ------------------------------------------------------------------------------------------------

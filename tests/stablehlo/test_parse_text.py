@@ -1,0 +1,172 @@
+"""Operations that jax does not write, or writes in one form only: from text, against XLA's run of it."""
+
+from __future__ import annotations
+
+import pytest
+from reading_oracle import check_text
+
+import numpy as np
+
+RNG = np.random.default_rng(8)
+
+
+def array(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def main(args, results, body):
+    return f"func.func @main({args}) -> {results} {{\n{body}\n}}"
+
+
+CASES = {
+    "dot of vectors": (
+        main("%x: tensor<5xf32>, %y: tensor<5xf32>", "tensor<f32>", """
+  %0 = stablehlo.dot %x, %y : (tensor<5xf32>, tensor<5xf32>) -> tensor<f32>
+  return %0 : tensor<f32>"""),
+        [array(5), array(5)],
+    ),
+    "dot of a matrix and a vector": (
+        main("%x: tensor<3x5xf32>, %y: tensor<5xf32>", "tensor<3xf32>", """
+  %0 = stablehlo.dot %x, %y : (tensor<3x5xf32>, tensor<5xf32>) -> tensor<3xf32>
+  return %0 : tensor<3xf32>"""),
+        [array(3, 5), array(5)],
+    ),
+    "broadcast": (
+        main("%x: tensor<3xf32>", "tensor<2x4x3xf32>", """
+  %0 = stablehlo.broadcast %x, sizes = [2, 4] : (tensor<3xf32>) -> tensor<2x4x3xf32>
+  return %0 : tensor<2x4x3xf32>"""),
+        [array(3)],
+    ),
+    "broadcast in any order": (
+        main("%x: tensor<3x2xf32>", "tensor<2x4x3xf32>", """
+  %0 = stablehlo.broadcast_in_dim %x, dims = [2, 0] : (tensor<3x2xf32>) -> tensor<2x4x3xf32>
+  return %0 : tensor<2x4x3xf32>"""),
+        [array(3, 2)],
+    ),
+    "map": (
+        main("%x: tensor<3x2xf32>, %y: tensor<3x2xf32>", "tensor<3x2xf32>", """
+  %0 = "stablehlo.map"(%x, %y) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.constant dense<3.0> : tensor<f32>
+    %1 = stablehlo.multiply %a, %c : tensor<f32>
+    %2 = stablehlo.subtract %1, %b : tensor<f32>
+    stablehlo.return %2 : tensor<f32>
+  }) {dimensions = array<i64: 0, 1>} : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+  return %0 : tensor<3x2xf32>"""),
+        [array(3, 2), array(3, 2)],
+    ),
+    "shapes that are computed, and known": (
+        main("%x: tensor<2x6xf32>", "(tensor<3x4xf32>, tensor<5x2x6xf32>, tensor<2x3xi32>)", """
+  %s = stablehlo.constant dense<[3, 4]> : tensor<2xi32>
+  %0 = stablehlo.dynamic_reshape %x, %s : (tensor<2x6xf32>, tensor<2xi32>) -> tensor<3x4xf32>
+  %t = stablehlo.constant dense<[5, 2, 6]> : tensor<3xi32>
+  %1 = stablehlo.dynamic_broadcast_in_dim %x, %t, dims = [1, 2]
+      : (tensor<2x6xf32>, tensor<3xi32>) -> tensor<5x2x6xf32>
+  %u = stablehlo.constant dense<[2, 3]> : tensor<2xi32>
+  %2 = stablehlo.dynamic_iota %u, dim = 1 : (tensor<2xi32>) -> tensor<2x3xi32>
+  return %0, %1, %2 : tensor<3x4xf32>, tensor<5x2x6xf32>, tensor<2x3xi32>"""),
+        [array(2, 6)],
+    ),
+    "slices and padding with constant bounds": (
+        main("%x: tensor<4x6xf32>", "(tensor<2x3xf32>, tensor<7x8xf32>)", """
+  %a = stablehlo.constant dense<[1, 0]> : tensor<2xi32>
+  %b = stablehlo.constant dense<[3, 6]> : tensor<2xi32>
+  %c = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %0 = stablehlo.real_dynamic_slice %x, %a, %b, %c
+      : (tensor<4x6xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<2x3xf32>
+  %v = stablehlo.constant dense<9.0> : tensor<f32>
+  %e = stablehlo.constant dense<[1, 0]> : tensor<2xi32>
+  %f = stablehlo.constant dense<[2, 2]> : tensor<2xi32>
+  %g = stablehlo.constant dense<[0, 0]> : tensor<2xi32>
+  %1 = stablehlo.dynamic_pad %x, %v, %e, %f, %g
+      : (tensor<4x6xf32>, tensor<f32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<7x8xf32>
+  return %0, %1 : tensor<2x3xf32>, tensor<7x8xf32>"""),
+        [array(4, 6)],
+    ),
+    "index select": (
+        main("%x: tensor<2x5x3xf32>, %i: tensor<2x4xi32>", "tensor<2x4x3xf32>", """
+  %0 = "stablehlo.torch_index_select"(%x, %i) {dim = 1 : i64, batch_dims = 1 : i64}
+      : (tensor<2x5x3xf32>, tensor<2x4xi32>) -> tensor<2x4x3xf32>
+  return %0 : tensor<2x4x3xf32>"""),
+        [array(2, 5, 3), np.array([[3, 0, 4, 1], [2, 2, 0, 3]], np.int32)],
+    ),
+    "index vectors in the first dimension, or in none": (
+        main("%x: tensor<5x6xf32>, %i: tensor<2x3xi32>, %j: tensor<4xi32>", "(tensor<3xf32>, tensor<4x6xf32>)", """
+  %0 = "stablehlo.gather"(%x, %i) {
+    dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0, 1], start_index_map = [1, 0],
+      index_vector_dim = 0>,
+    slice_sizes = array<i64: 1, 1>} : (tensor<5x6xf32>, tensor<2x3xi32>) -> tensor<3xf32>
+  %1 = "stablehlo.gather"(%x, %j) {
+    dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0],
+      index_vector_dim = 1>, slice_sizes = array<i64: 1, 6>} : (tensor<5x6xf32>, tensor<4xi32>) -> tensor<4x6xf32>
+  return %0, %1 : tensor<3xf32>, tensor<4x6xf32>"""),
+        [array(5, 6), np.array([[5, 1, 9], [0, 4, -2]], np.int32), np.array([4, 0, 7, 2], np.int32)],
+    ),
+    "descending sorts": (
+        main("%x: tensor<3x7xf32>, %n: tensor<3x7xi32>", "(tensor<3x7xf32>, tensor<3x7xi32>)", """
+  %0:2 = "stablehlo.sort"(%x, %n) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):
+    %1 = stablehlo.compare GT, %c, %d : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }) {dimension = 1 : i64, is_stable = true} : (tensor<3x7xf32>, tensor<3x7xi32>)
+      -> (tensor<3x7xf32>, tensor<3x7xi32>)
+  return %0#0, %0#1 : tensor<3x7xf32>, tensor<3x7xi32>"""),
+        [array(3, 7), RNG.integers(-2, 3, (3, 7)).astype(np.int32)],
+    ),
+    "batch normalisation": (
+        main("%x: tensor<4x3x2xf32>, %s: tensor<3xf32>, %o: tensor<3xf32>, %g: tensor<4x3x2xf32>",
+             "(tensor<4x3x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<4x3x2xf32>, tensor<4x3x2xf32>, tensor<3xf32>, "
+             "tensor<3xf32>)",
+             """
+  %0:3 = "stablehlo.batch_norm_training"(%x, %s, %o) {epsilon = 0.1 : f32, feature_index = 1 : i64}
+      : (tensor<4x3x2xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<4x3x2xf32>, tensor<3xf32>, tensor<3xf32>)
+  %1 = "stablehlo.batch_norm_inference"(%x, %s, %o, %0#1, %0#2) {epsilon = 0.2 : f32, feature_index = 1 : i64}
+      : (tensor<4x3x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> tensor<4x3x2xf32>
+  %2:3 = "stablehlo.batch_norm_grad"(%x, %s, %0#1, %0#2, %g) {epsilon = 0.1 : f32, feature_index = 1 : i64}
+      : (tensor<4x3x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<4x3x2xf32>)
+      -> (tensor<4x3x2xf32>, tensor<3xf32>, tensor<3xf32>)
+  return %0#0, %0#1, %0#2, %1, %2#0, %2#1, %2#2
+    : tensor<4x3x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<4x3x2xf32>, tensor<4x3x2xf32>, tensor<3xf32>,
+      tensor<3xf32>"""),
+        [array(4, 3, 2), array(3), array(3), array(4, 3, 2)],
+    ),
+    "implicit broadcasting": (
+        main("%x: tensor<4x3xf32>, %y: tensor<3xf32>", "(tensor<4x3xf32>, tensor<4x3xi1>)", """
+  %0 = chlo.broadcast_multiply %x, %y : (tensor<4x3xf32>, tensor<3xf32>) -> tensor<4x3xf32>
+  %1 = chlo.broadcast_compare %x, %y {comparison_direction = #chlo<comparison_direction LT>}
+      : (tensor<4x3xf32>, tensor<3xf32>) -> tensor<4x3xi1>
+  return %0, %1 : tensor<4x3xf32>, tensor<4x3xi1>"""),
+        [array(4, 3), array(3)],
+    ),
+    "barriers and tuples": (
+        main("%x: tensor<4xf32>", "(tensor<4xf32>, tensor<4xf32>)", """
+  %0:2 = stablehlo.optimization_barrier %x, %x : tensor<4xf32>, tensor<4xf32>
+  %1 = stablehlo.add %0#0, %0#1 : tensor<4xf32>
+  %2 = stablehlo.tuple %1, %x : tuple<tensor<4xf32>, tensor<4xf32>>
+  %3 = stablehlo.get_tuple_element %2[1] : (tuple<tensor<4xf32>, tensor<4xf32>>) -> tensor<4xf32>
+  return %1, %3 : tensor<4xf32>, tensor<4xf32>"""),
+        [array(4)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_xla(name):
+    text, args = CASES[name]
+    check_text(text, *args)
+
+
+KEPT = {
+    "stablehlo.triangular_solve": main("%x: tensor<3x3xf32>, %y: tensor<3x2xf32>", "tensor<3x2xf32>", """
+  %0 = "stablehlo.triangular_solve"(%x, %y) {left_side = true, lower = true, unit_diagonal = false,
+      transpose_a = #stablehlo<transpose NO_TRANSPOSE>} : (tensor<3x3xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+  return %0 : tensor<3x2xf32>"""),
+    "stablehlo.bitcast_convert": main("%x: tensor<3x3xf32>, %y: tensor<3x2xf32>", "tensor<3x2x4xi8>", """
+  %0 = stablehlo.bitcast_convert %y : (tensor<3x2xf32>) -> tensor<3x2x4xi8>
+  return %0 : tensor<3x2x4xi8>"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_operations_that_are_kept(name):
+    check_text(KEPT[name], np.tril(array(3, 3)) + 3 * np.eye(3, dtype=np.float32), array(3, 2), opaque=[name])
