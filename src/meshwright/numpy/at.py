@@ -25,7 +25,15 @@ from meshwright.numpy.indexing import (
     scalar_starts,
 )
 from meshwright.numpy.logic import where
-from meshwright.numpy.promotion import broadcast_shapes, converted, is_arraylike, scalar_like, spread
+from meshwright.numpy.promotion import (
+    aval_of,
+    broadcast_shapes,
+    converted,
+    is_arraylike,
+    is_python_number,
+    scalar_like,
+    spread,
+)
 from meshwright.ops import gather_scatter as gs
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.dynamic_slice import dynamic_update_slice
@@ -201,14 +209,12 @@ _MAX = (maximum, gs.scatter_max)
 
 
 def _value(x: Any, values: Any, name: str) -> Any:
-    if not is_arraylike(values):
-        values = asarray(values)
-    if isinstance(values, (bool, int, float, complex)) and not isinstance(values, np.generic):
-        return np.asarray(values).astype(typeof(x).dtype)
+    """``values`` in the dtype of ``x``."""
+    values = values if is_arraylike(values) else asarray(values)
     dtype = typeof(x).dtype
-    if dtypes.is_complex(typeof(values).dtype) and not dtypes.is_complex(dtype):
-        raise ArgumentError(f"at.{name}: complex values cannot be written into an array of {dtype}")
-    return converted(values, dtype)
+    if dtypes.is_complex(aval_of(values, f"at.{name}").dtype) and not dtypes.is_complex(dtype):
+        raise ArgumentError(f"at.{name}: complex values cannot be written into an array of {dtype}; take .real")
+    return converted(np.asarray(values) if is_python_number(values) else values, dtype)
 
 
 def _scatter(
