@@ -129,7 +129,8 @@ def _cells(figures: Figures | str) -> list[str]:
     if isinstance(figures, str):
         return [figures, *[""] * len(KINDS), ""]
     kinds = [figures["kinds"].get(k, [0, 0]) for k in KINDS]
-    return [f"{figures['bytes']:,}", *(f"{n}: {b:,}" if n else "0" for n, b in kinds), f"{figures['seconds']:.2f} s"]
+    counts = [f"{count} ({sent / 1e6:.2f})" if count else "0" for count, sent in kinds]
+    return [f"{figures['bytes']:,}", *counts, f"{figures['seconds']:.2f} s"]
 
 
 def main() -> None:
@@ -144,11 +145,19 @@ def main() -> None:
         verified = in_process("benchmarks.programs", "ours_verified", str(path))
         known = not isinstance(mine, str) and not isinstance(theirs, str) and theirs["bytes"]
         share = f"{mine['bytes'] / theirs['bytes']:.2f}" if known else ""
-        rows.append([path.stem, "Meshwright", *_cells(mine), share, str(verified)])
+        rows.append([path.stem, "ours", *_cells(mine), share, str(verified)])
         rows.append(["", "XLA", *_cells(theirs), "", ""])
     table(
-        "Real programs on their own shardings: bytes sent by one device in one run, collectives by kind",
-        ["program", "", "bytes sent", *(k.replace("_", " ") for k in KINDS), "time", "of XLA's", "verified to"],
+        "Real programs on their own shardings: bytes sent by one device in one run; collectives by kind (and MB)",
+        [
+            "program",
+            "",
+            "bytes sent",
+            *(k.replace("_", "-").removeprefix("collective-") for k in KINDS),
+            "time",
+            "of XLA's",
+            "verified",
+        ],
         rows,
     )
 
