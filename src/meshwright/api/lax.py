@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
 from meshwright.api.control_flow import map_ as map
 from meshwright.api.placement import with_sharding_constraint
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.core.dtypes import requested
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
+from meshwright.ops.broadcast_reduce import iota as _iota
 from meshwright.ops.collective import (
     all_gather,
     all_to_all,
@@ -88,7 +93,7 @@ from meshwright.ops.elementwise import (
 )  # fmt: skip
 from meshwright.ops.elementwise import and_ as bitwise_and
 from meshwright.ops.elementwise import complex_ as complex
-from meshwright.ops.elementwise import convert as convert_element_type
+from meshwright.ops.elementwise import convert as _convert
 from meshwright.ops.elementwise import max_ as max
 from meshwright.ops.elementwise import min_ as min
 from meshwright.ops.elementwise import not_ as bitwise_not
@@ -99,3 +104,18 @@ from meshwright.ops.shape import expand_dims, reshape, rev, squeeze, transpose
 from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.ops.slice_pad import slice_ as slice
 from meshwright.transforms.autodiff import stop_gradient
+
+
+def convert_element_type(operand: Any, new_dtype: Any) -> Any:
+    """``operand`` in another dtype."""
+    return _convert(operand, requested(new_dtype, "convert_element_type"))
+
+
+def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
+    """An array of ``shape`` whose elements are their positions along ``dimension``."""
+    return _iota(requested(dtype, "broadcasted_iota"), tuple(shape), dimension)
+
+
+def iota(dtype: Any, size: int) -> Any:
+    """0, 1, ..., ``size - 1``."""
+    return broadcasted_iota(dtype, (size,), 0)
