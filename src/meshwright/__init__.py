@@ -12,7 +12,7 @@ from meshwright.api.placement import (
     reshard,
     with_sharding_constraint,
 )
-from meshwright.api.tracing import eval_shape, make_jaxpr
+from meshwright.api.tracing import eval_shape, make_jaxpr, xla_computation
 from meshwright.core import pytree as tree
 from meshwright.core.config import config
 from meshwright.core.pytree import register_dataclass, register_pytree_node, register_pytree_node_class
@@ -39,6 +39,10 @@ from meshwright.sharding import (
     set_mesh,
 )
 from meshwright.transforms.autodiff import custom_jvp, grad, jvp, linearize, value_and_grad, vjp
+from meshwright.transforms.custom_vjp import custom_vjp
+from meshwright.transforms.jacobian import closure_convert, hessian, jacfwd, jacrev, named_call
+from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_policies
+from meshwright.transforms.remat import checkpoint as remat
 from meshwright.transforms.vmap import vmap
 
 __version__ = "0.1.0"
@@ -55,8 +59,13 @@ __all__ = [
     "ShapeDtypeStruct",
     "SingleDeviceSharding",
     "block_until_ready",
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
+    "closure_convert",
     "config",
     "custom_jvp",
+    "custom_vjp",
     "debug",
     "device_count",
     "device_get",
@@ -66,6 +75,9 @@ __all__ = [
     "eval_shape",
     "get_mesh",
     "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
     "jit",
     "jvp",
     "lax",
@@ -75,6 +87,7 @@ __all__ = [
     "local_devices",
     "make_jaxpr",
     "make_mesh",
+    "named_call",
     "named_scope",
     "nn",
     "numpy",
@@ -84,6 +97,7 @@ __all__ = [
     "register_dataclass",
     "register_pytree_node",
     "register_pytree_node_class",
+    "remat",
     "reshard",
     "set_mesh",
     "tree",
@@ -91,4 +105,5 @@ __all__ = [
     "vjp",
     "vmap",
     "with_sharding_constraint",
+    "xla_computation",
 ]

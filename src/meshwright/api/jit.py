@@ -128,7 +128,7 @@ class JitFunction:
         donate_argnames: tuple[str, ...],
         inline: bool,
     ) -> None:
-        functools.update_wrapper(self, fun)
+        functools.update_wrapper(self, fun, updated=())
         self.fun = fun
         self.name = name_of(fun)
         self.in_shardings = in_shardings

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
 from meshwright.ir.verify import verify
 
 
@@ -42,12 +43,15 @@ def dead_code(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(inner.replace(eqns=kept, constvars=[v for v, _ in pairs]), [c for _, c in pairs])
 
 
-def inline_calls(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Every equation whose op just calls a jaxpr (``op.body()``) replaced by the equations of that jaxpr."""
+def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: True) -> ClosedJaxpr:
+    """Every equation whose op just calls a jaxpr (``op.body()``) replaced by the equations of that jaxpr.
+
+    Only ``chosen`` ops are; bodies of control flow are gone through, and get variables of their own.
+    """
     inner = jaxpr.jaxpr
     if not any(e.op.holds_jaxprs and (e.op.body() is not None or e.op.regions()) for e in inner.eqns):
         return jaxpr
-    inliner = _Inliner()
+    inliner = _Inliner(chosen)
     for var in (*inner.constvars, *inner.invars):
         inliner.env[var] = var
     outs = inliner.run(inner)
@@ -64,7 +68,8 @@ def in_regions(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Ja
 
 
 class _Inliner:
-    def __init__(self) -> None:
+    def __init__(self, chosen: Callable[[Op], bool]) -> None:
+        self.chosen = chosen
         self.env: dict[Var, Atom] = {}
         self.eqns: list[JaxprEqn] = []
         self.constvars: list[Var] = []
@@ -77,7 +82,7 @@ class _Inliner:
         env = self.env
         for eqn in jaxpr.eqns:
             args = [self.read(a) for a in eqn.invars]
-            body = eqn.op.body() if eqn.op.holds_jaxprs else None
+            body = eqn.op.body() if eqn.op.holds_jaxprs and self.chosen(eqn.op) else None
             if body is not None:
                 outs = self.call(body, args)
                 env.update(zip(eqn.outvars, outs))
@@ -86,7 +91,7 @@ class _Inliner:
             env.update(zip(eqn.outvars, outvars))
             op = eqn.op
             if op.holds_jaxprs and op.regions():
-                op = op.with_regions([_copied(region) for region in op.regions()])
+                op = op.with_regions([_copied(region, self.chosen) for region in op.regions()])
             self.eqns.append(JaxprEqn(op, args, outvars, eqn.source, eqn.note))
         return [self.read(a) for a in jaxpr.outvars]
 
@@ -103,10 +108,10 @@ class _Inliner:
         return outs
 
 
-def _copied(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+def _copied(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool]) -> ClosedJaxpr:
     """The jaxpr of a region, inlined, with variables of its own: one jaxpr may be the region of several equations."""
     inner = jaxpr.jaxpr
-    inliner = _Inliner()
+    inliner = _Inliner(chosen)
     constvars, invars = ([Var(v.aval) for v in old] for old in (inner.constvars, inner.invars))
     inliner.env.update(zip((*inner.constvars, *inner.invars), (*constvars, *invars)))
     outs = inliner.run(inner)

@@ -93,6 +93,17 @@ class JaxprTransforms:
         """A custom derivative rule under ``vmap``."""
         return self.makers["batched_jvp_rule"](rule, axis, dims, out_dims)
 
+    def batched_vjp_rules(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        axis: BatchAxis,
+        dims: Sequence[int | None],
+        out_dims: Sequence[int | None],
+    ) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """A forward and a backward rule under ``vmap``."""
+        return self.makers["batched_vjp_rules"](fwd, bwd, axis, dims, out_dims)
+
 
 TRANSFORMS = JaxprTransforms()
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Zero
-from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ops.elementwise import materialize
+from meshwright.ops.broadcast_reduce import reduce_sum
+from meshwright.ops.elementwise import materialize, mul, scalar_like
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
 from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
 from meshwright.transforms.jvp import JVPTrace
@@ -159,6 +160,53 @@ def _batched_jvp_rule(
     return batched
 
 
+def _batched_vjp_rules(
+    fwd: Callable[..., Any],
+    bwd: Callable[..., Any],
+    axis: BatchAxis,
+    dims: Sequence[int | None],
+    out_dims: Sequence[int | None],
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    residual_dims: list[int | None] = []
+    env = {axis.name: axis.size} if axis.name is not None else {}
+
+    def batched_fwd(primals: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        trace = BatchTrace(STATE.trace, axis)
+        with extend_axis_env(env), set_trace(trace):
+            residuals, outs = fwd([trace.wrap(x, d) for x, d in zip(primals, dims)])
+        pairs = [trace.unwrap(x) for x in residuals]
+        residual_dims[:] = [d for _, d in pairs]
+        results = [trace.unwrap(x) for x in outs]
+        trace.alive = False
+        placed = [x if d == want else put_batch_dim(x, d, want or 0, axis.size) for (x, d), want in zip(results, out_dims)]
+        return [x for x, _ in pairs], placed
+
+    def batched_bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+        trace = BatchTrace(STATE.trace, axis)
+        with extend_axis_env(env), set_trace(trace):
+            found = bwd(
+                [trace.wrap(x, d) for x, d in zip(residuals, residual_dims)],
+                [trace.wrap(x, d) for x, d in zip(cts, out_dims)],
+            )
+        pairs = [None if ct is None else trace.unwrap(ct) for ct in found]
+        trace.alive = False
+        return [None if pair is None else _cotangent(*pair, d, axis.size) for pair, d in zip(pairs, dims)]
+
+    return batched_fwd, batched_bwd
+
+
+def _cotangent(ct: Any, dim: int | None, wanted: int | None, size: int) -> Any:
+    """A batched cotangent of an operand with its batch dim at ``wanted``; without one, all entries contribute."""
+    if wanted is not None:
+        return put_batch_dim(ct, dim, wanted, size)
+    return mul(ct, scalar_like(size, ct)) if dim is None else reduce_sum(ct, (dim,))
+
+
 TRANSFORMS.makers.update(
-    jvp=_jvp, batch=_batch, partial_eval=_partial_eval, transpose=_transpose, batched_jvp_rule=_batched_jvp_rule
+    jvp=_jvp,
+    batch=_batch,
+    partial_eval=_partial_eval,
+    transpose=_transpose,
+    batched_jvp_rule=_batched_jvp_rule,
+    batched_vjp_rules=_batched_vjp_rules,
 )

@@ -1,0 +1,125 @@
+"""Functions with a backward rule of their own.
+
+``custom_vjp_call`` is the function. Differentiating it runs the user's forward rule and leaves one linear op,
+``custom_lin``, whose transpose is the user's backward rule; it has no other meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import is_inexact
+from meshwright.errors import DifferentiationError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.tracing import typeof
+from meshwright.ops.call import CallOp
+from meshwright.ops.elementwise import materialize
+
+#: flat operands to (flat residuals, flat results)
+Forward = Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
+#: flat residuals and result cotangents to one cotangent (or None, for zero) an operand
+Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class CustomVjpCall(CallOp):
+    """A function with a backward rule. The first ``num_consts`` operands are values that it closes over, for which the
+    rule gives no cotangents."""
+
+    fun_name: str
+    jaxpr: ClosedJaxpr
+    fwd: Forward
+    bwd: Backward
+    num_consts: int = 0
+    name: ClassVar[str] = "custom_vjp_call"
+    hidden_params: ClassVar[tuple[str, ...]] = ("fwd", "bwd", "num_consts")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {
+            "name": self.fun_name, "call_jaxpr": self.jaxpr, "fwd": self.fwd, "bwd": self.bwd,
+            "num_consts": self.num_consts,
+        }  # fmt: skip
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if any(not isinstance(x, Zero) for x in tangents[: self.num_consts]):
+            raise DifferentiationError(
+                f"custom_vjp {self.fun_name}: the derivative with respect to a value that it closes over is wanted, "
+                "which its rule does not give; pass the value as an argument (see closure_convert)"
+            )
+        residuals, outs = self.fwd(primals)
+        linear = [is_inexact(typeof(p).dtype) for p in primals]
+        given = [materialize(x) for x, lin in zip(tangents, linear) if lin]
+        avals = tuple(a.strong() for a in self.jaxpr.out_avals)
+        lin_op = CustomLin(self.fun_name, self.bwd, len(residuals), tuple(linear), avals)
+        made = iter(lin_op.bind(*residuals, *given))
+        return outs, [next(made) if is_inexact(a.dtype) else Zero(a) for a in avals]
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
+        fwd, bwd = t.batched_vjp_rules(self.fwd, self.bwd, axis, tuple(dims), out_dims)
+        return CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts).bind(*args), list(out_dims)
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.fun_name, self.jaxpr, operands)
+
+
+@dataclass(frozen=True)
+class CustomLin(CallOp):
+    """The derivative of a function with a backward rule: of residuals and tangents, known only by its transpose.
+
+    ``linear`` says of which operands of the function there are tangents (those of inexact types).
+    """
+
+    fun_name: str
+    bwd: Backward
+    num_residuals: int
+    linear: tuple[bool, ...]
+    out_avals: tuple[ShapedArray, ...]
+    name: ClassVar[str] = "custom_lin"
+    hidden_params: ClassVar[tuple[str, ...]] = ("bwd", "linear", "out_avals")
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(a for a in self.out_avals if is_inexact(a.dtype))
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        residuals = args[: self.num_residuals]
+        given = iter(cts)
+        full = [materialize(next(given) if is_inexact(a.dtype) else Zero(a)) for a in self.out_avals]
+        found = self.bwd(residuals, full)
+        wanted = [ct for ct, lin in zip(found, self.linear) if lin]
+        tangents = args[self.num_residuals :]
+        cotangents = [Zero(x.aval) if ct is None else ct for x, ct in zip(tangents, wanted) if isinstance(x, Linear)]
+        results = iter(cotangents)
+        return [None] * len(residuals) + [next(results) if isinstance(x, Linear) else None for x in tangents]
+
+    def _refuse(self) -> DifferentiationError:
+        return DifferentiationError(
+            f"custom_vjp {self.fun_name}: it has a rule for reverse mode only, so jvp, jacfwd and linearize cannot go "
+            "through it; use grad, vjp or jacrev, or write the rule with custom_jvp"
+        )
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise self._refuse()
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        raise self._refuse()
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        raise self._refuse()

@@ -1,0 +1,205 @@
+"""Jacobians: many tangents, or cotangents, pushed through one linearization by ``vmap``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from meshwright.core import dtypes, pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import name_scope
+from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
+from meshwright.ir.state import set_trace
+from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
+from meshwright.ops.shape import reshape
+from meshwright.transforms.autodiff import jvp, lift_constants, name_of, needs_jit, require_callable, vjp
+from meshwright.transforms.vmap import vmap
+
+
+def _selected(argnums: int | Sequence[int], args: Sequence[Any], where: str) -> tuple[list[int], Any]:
+    """Argument numbers, and the value (one argument or a tuple) that is differentiated."""
+    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+    for i in numbers:
+        if not -len(args) <= i < len(args):
+            raise ArgumentError(f"{where}: argnums={argnums} names argument {i} of {len(args)} positional arguments")
+    numbers = [i % len(args) for i in numbers]
+    return numbers, args[numbers[0]] if isinstance(argnums, int) else tuple(args[i] for i in numbers)
+
+
+def _function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:
+    def call(*values: Any) -> Any:
+        full = list(args)
+        for i, v in zip(numbers, values):
+            full[i] = v
+        return fun(*full, **kwargs)
+
+    return call
+
+
+def _check(where: str, side: str, tree: Any, holomorphic: bool) -> None:
+    for path, x in zip(pytree.paths(tree), pytree.leaves(tree)):
+        dtype = typeof(x).dtype
+        if dtypes.is_complex(dtype) if holomorphic else dtypes.is_float(dtype):
+            continue
+        kind = "complex" if holomorphic else "real floating-point"
+        remedy = "" if holomorphic else "; convert with .astype(float), or pass holomorphic=True for complex functions"
+        raise DifferentiationError(f"{where} needs {kind} {side}s, got {dtype} ({side}{path}){remedy}")
+
+
+def _basis(avals: Sequence[ShapedArray]) -> list[np.ndarray]:
+    """For each type, the unit vectors of all of them together, stacked."""
+    total = sum(a.size for a in avals)
+    found, at = [], 0
+    for a in avals:
+        found.append(np.eye(total, a.size, -at, dtype=a.dtype).reshape(total, *a.shape))
+        at += a.size
+    return found
+
+
+def _cut(x: Any, axis: int, avals: Sequence[ShapedArray]) -> list[Any]:
+    """A dimension over all elements of all ``avals`` cut into theirs."""
+    shape = typeof(x).shape
+    axis %= len(shape)
+    parts, at = [], 0
+    for a in avals:
+        index = (slice(None),) * axis + (slice(at, at + prod(a.shape)),)
+        parts.append(reshape(x[index], (*shape[:axis], *a.shape, *shape[axis + 1 :])))
+        at += a.size
+    return parts
+
+
+def jacfwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """The Jacobian of ``fun``, column by column in forward mode: right for more outputs than inputs.
+
+    Each leaf of the output becomes a tree like the arguments, of arrays with the output's dimensions and then the
+    input's. With ``has_aux``, ``(jacobian, aux)``.
+
+    Raises (when called):
+      DifferentiationError: inputs that are not real floating-point (complex with ``holomorphic``).
+
+    Example:
+      >>> mw.jacfwd(lambda x: x * x)(mnp.array([1.0, 2.0]))
+      Array([[2., 0.],
+             [0., 4.]], dtype=float32)
+    """
+    require_callable(fun, "jacfwd")
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        numbers, value = _selected(argnums, args, "jacfwd")
+        _check("jacfwd", "input", value, holomorphic)
+        call = _function_of(fun, numbers, args, kwargs)
+        leaves, treedef = pytree.flatten(value)
+        avals = [typeof(x) for x in leaves]
+        primals = tuple(args[i] for i in numbers)
+        arguments = pytree.structure(primals)
+
+        def push(*tangents: Any) -> Any:
+            result = jvp(call, primals, pytree.unflatten(arguments, tangents), has_aux=has_aux)
+            return result[1:]
+
+        out = vmap(push, out_axes=(-1, None) if has_aux else (-1,))(*_basis(avals))
+        jacobian = pytree.map(lambda y: pytree.unflatten(treedef, _cut(y, -1, avals)), out[0])
+        return (jacobian, out[1]) if has_aux else jacobian
+
+    return needs_jit(wrapped, f"jacfwd({name_of(fun)})")
+
+
+def jacrev(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """The Jacobian of ``fun``, row by row in reverse mode: right for more inputs than outputs. See :func:`jacfwd`.
+
+    Raises (when called):
+      DifferentiationError: inputs or outputs that are not real floating-point (complex with ``holomorphic``).
+
+    Example:
+      >>> mw.jacrev(lambda x: (x * x).sum())(mnp.array([1.0, 2.0]))
+      Array([2., 4.], dtype=float32)
+    """
+    require_callable(fun, "jacrev")
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        numbers, value = _selected(argnums, args, "jacrev")
+        if not allow_int:
+            _check("jacrev", "input", value, holomorphic)
+        call = _function_of(fun, numbers, args, kwargs)
+        out, pull, *aux = vjp(call, *(args[i] for i in numbers), has_aux=has_aux)
+        _check("jacrev", "output", out, holomorphic)
+        leaves, out_tree = pytree.flatten(out)
+        avals = [typeof(y) for y in leaves]
+        rows = vmap(lambda *cts: pull(pytree.unflatten(out_tree, cts)))(*_basis(avals))
+        rows = rows[0] if isinstance(argnums, int) else rows
+        flat, in_tree = pytree.flatten(rows)
+        columns = zip(*(_cut(x, 0, avals) for x in flat))
+        jacobian = pytree.unflatten(out_tree, [pytree.unflatten(in_tree, column) for column in columns])
+        return (jacobian, aux[0]) if has_aux else jacobian
+
+    return needs_jit(wrapped, f"jacrev({name_of(fun)})")
+
+
+def hessian(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """The second derivatives of ``fun``: forward over reverse mode.
+
+    Example:
+      >>> mw.hessian(lambda x: (x**3).sum())(mnp.array([1.0, 2.0]))
+      Array([[ 6.,  0.],
+             [ 0., 12.]], dtype=float32)
+    """
+    return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
+
+
+# --- functions of functions ---------------------------------------------------------------------------------
+def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """``(converted, consts)``: ``fun`` as a function that takes what it closes over as further arguments.
+
+    ``converted(*args, *consts)`` is ``fun(*args)`` for arguments of the types of the examples. ``consts`` are the
+    traced floating-point values that ``fun`` uses from outside: what a derivative may be wanted of.
+
+    Raises (when the result is called):
+      ArgumentTypeError: arguments of another structure.
+    """
+    require_callable(fun, "closure_convert")
+    flat, in_tree = pytree.flatten(example_args)
+    trace = JaxprTrace()
+    tracers = [trace.new_arg(typeof(x)) for x in flat]
+    try:
+        with set_trace(trace):
+            out = fun(*pytree.unflatten(in_tree, tracers))
+        leaves, out_tree = pytree.flatten(out)
+        jaxpr, every = lift_constants(trace.finish(leaves, name_of(fun)))
+    finally:
+        trace.alive = False
+    moved = [isinstance(c, Tracer) and dtypes.is_inexact(c.dtype) for c in every]
+
+    def converted(*args: Any) -> Any:
+        n = len(args) - sum(moved)
+        got, got_tree = pytree.flatten(args[:n])
+        if got_tree != in_tree:
+            raise ArgumentTypeError(f"closure_convert: arguments have structure {got_tree}, the examples had {in_tree}")
+        given = iter(args[n:])
+        consts = [next(given) if m else c for c, m in zip(every, moved)]
+        return pytree.unflatten(out_tree, eval_jaxpr(jaxpr, (), *consts, *got))
+
+    return converted, [c for c, m in zip(every, moved) if m]
+
+
+def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
+    """``fun``, under whose name the ops it binds are shown in lowered programs and profiles."""
+    require_callable(fun, "named_call")
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with name_scope(name or name_of(fun)):
+            return fun(*args, **kwargs)
+
+    return wrapped

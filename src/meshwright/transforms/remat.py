@@ -1,0 +1,122 @@
+"""``checkpoint`` (``remat``) and its policies: what of a function is kept for the backward pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError, ArgumentTypeError
+from meshwright.ir.op import Op
+from meshwright.ops.markers import Named
+from meshwright.ops.remat import Checkpoint, Policy
+from meshwright.transforms.autodiff import closed_call, name_of, needs_jit, require_callable
+
+
+def checkpoint(
+    fun: Callable[..., Any] | None = None,
+    *,
+    prevent_cse: bool = True,
+    policy: Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Any:
+    """``fun``, whose intermediate values are not kept for the backward pass but computed again in it.
+
+    ``policy`` (one of ``checkpoint_policies``, or a function of an op, the avals of its operands and its parameters)
+    says which results are kept nevertheless. ``prevent_cse=False`` lets the compiler merge the two computations, which
+    is right inside ``scan``, where it cannot. Without ``fun``, returns a decorator.
+
+    Example:
+      >>> f = mw.checkpoint(lambda x: mnp.sin(mnp.sin(x)))
+      >>> float(mw.grad(f)(0.0))
+      1.0
+    """
+    if fun is None:
+        return functools.partial(checkpoint, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums)
+    require_callable(fun, "checkpoint")
+    if policy is not None and not callable(policy):
+        raise ArgumentTypeError(f"checkpoint: policy must be a function, got {policy!r}; see checkpoint_policies")
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if any(not -len(args) <= i < len(args) for i in numbers):
+            raise ArgumentError(
+                f"checkpoint: static_argnums={numbers} for {len(args)} positional arguments of {name_of(fun)}"
+            )
+        static = {i % len(args) for i in numbers}
+        flat, treedef = pytree.flatten(([a for i, a in enumerate(args) if i not in static], kwargs))
+
+        def call(*leaves: Any) -> Any:
+            dynamic, named = pytree.unflatten(treedef, leaves)
+            given = iter(dynamic)
+            return fun(*(a if i in static else next(given) for i, a in enumerate(args)), **named)
+
+        jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
+        return pytree.unflatten(out_tree, Checkpoint(jaxpr, policy, prevent_cse).bind(*hoisted, *flat))
+
+    return needs_jit(wrapped, f"checkpoint({name_of(fun)})")
+
+
+def checkpoint_name(x: Any, name: str) -> Any:
+    """``x`` (a tree of arrays) under a name, for the policies that go by names."""
+    return pytree.map(lambda v: Named(name).bind(v), x)
+
+
+# --- policies -----------------------------------------------------------------------------------------------
+def _everything(op: Op, *_: Any, **__: Any) -> bool:
+    return True
+
+
+def _nothing(op: Op, *_: Any, **__: Any) -> bool:
+    return False
+
+
+def _dots(op: Op, *_: Any, **__: Any) -> bool:
+    return op.name == "dot_general"
+
+
+def _dots_without_batch(op: Op, *_: Any, dimension_numbers: Any = None, **__: Any) -> bool:
+    return op.name == "dot_general" and not dimension_numbers[1][0]
+
+
+def _named(names: Sequence[str], inside: bool, unnamed: bool) -> Policy:
+    chosen = frozenset(names)
+
+    def policy(op: Op, *_: Any, name: str | None = None, **__: Any) -> bool:
+        return (name in chosen) == inside if op.name == "name" else unnamed
+
+    return policy
+
+
+def _only_these_names(*names: str) -> Policy:
+    return _named(names, True, False)
+
+
+def _any_names_but_these(*names: str) -> Policy:
+    return _named(names, False, False)
+
+
+def _anything_except_these_names(*names: str) -> Policy:
+    return _named(names, False, True)
+
+
+def _from_both(first: Policy, second: Policy) -> Policy:
+    return lambda op, *avals, **params: first(op, *avals, **params) or second(op, *avals, **params)
+
+
+#: policies for :func:`checkpoint`, by JAX's names
+checkpoint_policies = SimpleNamespace(
+    everything_saveable=_everything,
+    nothing_saveable=_nothing,
+    dots_saveable=_dots,
+    checkpoint_dots=_dots,
+    dots_with_no_batch_dims_saveable=_dots_without_batch,
+    checkpoint_dots_with_no_batch_dims=_dots_without_batch,
+    save_only_these_names=_only_these_names,
+    save_any_names_but_these=_any_names_but_these,
+    save_anything_except_these_names=_anything_except_these_names,
+    save_from_both_policies=_from_both,
+)
