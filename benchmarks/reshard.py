@@ -35,7 +35,8 @@ def lower_bound(shape: tuple[int, ...], src: Layout, dst: Layout, mesh: Abstract
     worst = 0
     for have, want in zip(tile_table(src, mesh), tile_table(dst, mesh)):
         held, wanted = (
-            [range(size)[part] for size, part in zip(shape, tile_slices(shape, n, t))] for n, t in zip(counts, (have, want))
+            [range(size)[part] for size, part in zip(shape, tile_slices(shape, n, t))]
+            for n, t in zip(counts, (have, want))
         )
         both = [max(0, min(h.stop, w.stop) - max(h.start, w.start)) for h, w in zip(held, wanted)]
         worst = max(worst, math.prod(map(len, wanted)) - math.prod(both))

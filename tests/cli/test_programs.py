@@ -76,3 +76,11 @@ def test_a_broken_file_names_its_line(tmp_path):
     done = run("explain", str(path))
     assert done.returncode == 1
     assert done.stderr.startswith("error: broken.mlir:5:10: ") and "dot_product" in done.stderr
+
+
+def test_compare_shows_both_partitioners(file):
+    done = run("compare", file)
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("bytes sent"))
+    ours, theirs = (int(cell.replace(",", "")) for cell in row.split()[-2:])
+    assert 0 < ours <= theirs

@@ -16,6 +16,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(programs.partition)
 app.command()(programs.explain)
+app.command()(programs.compare)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from meshwright.api.compare import our_figures, xla_figures
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.errors import ArgumentError, MeshwrightWarning
@@ -55,6 +56,24 @@ def explain(file: File, mesh: MeshOption = "", devices: DevicesOption = 0) -> No
     """Partition a program; say of each collective what it sends and why it is there."""
     _, part = partitioned(file, mesh, devices, Console(stderr=True, highlight=False))
     typer.echo(part.explain())
+
+
+def compare(file: File) -> None:
+    """Partition a StableHLO program here and with XLA's own partitioner (GSPMD or Shardy), side by side."""
+    console = Console(highlight=False)
+    program = load(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MeshwrightWarning)
+        ours, theirs = our_figures(program), xla_figures(file, program)
+    table = Table("", "Meshwright", "XLA", box=None, padding=(0, 2, 0, 0))
+    for kind in sorted({*ours.kinds, *theirs.kinds}):
+        cells = (f"{count} ({sent:,})" for count, sent in (f.kinds.get(kind, (0, 0)) for f in (ours, theirs)))
+        table.add_row(kind, *cells)
+    table.add_row("bytes sent by a device", f"{ours.bytes_sent:,}", f"{theirs.bytes_sent:,}", style="bold")
+    table.add_row("memory of a device", human_bytes(ours.memory_bytes), human_bytes(theirs.memory_bytes))
+    table.add_row("time", f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s, with compiling")
+    console.print(f"[bold]{program.name}[/bold] for {program.num_partitions} devices: collectives, and their bytes")
+    console.print(table)
 
 
 def partitioned(file: Path, mesh: str, devices: int, console: Console) -> tuple[ImportedProgram, PartitionedProgram]:

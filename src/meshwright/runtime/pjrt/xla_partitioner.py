@@ -1,0 +1,105 @@
+"""XLA's own partitioner (GSPMD or Shardy, by the program's annotations) on the same program, for comparison.
+
+The program is only compiled, for as many CPU devices as it has partitions. Collectives are read off the optimized HLO
+and counted with the formulas for rings that our own reports use.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from meshwright.errors import CompileError
+from meshwright.runtime.pjrt.client import _jax, xc
+
+_WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
+           "c128": 16}  # fmt: skip
+_INSTRUCTION = re.compile(
+    r"= (?P<type>\(.*?\)|\S+) (?P<kind>all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)"
+    r"(?:-start)?\((?P<rest>.*)"
+)
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+_LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
+_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
+_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+
+
+@dataclass(frozen=True)
+class XlaPartition:
+    """What XLA makes of a program: ``(kind, bytes sent by one device)`` of each collective, memory, seconds."""
+
+    collectives: tuple[tuple[str, int], ...]
+    temp_bytes: int
+    argument_bytes: int
+    seconds: float
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(sent for _, sent in self.collectives)
+
+
+def xla_partition(module: str | bytes, num_devices: int, free_results: Sequence[bool]) -> XlaPartition:
+    """Partition and compile StableHLO (text or bytecode) with XLA.
+
+    ``free_results`` says for each result whether XLA may choose its layout, as jax does where none is given.
+
+    Raises:
+      CompileError: XLA refused the program.
+    """
+    client = xc.make_cpu_client(num_devices=num_devices)
+    options = xc.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, num_devices
+    build = options.executable_build_options
+    build.use_spmd_partitioning = True
+    build.allow_spmd_sharding_propagation_to_output = list(free_results)
+    options.device_assignment = xc.DeviceAssignment.create(np.arange(num_devices).reshape(1, num_devices))
+    start = time.perf_counter()
+    try:
+        loaded = client.compile_and_load(module, _jax.DeviceList(tuple(client.local_devices())), options)
+    except Exception as error:
+        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
+            raise
+        raise CompileError(f"XLA's partitioner refused the program: {error}") from None
+    seconds = time.perf_counter() - start
+    memory = loaded.get_compiled_memory_stats()
+    found = tuple(hlo_collectives(loaded.get_hlo_text(), num_devices))
+    return XlaPartition(found, memory.temp_size_in_bytes, memory.argument_size_in_bytes, seconds)
+
+
+def hlo_collectives(text: str, num_devices: int) -> Iterator[tuple[str, int]]:
+    """Kind and bytes sent of each collective of an optimized HLO program."""
+    for line in text.splitlines():
+        found = _INSTRUCTION.search(line)
+        if found is None:
+            continue
+        size = sum(
+            _WIDTHS.get(name, 4) * (math.prod(map(int, dims.split(","))) if dims else 1)
+            for name, dims in _ARRAY.findall(found["type"])
+        )
+        kind = found["kind"].replace("-", "_")
+        yield kind, _wire_bytes(kind, _group_size(found["rest"], num_devices), size)
+
+
+def _group_size(text: str, num_devices: int) -> int:
+    named, listed, iota = _NAMED.search(text), _LISTED.search(text), _IOTA.search(text)
+    if named:
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
+        parts = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", named[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in parts)
+    return listed[1].count(",") + 1 if listed else int(iota[2]) if iota else num_devices
+
+
+def _wire_bytes(kind: str, group: int, result: int) -> int:
+    """Bytes sent by one device, from the size of the result."""
+    match kind:
+        case "all_reduce":
+            return -(-2 * result * (group - 1) // group)
+        case "reduce_scatter":
+            return result * (group - 1)
+        case "collective_permute":
+            return result
+    return result * (group - 1) // group
