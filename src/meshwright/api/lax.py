@@ -11,17 +11,6 @@ from meshwright.api.placement import with_sharding_constraint
 from meshwright.core.dtypes import requested
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.broadcast_reduce import iota as _iota
-from meshwright.ops.collective import (
-    all_gather,
-    all_to_all,
-    axis_index,
-    pmax,
-    pmean,
-    pmin,
-    ppermute,
-    psum,
-    psum_scatter,
-)
 from meshwright.ops.dot import dot_general
 from meshwright.ops.dynamic_slice import (
     dynamic_index_in_dim,
@@ -100,6 +89,17 @@ from meshwright.ops.elementwise import not_ as bitwise_not
 from meshwright.ops.elementwise import or_ as bitwise_or
 from meshwright.ops.elementwise import pow_ as pow
 from meshwright.ops.elementwise import xor as bitwise_xor
+from meshwright.ops.named_axis import (
+    all_gather,
+    all_to_all,
+    axis_index,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    psum_scatter,
+)
 from meshwright.ops.shape import expand_dims, reshape, rev, squeeze, transpose
 from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.ops.slice_pad import slice_ as slice

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.op import BatchAxis, Op
-from meshwright.ir.state import axis_size
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.elementwise import (
@@ -350,7 +348,7 @@ class AllSlice(Collective):
 
 
 def _own_tiles(x: Any, dim: int, d: int, sizes: tuple[int, ...], i: int) -> Any:
-    """Of batch entry ``t``, the ``t``-th tile of axis ``i`` (the tiles of the other axes stay); batch dim goes to ``d``."""
+    """Of batch entry ``t``, the ``t``-th tile of axis ``i`` (those of the other axes stay); batch dim goes to ``d``."""
     x = move_dim(x, dim, 0)
     major, n = math.prod(sizes[:i]), sizes[i]
     shape = typeof(x).shape
@@ -563,93 +561,3 @@ def axis_index_of(axes: Sequence[str], sizes: Sequence[int]) -> Any:
         index = AxisIndex((name,), (size,)).bind()
         total = index if total is None else add(mul(total, np.int32(size)), index)
     return np.int32(0) if total is None else total
-
-
-# --- the public functions -----------------------------------------------------------------------------------
-def _names(axis_name: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    return names, tuple(axis_size(n) for n in names)
-
-
-def psum(x: Any, axis_name: Any) -> Any:
-    """Sum of ``x`` over the named axes.
-
-    Raises:
-      UnboundAxisError: an axis is not in scope.
-    """
-    names, sizes = _names(axis_name)
-    if isinstance(x, (int, float)) and not isinstance(x, bool):
-        return x * math.prod(sizes)
-    return Psum(names, sizes).bind(x)
-
-
-def pmean(x: Any, axis_name: Any) -> Any:
-    """Mean of ``x`` over the named axes."""
-    _, sizes = _names(axis_name)
-    total = psum(x, axis_name)
-    if not dtypes.is_inexact(typeof(total).dtype):
-        total = convert(total, dtypes.default_float())
-    return div(total, scalar_like(math.prod(sizes), total))
-
-
-def pmax(x: Any, axis_name: Any) -> Any:
-    """Maximum of ``x`` over the named axes."""
-    return Pmax(*_names(axis_name)).bind(x)
-
-
-def pmin(x: Any, axis_name: Any) -> Any:
-    """Minimum of ``x`` over the named axes."""
-    return Pmin(*_names(axis_name)).bind(x)
-
-
-def axis_index(axis_name: Any) -> Any:
-    """Position along the named axes: an int32 scalar."""
-    return axis_index_of(*_names(axis_name))
-
-
-def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
-    """``x`` of all devices along the named axes: stacked along a new dimension, or joined along ``axis`` if ``tiled``."""
-    names, sizes = _names(axis_name)
-    if not tiled:
-        axis %= typeof(x).ndim + 1
-        x = expand_dims(x, [axis])
-    return AllGather(names, sizes, axis % typeof(x).ndim).bind(x)
-
-
-def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
-    """This device's part of the sum over the named axes: a tile of ``scatter_dimension``, or (not ``tiled``) one index."""
-    names, sizes = _names(axis_name)
-    d = scatter_dimension % typeof(x).ndim
-    if not tiled and typeof(x).shape[d] != math.prod(sizes):
-        raise ShapeError(
-            f"psum_scatter: dimension {d} of shape {typeof(x).shape} must have size {math.prod(sizes)}, the number of "
-            "devices; for tiles pass tiled=True"
-        )
-    y = ReduceScatter(names, sizes, d).bind(x)
-    return y if tiled else squeeze(y, [d])
-
-
-def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
-    """Part ``j`` of ``split_axis`` goes to device ``j``; the received parts are joined (or stacked) at ``concat_axis``."""
-    names, sizes = _names(axis_name)
-    ndim = typeof(x).ndim
-    s, c = split_axis % ndim, concat_axis % ndim
-    if tiled:
-        if s == c:
-            x = expand_dims(x, [s])  # [1, D]: received parts are joined in the new dimension, then merged
-            y = AllToAll(names, sizes, s + 1, s).bind(x)
-            shape = typeof(y).shape
-            return reshape(y, (*shape[:s], shape[s] * shape[s + 1], *shape[s + 2 :]))
-        return AllToAll(names, sizes, s, c).bind(x)
-    if typeof(x).shape[s] != math.prod(sizes):
-        raise ShapeError(
-            f"all_to_all: dimension {s} of shape {typeof(x).shape} must have size {math.prod(sizes)}; or pass tiled=True"
-        )
-    x = expand_dims(move_dim(x, s, 0), [c + 1])
-    return squeeze(AllToAll(names, sizes, 0, c + 1).bind(x), [0])
-
-
-def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
-    """``x`` of device ``source`` arrives at device ``target`` for each pair; zeros where nothing arrives."""
-    names, sizes = _names(axis_name)
-    return Ppermute(names, sizes, tuple((int(s), int(t)) for s, t in perm)).bind(x)
