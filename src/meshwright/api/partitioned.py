@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,16 +39,26 @@ class OutputDifference:
 
 
 class PartitionedProgram:
-    """The program that every device runs; see the members."""
+    """The program that every device runs; see the members.
+
+    ``chosen`` names the inputs and outputs (``"input 0"``) whose shardings nobody gave.
+    """
 
     def __init__(
-        self, part: Partition, mesh: Mesh | AbstractMesh, name: str, out_tree: Any = None, donated: Sequence[int] = ()
+        self,
+        part: Partition,
+        mesh: Mesh | AbstractMesh,
+        name: str,
+        out_tree: Any = None,
+        donated: Sequence[int] = (),
+        chosen: Iterable[str] = (),
     ) -> None:
         self.part = part
         self.mesh = mesh
         self.name = name
         self.out_tree = out_tree
         self.donated = tuple(donated)
+        self.chosen = frozenset(chosen)
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -84,8 +94,8 @@ class PartitionedProgram:
         return report.peak_bytes(self.jaxpr.jaxpr)
 
     @cached_property
-    def padded(self) -> list[str]:
-        """Inputs and outputs whose dimensions the mesh does not divide, in words."""
+    def _padding(self) -> list[tuple[str, str]]:
+        """What is padded (``"input 0"``), and how, in words."""
         found = []
         sides = (
             ("input", self.part.in_layouts, self.part.source.in_avals),
@@ -93,8 +103,14 @@ class PartitionedProgram:
         )
         for side, layouts, avals in sides:
             for number, (layout, aval) in enumerate(zip(layouts, avals)):
-                found += _uneven_dims(f"{side} {number}", layout, aval, self.mesh.abstract_mesh)
+                what = f"{side} {number}"
+                found += [(what, f"{what} {how}") for how in _uneven_dims(layout, aval, self.mesh.abstract_mesh)]
         return found
+
+    @property
+    def padded(self) -> list[str]:
+        """Inputs and outputs whose dimensions the mesh does not divide, in words."""
+        return [text for _, text in self._padding]
 
     def explain(self) -> str:
         """Every collective, largest first, with its cause and source line; then what was padded or replicated."""
@@ -102,11 +118,12 @@ class PartitionedProgram:
         return report.explain(self.collectives, self.mesh.abstract_mesh, self.peak_bytes, notes)
 
     def warn(self) -> None:
-        """Warn of dimensions that were padded and operands that had to be replicated."""
+        """Warn of operands that had to be replicated, and of dimensions that were padded because of given shardings."""
         for text in self.part.replicated:
             warnings.warn(text, ReplicationWarning, stacklevel=3)
-        for text in self.padded:
-            warnings.warn(text, PaddingWarning, stacklevel=3)
+        for what, text in self._padding:
+            if what not in self.chosen:
+                warnings.warn(text, PaddingWarning, stacklevel=3)
 
     # --- texts ----------------------------------------------------------------------------------------------
     def _module(self) -> Any:
@@ -215,14 +232,14 @@ def random_inputs(avals: Sequence[ShapedArray], seed: int = 0) -> list[np.ndarra
     return values
 
 
-def _uneven_dims(what: str, layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[str]:
+def _uneven_dims(layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[str]:
     found = []
     for dim, (size, atoms) in enumerate(zip(aval.shape, layout.dims)):
         n = mesh.sizes(atoms)
         if atoms and size % n:
             axes = ", ".join(mesh.coalesce(atoms))
             found.append(
-                f"{what} ({aval}): dimension {dim} of size {size} is split {n} ways by {axes} and padded to "
+                f"({aval}): dimension {dim} of size {size} is split {n} ways by {axes} and padded to "
                 f"{n * -(-size // n)}"
             )
     return found
@@ -274,4 +291,6 @@ def partition_program(
     for eqn in all_eqns(part.jaxpr.jaxpr):
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
-    return PartitionedProgram(part, mesh, name, out_tree, donated)
+    sides = (("input", in_shardings), ("output", out_shardings))
+    chosen = [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
+    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen)

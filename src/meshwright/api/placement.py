@@ -116,7 +116,8 @@ def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
         arguments = tuple(Argument(str(i), x.aval, brought(x)) for i, x in enumerate(arrays))
         tree = pytree.structure([0] * len(jaxpr.out_avals))
         program = Program(op.name, jaxpr, arguments, (None,) * len(jaxpr.out_avals), tree, tree)
-        executable = _sharded_cache[key] = Lowered(program).compile().executable
+        # Not ``compile``, which warns: what becomes of single ops is nothing to act upon.
+        executable = _sharded_cache[key] = Lowered(program).partition().executable
     outs = executable.run([x.buffer for x in arrays])
     return outs if op.multiple_results else outs[0]
 

@@ -104,14 +104,15 @@ class Array(ArrayMethods):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """One shard a device of this process, with its part of the data (a view, without padding)."""
+        """One shard a device of this process, with its part of the data (a copy, without padding)."""
         whole = np.asarray(self)
         seen: dict[Any, int] = {}
         shards = []
         for device, index in self.sharding.devices_indices_map(self.shape).items():
             key = tuple((s.start, s.stop) for s in index)
             replica = seen[key] = seen.get(key, -1) + 1
-            shards.append(Shard(device, index, from_numpy(whole[index]), replica))
+            data = from_numpy(whole[index], sharding=SingleDeviceSharding(device))
+            shards.append(Shard(device, index, data, replica))
         return shards
 
     global_shards = addressable_shards
