@@ -18,6 +18,7 @@ from jaxlib.mlir import ir
 from meshwright import ops
 from meshwright.core.dtypes import wide_types
 from meshwright.errors import ImportProgramError
+from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
 
@@ -48,8 +49,11 @@ def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
       ImportProgramError: it cannot be read; says where.
     """
     source = _module(data, file)
-    with wide_types():
-        return ModuleReader(source.module, source.file, source.text).read()
+    try:
+        with wide_types():
+            return ModuleReader(source.module, source.file, source.text).read()
+    except (UnicodeError, RuntimeError) as error:  # strings that are no text
+        raise ImportProgramError(f"{file}: the program is damaged: {error}") from None
 
 
 def _module(data: str | bytes, file: str) -> _Source:
@@ -104,14 +108,17 @@ def _diagnostic(diagnostic: Any, file: str) -> str:
 
 
 def _from_bytecode(data: bytes, file: str) -> ir.Module:
-    """A module from bytecode: a portable artifact in the StableHLO of this release, others as they are."""
-    if b"StableHLO_v" not in data[:64]:
-        return _parse_mlir(data, file)
+    """A module from bytecode, portable artifacts in the StableHLO of this release.
+
+    C++ parses it first and writes it anew, so that what comes to Python is well-formed.
+    """
     try:
-        return _jax.mlir.deserialize_portable_artifact(data, new_context())
+        data = _jax.mlir.mhlo_to_stablehlo(data)
+        check_names(data)
     except Exception as error:
         _reraise_unless_xla(error)
-        raise ImportProgramError(f"{file}: the portable artifact cannot be read: {error}") from None
+        raise ImportProgramError(f"{file}: the bytecode cannot be read: {error}") from None
+    return _parse_mlir(data, file)
 
 
 # --- HLO ----------------------------------------------------------------------------------------------------
