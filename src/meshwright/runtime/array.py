@@ -183,9 +183,11 @@ class Array(ArrayMethods):
         return int(self._scalar("an index"))
 
     def item(self, *args: int) -> Any:
+        """The only element, or the one at a position, as a Python number."""
         return np.asarray(self).item(*args)
 
     def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
         return np.asarray(self).tolist()
 
     def __hash__(self) -> int:

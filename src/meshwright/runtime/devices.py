@@ -49,10 +49,12 @@ def local_devices() -> list[Device]:
 
 
 def device_count() -> int:
+    """How many devices all processes have together."""
     return len(_all_devices())
 
 
 def local_device_count() -> int:
+    """How many devices this process has."""
     return len(_all_devices())
 
 
@@ -62,6 +64,7 @@ def process_index() -> int:
 
 
 def process_count() -> int:
+    """How many processes work together."""
     return 1
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.passes import dead_code, in_regions
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
@@ -19,12 +20,13 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.collective import AllGather, AllReduce, AllSlice, AxisIndex, Collective, ReduceScatter
 from meshwright.ops.control import OPERAND, PARAMETER, RegionOp
 from meshwright.ops.elementwise import copy
+from meshwright.ops.manual import GLOBAL_PROGRAM, ShardMap
 from meshwright.ops.shape import squeeze
 from meshwright.ops.slice_pad import slice_in_dim
 from meshwright.runtime.simplify import merge_dot_dims
-from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding import AbstractMesh, Layout, PartitionSpec
 from meshwright.sharding.rule import REDUCTION
-from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.propagate import eqn_rule
 from meshwright.spmd.reshard.emit import fit_rows
 from meshwright.transforms.batching import BatchTrace
@@ -56,6 +58,28 @@ def virtual_program(part: Partition) -> ClosedJaxpr:
         return left
 
     return merge_dot_dims(dead_code(trace_to_jaxpr(fun, in_avals, part.jaxpr.jaxpr.debug_name)))
+
+
+def _global_program(op: ShardMap) -> ClosedJaxpr:
+    """What a ``shard_map`` computes on global arrays."""
+    ins = [Var(a) for a in _global_avals(op, op.jaxpr.in_avals, op.in_specs)]
+    outs = [Var(a) for a in op.infer(*(v.aval for v in ins))]
+    jaxpr = ClosedJaxpr(Jaxpr([], ins, outs, [JaxprEqn(op, ins, outs)], op.name))
+    mesh = op.mesh.abstract_mesh
+    in_layouts = op.layouts(op.in_specs, [v.aval for v in ins])
+    return virtual_program(partition(jaxpr, mesh, in_layouts, op.layouts(op.out_specs, [v.aval for v in outs])))
+
+
+def _global_avals(op: ShardMap, avals: Sequence[ShapedArray], specs: Sequence[PartitionSpec]) -> list[ShapedArray]:
+    layouts = op.layouts(tuple(specs), avals)
+    mesh = op.mesh.abstract_mesh
+    return [
+        a.update(shape=tuple(size * mesh.sizes(axes) for size, axes in zip(a.shape, lo.dims)))
+        for a, lo in zip(avals, layouts)
+    ]
+
+
+GLOBAL_PROGRAM.append(_global_program)
 
 
 # --- which axes are batched ---------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ class AbstractMesh:
         return tuple(atom for axis in axes for atom in self.atoms_of(axis))
 
     def in_mesh_order(self, atoms: Iterable[str]) -> tuple[str, ...]:
+        """Atoms sorted by their position in the mesh."""
         return tuple(sorted(atoms, key=self._positions.__getitem__))
 
     def axis_of(self, atom: str) -> str:

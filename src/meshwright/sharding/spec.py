@@ -55,6 +55,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         return entry if isinstance(entry, tuple) else ()
 
     def is_unconstrained(self, dim: int) -> bool:
+        """Whether the layout of dimension ``dim`` is left to the partitioner."""
         return dim < len(self) and self[dim] is UNCONSTRAINED
 
 

@@ -1,0 +1,173 @@
+"""Who may import whom, read from the source: imports point one way.
+
+    errors, core -> sharding -> ir -> ops -> {transforms, stablehlo, spmd} -> runtime -> api -> numpy, nn, random, optim
+    -> inspect, interop -> cli
+
+``meshwright/__init__`` gathers the public names of all layers and belongs to none.
+"""
+
+import ast
+from pathlib import Path
+
+import meshwright
+import pytest
+
+ROOT = Path(meshwright.__file__).parent
+LAYERS = (
+    {"errors", "core"},
+    {"sharding"},
+    {"ir"},
+    {"ops"},
+    {"transforms", "stablehlo", "spmd"},
+    {"runtime"},
+    {"api"},
+    {"numpy", "nn", "random", "optim", "linalg", "fft"},
+    {"inspect", "interop"},
+    {"cli"},
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+#: parts of one layer that may import each other
+NEIGHBOURS = ({"errors", "core"}, {"numpy", "nn", "random", "optim", "linalg", "fft"})
+#: third parties and the only parts that may import them
+ONLY_IN = {"jaxlib": ("stablehlo/", "runtime/pjrt/"), "jax": ("interop/",), "torch": ("interop/",), "typer": ("cli/",)}
+#: where a function may import: optional third parties
+LATE_IMPORTS = {"interop", "cli"}
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """``ops`` for ``ops/dot.py``, ``errors`` for ``errors.py``, ``__init__`` for the package itself."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> list[tuple[int, str]]:
+    """Line and full name of every import of a file; those for type checkers only are none."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, name.name) for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import; write the full name"
+            found += [(node.lineno, f"{node.module}.{name.name}") for name in node.names]
+    return found
+
+
+def ours(name: str) -> str | None:
+    """The part of our package that an imported name belongs to."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "meshwright" and len(parts) > 1 else None
+
+
+def test_every_part_has_its_place():
+    found = {part_of(path) for path in FILES} - {"__init__", "__main__"}
+    assert found <= set(LEVEL), f"not in the list of layers: {sorted(found - set(LEVEL))}"
+
+
+@pytest.mark.parametrize("part", sorted(LEVEL))
+def test_imports_point_downwards(part):
+    wrong = []
+    for path in FILES:
+        if part_of(path) != part:
+            continue
+        for line, name in imports_of(path):
+            target = ours(name)
+            if target is None or target == part or target not in LEVEL:
+                continue
+            same_layer = LEVEL[target] == LEVEL[part] and not any({part, target} <= group for group in NEIGHBOURS)
+            if LEVEL[target] > LEVEL[part] or same_layer:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nobody_imports_the_package_itself():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in FILES
+        for line, name in imports_of(path)
+        if name == "meshwright" and part_of(path) not in ("__init__", "__main__", "cli", "interop")
+    ]
+    assert not wrong, wrong
+
+
+def test_third_parties_stay_in_their_parts():
+    wrong = []
+    for path in FILES:
+        for line, name in imports_of(path):
+            allowed = ONLY_IN.get(name.split(".")[0])
+            if allowed is not None and not path.relative_to(ROOT).as_posix().startswith(allowed):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_imports_inside_functions():
+    wrong = []
+    for path in FILES:
+        if part_of(path) in LATE_IMPORTS:
+            continue
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                for node in ast.walk(function):
+                    if isinstance(node, (ast.Import, ast.ImportFrom)):
+                        wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not wrong, wrong
+
+
+def test_packages_import_without_cycles():
+    """Every module can be the first one that a program imports of its part; modules do not import in a circle."""
+    graph = {module_name(path): {found for _, name in imports_of(path) if (found := module_in(name))} for path in FILES}
+    done, path = set(), []
+
+    def visit(module):
+        if module in path:
+            raise AssertionError(" -> ".join([*path[path.index(module) :], module]))
+        if module in done or module not in graph:
+            return
+        path.append(module)
+        for target in sorted(graph[module] - {module}):
+            visit(target)
+        path.pop()
+        done.add(module)
+
+    for module in sorted(graph):
+        visit(module)
+
+
+def module_name(path: Path) -> str:
+    """``meshwright.ops.dot`` for its file."""
+    parts = ("meshwright", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path) for path in FILES}
+
+
+def module_in(name: str) -> str | None:
+    """The module that an imported name is, or lies in."""
+    if name in MODULES:
+        return name
+    parent = name.rpartition(".")[0]
+    return parent if parent in MODULES else None
+
+
+#: families of many small ops in one file
+LONG = ("ops/collective.py", "ops/elementwise.py")
+
+
+def test_files_and_functions_are_small():
+    sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in FILES}
+    large = [f"{p}: {n} lines" for p, n in sizes.items() if n > (700 if p.as_posix() in LONG else 500)]
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 80:
+                large.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert not large, "\n".join(large)
