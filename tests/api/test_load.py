@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 
 import jax
+import numpy as np
 import pytest
 from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
 
 import meshwright as mw
-import numpy as np
 from meshwright import AbstractMesh
 from meshwright import PartitionSpec as P
 from meshwright.errors import (

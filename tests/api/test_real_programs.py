@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import meshwright as mw
-import numpy as np
 from meshwright.api.partitioned import random_inputs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stablehlo"))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jaxlib.mlir import ir
 
 import meshwright as mw
-import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.runtime.array import Array, default_sharding

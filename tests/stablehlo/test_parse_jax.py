@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import ml_dtypes
+import numpy as np
 import pytest
 from jax import lax
 from reading_oracle import check_function, check_text, flat, opaque_ops
 
 import meshwright as mw
-import numpy as np
 from meshwright.errors import ReplicationWarning
 from meshwright.ir.jaxpr import all_eqns
 

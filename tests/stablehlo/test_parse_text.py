@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from reading_oracle import check_text
-
-import numpy as np
 
 RNG = np.random.default_rng(8)
 

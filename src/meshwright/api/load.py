@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from meshwright.api.partitioned import PartitionedProgram, partition_program
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 from jaxlib.mlir import ir
 
-import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation

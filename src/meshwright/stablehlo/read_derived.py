@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.reading import READERS, Reader, Unreadable, reads
 from meshwright.ir.tracing import Tracer, eval_jaxpr, typeof
