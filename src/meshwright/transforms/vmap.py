@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import pytree
@@ -20,7 +21,7 @@ def _is_none(x: Any) -> bool:
     return x is None
 
 
-def _flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
+def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     """One axis a leaf of ``tree``, from a tree prefix of ints and None."""
     # None is a leaf here (not batched), a container elsewhere.
     marked = pytree.map(lambda a: _Axis(a), axes, is_leaf=_is_none)
@@ -69,10 +70,10 @@ def vmap(
         flat, treedef = pytree.flatten((args, kwargs))
         for x in flat:
             check_alive(x)
-        axes = [*_flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
-        names = leaf_names(fun, args, kwargs)
-        axes = [_normal_axis(x, a, name) for x, a, name in zip(flat, axes, names)]
-        size = _mapped_size(flat, axes, axis_size, names, name_of(fun))
+        axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
+        call = _Call(fun, args, kwargs)
+        axes = [_normal_axis(x, a, i, call) for i, (x, a) in enumerate(zip(flat, axes))]
+        size = _mapped_size(flat, axes, axis_size, call)
         trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name))  # type: ignore[arg-type]
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
@@ -83,35 +84,52 @@ def vmap(
             pairs = [trace.unwrap(x) for x in leaves]
         finally:
             trace.alive = False
-        targets = _flat_axes(out_axes, out, "vmap out_axes")
+        targets = flat_axes(out_axes, out, "vmap out_axes")
         results = [_place(x, d, t, size) for (x, d), t in zip(pairs, targets)]
         return pytree.unflatten(out_tree, results)
 
     return needs_jit(wrapped, f"vmap({name_of(fun)})")
 
 
-def _normal_axis(x: Any, axis: int | None, name: str) -> int | None:
+@dataclass(frozen=True)
+class _Call:
+    """A call of ``fun``, for messages."""
+
+    fun: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def argument(self, number: int) -> str:
+        """The name and shape of a leaf of the arguments."""
+        leaf = pytree.leaves((self.args, self.kwargs))[number]
+        return f"argument {leaf_names(self.fun, self.args, self.kwargs)[number]} of shape {typeof(leaf).shape}"
+
+
+def _normal_axis(x: Any, axis: int | None, number: int, call: _Call) -> int | None:
     if axis is None:
         return None
     ndim = typeof(x).ndim
     if not -ndim <= axis < ndim:
-        raise ArgumentError(
-            f"vmap: in_axes names axis {axis} of argument {name}, which has shape {typeof(x).shape}; use None to pass "
-            "it unmapped"
-        )
+        raise ArgumentError(f"vmap: in_axes names axis {axis} of {call.argument(number)}; use None to pass it unmapped")
     return axis % ndim
 
 
-def _mapped_size(flat: list[Any], axes: list[int | None], given: int | None, names: list[str], fun: str) -> int:
-    sizes: dict[int, str] = {} if given is None else {given: "axis_size"}
-    for x, a, name in zip(flat, axes, names):
+def _mapped_size(flat: list[Any], axes: list[int | None], given: int | None, call: _Call) -> int:
+    #: the first leaf of each size; -1 stands for ``axis_size``
+    sizes: dict[int, int] = {} if given is None else {given: -1}
+    for i, (x, a) in enumerate(zip(flat, axes)):
         if a is not None:
-            sizes.setdefault(typeof(x).shape[a], f"axis {a} of argument {name} of shape {typeof(x).shape}")
+            sizes.setdefault(typeof(x).shape[a], i)
     if not sizes:
-        raise ArgumentError(f"vmap of {fun}: no argument is mapped; give axis_size")
+        raise ArgumentError(f"vmap of {name_of(call.fun)}: no argument is mapped; give axis_size")
     if len(sizes) > 1:
-        found = "; ".join(f"{size}: {what}" for size, what in sizes.items())
-        raise ShapeError(f"vmap of {fun}: mapped axes must have one size, got {found}")
+        found = "; ".join(
+            f"{size}: {'axis_size' if i < 0 else f'axis {axes[i]} of {call.argument(i)}'}" for size, i in sizes.items()
+        )
+        raise ShapeError(
+            f"vmap of {name_of(call.fun)}: mapped axes must have one size, got {found}; map other axes (in_axes), or "
+            "pass an argument unmapped (None)"
+        )
     return next(iter(sizes))
 
 
