@@ -2,11 +2,11 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright import AbstractMesh, NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.ir.jaxpr import all_eqns

@@ -1,0 +1,273 @@
+"""Random programs as data: hypothesis draws instructions, shapes are tracked as it goes, and the result is a function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax, nn
+from meshwright import PartitionSpec as P
+
+SIZES = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 12])
+MESHES = [((2,), ("x",)), ((3,), ("x",)), ((4,), ("x",)), ((2, 2), ("x", "y")), ((2, 3), ("x", "y")), ((4, 2), ("x", "y"))]
+Shape = tuple[int, ...]
+UNARY = {"tanh": mnp.tanh, "sin": mnp.sin, "neg": lambda x: -x, "square": mnp.square, "sigmoid": nn.sigmoid}
+BINARY = {"add": mnp.add, "sub": mnp.subtract, "mul": mnp.multiply, "max": mnp.maximum}
+REDUCE = {"sum": mnp.sum, "max": mnp.max, "min": mnp.min, "mean": mnp.mean}
+
+
+@dataclass
+class Program:
+    """Instructions on a growing list of values; each takes the values and returns one more."""
+
+    inputs: list[Shape]
+    steps: list[tuple[str, Callable[[Sequence[Any]], Any]]] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def __call__(self, *args: Any) -> list[Any]:
+        values = list(args)
+        for _, step in self.steps:
+            values.append(step(values))
+        return [values[i] for i in self.outputs]
+
+    def __repr__(self) -> str:
+        lines = [f"v{i}: input {s}" for i, s in enumerate(self.inputs)]
+        lines += [f"v{len(self.inputs) + i} = {text}" for i, (text, _) in enumerate(self.steps)]
+        return "\n".join([*lines, "outputs " + ", ".join(f"v{i}" for i in self.outputs)])
+
+    def add(self, text: str, step: Callable[[Sequence[Any]], Any], shape: Shape) -> None:
+        self.steps.append((text, step))
+        self.shapes.append(shape)
+
+
+@st.composite
+def programs(draw: Any, mesh: mw.AbstractMesh | mw.Mesh) -> Program:
+    """A program of 2 to 9 instructions on 1 to 3 inputs."""
+    inputs = [tuple(draw(st.lists(SIZES, min_size=1, max_size=3))) for _ in range(draw(st.integers(1, 3)))]
+    program = Program(inputs, shapes=list(inputs))
+    for _ in range(draw(st.integers(2, 9))):
+        makers[draw(st.sampled_from(sorted(makers)))](draw, program, mesh)
+    count = len(program.shapes)
+    program.outputs = sorted({count - 1, *draw(st.lists(st.integers(0, count - 1), max_size=2))})
+    return program
+
+
+def _pick(draw: Any, program: Program, wanted: Callable[[Shape], bool] = lambda s: True) -> int | None:
+    fitting = [i for i, s in enumerate(program.shapes) if wanted(s) and 0 < math.prod(s) <= 4096]
+    return draw(st.sampled_from(fitting)) if fitting else None
+
+
+def _unary(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program)
+    if i is not None:
+        name = draw(st.sampled_from(sorted(UNARY)))
+        program.add(f"{name} v{i}", lambda v, i=i, f=UNARY[name]: f(v[i]), program.shapes[i])
+
+
+def _binary(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    j = _pick(draw, program, lambda s: s == shape or s == shape[len(shape) - len(s) :])
+    name = draw(st.sampled_from(sorted(BINARY)))
+    program.add(f"{name} v{i} v{j}", lambda v, i=i, j=j, f=BINARY[name]: f(v[i], v[j]), shape)
+
+
+def _matmul(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    a = draw(st.integers(0, len(shape) - 1))
+    j = _pick(draw, program, lambda s: shape[a] in s)
+    if j is None:
+        return
+    other = program.shapes[j]
+    b = draw(st.sampled_from([d for d, n in enumerate(other) if n == shape[a]]))
+    out = (*shape[:a], *shape[a + 1 :], *other[:b], *other[b + 1 :])
+    if math.prod(out) <= 4096 and len(out) <= 4:
+        scale = 1 / math.sqrt(shape[a])
+        program.add(
+            f"tensordot v{i} v{j} over {a}, {b}",
+            lambda v, i=i, j=j, a=a, b=b: mnp.tensordot(v[i], v[j], ((a,), (b,))) * scale,
+            out,
+        )
+
+
+def _reduce(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is not None:
+        shape = program.shapes[i]
+        axis = draw(st.integers(0, len(shape) - 1))
+        name = draw(st.sampled_from(sorted(REDUCE)))
+        out = shape[:axis] + shape[axis + 1 :]
+        program.add(f"{name} v{i} over {axis}", lambda v, i=i, a=axis, f=REDUCE[name]: f(v[i], axis=a), out)
+
+
+def _transpose(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 2)
+    if i is not None:
+        shape = program.shapes[i]
+        order = tuple(draw(st.permutations(range(len(shape)))))
+        out = tuple(shape[d] for d in order)
+        program.add(f"transpose v{i} {order}", lambda v, i=i, o=order: mnp.transpose(v[i], o), out)
+
+
+def _reshape(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    size, out = math.prod(program.shapes[i]), []
+    while size > 1 and len(out) < 3:
+        factor = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
+        out.append(factor)
+        size //= factor
+    shape = (*out, size)
+    program.add(f"reshape v{i} to {shape}", lambda v, i=i, s=shape: mnp.reshape(v[i], s), shape)
+
+
+def _slice(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    d = draw(st.integers(0, len(shape) - 1))
+    start = draw(st.integers(0, shape[d] - 1))
+    stop = draw(st.integers(start + 1, shape[d]))
+    step = draw(st.integers(1, 3))
+    rows = len(range(start, stop, step))
+    program.add(
+        f"v{i}[{start}:{stop}:{step}] on {d}",
+        lambda v, i=i, a=start, b=stop, s=step, d=d: lax.slice_in_dim(v[i], a, b, s, d),
+        (*shape[:d], rows, *shape[d + 1 :]),
+    )
+
+
+def _pad(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    d = draw(st.integers(0, len(shape) - 1))
+    low, high, inner = draw(st.integers(-1, 3)), draw(st.integers(0, 3)), draw(st.integers(0, 2))
+    rows = low + high + shape[d] + (shape[d] - 1) * inner
+    if rows > 0:
+        config = [(0, 0, 0)] * len(shape)
+        config[d] = (low, high, inner)
+        program.add(
+            f"pad v{i} {config[d]} on {d}",
+            lambda v, i=i, c=tuple(config): lax.pad(v[i], np.float32(0.5), c),
+            (*shape[:d], rows, *shape[d + 1 :]),
+        )
+
+
+def _concatenate(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    d = draw(st.integers(0, len(shape) - 1))
+    rest = shape[:d] + shape[d + 1 :]
+    j = _pick(draw, program, lambda s: len(s) == len(shape) and s[:d] + s[d + 1 :] == rest)
+    rows = shape[d] + program.shapes[j][d]  # type: ignore[index]
+    program.add(
+        f"concatenate v{i} v{j} on {d}",
+        lambda v, i=i, j=j, d=d: mnp.concatenate([v[i], v[j]], d),
+        (*shape[:d], rows, *shape[d + 1 :]),
+    )
+
+
+def _along(name: str, f: Callable[[Any, int], Any]) -> Callable[[Any, Program, Any], None]:
+    def make(draw: Any, program: Program, mesh: Any) -> None:
+        i = _pick(draw, program, lambda s: len(s) >= 1)
+        if i is not None:
+            d = draw(st.integers(0, len(program.shapes[i]) - 1))
+            program.add(f"{name} v{i} on {d}", lambda v, i=i, d=d: f(v[i], d), program.shapes[i])
+
+    return make
+
+
+def _take(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    d = draw(st.integers(0, len(shape) - 1))
+    rows = draw(st.lists(st.integers(0, shape[d] - 1), min_size=1, max_size=6))
+    index = np.array(rows, np.int32)
+    program.add(
+        f"take {rows} of v{i} on {d}",
+        lambda v, i=i, d=d, r=index: mnp.take(v[i], r, axis=d),
+        (*shape[:d], len(rows), *shape[d + 1 :]),
+    )
+
+
+def _scatter(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    rows = np.array(draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=5)), np.int32)
+    program.add(f"v{i}.at[{rows.tolist()}].add", lambda v, i=i, r=rows: v[i].at[r].add(v[i][r] * 0.5 + 1), shape)
+
+
+def _conv(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) == 3)
+    if i is None:
+        return
+    batch, rows, features = program.shapes[i]
+    width, outputs = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    strides = draw(st.integers(1, 2))
+    kernel = np.linspace(-1, 1, width * features * outputs, dtype=np.float32).reshape(width, features, outputs)
+    shape = (batch, -(-rows // strides), outputs)
+    program.add(
+        f"conv v{i} with {kernel.shape}, strides {strides}",
+        lambda v, i=i, k=kernel, s=strides: nn.conv(v[i], k, strides=s),
+        shape,
+    )
+
+
+def _softmax(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is not None:
+        program.add(f"softmax v{i}", lambda v, i=i: nn.softmax(v[i]), program.shapes[i])
+
+
+def _constrain(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is not None:
+        sharding = NamedSharding(mesh, draw(specs(mesh, len(program.shapes[i]))))
+        program.add(
+            f"constrain v{i} to {sharding.spec}",
+            lambda v, i=i, s=sharding: mw.with_sharding_constraint(v[i], s),
+            program.shapes[i],
+        )
+
+
+makers: dict[str, Callable[[Any, Program, Any], None]] = {
+    "unary": _unary, "binary": _binary, "binary2": _binary, "matmul": _matmul, "matmul2": _matmul, "reduce": _reduce,
+    "transpose": _transpose, "reshape": _reshape, "slice": _slice, "pad": _pad, "concatenate": _concatenate,
+    "reverse": _along("reverse", lambda x, d: mnp.flip(x, d)), "cumsum": _along("cumsum", lambda x, d: mnp.cumsum(x, d)),
+    "sort": _along("sort", lambda x, d: mnp.sort(x, d)), "take": _take, "scatter": _scatter, "conv": _conv,
+    "softmax": _softmax, "constrain": _constrain,
+}  # fmt: skip
+
+
+@st.composite
+def specs(draw: Any, mesh: mw.AbstractMesh | mw.Mesh, ndim: int) -> P:
+    """Every axis on some dimension, or on none; in either order where two share one."""
+    dims: list[list[str]] = [[] for _ in range(ndim)]
+    for axis in draw(st.permutations(mesh.axis_names)):
+        d = draw(st.integers(-1, ndim - 1))
+        if d >= 0:
+            dims[d].append(axis)
+    return P(*(tuple(d) if d else None for d in dims))
