@@ -12,6 +12,7 @@ from meshwright.api.placement import (
     reshard,
     with_sharding_constraint,
 )
+from meshwright.api.shard_map import pmap, shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr, xla_computation
 from meshwright.core import pytree as tree
 from meshwright.core.config import config
@@ -91,6 +92,7 @@ __all__ = [
     "named_scope",
     "nn",
     "numpy",
+    "pmap",
     "process_count",
     "process_index",
     "random",
@@ -100,6 +102,7 @@ __all__ = [
     "remat",
     "reshard",
     "set_mesh",
+    "shard_map",
     "tree",
     "value_and_grad",
     "vjp",

@@ -9,6 +9,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ops.manual import ShardMap
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import (
     AbstractMesh,
@@ -149,10 +150,12 @@ def _join(a: Place, b: Place) -> Place | None:
 
 
 def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]:
-    """The shardings inside a program: of constraints and of the arrays that it closes over."""
+    """The shardings inside a program: of constraints, manual regions and the arrays that it closes over."""
     for value in jaxpr.consts:
         if hasattr(value, "committed"):
             yield f"a closed-over array of type {value.aval}", brought(value)
     for eqn in all_eqns(jaxpr.jaxpr):
         if isinstance(eqn.op, ShardingConstraint):
             yield f"a sharding constraint at {eqn.source}", eqn.op.sharding
+        elif isinstance(eqn.op, ShardMap):
+            yield f"a shard_map at {eqn.source}", NamedSharding(eqn.op.mesh, PartitionSpec())

@@ -95,7 +95,9 @@ class _Units:
     def of(part: Partition) -> _Units:
         mesh = part.mesh
         runs = [mesh.coalesce(axes) for lo in (*part.in_layouts, *part.out_layouts) for axes in lo.dims]
-        runs += [e.op.axes for e in all_eqns(part.jaxpr.jaxpr) if isinstance(e.op, Collective)]
+        used = [e.op.axes for e in all_eqns(part.jaxpr.jaxpr) if isinstance(e.op, Collective)]
+        named = {axis for axes in used for axis in axes}
+        runs += used
         whole = set(mesh.axis_names)
         for run in runs:
             for name in run:
@@ -105,7 +107,7 @@ class _Units:
         of_atom: dict[str, str] = {}
         for axis in mesh.axis_names:
             atoms = mesh.atoms_of(axis)
-            if axis in whole and atoms:
+            if axis in whole and (atoms or axis in named):
                 names.append(axis)
                 of_atom.update(dict.fromkeys(atoms, axis))
             else:

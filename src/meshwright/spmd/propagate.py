@@ -11,7 +11,7 @@ The result is a wish, not a plan: the partitioner decides by cost, with these la
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -19,9 +19,10 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ops.control import PARAMETER, RegionOp, Tie
+from meshwright.ops.manual import ShardMap
 from meshwright.ops.sharding_constraint import ShardingConstraint
-from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule, make_rule
+from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, NamedSharding
+from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule, make_rule, pointwise_rule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 
 Dims = tuple[Axes, ...]
@@ -196,6 +197,11 @@ def _with_regions(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[ShardingRule]]:
             eqns.append(eqn)
             rules.append(eqn_rule(eqn))
             continue
+        if isinstance(op, ShardMap):
+            for constraint, rule in _manual(op, eqn):
+                eqns.append(constraint)
+                rules.append(rule)
+            continue
         ties = [(tie, _tie_rule(tie, eqn)) for tie in op.ties()]
         before = [(e, r) for tie, (e, r) in ties if tie[-1].side == PARAMETER]
         after = [(e, r) for tie, (e, r) in ties if tie[-1].side != PARAMETER]
@@ -203,6 +209,18 @@ def _with_regions(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[ShardingRule]]:
         eqns += [e for e, _ in before] + [e for es, _ in inner for e in es] + [e for e, _ in after]
         rules += [r for _, r in before] + [r for _, rs in inner for r in rs] + [r for _, r in after]
     return eqns, rules
+
+
+def _manual(op: ShardMap, eqn: JaxprEqn) -> Iterator[tuple[JaxprEqn, ShardingRule]]:
+    """The layouts of a manual region's operands and results, as constraints."""
+    for atom, spec in zip(eqn.invars, op.in_specs):
+        if isinstance(atom, Var):
+            rule = pointwise_rule([atom.aval.ndim], atom.aval.shape)
+            constraint = ShardingConstraint(NamedSharding(op.mesh, spec))
+            yield JaxprEqn(constraint, [atom], [Var(atom.aval)], eqn.source), rule
+    for var, spec in zip(eqn.outvars, op.out_specs):
+        constraint = ShardingConstraint(NamedSharding(op.mesh, spec))
+        yield JaxprEqn(constraint, [], [var], eqn.source), pointwise_rule([], var.aval.shape)
 
 
 def _tie_rule(tie: Tie, eqn: JaxprEqn) -> tuple[JaxprEqn, ShardingRule]:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
+from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ops.control import split
 from meshwright.ops.control_cond import Cond
 from meshwright.ops.control_scan import Scan
 from meshwright.ops.control_while import While
+from meshwright.ops.manual import ShardMap
 from meshwright.sharding import Layout
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.partition.keep import KeepPartial
@@ -163,8 +165,8 @@ def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int) -> None:
     if all(layout.dims[0] for layout in layouts):
         axes = ", ".join(p.mesh.coalesce(layouts[0].dims[0]))
         p.replicated.append(
-            f"scan at {eqn.source}: operand {number} is gathered along dimension 0 (was split by {axes}); its slices are "
-            "used one after the other by all devices"
+            f"scan at {eqn.source}: operand {number} is gathered along dimension 0 (was split by {axes}); its slices "
+            "are used one after the other by all devices"
         )
 
 
@@ -196,4 +198,17 @@ def _cond(p: Partitioner, op: Cond, eqn: JaxprEqn) -> Results:
     return op.with_regions(branches).bind(*operands), outs
 
 
-_HANDLERS: dict[type[Op], Callable[[Partitioner, Any, JaxprEqn], Results]] = {Scan: _scan, While: _while, Cond: _cond}
+def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
+    """A region that is a per-device program already: its equations are put in as they are."""
+    layouts = op.layouts(op.in_specs, [a.aval for a in eqn.invars])
+    operands = [_bring(p, eqn, i, layout) for i, layout in enumerate(layouts)]
+    outs = eval_jaxpr(op.jaxpr, op.jaxpr.consts, *operands)
+    return outs, op.layouts(op.out_specs, [v.aval for v in eqn.outvars])
+
+
+_HANDLERS: dict[type[Op], Callable[[Partitioner, Any, JaxprEqn], Results]] = {
+    Scan: _scan,
+    While: _while,
+    Cond: _cond,
+    ShardMap: _shard_map,
+}

@@ -1,0 +1,240 @@
+"""``shard_map`` and ``pmap``: functions written for one device, on all devices of a mesh."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.jit import jit
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError
+from meshwright.ir.state import STATE, extend_axis_env
+from meshwright.ir.tracing import EVAL, typeof
+from meshwright.ops.manual import ShardMap
+from meshwright.ops.shape import expand_dims, squeeze
+from meshwright.runtime.devices import devices as all_devices
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh
+from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.vmap import flat_axes, vmap
+
+
+class _Leaf:
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: PartitionSpec) -> None:
+        self.spec = spec
+
+
+def _is_spec(x: Any) -> bool:
+    return x is None or isinstance(x, PartitionSpec)
+
+
+def _flat_specs(specs: Any, value: Any, mesh: Mesh | AbstractMesh, what: str) -> list[PartitionSpec]:
+    """One spec a leaf of ``value``; None means whole on every device."""
+
+    def leaf(spec: Any) -> _Leaf:
+        if not _is_spec(spec):
+            raise ArgumentTypeError(f"{what}: expected PartitionSpecs, got {spec!r} of type {type(spec).__name__}")
+        return _Leaf(NamedSharding(mesh, PartitionSpec() if spec is None else spec).spec)
+
+    marked = pytree.map(leaf, specs, is_leaf=_is_spec)
+    return [m.spec for m in pytree.broadcast_prefix(marked, value, what)]
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    in_specs: Any,
+    out_specs: Any,
+    axis_names: Any = (),
+    check_vma: bool = True,
+) -> Any:
+    """``f``, written for one device, on all devices of ``mesh``: it gets that device's part of each argument.
+
+    ``in_specs`` (a tuple with one entry an argument, or a tree prefix of them) say how arguments are cut: along a
+    dimension whose entry names axes, each device along these gets one part; along axes that a spec does not name, all
+    get the same. ``out_specs`` say how the results are put together; where they leave out an axis, the results must be
+    equal along it (this is not checked). Collectives in ``f`` name the axes of the mesh.
+
+    Raises (when called):
+      MeshError: no mesh is given or set.
+      ShapeError: a dimension is not divisible by the number of parts.
+      ArgumentError: specs that do not fit the arguments or results.
+
+    Example:
+      >>> mesh = mw.make_mesh((2,), ("x",))
+      >>> total = mw.shard_map(lambda x: lax.psum(x.sum(), "x"), mesh=mesh, in_specs=P("x"), out_specs=P())
+      >>> float(total(mnp.arange(8.0)))
+      28.0
+    """
+    if f is None:
+        return functools.partial(
+            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma
+        )
+    require_callable(f, "shard_map")
+    where = mesh
+
+    @functools.wraps(f)
+    def traced(*args: Any) -> Any:
+        mesh = where if where is not None else get_mesh()
+        if mesh is None:
+            raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
+        if axis_names and set(axis_names) != set(mesh.axis_names):
+            raise ArgumentError(
+                f"shard_map: axis_names={sorted(axis_names)} must be all axes of the mesh, {list(mesh.axis_names)}"
+            )
+        return _call(f, mesh, in_specs, out_specs, args)
+
+    program = jit(traced)
+
+    @functools.wraps(f)
+    def wrapped(*args: Any) -> Any:
+        return program(*args) if STATE.trace is EVAL else traced(*args)
+
+    return wrapped
+
+
+def _call(f: Callable[..., Any], mesh: Mesh | AbstractMesh, in_specs: Any, out_specs: Any, args: Any) -> Any:
+    flat, in_tree = pytree.flatten(args)
+    if isinstance(in_specs, tuple) and not _is_spec(in_specs) and len(in_specs) != len(args):
+        raise ArgumentError(f"shard_map: in_specs has {len(in_specs)} entries, {name_of(f)} got {len(args)} arguments")
+    specs = _flat_specs(list(in_specs) if isinstance(in_specs, list) else in_specs, args, mesh, "shard_map in_specs")
+    parts = [_part(x, s, mesh, p) for x, s, p in zip(flat, specs, pytree.paths(args))]
+    with extend_axis_env(mesh.shape):
+        jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
+    outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
+    found = _flat_specs(out_specs, outs, mesh, "shard_map out_specs")
+    for aval, spec, path in zip(jaxpr.out_avals, found, pytree.paths(outs)):
+        if len(spec) > aval.ndim:
+            raise ArgumentError(f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries")
+    whole = [PartitionSpec()] * len(consts)
+    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found))
+    return pytree.unflatten(out_tree, op.bind(*consts, *flat))
+
+
+class _Aval:
+    """The type of a value, where a leaf is wanted."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Any) -> None:
+        self.aval = aval
+
+
+def _part(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str) -> _Aval:
+    """The type of a device's part."""
+    aval = typeof(x)
+    if len(spec) > aval.ndim:
+        raise ArgumentError(f"shard_map: in_specs has {spec} for argument{path} of type {aval}: too many entries")
+    shape = []
+    for d, size in enumerate(aval.shape):
+        axes = spec.axes(d)
+        n = prod(mesh.shape[a] for a in axes)
+        if size % n:
+            raise ShapeError(
+                f"shard_map: dimension {d} of argument{path} of type {aval} has size {size}, which is not divisible by "
+                f"{n}, the number of devices along {', '.join(axes)}; pad it, or let jit with shardings do so"
+            )
+        shape.append(size // n)
+    return _Aval(aval.update(shape=tuple(shape)))
+
+
+# --- pmap ---------------------------------------------------------------------------------------------------
+def pmap(
+    fun: Callable[..., Any],
+    axis_name: str | None = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Sequence[int] = (),
+    devices: Sequence[Any] | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Sequence[int] = (),
+) -> Any:
+    """``fun`` on each index of an axis of its arguments, each on a device of its own; a jitted ``shard_map`` of it.
+
+    ``in_axes`` and ``out_axes`` are as in ``vmap``. Inside another mapped function it is ``vmap``.
+
+    Raises (when called):
+      ArgumentError: the mapped axis is larger than the number of devices, or than ``axis_size`` says.
+
+    Example:
+      >>> mw.pmap(lambda x: x / lax.psum(x, "i"), axis_name="i")(mnp.arange(1.0, 5.0))
+      Array([0.1, 0.2, 0.3, 0.4], dtype=float32)
+    """
+    require_callable(fun, "pmap")
+    name = axis_name if axis_name is not None else "pmap"
+    numbers = (
+        (static_broadcasted_argnums,) if isinstance(static_broadcasted_argnums, int) else static_broadcasted_argnums
+    )
+    static = frozenset(numbers)
+
+    @functools.wraps(fun)
+    def run(*args: Any) -> Any:
+        dynamic = [a for i, a in enumerate(args) if i not in static]
+
+        def call(*values: Any) -> Any:
+            given = iter(values)
+            return fun(*(a if i in static else next(given) for i, a in enumerate(args)))
+
+        axes = in_axes
+        if isinstance(axes, (tuple, list)):
+            axes = tuple(axes)
+            if len(axes) == len(args):
+                axes = tuple(a for i, a in enumerate(axes) if i not in static)
+        if STATE.axis_env:
+            return vmap(call, axes, out_axes, axis_name=name, axis_size=axis_size)(*dynamic)
+        return _mapped(call, name, axes, out_axes, dynamic, devices, axis_size)
+
+    return jit(run, static_argnums=tuple(static), donate_argnums=donate_argnums)
+
+
+def _mapped(
+    call: Callable[..., Any], name: str, in_axes: Any, out_axes: Any, args: list[Any], devices: Any, size: int | None
+) -> Any:
+    flat, in_tree = pytree.flatten(tuple(args))
+    axes = flat_axes(in_axes, tuple(args), "pmap in_axes")
+    axes = [None if a is None else a % typeof(x).ndim for x, a in zip(flat, axes)]
+    mesh = _device_mesh(flat, axes, devices, size, name)
+    targets: list[int | None] = []
+
+    def local(*parts: Any) -> Any:
+        values = [x if a is None else squeeze(x, [a]) for x, a in zip(parts, axes)]
+        out = call(*pytree.unflatten(in_tree, values))
+        leaves, out_tree = pytree.flatten(out)
+        found = flat_axes(out_axes, out, "pmap out_axes")
+        targets[:] = [None if t is None else t % (typeof(y).ndim + 1) for y, t in zip(leaves, found)]
+        return pytree.unflatten(out_tree, [y if t is None else expand_dims(y, [t]) for y, t in zip(leaves, targets)])
+
+    def spec(axis: int | None) -> PartitionSpec:
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, name)
+
+    in_specs = [spec(a) for a in axes]
+    parts = [_part(x, s, mesh, "") for x, s in zip(flat, in_specs)]
+    with extend_axis_env(mesh.shape):
+        jaxpr, consts, out_tree = closed_call(local, parts, "pmap")
+    whole = [PartitionSpec()] * len(consts)
+    op = ShardMap((*whole, *in_specs), jaxpr, mesh, tuple(spec(t) for t in targets))
+    return pytree.unflatten(out_tree, op.bind(*consts, *flat))
+
+
+def _device_mesh(flat: Sequence[Any], axes: Sequence[int | None], devices: Any, size: int | None, name: str) -> Mesh:
+    sizes = {typeof(x).shape[a] for x, a in zip(flat, axes) if a is not None}
+    if size is not None:
+        sizes.add(size)
+    if len(sizes) != 1:
+        found = f"different sizes {sorted(sizes)}" if sizes else "no mapped argument; give axis_size"
+        raise ArgumentError(f"pmap: mapped axes must have one size, got {found}")
+    n = sizes.pop()
+    available = list(all_devices() if devices is None else devices)
+    if n > len(available):
+        raise ArgumentError(
+            f"pmap: the mapped axis has size {n}, there are {len(available)} devices; set "
+            "MESHWRIGHT_NUM_DEVICES, or use vmap"
+        )
+    return Mesh(np.array(available[:n], dtype=object), (name,))

@@ -1,0 +1,214 @@
+"""``shard_map``: a region of the program that is written for one device already.
+
+The op holds the per-device jaxpr, whose collectives name mesh axes, and says how global operands are cut into what each
+device gets. The partitioner brings the operands to these layouts and puts the equations in. Its transpose is JAX's:
+cotangents of results that are equal on several devices are shared out among them, those of operands that several
+devices had are summed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.state import extend_axis_env
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
+from meshwright.ops.collective import Psum
+from meshwright.ops.control import RegionOp, Tie, merge, omit, pick, split
+from meshwright.ops.elementwise import div, scalar_like
+from meshwright.ops.shape import expand_dims, squeeze
+from meshwright.sharding import AbstractMesh, Layout, Mesh, PartitionSpec
+
+Specs = tuple[PartitionSpec, ...]
+
+#: makes the program on global arrays of a ``shard_map``; the virtual mesh supplies it, as it stands above ``ops``
+GLOBAL_PROGRAM: list[Callable[[ShardMap], ClosedJaxpr]] = []
+
+
+@dataclass(frozen=True)
+class ShardMap(RegionOp):
+    """``jaxpr`` on every device of ``mesh``, on parts of the operands."""
+
+    in_specs: Specs
+    jaxpr: ClosedJaxpr
+    mesh: Mesh | AbstractMesh
+    out_specs: Specs
+    name: ClassVar[str] = "shard_map"
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        for i, (aval, spec, want) in enumerate(zip(avals, self.in_specs, self.jaxpr.in_avals, strict=True)):
+            local = self._scaled(aval, spec, lambda size, n: size // n)
+            if (local.shape, local.dtype) != (want.shape, want.dtype):
+                raise ShapeError(f"shard_map: operand {i} is {aval}, whose part under {spec} is not {want}")
+        return tuple(self._scaled(a, s, lambda size, n: size * n) for a, s in zip(self.jaxpr.out_avals, self.out_specs))
+
+    def _scaled(self, aval: ShapedArray, spec: PartitionSpec, scale: Callable[[int, int], int]) -> ShapedArray:
+        sizes = self.mesh.shape
+        shape = tuple(scale(size, prod(sizes[a] for a in spec.axes(d))) for d, size in enumerate(aval.shape))
+        return aval.update(shape=shape)
+
+    def layouts(self, specs: Specs, avals: Sequence[ShapedArray]) -> list[Layout]:
+        """The layouts that specs stand for."""
+        return [Layout.from_spec(s, a.ndim, self.mesh.abstract_mesh) for s, a in zip(specs, avals)]
+
+    def regions(self) -> tuple[ClosedJaxpr, ...]:
+        return (self.jaxpr,)
+
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> ShardMap:
+        return dataclasses.replace(self, jaxpr=regions[0])
+
+    def ties(self) -> Iterator[Tie]:
+        return iter(())
+
+    def _over(
+        self, jaxpr: ClosedJaxpr, in_specs: Sequence[PartitionSpec], out_specs: Sequence[PartitionSpec]
+    ) -> ShardMap:
+        return ShardMap(tuple(in_specs), jaxpr, self.mesh, tuple(out_specs))
+
+    def _axes(self) -> Any:
+        return extend_axis_env(self.mesh.shape)
+
+    # --- derivatives ----------------------------------------------------------------------------------------
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        nonzero = tuple(not isinstance(x, Zero) for x in tangents)
+        with self._axes():
+            jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
+        op = self._over(
+            jaxpr,
+            [*self.in_specs, *pick(self.in_specs, nonzero)],
+            [*self.out_specs, *pick(self.out_specs, nonzero_out)],
+        )
+        outs = op.bind(*primals, *pick(tangents, nonzero))
+        n = len(nonzero_out)
+        zeros = [Zero(x.aval) for x in omit(outs[:n], nonzero_out)]
+        return outs[:n], merge(nonzero_out, outs[n:], zeros)
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        with self._axes():
+            parts = t.derive(_split, self.jaxpr, tuple(known))
+        every = PartitionSpec(tuple(self.mesh.axis_names))
+        stacked = [every] * parts.num_stacked
+        known_specs = pick(self.in_specs, known)
+        given = pick(args, known)
+        out_specs = [*pick(self.out_specs, parts.known_out), *stacked]
+        outs = self._over(parts.known, known_specs, out_specs).bind(*given) if out_specs else []
+        n = sum(parts.known_out)
+        recorded: Sequence[Any] = ()
+        if not all(parts.known_out):
+            forwarded = [given[i] for i in parts.forwarded]
+            in_specs = [*stacked, *(known_specs[i] for i in parts.forwarded), *omit(self.in_specs, known)]
+            op = self._over(parts.unknown, in_specs, omit(self.out_specs, parts.known_out))
+            recorded = tape.record(op, [*outs[n:], *forwarded, *omit(args, known)])
+        return merge(parts.known_out, outs[:n], recorded)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        linear = tuple(isinstance(x, Linear) for x in args)
+        nonzero = tuple(not isinstance(c, Zero) for c in cts)
+        sizes = tuple(self.mesh.shape.items())
+        with self._axes():
+            jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.in_specs, self.out_specs, sizes)
+        specs = pick(self.in_specs, linear)
+        op = self._over(jaxpr, [*omit(self.in_specs, linear), *pick(self.out_specs, nonzero)], pick(specs, found))
+        outs = iter(op.bind(*omit(args, linear), *pick(cts, nonzero)) if any(found) else ())
+        wanted = iter(found)
+        return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
+
+    # --- batching -------------------------------------------------------------------------------------------
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        with self._axes():
+            jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
+        in_specs = [_with_dim(s, d) for s, d in zip(self.in_specs, dims)]
+        out_specs = [_with_dim(s, d) for s, d in zip(self.out_specs, out_dims)]
+        return self._over(jaxpr, in_specs, out_specs).bind(*args), list(out_dims)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call("shard_map", GLOBAL_PROGRAM[0](self), operands)
+
+
+def _with_dim(spec: PartitionSpec, dim: int | None) -> PartitionSpec:
+    """``spec`` with a whole dimension more at ``dim``."""
+    if dim is None or dim >= len(spec):
+        return spec
+    return PartitionSpec(*spec[:dim], None, *spec[dim:])
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A body split in two. ``known`` returns known results and residuals with a leading dimension of 1, one index for
+    each device; ``unknown`` takes these, the ``forwarded`` known operands as they are, and the unknown operands."""
+
+    known: ClosedJaxpr
+    unknown: ClosedJaxpr
+    known_out: tuple[bool, ...]
+    num_stacked: int
+    forwarded: tuple[int, ...]
+
+
+def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> _Parts:
+    parts = t.partial_eval(jaxpr, known)
+    n = sum(parts.known_out)
+    inner = parts.known.jaxpr
+    residuals = inner.outvars[n:]
+    is_input = [a in inner.invars for a in residuals]
+    forwarded = tuple(inner.invars.index(a) for a in pick(residuals, is_input))  # type: ignore[arg-type]
+    kept = omit(range(len(residuals)), is_input)
+
+    def first(*args: Any) -> list[Any]:
+        outs = eval_jaxpr(parts.known, parts.known.consts, *args)
+        return [*outs[:n], *(expand_dims(outs[n + i], [0]) for i in kept)]
+
+    def second(*args: Any) -> list[Any]:
+        stacked, given, rest = split(args, len(kept), len(forwarded))
+        values = merge(is_input, given, [squeeze(x, [0]) for x in stacked])
+        return eval_jaxpr(parts.unknown, parts.unknown.consts, *values, *rest)
+
+    known_jaxpr = trace_to_jaxpr(first, parts.known.in_avals, jaxpr.jaxpr.debug_name)
+    avals = [a.update(shape=(1, *a.shape)) for a in (residuals[i].aval for i in kept)]
+    avals += [residuals[i].aval for i in range(len(residuals)) if is_input[i]]
+    avals += omit(jaxpr.in_avals, known)
+    unknown = trace_to_jaxpr(second, avals, jaxpr.jaxpr.debug_name)
+    return _Parts(known_jaxpr, unknown, parts.known_out, len(kept), forwarded)
+
+
+def _transposed(
+    t: Any,
+    jaxpr: ClosedJaxpr,
+    linear: tuple[bool, ...],
+    nonzero: tuple[bool, ...],
+    in_specs: Specs,
+    out_specs: Specs,
+    sizes: tuple[tuple[str, int], ...],
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    back, found = t.transpose(jaxpr, linear, nonzero)
+    n = len(linear) - sum(linear)
+    ct_specs = pick(out_specs, nonzero)
+    specs = pick(pick(in_specs, linear), found)
+
+    def fun(*args: Any) -> list[Any]:
+        cts = [_shared(ct, _absent(spec, sizes)) for ct, spec in zip(args[n:], ct_specs)]
+        outs = eval_jaxpr(back, back.consts, *args[:n], *cts)
+        return [_summed(ct, _absent(spec, sizes)) for ct, spec in zip(outs, specs)]
+
+    return trace_to_jaxpr(fun, back.in_avals, jaxpr.jaxpr.debug_name), found
+
+
+def _absent(spec: PartitionSpec, sizes: tuple[tuple[str, int], ...]) -> list[tuple[str, int]]:
+    """The axes that a spec does not name: devices along them have equal parts."""
+    named = {a for d in range(len(spec)) for a in spec.axes(d)}
+    return [(a, n) for a, n in sizes if a not in named]
+
+
+def _shared(ct: Any, axes: Sequence[tuple[str, int]]) -> Any:
+    count = prod(n for _, n in axes)
+    return div(ct, scalar_like(count, ct)) if count > 1 else ct
+
+
+def _summed(ct: Any, axes: Sequence[tuple[str, int]]) -> Any:
+    return Psum(tuple(a for a, _ in axes), tuple(n for _, n in axes)).bind(ct) if axes else ct
