@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding, errors
 from meshwright import PartitionSpec as P
 

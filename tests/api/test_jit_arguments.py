@@ -2,10 +2,11 @@
 
 import functools
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import errors
 
 V = np.arange(6, dtype=np.float32)

@@ -1,9 +1,10 @@
 """Shardings of jitted functions: what fits works, what does not says which argument, what came and what to do."""
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding, SingleDeviceSharding, errors
 from meshwright import PartitionSpec as P
 

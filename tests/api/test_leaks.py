@@ -1,9 +1,10 @@
 """Tracers that outlive their trace are reported where they are used: eagerly, and in every other trace."""
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright.errors import LeakedTracerError
 
 V = np.arange(6, dtype=np.float32)

@@ -2,12 +2,13 @@
 
 import re
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
 from jaxlib import _hlo
 from jaxlib.mlir import ir
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding, errors
 from meshwright import PartitionSpec as P
 

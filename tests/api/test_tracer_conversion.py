@@ -1,9 +1,10 @@
 """Python control flow and conversions on traced values: an error with the remedy, or, under ``grad``, the value."""
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import errors
 
 V = np.arange(1, 7, dtype=np.float32)

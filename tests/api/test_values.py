@@ -2,11 +2,12 @@
 
 import warnings
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import ml_dtypes
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding, errors
 from meshwright import PartitionSpec as P
 

@@ -1,9 +1,10 @@
 """``meshwright.debug``: shardings of arrays at once, of traced values when the program is compiled."""
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding, SingleDeviceSharding
 from meshwright import PartitionSpec as P
 

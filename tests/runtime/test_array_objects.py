@@ -3,11 +3,12 @@
 import copy
 import pickle
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import ml_dtypes
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding, SingleDeviceSharding
 from meshwright import PartitionSpec as P
 
@@ -97,7 +98,7 @@ def test_str_and_format():
     array = mnp.array([[1.0, 2.0]])
     assert str(array) == f"{array}" == "[[1. 2.]]" and str(mnp.asarray(3)) == "3"
     scalar = mnp.float32(1.5)
-    assert f"{scalar:.3f} {mnp.int32(7):04d}" == "1.500 0007" and "%.1f %d" % (scalar, mnp.int32(7)) == "1.5 7"
+    assert f"{scalar:.3f} {mnp.int32(7):04d}" == "1.500 0007" and "%.1f %d" % (scalar, mnp.int32(7)) == "1.5 7"  # noqa: UP031
     big = repr(mnp.zeros((2000, 3)))
     assert "..." in big and big.count("\n") == 6
 

@@ -4,10 +4,11 @@ import gc
 import threading
 import time
 
-import meshwright as mw
-import meshwright.numpy as mnp
 import numpy as np
 import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 
@@ -170,7 +171,7 @@ def test_large_constants_are_passed_not_written_into_the_program(sharding):
 
 def test_small_constants_are_written_into_the_program():
     step = mw.jit(lambda x: x + np.array([1, 2, 3, 4], np.float32))
-    np.testing.assert_array_equal(step(X), X + [1, 2, 3, 4])
+    np.testing.assert_array_equal(step(X), X + np.arange(1, 5))
     assert "constant({1, 2, 3, 4})" in step.lower(X).as_text("hlo")
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DonationWarning, PaddingWarning, ReplicationWarning, VerificationError

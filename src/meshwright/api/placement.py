@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named
 from meshwright.api.stages import Argument, Lowered, Program
 from meshwright.core import pytree

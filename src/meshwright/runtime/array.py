@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
 from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError

@@ -51,7 +51,6 @@ class Executable:
                 args[i].delete()
         return outs
 
-
     def _check_donated_once(self, args: Sequence[Any]) -> None:
         for i in self.donated:
             for j, other in enumerate(args):
