@@ -103,6 +103,10 @@ def test_what_cannot_be_inspected(refuses):
         mw.debug.inspect_array_sharding("text", callback=print)
 
 
+def test_meshes_for_notebooks():
+    assert "[6 7]" in MESH._repr_html_() and "4" in MESH._repr_html_().splitlines()[0]
+
+
 @pytest.mark.parametrize("sharding", [ROWS, TILED])
 def test_pictures_for_notebooks(sharding):
     html = mw.debug.picture_of(X.shape, sharding)._repr_html_()

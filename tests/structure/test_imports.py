@@ -9,8 +9,9 @@
 import ast
 from pathlib import Path
 
-import meshwright
 import pytest
+
+import meshwright
 
 ROOT = Path(meshwright.__file__).parent
 LAYERS = (

@@ -6,8 +6,9 @@ import importlib
 import inspect
 from pathlib import Path
 
-import meshwright
 import pytest
+
+import meshwright
 from meshwright import errors
 
 ROOT = Path(meshwright.__file__).parent

@@ -9,6 +9,7 @@ Source: ``jax.sharding.Mesh`` and ``AbstractMesh`` for the interface.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
@@ -201,6 +202,10 @@ class Mesh:
 
     def __repr__(self) -> str:
         return f"Mesh({_axes_text(self.abstract_mesh)})"
+
+    def _repr_html_(self) -> str:
+        ids = np.array2string(np.reshape(self.device_ids, self.axis_sizes))
+        return f"<pre>{html.escape(repr(self))}\n{ids}</pre>"
 
     def __enter__(self) -> Mesh:
         _CURRENT.set((*_CURRENT.get(), self))
