@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import numpy as np
+
 from benchmarks.common import alternate, in_process, ratio, seconds_per_call, table
 
 

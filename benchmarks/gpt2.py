@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
+
 from benchmarks.common import alternate, in_process, ratio, table
 
 LAYERS, WIDTH, HEADS, SEQUENCE, VOCABULARY, BATCH = 12, 768, 12, 256, 50257, 8

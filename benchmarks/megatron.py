@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from benchmarks.common import table
 
 BATCH, SEQUENCE, WIDTH, HEADS, DATA, TENSOR = 8, 128, 256, 8, 2, 4

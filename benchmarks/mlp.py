@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from benchmarks.common import alternate, in_process, milliseconds, ratio, seconds_per_call, table
 
 SIZES = [(64, 64, 256), (512, 512, 2048), (1024, 1024, 4096)]

@@ -1,6 +1,6 @@
 """A GPT-style transformer, written for one device, learns five sonnets by characters on a 2×4 mesh.
 
-Run it with ``python examples/gpt.py [steps]``. Batches are split over ``data``; attention heads and the wide layers over
+Run it with ``python examples/gpt.py [steps]``. Batches are split over ``data``; heads and wide layers over
 ``model``, as in Megatron-LM (Shoeybi et al. 2019).
 """
 

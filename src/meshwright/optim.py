@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import pytree
 from meshwright.numpy.arithmetic import add, divide, maximum, multiply, power, sqrt, square, subtract
 from meshwright.numpy.creation import zeros_like

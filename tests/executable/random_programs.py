@@ -1,4 +1,4 @@
-"""Random programs as data: hypothesis draws instructions, shapes are tracked as it goes, and the result is a function."""
+"""Random programs as data: hypothesis draws instructions, shapes are tracked, and the result is a function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 12])
-MESHES = [((2,), ("x",)), ((3,), ("x",)), ((4,), ("x",)), ((2, 2), ("x", "y")), ((2, 3), ("x", "y")), ((4, 2), ("x", "y"))]
+MESHES = [
+    *(((n,), ("x",)) for n in (2, 3, 4)),
+    *((sizes, ("x", "y")) for sizes in ((2, 2), (2, 3), (4, 2))),
+]
 Shape = tuple[int, ...]
 UNARY = {"tanh": mnp.tanh, "sin": mnp.sin, "neg": lambda x: -x, "square": mnp.square, "sigmoid": nn.sigmoid}
 BINARY = {"add": mnp.add, "sub": mnp.subtract, "mul": mnp.multiply, "max": mnp.maximum}
@@ -256,7 +259,8 @@ def _constrain(draw: Any, program: Program, mesh: Any) -> None:
 makers: dict[str, Callable[[Any, Program, Any], None]] = {
     "unary": _unary, "binary": _binary, "binary2": _binary, "matmul": _matmul, "matmul2": _matmul, "reduce": _reduce,
     "transpose": _transpose, "reshape": _reshape, "slice": _slice, "pad": _pad, "concatenate": _concatenate,
-    "reverse": _along("reverse", lambda x, d: mnp.flip(x, d)), "cumsum": _along("cumsum", lambda x, d: mnp.cumsum(x, d)),
+    "reverse": _along("reverse", lambda x, d: mnp.flip(x, d)),
+    "cumsum": _along("cumsum", lambda x, d: mnp.cumsum(x, d)),
     "sort": _along("sort", lambda x, d: mnp.sort(x, d)), "take": _take, "scatter": _scatter, "conv": _conv,
     "softmax": _softmax, "constrain": _constrain,
 }  # fmt: skip

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright import nn, optim
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright.core import pytree
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import ml_dtypes
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_oracle import assert_same, check, check_functions, sample, traced
 
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright.core.config import config
 from meshwright.errors import (
     ArgumentError,

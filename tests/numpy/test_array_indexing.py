@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_oracle import assert_same, check_functions, sample, traced
 
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ConcretizationError, ImmutableArrayError, IndexingError, ShapeError
 from meshwright.ir.tracing import trace_to_jaxpr, typeof

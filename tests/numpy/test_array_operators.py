@@ -6,11 +6,11 @@ import operator
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from numpy_oracle import assert_same, check_functions, sample, traced
 
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentTypeError, ShapeError, TracerArrayConversionError, TracerBoolConversionError
 from meshwright.ir.tracing import JaxprTracer, Tracer, trace_to_jaxpr

@@ -6,13 +6,13 @@ import doctest
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import meshwright.nn
 import meshwright.numpy
 import meshwright.optim
 import meshwright.random
-import numpy as np
 
 MODULES = [meshwright.numpy, meshwright.nn, meshwright.nn.initializers, meshwright.random, meshwright.optim]
 

@@ -6,13 +6,13 @@ import itertools
 
 import jax.numpy as jnp
 import ml_dtypes
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_oracle import assert_same, check, sample
 
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 UNARY = """abs negative positive sign square exp exp2 expm1 sin cos tan arctan sinh cosh tanh arcsinh floor ceil trunc

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 import meshwright.runtime.eager
 import meshwright.transforms.rules  # noqa: F401  (installs the transformations of jaxprs)
-import numpy as np
 from meshwright.core import pytree
 from meshwright.transforms.autodiff import jvp, vjp
 from meshwright.transforms.vmap import vmap

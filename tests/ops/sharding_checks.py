@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.ir.op import Op
 from meshwright.ir.state import extend_axis_env, set_trace

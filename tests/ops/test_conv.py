@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from op_checks import check_batch, check_grad, check_value, values
 
-import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from op_checks import values
 from sharding_checks import check_sharded
 
-import numpy as np
 from meshwright.ops import cumulative as C
 from meshwright.ops import dynamic_slice as D
 from meshwright.ops import gather_scatter as G

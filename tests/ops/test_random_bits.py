@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_checks import check_batch
 
-import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import meshwright.numpy as mnp
 import meshwright.random as mr
-import numpy as np
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof

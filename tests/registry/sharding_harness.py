@@ -37,16 +37,14 @@ from meshwright.spmd.reshard.emit import emit_step, tile_index
 from meshwright.spmd.reshard.plan import plan_reshard
 
 import numpy as np
+from numpy_eval import evaluate
 
 Axes = tuple[str, ...]
 
-#: dimensions of 5, 3 and 7 are uneven on all of these, 6 and 4 even; 3 and fewer rows have empty tiles on six devices
-MESHES = (
-    AbstractMesh((2,), ("x",)),
-    AbstractMesh((3,), ("x",)),
-    AbstractMesh((2, 2), ("x", "y")),
-    AbstractMesh((2, 3), ("x", "y")),
-)
+#: 2, 3 and 6 tiles. Dimensions of 5 and 7 are uneven on all of them; 3 rows leave tiles empty on six devices
+MESH = AbstractMesh((2, 3), ("x", "y"))
+#: the same and 4 and 8 tiles
+MESHES = (MESH, AbstractMesh((2, 2), ("x", "y")), AbstractMesh((3,), ("x",)), AbstractMesh((4, 2), ("x", "y")))
 
 
 @dataclass(frozen=True)
@@ -178,8 +176,10 @@ def localized_program(
             assert (typeof(y).shape, typeof(y).dtype) == (shape, aval.dtype), f"localize made {typeof(y)}, not {shape}"
         combined = [_combine(y, a.shape, lo, mesh) for y, a, lo in zip(results, source.out_avals, made)]
     local = dead_code(trace.finish(combined))
-    verify(local)
-    return virtual_program(Partition(local, mesh, ins, outs, source, Propagation(mesh)))
+    verify(local, "per-device program")
+    whole = virtual_program(Partition(local, mesh, ins, outs, source, Propagation(mesh)))
+    verify(whole, "virtual program")
+    return whole
 
 
 def _combine(x: Any, shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> Any:
@@ -191,7 +191,7 @@ def _combine(x: Any, shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh)
     return x
 
 
-def localized_cases(op: Op, avals: Sequence[ShapedArray], meshes: Sequence[AbstractMesh] = MESHES) -> list[Case]:
+def localized_cases(op: Op, avals: Sequence[ShapedArray], meshes: Sequence[AbstractMesh] = (MESH,)) -> list[Case]:
     """All localized programs of an op."""
     rule = op.sharding_rule(*avals)
     found = []
@@ -219,11 +219,13 @@ def partitioned_case(
         assert wanted is None or wanted == got, f"{text}: {got} in place of {wanted}"
     for var, layout, aval in zip(part.jaxpr.jaxpr.outvars, part.out_layouts, program.out_avals):
         assert var.aval.shape == layout.local_shape(aval.shape, mesh), f"{text}: result {var.aval} for {layout}"
-    return Case(text, virtual_program(part))
+    whole = virtual_program(part)
+    verify(whole, "virtual program")
+    return Case(text, whole)
 
 
 def partitioned_cases(
-    program: ClosedJaxpr, limit: int, meshes: Sequence[AbstractMesh] = MESHES, seed: int = 0
+    program: ClosedJaxpr, limit: int, meshes: Sequence[AbstractMesh] = (MESH,), seed: int = 0
 ) -> list[Case]:
     """Programs between shardings of the operands, and of results or none; ``limit`` of all combinations a mesh."""
     found = []
@@ -248,38 +250,47 @@ def partitioned_cases(
 _MOST_EQNS = 6000
 
 
-def failures(source: ClosedJaxpr, args: Sequence[np.ndarray], cases: Sequence[Case]) -> list[str]:
-    """Which cases do not compute what ``source`` does, in words. Integers and bools must be equal; floats may differ by
-    a hundred-thousandth of the largest magnitude in the result (a hundredth where there are 16-bit operands)."""
+def failures(
+    source: ClosedJaxpr, args: Sequence[np.ndarray], cases: Sequence[Case], compiled: bool = False
+) -> list[str]:
+    """Which cases do not compute what ``source`` does, in words.
+
+    Integers and bools must be equal; floats may differ by a hundred-thousandth of the largest magnitude in the result (a
+    hundredth where there are 16-bit operands). With ``compiled``, many cases at a time are compiled by XLA.
+    """
     tol = 1e-2 if any(a.dtype.itemsize == 2 for a in (*source.in_avals, *source.out_avals)) else 1e-5
-    found: list[str] = []
-    batch: list[Case] = []
-    size = 0
-    for case in cases:
-        batch.append(case)
-        size += len(case.program.eqns)
-        if size > _MOST_EQNS:
-            found += _failures(source, args, batch, tol)
-            batch, size = [], 0
-    return found + (_failures(source, args, batch, tol) if batch else [])
-
-
-def _failures(source: ClosedJaxpr, args: Sequence[np.ndarray], cases: Sequence[Case], tol: float) -> list[str]:
-    def every(*xs: Any) -> list[Any]:
-        return [y for p in (source, *(c.program for c in cases)) for y in eval_jaxpr(p, p.consts, *xs)]
-
-    whole = trace_to_jaxpr(every, source.in_avals)
-    verify(whole)
-    executable = compile_jaxpr(whole, "cases", [default_sharding()] * len(whole.out_avals))
-    outs = [np.asarray(y) for y in executable(args)]
-    n = len(source.out_avals)
-    want, found = outs[:n], []
-    for i, case in enumerate(cases, 1):
-        for number, (got, expected) in enumerate(zip(outs[i * n : (i + 1) * n], want)):
+    programs = [source, *(c.program for c in cases)]
+    if compiled:
+        outs = [y for group in _groups(programs) for y in compiled_results(group, source.in_avals, args)]
+    else:
+        outs = [evaluate(p, args) for p in programs]
+    found = []
+    for case, results in zip(cases, outs[1:], strict=True):
+        for number, (got, expected) in enumerate(zip(results, outs[0], strict=True)):
             wrong = difference(got, expected, tol)
             if wrong:
                 found.append(f"{case.label}: result {number} {wrong}")
     return found
+
+
+def _groups(programs: Sequence[ClosedJaxpr]) -> Iterator[list[ClosedJaxpr]]:
+    group: list[ClosedJaxpr] = []
+    for program in programs:
+        group.append(program)
+        if sum(len(p.eqns) for p in group) > _MOST_EQNS:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def compiled_results(
+    programs: Sequence[ClosedJaxpr], avals: Sequence[ShapedArray], args: Sequence[np.ndarray]
+) -> list[list[np.ndarray]]:
+    whole = trace_to_jaxpr(lambda *xs: [y for p in programs for y in eval_jaxpr(p, p.consts, *xs)], avals)
+    executable = compile_jaxpr(whole, "cases", [default_sharding()] * len(whole.out_avals))
+    outs = iter([np.asarray(y) for y in executable(args)])
+    return [[next(outs) for _ in p.out_avals] for p in programs]
 
 
 def difference(got: np.ndarray, want: np.ndarray, tol: float) -> str:

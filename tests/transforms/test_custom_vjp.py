@@ -4,11 +4,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright import lax
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 

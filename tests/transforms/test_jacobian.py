@@ -2,11 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 
 RNG = np.random.default_rng(2)

@@ -2,11 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.errors import ArgumentError, ArgumentTypeError

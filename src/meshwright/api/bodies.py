@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
+
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from meshwright.api.bodies import (
     Body,
     adapted,

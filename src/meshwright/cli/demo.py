@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.rule import Rule
 
 import meshwright as mw
-import numpy as np
 from meshwright import NamedSharding, random
 from meshwright.cli import digits
 from meshwright.inspect.picture import picture_of

@@ -8,9 +8,10 @@ import io
 from importlib import resources
 from typing import Any
 
+import numpy as np
+
 import meshwright as mw
 import meshwright.numpy as mnp
-import numpy as np
 from meshwright import NamedSharding, nn, random
 from meshwright import PartitionSpec as P
 

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from meshwright.core.dtypes import short_name
 
 Shape = tuple[int, ...]

@@ -15,8 +15,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 import ml_dtypes
-
 import numpy as np
+
 from meshwright.core.config import config
 from meshwright.errors import DTypeError, DTypeWarning
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
-
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 

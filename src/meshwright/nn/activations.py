@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import clip, logaddexp, multiply

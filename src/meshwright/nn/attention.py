@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof

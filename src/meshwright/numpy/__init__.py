@@ -3,6 +3,7 @@
 import sys as _sys
 
 import numpy as _np
+
 from meshwright.ir.tracing import ArrayMethods as ndarray
 from meshwright.numpy import methods as _methods
 from meshwright.numpy.arithmetic import (

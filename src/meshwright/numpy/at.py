@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ConcretizationError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import opt_einsum
 
-import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof

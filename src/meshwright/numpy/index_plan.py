@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ConcretizationError, IndexingError
 from meshwright.ir.tracing import Tracer, typeof

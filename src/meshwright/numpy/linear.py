@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ShapeError

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer

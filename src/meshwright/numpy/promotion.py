@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.state import STATE

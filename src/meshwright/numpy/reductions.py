@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof

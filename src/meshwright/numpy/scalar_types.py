@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import ml_dtypes
-
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.numpy.creation import asarray

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
@@ -20,7 +20,8 @@ from meshwright.ops.call import CallOp
 OPERAND, RESULT, PARAMETER, OUTPUT = "operand", "result", "parameter", "output"
 
 
-class End(NamedTuple):
+@dataclass(frozen=True)
+class End:
     """An operand or result of a control op, or a parameter or output of one of its bodies. ``stacked``: it has a
     leading dimension, one index for each run of the body, that the others tied to it have not."""
 

@@ -109,14 +109,14 @@ class Cond(RegionOp):
             branches = tuple(t.batch(b, axis, inner, wanted)[0] for b in self.branches)
             return Cond(branches).bind(index, *operands), list(wanted)
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
-        wanted = tuple(d or 0 for d in wanted)
+        places = tuple(d or 0 for d in wanted)
         outs: list[Any] = []
         for number, branch in enumerate(self.branches):
-            jaxpr = t.batch(branch, axis, inner, wanted)[0]
+            jaxpr = t.batch(branch, axis, inner, places)[0]
             results = eval_jaxpr(jaxpr, jaxpr.consts, *operands)
             chosen = eq(index, np.full((axis.size,), number, np.int32))
-            outs = [_choose(chosen, d, new, old) for d, new, old in zip(wanted, results, outs)] if number else results
-        return outs, list(wanted)
+            outs = [_choose(chosen, d, new, old) for d, new, old in zip(places, results, outs)] if number else results
+        return outs, list(places)
 
     def emit(self, b: Builder, index: Any, *operands: Any) -> Any:
         regions = [b.jaxpr_region(branch, operands) for branch in self.branches]

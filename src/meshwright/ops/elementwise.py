@@ -13,6 +13,7 @@ from functools import reduce as fold
 from typing import Any, ClassVar
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
@@ -203,7 +204,9 @@ def _both(ct: Any, x: Any, y: Any, fx: Callable[[Any], Any], fy: Callable[[Any],
 
 _NUM = "iufc"
 
-neg: Elementwise = row("neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c)))
+neg: Elementwise = row(
+    "neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c))
+)
 copy: Elementwise = row("copy", "", "biufc", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
 stop_gradient: Elementwise = row("stop_gradient", "", "biufc", None)
 type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore
@@ -217,7 +220,9 @@ is_finite: Elementwise = row("is_finite", "stablehlo.is_finite", "f", None, resu
 
 exp: Elementwise = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
 exp2: Elementwise = row("exp2", "", "fc", lambda t, y, x: mul(mul(t, y), scalar_like(np.log(2), x)))
-expm1: Elementwise = row("expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, add(y, scalar_like(1, x))))
+expm1: Elementwise = row(
+    "expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, add(y, scalar_like(1, x)))
+)
 log: Elementwise = row("log", "stablehlo.log", "fc", lambda t, y, x: div(t, x))
 log1p: Elementwise = row("log1p", "stablehlo.log_plus_one", "fc", lambda t, y, x: div(t, add(x, scalar_like(1, x))))
 sqrt: Elementwise = row("sqrt", "stablehlo.sqrt", "fc", lambda t, y, x: mul(t, div(scalar_like(0.5, y), y)))
@@ -230,7 +235,9 @@ sin: Elementwise = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos
 cos: Elementwise = row("cos", "stablehlo.cosine", "fc", lambda t, y, x: neg(mul(t, sin(x))))
 tan: Elementwise = row("tan", "stablehlo.tan", "fc", lambda t, y, x: mul(t, add(square(y), scalar_like(1, x))))
 asin: Elementwise = row("asin", "chlo.asin", "fc", lambda t, y, x: mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
-acos: Elementwise = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(scalar_like(1, x), square(x))))))
+acos: Elementwise = row(
+    "acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
+)
 atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), scalar_like(1, x))))
 sinh: Elementwise = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
 cosh: Elementwise = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
@@ -241,19 +248,27 @@ acosh: Elementwise = row(
     lambda t, y, x: mul(t, rsqrt(mul(sub(x, scalar_like(1, x)), add(x, scalar_like(1, x))))),
 )  # fmt: skip
 atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, sub(scalar_like(1, x), square(x))))
-logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(scalar_like(1, x), y))))
+logistic: Elementwise = row(
+    "logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(scalar_like(1, x), y)))
+)
 _TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
-erf: Elementwise = row("erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x))))))
+erf: Elementwise = row(
+    "erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
+)
 erfc: Elementwise = row(
     "erfc", "chlo.erfc", "f", lambda t, y, x: mul(t, mul(scalar_like(-_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
 )
-erf_inv: Elementwise = row("erf_inv", "chlo.erf_inv", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / _TWO_OVER_SQRT_PI, x), exp(square(y)))))
+erf_inv: Elementwise = row(
+    "erf_inv", "chlo.erf_inv", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / _TWO_OVER_SQRT_PI, x), exp(square(y))))
+)
 lgamma: Elementwise = row("lgamma", "chlo.lgamma", "f", lambda t, y, x: mul(t, digamma(x)))
 digamma: Elementwise = row("digamma", "chlo.digamma", "f", lambda t, y, x: mul(t, polygamma(scalar_like(1, x), x)))
 polygamma: Elementwise = row(
     "polygamma", "chlo.polygamma", "f f", None, lambda t, y, n, x: mul(t, polygamma(add(n, scalar_like(1, n)), x))
 )
-zeta: Elementwise = row("zeta", "chlo.zeta", "f f", None, lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q))))
+zeta: Elementwise = row(
+    "zeta", "chlo.zeta", "f f", None, lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q)))
+)
 
 real: Elementwise = row("real", "stablehlo.real", "c", lambda t, y, x: real(t), linear=((0,),), result=_real,
            transpose=_to_linear(lambda c: complex_(c, zeros_like(c))))  # fmt: skip
@@ -312,7 +327,9 @@ xor: Elementwise = row("xor", "stablehlo.xor", "biu biu", None, None)
 not_: Elementwise = row("not", "stablehlo.not", "biu", None)
 shift_left: Elementwise = row("shift_left", "stablehlo.shift_left", "iu iu", None, None)
 shift_right_logical: Elementwise = row("shift_right_logical", "stablehlo.shift_right_logical", "iu iu", None, None)
-shift_right_arithmetic: Elementwise = row("shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu", None, None)
+shift_right_arithmetic: Elementwise = row(
+    "shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu", None, None
+)
 population_count: Elementwise = row("population_count", "stablehlo.popcnt", "iu", None)
 clz: Elementwise = row("clz", "stablehlo.count_leading_zeros", "iu", None)
 
@@ -503,9 +520,7 @@ class BitcastConvert(Elementwise):
 
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         if dtypes.bit_width(operand_dtypes[0]) != dtypes.bit_width(self.new_dtype):
-            raise DTypeError(
-                f"bitcast_convert_type: {operand_dtypes[0]} and {self.new_dtype} have different widths"
-            )
+            raise DTypeError(f"bitcast_convert_type: {operand_dtypes[0]} and {self.new_dtype} have different widths")
         return self.new_dtype
 
 
@@ -532,7 +547,7 @@ class SelectN(Elementwise):
         return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        which, *cases = primals
+        which = primals[0]
         y = self.bind(*primals)
         out = typeof(y)
         if all(isinstance(t, Zero) for t in tangents[1:]) or not dtypes.is_inexact(out.dtype):
@@ -556,9 +571,7 @@ class SelectN(Elementwise):
 
     def emit(self, b: Builder, which: Any, *cases: Any) -> Any:
         (out,) = b.out_avals
-        full = [
-            x if a.shape == out.shape else b.broadcast(x, out, ()) for x, a in zip(cases, b.in_avals[1:])
-        ]
+        full = [x if a.shape == out.shape else b.broadcast(x, out, ()) for x, a in zip(cases, b.in_avals[1:])]
         flag = b.in_avals[0]
         if len(full) == 1:
             return full[0]
@@ -616,7 +629,7 @@ def _read_compare(r: Reader) -> Any:
 
 @reads("stablehlo.convert")
 def _read_convert(r: Reader) -> Any:
-    return convert(*r.operands, r.out_avals[0].dtype)
+    return convert(r.operands[0], r.out_avals[0].dtype)
 
 
 @reads("stablehlo.reduce_precision")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
-
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError

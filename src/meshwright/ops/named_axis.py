@@ -92,7 +92,7 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, til
         return AllToAll(names, sizes, s, c).bind(x)
     if typeof(x).shape[s] != math.prod(sizes):
         raise ShapeError(
-            f"all_to_all: dimension {s} of shape {typeof(x).shape} must have {math.prod(sizes)} parts; or pass tiled=True"
+            f"all_to_all: dimension {s} of {typeof(x).shape} must have {math.prod(sizes)} rows; or pass tiled=True"
         )
     x = expand_dims(move_dim(x, s, 0), [c + 1])
     return squeeze(AllToAll(names, sizes, 0, c + 1).bind(x), [0])

@@ -10,8 +10,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ops.shape import Linear1
-from meshwright.sharding import UNCONSTRAINED, NamedSharding, PartitionSpec
-from meshwright.sharding import named_to_hlo
+from meshwright.sharding import UNCONSTRAINED, NamedSharding, PartitionSpec, named_to_hlo
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 

@@ -291,7 +291,8 @@ def _read_slice(r: Reader) -> Any:
 @reads("stablehlo.pad")
 def _read_pad(r: Reader) -> Any:
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    return pad(*r.operands, list(zip(*(r.attr(n) for n in names))))
+    x, value = r.operands
+    return pad(x, value, list(zip(*(r.attr(n) for n in names))))
 
 
 @reads("stablehlo.concatenate")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
@@ -69,7 +70,7 @@ class _Comparator:
     num_keys: int
 
     def __call__(self, *pairs: Any) -> list[Any]:
-        keys = []
+        keys: list[Any] = []
         for i in range(self.num_keys):
             keys += zip(_parts(pairs[2 * i]), _parts(pairs[2 * i + 1]))
         a, b = keys.pop()

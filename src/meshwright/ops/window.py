@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, MeshwrightError, ShapeError

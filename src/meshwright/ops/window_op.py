@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op

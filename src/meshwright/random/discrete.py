@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
-
 import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof

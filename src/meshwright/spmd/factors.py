@@ -16,8 +16,8 @@ def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: Ab
     """Distribute a dimension's axes, major first, over its factors.
 
     A dimension of one factor gives it all axes. With several, an axis goes to the first factor that is not yet fully
-    split; it must divide what is left of it, since tiles have to be blocks of the merged dimension. Axes that do not fit
-    are dropped, with all behind them.
+    split; it must divide what is left of it, since tiles have to be blocks of the merged dimension. Axes that do not
+    fit are dropped, with all behind them.
     """
     if len(factors) == 1:
         return (axes,)

@@ -136,8 +136,8 @@ class _Worker:
     def pin(self) -> None:
         """Carry the layouts of outputs backwards through equations that pass values through.
 
-        An optimizer's update of a replicated bias is a chain of elementwise ops on its gradient: knowing where the chain
-        ends, the partitioner gathers the gradient once, not the moments and the update one by one.
+        An optimizer's update of a replicated bias is a chain of elementwise ops on its gradient: knowing where the
+        chain ends, the partitioner gathers the gradient once, not the moments and the update one by one.
         """
         pinned = self.result.pinned
         for eqn, rule, level in zip(reversed(self.eqns), reversed(self.rules), reversed(self.levels)):

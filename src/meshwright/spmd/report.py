@@ -113,8 +113,8 @@ def explain(found: list[Collective], mesh: AbstractMesh, peak: int, notes: list[
     total = sum(c.bytes_sent for c in found)
     axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
     lines = [
-        f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {human_bytes(total)} a run and holds at most "
-        f"{human_bytes(peak)}"
+        f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {human_bytes(total)} "
+        f"a run and holds at most {human_bytes(peak)}"
     ]
     groups: dict[tuple[str, str, str], list[Collective]] = {}
     for c in found:

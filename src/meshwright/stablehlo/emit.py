@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
-import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN
 from meshwright.errors import RuleError

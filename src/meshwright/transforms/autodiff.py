@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes, pytree
 from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError

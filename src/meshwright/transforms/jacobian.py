@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import name_scope

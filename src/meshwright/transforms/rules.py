@@ -178,7 +178,9 @@ def _batched_vjp_rules(
         residual_dims[:] = [d for _, d in pairs]
         results = [trace.unwrap(x) for x in outs]
         trace.alive = False
-        placed = [x if d == want else put_batch_dim(x, d, want or 0, axis.size) for (x, d), want in zip(results, out_dims)]
+        placed = [
+            x if d == want else put_batch_dim(x, d, want or 0, axis.size) for (x, d), want in zip(results, out_dims)
+        ]
         return [x for x, _ in pairs], placed
 
     def batched_bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:

@@ -1,5 +1,7 @@
 """Samples of every registered op: what the checks of this folder go over."""
 
+from meshwright.ops.elementwise import Elementwise
+
 from samples.elementwise import elementwise_samples
 from samples.sample import Sample, floats, ints, sample
 from samples.structural import structural_samples
@@ -7,6 +9,22 @@ from samples.windowed import windowed_samples
 
 #: every sample
 SAMPLES: list[Sample] = [*elementwise_samples(), *structural_samples(), *windowed_samples()]
+
+
+
+def _shared_code(sample: Sample) -> object:
+    """Rows of the elementwise table that inherit all their rules and have operands of the same types run through the same
+    lines when they are batched or partitioned."""
+    cls = type(sample.op)
+    own = {"batch", "sharding_rule", "localize", "localized", "linear_groups"} & vars(cls).keys()
+    if cls.__base__ is not Elementwise or own or sample.op.multiple_results:
+        return sample
+    shapes = tuple((a.shape, a.dtype.kind == "f") for a in sample.args)
+    return shapes, sample.op.linear_in
+
+
+#: samples no two of which share all code for batching and partitioning
+DISTINCT: list[Sample] = list({_shared_code(s): s for s in reversed(SAMPLES)}.values())[::-1]
 
 #: ops without samples, and why
 WITHOUT_SAMPLE: dict[str, str] = {

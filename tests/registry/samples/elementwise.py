@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from meshwright.ir.op import REGISTRY
@@ -27,7 +28,7 @@ NOT_SMOOTH_COMPLEX = {"sign"}
 def rows() -> Iterator[E.Elementwise]:
     """The rows of the table, which have no parameters."""
     for cls in REGISTRY.values():
-        if issubclass(cls, E.Elementwise) and cls.accepts and not cls.__dataclass_fields__:
+        if issubclass(cls, E.Elementwise) and cls.accepts and not dataclasses.fields(cls):
             if cls.__module__ == E.__name__ and cls is not E.Clamp and cls is not E.SelectN:
                 yield cls()
 

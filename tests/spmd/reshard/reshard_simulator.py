@@ -11,6 +11,7 @@ import math
 from functools import reduce
 
 import numpy as np
+
 from meshwright.sharding import AbstractMesh, Layout, atom_coordinates, tile_numbers, tile_slices, tile_table
 from meshwright.spmd.reshard.exchange import exchange_recipe
 from meshwright.spmd.reshard.plan import ReshardPlan

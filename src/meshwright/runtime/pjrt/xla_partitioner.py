@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.client import _jax, xc
 

@@ -198,8 +198,8 @@ def _layout(
 def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, float]:
     """The version to start from, and the price of bringing it to ``layout``.
 
-    Completing a partial sum, and bringing a value to the layout that it should have, is shared by all equations that use
-    it.
+    Completing a partial sum, and bringing a value to the layout that it should have, is shared by all equations that
+    use it.
     """
     best, price = 0, math.inf
     for i, version in enumerate(operand.versions):

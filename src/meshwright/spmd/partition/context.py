@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof

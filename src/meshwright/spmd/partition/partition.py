@@ -180,7 +180,9 @@ class Partitioner:
         for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs if eqn.op.multiple_results else [outs]):
             self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, eqn.source)
 
-    def choose(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]) -> Choice:
+    def choose(
+        self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]
+    ) -> Choice:
         question = Question(
             rule,
             tuple(

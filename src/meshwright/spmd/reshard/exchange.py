@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+
 from meshwright.sharding import AbstractMesh, Layout
 
 Axis = TypeVar("Axis", bound=Hashable)  # atoms, or numbers of blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.steps import Permute
 
