@@ -62,3 +62,15 @@ def test_random_programs(data):
 @given(st.data())
 def test_many_random_programs(data):
     check(data)
+
+
+def test_position_on_an_axis_that_the_program_takes_apart():
+    """Found by the fuzz: a value on half of an axis makes the axis two, and positions along it were those of one half."""
+    mesh = mw.AbstractMesh((4,), ("x",))
+
+    def loss(a, b):
+        return mnp.sum(mnp.sin(mnp.concatenate([a, a], 0) + b))
+
+    sharding = NamedSharding(mesh, mw.PartitionSpec("x", None))
+    run = mw.jit(lambda a, b: mw.grad(loss, argnums=(0, 1))(a, b), in_shardings=(sharding, None))
+    run.lower(np.full((2, 1), 0.3, np.float32), np.full((1,), 0.2, np.float32)).partition().verify()

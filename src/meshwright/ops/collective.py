@@ -549,7 +549,15 @@ class AxisIndex(Collective):
         return ShapedArray((), dtypes.int32)
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        return iota(np.int32, (axis.size,), 0), 0
+        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        minor = math.prod(self.sizes[i + 1 :])
+        index = mul(iota(np.int32, (axis.size,), 0), np.int32(minor))
+        if self.axes[:i]:
+            major = AxisIndex(self.axes[:i], self.sizes[:i]).bind()
+            index = add(index, mul(major, np.int32(minor * axis.size)))
+        if self.axes[i + 1 :]:
+            index = add(index, AxisIndex(self.axes[i + 1 :], self.sizes[i + 1 :]).bind())
+        return index, 0
 
     def emit(self, b: Any) -> Any:
         return b.axis_index(self.axes)
