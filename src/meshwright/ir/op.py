@@ -192,8 +192,8 @@ class Op:
         """
         return ctx.default(self, *operands)
 
-    def linear_groups(self, num_operands: int) -> tuple[tuple[int, ...], ...]:
-        """:attr:`linear_in`, which for some ops depends on the number of operands."""
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        """:attr:`linear_in`, which for some ops depends on the number of operands or their dtype."""
         return self.linear_in
 
     def localized(self, ctx: Any) -> Op:

@@ -362,6 +362,22 @@ def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
     return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
 
 
+def _emit_min(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
+    (out,) = b.out_avals
+    if not dtypes.is_complex(out.dtype):
+        return Elementwise.emit(self, b, x, y)
+    # XLA's CPU code for the minimum of complex numbers gives the maximum.
+    full = [v if a.shape == out.shape else b.broadcast(v, out, ()) for v, a in zip((x, y), b.in_avals)]
+    largest = b.op("stablehlo.maximum", [b.op("stablehlo.negate", [v], [out])[0] for v in full], [out])[0]
+    return b.op("stablehlo.negate", [largest], [out])[0]
+
+
+def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+    return self.linear_in if dtypes.is_inexact(avals[0].dtype) else ()  # integer division rounds
+
+
+type(div).linear_groups = _div_groups  # type: ignore[method-assign]
+type(min_).emit = _emit_min  # type: ignore[method-assign]
 type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
 type(conj).emit = _emit_conj  # type: ignore[method-assign]
 
@@ -530,8 +546,8 @@ class SelectN(Elementwise):
 
     name: ClassVar[str] = "select_n"
 
-    def linear_groups(self, num_operands: int) -> tuple[tuple[int, ...], ...]:
-        return (tuple(range(1, num_operands)),)
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(1, len(avals))),)
 
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         which, *cases = avals

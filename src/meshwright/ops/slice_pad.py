@@ -210,8 +210,8 @@ class Concatenate(Op):
     dimension: int
     name: ClassVar[str] = "concatenate"
 
-    def linear_groups(self, num_operands: int) -> tuple[tuple[int, ...], ...]:
-        return (tuple(range(num_operands)),)
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(len(avals))),)
 
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         first = avals[0]

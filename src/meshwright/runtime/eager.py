@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
 _cache: dict[Any, Executable] = {}
+#: keys of ops that hold jaxprs, oldest first: a function that is made anew at each call must not fill the memory
+_with_jaxprs: deque[Any] = deque()
+_MOST_WITH_JAXPRS = 256
 config.on_change(lambda name: _cache.clear())
 
 #: evaluates an op some of whose operands lie on a mesh; ``api`` supplies it, as it needs the partitioner
@@ -61,6 +65,10 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
         n = len(jaxpr.out_avals)
         found = _cache[key] = compile_jaxpr(jaxpr, op.name, [default_sharding()] * n)
+        if op.holds_jaxprs:
+            _with_jaxprs.append(key)
+            if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
+                _cache.pop(_with_jaxprs.popleft(), None)
     outs = found.run([x.buffer for x in arrays])
     if committed:
         for x in outs:

@@ -93,7 +93,8 @@ def _assignments(q: Question) -> Iterator[Assignment]:
     for i in range(len(sources)):
         full = _merge(q, [sources[i], *sources[:i], *sources[i + 1 :]])
         for variant in (full, *_without_one(full), _merge(q, [sources[i]])):
-            if variant not in seen:
+            # Without the axes of a major factor, those of a minor one may not make blocks any more.
+            if variant not in seen and _fits(q, variant):
                 seen.add(variant)
                 yield variant
     empty: Assignment = ((),) * len(q.rule.factors)

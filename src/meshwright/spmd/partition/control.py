@@ -86,7 +86,8 @@ def _sums(jaxpr: Jaxpr, first: int, count: int, used: Sequence[bool]) -> list[_S
 def _adds(eqn: JaxprEqn) -> bool:
     """Whether an equation is linear in its two operands together, point by point."""
     same = all(a.aval.shape == eqn.outvars[0].aval.shape for a in eqn.invars)
-    return same and (0, 1) in eqn.op.linear_groups(2) and all(f.kind == PARALLEL for f in eqn_rule(eqn).factors)
+    groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
+    return same and (0, 1) in groups and all(f.kind == PARALLEL for f in eqn_rule(eqn).factors)
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ class Partitioner:
             tuple(v.aval for v in eqn.outvars),
             wanted,
             tuple(self.summands.get(v, 1) for v in eqn.outvars),
-            eqn.op.linear_groups(len(values)),
+            eqn.op.linear_groups(*(v.aval for v in values)),
             eqn.op.moves_only,
             self.mesh,
         )

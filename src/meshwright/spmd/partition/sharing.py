@@ -51,7 +51,7 @@ def summands(
 
 def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:
     """The operands through which partial sums pass, of those that may be partial."""
-    groups = eqn.op.linear_groups(len(eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
+    groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
     for group in groups:
         if any(eqn.invars[i] in leaves for i in group if isinstance(eqn.invars[i], Var)):  # type: ignore[operator]
             return group
