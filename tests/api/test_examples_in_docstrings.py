@@ -1,0 +1,19 @@
+"""The examples in the docstrings of control flow, shard_map and the function transformations."""
+
+import doctest
+import importlib
+
+import meshwright as mw
+import meshwright.numpy as mnp
+import pytest
+from meshwright import PartitionSpec as P
+from meshwright import lax
+
+MODULES = ["api.control_flow", "api.shard_map", "api.tracing", "transforms.jacobian", "transforms.remat"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    module = importlib.import_module(f"meshwright.{name}")
+    found = doctest.testmod(module, extraglobs={"mw": mw, "mnp": mnp, "lax": lax, "P": P})
+    assert found.attempted and not found.failed
