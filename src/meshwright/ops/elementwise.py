@@ -21,6 +21,7 @@ from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import READERS, Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
+from meshwright.ops.composite import emit_traced
 from meshwright.ops.shape import above, move_dim
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
@@ -362,14 +363,17 @@ def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
     return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
 
 
+def _lesser(x: Any, y: Any) -> list[Any]:
+    """The minimum in lexicographic order of real and imaginary parts."""
+    less = or_(lt(real(x), real(y)), and_(eq(real(x), real(y)), lt(imag(x), imag(y))))
+    return [select(less, x, y)]
+
+
 def _emit_min(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
-    (out,) = b.out_avals
-    if not dtypes.is_complex(out.dtype):
+    if not dtypes.is_complex(b.out_avals[0].dtype):
         return Elementwise.emit(self, b, x, y)
     # XLA's CPU code for the minimum of complex numbers gives the maximum.
-    full = [v if a.shape == out.shape else b.broadcast(v, out, ()) for v, a in zip((x, y), b.in_avals)]
-    largest = b.op("stablehlo.maximum", [b.op("stablehlo.negate", [v], [out])[0] for v in full], [out])[0]
-    return b.op("stablehlo.negate", [largest], [out])[0]
+    return emit_traced(b, _lesser, self.name, x, y)[0]
 
 
 def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
