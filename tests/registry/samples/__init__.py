@@ -28,8 +28,17 @@ DISTINCT: list[Sample] = list({_shared_code(s): s for s in reversed(SAMPLES)}.va
 
 #: ops without samples, and why
 WITHOUT_SAMPLE: dict[str, str] = {
-    "jit": "holds a jaxpr: tests/transforms and tests/api",
-    "custom_jvp_call": "holds a jaxpr: tests/transforms",
+    **dict.fromkeys(
+        ("jit", "custom_jvp_call", "custom_vjp_call", "custom_lin", "checkpoint"),
+        "holds jaxprs: tests/transforms and tests/api",
+    ),
+    **dict.fromkeys(
+        ("cond", "while", "scan", "shard_map"), "holds jaxprs: tests/ops/test_control.py, tests/api/test_shard_map.py"
+    ),
+    "opaque": "stands for what a program from elsewhere has and we do not know: tests/stablehlo",
+    "sharding_annotation": "what a loaded program says about shardings: tests/api/test_load.py",
+    "inspect_sharding": "has an effect and no result: tests/inspect",
+    "optimization_barrier": "any number of results, each an operand: tests/transforms/test_remat.py",
     **dict.fromkeys(
         ("psum", "pmax", "pmin", "pprod", "pand", "por", "all_gather", "all_slice", "reduce_scatter", "all_to_all",
          "ppermute", "axis_index"),

@@ -9,9 +9,11 @@ from meshwright.ops import cumulative as C
 from meshwright.ops import reduce as R
 from meshwright.ops.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
 from meshwright.ops.dot import DotGeneral
+from meshwright.ops.markers import Named
 from meshwright.ops.shape import Reshape, Rev, Squeeze, Transpose
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.ops.slice_pad import Concatenate, Pad, Slice
+from meshwright.ops.sort import Sort, TopK
 from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import numpy as np
@@ -123,6 +125,17 @@ def _products() -> Iterator[Sample]:
     yield sample(DotGeneral(matmul, None, F32), *halves, label="f32", smooth=False)
 
 
+def _sorts() -> Iterator[Sample]:
+    for dim in (0, 1):
+        yield sample(Sort(dim), floats(7, 4), label=str(dim))
+        yield sample(Sort(dim), ints(6, 5) // 2, floats(6, 5), label=f"{dim}-pair")
+    yield sample(Sort(0, 2), ints(9) // 3, ints(9, seed=1) // 2, floats(9, seed=2), label="two-keys")
+    yield sample(Sort(0), bools(5, 3))
+    yield sample(TopK(2), floats(4, 7))
+    yield sample(TopK(3), ints(5))
+    yield sample(Named("somewhere"), floats(5, 3))
+
+
 def structural_samples() -> list[Sample]:
     """All of them."""
-    return [*_shapes(), *_broadcasts(), *_slices(), *_reductions(), *_products()]
+    return [*_shapes(), *_broadcasts(), *_slices(), *_reductions(), *_products(), *_sorts()]
