@@ -3,9 +3,10 @@
 import doctest
 import importlib
 
+import pytest
+
 import meshwright as mw
 import meshwright.numpy as mnp
-import pytest
 from meshwright import PartitionSpec as P
 from meshwright import lax
 
