@@ -82,7 +82,7 @@ def _rows(ndim: int) -> GatherDimensionNumbers:
 
 def _gathers() -> Iterator[Sample]:
     rows = np.array([[4], [0], [6], [2], [2]], np.int32)
-    outside = np.array([[-1], [3], [9], [6]], np.int32)
+    outside = np.array([[-1], [3], [9], [5]], np.int32)
     pairs = np.array([[[0, 1], [4, 2], [6, 0]], [[3, 3], [8, 1], [1, 1]]], np.int32)
     both = GatherDimensionNumbers((), (0, 1), (0, 1))
     windows = GatherDimensionNumbers((1, 2), (), (0, 1))
@@ -100,7 +100,7 @@ def _gathers() -> Iterator[Sample]:
 
 def _scatters() -> Iterator[Sample]:
     rows = np.array([[4], [0], [6], [2]], np.int32)
-    outside = np.array([[-1], [3], [9], [6]], np.int32)
+    outside = np.array([[-1], [3], [9], [5]], np.int32)
     repeated = np.array([[2], [0], [2], [6], [2]], np.int32)
     by_row = ScatterDimensionNumbers((1,), (0,), (0,))
     by_window = ScatterDimensionNumbers((1, 2), (), (0, 1))

@@ -1,0 +1,170 @@
+"""Emitted reshards are the identity: plans between all pairs of layouts, run on the virtual mesh.
+
+What lies in the padding is made garbage first. Partial values are given as terms that differ between devices.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.state import extend_axis_env, set_trace
+from meshwright.ir.tracing import JaxprTrace, eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.verify import verify
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.elementwise import add, convert, eq, lt, mul, select, sub
+from meshwright.runtime.array import default_sharding
+from meshwright.runtime.executable import compile_jaxpr
+from meshwright.runtime.virtual import virtual_program
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.reshard.emit import emit_step, tile_index
+from meshwright.spmd.reshard.plan import plan_reshard
+from meshwright.spmd.reshard.steps import Exchange
+
+MESHES = {
+    "4x2": AbstractMesh((4, 2), ("x", "y")),
+    "2x2x2": AbstractMesh((2, 2, 2), ("x", "y", "z")),
+    "6": AbstractMesh((6,), ("x",)),
+}
+GARBAGE = 1_000_003
+
+
+def layouts(rank: int, mesh: AbstractMesh, most: int = 3) -> list[Layout]:
+    """Every layout of up to ``most`` atoms, in every order."""
+    found = []
+    for n in range(min(most, len(mesh.atoms)) + 1):
+        for atoms in itertools.permutations(mesh.atoms, n):
+            for cuts in itertools.combinations_with_replacement(range(n + 1), rank - 1):
+                edges = [0, *cuts, n]
+                found.append(Layout(tuple(atoms[a:b] for a, b in zip(edges, edges[1:]))))
+    return list(dict.fromkeys(found))
+
+
+def with_partials(options: Sequence[Layout], mesh: AbstractMesh) -> Iterator[Layout]:
+    """Each layout, partial over one unused atom or all of them."""
+    for layout in options:
+        free = tuple(a for a in mesh.atoms if a not in layout.axes_used)
+        for axes in dict.fromkeys((free, free[-1:])):
+            for kind in ("sum", "max") if axes else ():
+                yield layout.with_partial(axes, kind, mesh)
+
+
+def _garbage(x: Any, shape: Sequence[int], layout: Layout, mesh: AbstractMesh) -> Any:
+    for d, axes in enumerate(layout.dims):
+        rows = typeof(x).shape[d]
+        if shape[d] != rows * mesh.sizes(axes):
+            first = mul(tile_index(axes, mesh), np.int32(rows))
+            inside = lt(add(iota(np.int32, (rows,), 0), first), np.int32(shape[d]))
+            inside = broadcast_in_dim(inside, typeof(x).shape, (d,))
+            x = select(inside, x, broadcast_in_dim(np.array(GARBAGE, np.int32), typeof(x).shape, ()))
+    return x
+
+
+def _term(x: Any, layout: Layout, mesh: AbstractMesh) -> Any:
+    """This device's term of a partial value that is ``x``."""
+    if not layout.partial:
+        return x
+    index, n = tile_index(layout.partial, mesh), mesh.sizes(layout.partial)
+    if layout.reduction == "max":
+        return sub(x, select(eq(index, np.int32(n - 1)), np.int32(0), np.int32(5)))
+    first = np.int32(1 - sum(range(2, n + 1)))
+    return mul(x, convert(select(eq(index, np.int32(0)), first, add(index, np.int32(1))), np.dtype(np.int32)))
+
+
+def _emit(x: Any, shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> Any:
+    before = src
+    for step, after in plan_reshard(shape, 4, src, dst, mesh).steps:
+        x = emit_step(x, step, shape, before, after, mesh)
+        assert typeof(x).shape == after.local_shape(shape, mesh), f"{src} -> {dst}: {step} made {typeof(x)} for {after}"
+        before = after
+    assert before == dst
+    return x
+
+
+def program(shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> ClosedJaxpr:
+    """The reshard between whole arrays; a partial target is combined by a plan of its own."""
+    aval = ShapedArray(shape, np.dtype(np.int32))
+    trace = JaxprTrace()
+    with extend_axis_env({**mesh.shape, **{a: mesh.axis_size(a) for a in mesh.atoms}}), set_trace(trace):
+        x = trace.new_arg(aval.update(shape=src.local_shape(shape, mesh)))
+        y = _garbage(_term(x, src, mesh), shape, src, mesh)
+        y = _emit(y, shape, src, dst, mesh)
+        y = _emit(y, shape, dst, dst.drop_partial(), mesh)
+    local = trace.finish([y])
+    verify(local)
+    identity = trace_to_jaxpr(lambda v: [v], [aval])
+    part = Partition(local, mesh, [src.drop_partial()], [dst.drop_partial()], identity, Propagation(mesh))
+    whole = virtual_program(part)
+    verify(whole)
+    return whole
+
+
+def check(shape: tuple[int, ...], pairs: Sequence[tuple[Layout, Layout]], mesh: AbstractMesh) -> None:
+    """Run all pairs, many in one compilation."""
+    x = np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape).astype(np.int32)
+    wrong = []
+    for i in range(0, len(pairs), 300):
+        some = pairs[i : i + 300]
+        programs = [program(shape, src, dst, mesh) for src, dst in some]
+        aval = ShapedArray(shape, np.dtype(np.int32))
+        every = trace_to_jaxpr(lambda v: [eval_jaxpr(p, p.consts, v)[0] for p in programs], [aval])
+        outs = compile_jaxpr(every, "reshards", [default_sharding()] * len(some))([x])
+        wrong += [f"{s} -> {d}" for (s, d), y in zip(some, outs) if not np.array_equal(np.asarray(y), x)]
+    assert not wrong, f"{len(wrong)} of {len(pairs)} reshards of {shape} change the array: {wrong[:5]}"
+
+
+def chosen(pairs: Sequence[tuple[Layout, Layout]], limit: int) -> list[tuple[Layout, Layout]]:
+    """``limit`` of the pairs, the same in every run."""
+    if len(pairs) <= limit:
+        return list(pairs)
+    return [pairs[i] for i in sorted(np.random.default_rng(1).choice(len(pairs), limit, replace=False))]
+
+
+CASES = [
+    ("4x2", (8, 16)), ("4x2", (5, 3)), ("4x2", (8, 4, 2)), ("4x2", (3, 7, 2)),
+    ("2x2x2", (8, 8)), ("2x2x2", (7, 5)), ("2x2x2", (5, 2, 6)), ("6", (6, 12)), ("6", (5, 9)), ("6", (4, 7, 3)),
+]  # fmt: skip
+IDS = [f"{m}-{'x'.join(map(str, s))}" for m, s in CASES]
+
+
+@pytest.mark.parametrize(("mesh", "shape"), CASES, ids=IDS)
+def test_some_pairs(mesh: str, shape: tuple[int, ...]) -> None:
+    options = layouts(len(shape), MESHES[mesh])
+    check(shape, chosen(list(itertools.product(options, repeat=2)), 120), MESHES[mesh])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mesh", "shape"), CASES, ids=IDS)
+def test_all_pairs(mesh: str, shape: tuple[int, ...]) -> None:
+    options = layouts(len(shape), MESHES[mesh])
+    check(shape, chosen(list(itertools.product(options, repeat=2)), 6000), MESHES[mesh])
+
+
+@pytest.mark.parametrize(("mesh", "shape"), CASES, ids=IDS)
+def test_partial_sources_and_targets(mesh: str, shape: tuple[int, ...]) -> None:
+    options = layouts(len(shape), MESHES[mesh], 2)
+    partial = list(with_partials(options, MESHES[mesh]))
+    pairs = [*itertools.product(partial, options), *itertools.product(partial, partial)]
+    check(shape, chosen(pairs, 80), MESHES[mesh])
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 8), (8, 16, 8)], ids=str)
+def test_exchanges(shape: tuple[int, ...]) -> None:
+    """Several dimensions at once, in one all-to-all and in rounds: all pairs whose plan has an exchange."""
+    mesh = MESHES["2x2x2"]
+    found: dict[bool, list[tuple[Layout, Layout]]] = {True: [], False: []}
+    for src, dst in itertools.product(layouts(3, mesh), repeat=2):
+        steps = [s for s, _ in plan_reshard(shape, 4, src, dst, mesh).steps if isinstance(s, Exchange)]
+        if steps:
+            found[steps[0].rounds > 1].append((src, dst))
+    assert found[True] and found[False]
+    for pairs in found.values():
+        check(shape, chosen(pairs, 25), mesh)
