@@ -65,7 +65,7 @@ def test_many_random_programs(data):
 
 
 def test_position_on_an_axis_that_the_program_takes_apart():
-    """Found by the fuzz: a value on half of an axis makes the axis two, and positions along it were those of one half."""
+    """A value on half of an axis makes the axis two; positions along it were those of one half."""
     mesh = mw.AbstractMesh((4,), ("x",))
 
     def loss(a, b):

@@ -41,7 +41,7 @@ def _verify_eqn(eqn: JaxprEqn, number: int, scope: Mapping[Var, int], what: str)
             raise VerifierError(f"{where}: literal of shape {atom.aval.shape}; only scalars are literals")
     try:
         out = eqn.op.infer(*(a.aval for a in eqn.invars))
-    except MeshwrightError as error:
+    except (MeshwrightError, TypeError) as error:  # TypeError: another number of operands
         raise VerifierError(f"{where}: {error}") from error
     avals = list(out) if eqn.op.multiple_results else [out]
     if len(avals) != len(eqn.outvars):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from meshwright.core.dtypes import is_integer
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
 from meshwright.ir.reading import Reader, Region, reads, scalar_of

@@ -290,8 +290,8 @@ abs_: Elementwise = row(
     lambda t, y, x: _abs_tangent(t, y, x), result=_real,
 )  # fmt: skip
 
-add: Elementwise = row("add", "stablehlo.add", f"b{_NUM} b{_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: t, linear=((0, 1),),
-          transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: c))  # fmt: skip
+add: Elementwise = row("add", "stablehlo.add", f"b{_NUM} b{_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: t,
+          linear=((0, 1),), transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: c))  # fmt: skip
 sub: Elementwise = row("sub", "stablehlo.subtract", f"{_NUM} {_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: neg(t),
           linear=((0, 1),), transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: neg(c)))  # fmt: skip
 mul: Elementwise = row(
@@ -380,7 +380,7 @@ def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...]
     return self.linear_in if dtypes.is_inexact(avals[0].dtype) else ()  # integer division rounds
 
 
-type(div).linear_groups = _div_groups  # type: ignore[method-assign]
+type(div).linear_groups = _div_groups  # type: ignore
 type(min_).emit = _emit_min  # type: ignore[method-assign]
 type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
 type(conj).emit = _emit_conj  # type: ignore[method-assign]

@@ -260,8 +260,8 @@ def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bo
         name = leaf_names(fun, [arg], {}, range(number))[i]
         if holomorphic:
             raise DifferentiationError(
-                f"grad with holomorphic=True needs complex inputs, argument {name} of {name_of(fun)} is {dtype}; convert "
-                "it with .astype(complex), or leave holomorphic out"
+                f"grad with holomorphic=True needs complex inputs, argument {name} of {name_of(fun)} is {dtype}; "
+                "convert it with .astype(complex), or leave holomorphic out"
             )
         raise DifferentiationError(
             f"grad needs real floating-point inputs, argument {name} of {name_of(fun)} is {dtype}; convert it with "

@@ -28,8 +28,8 @@ class WindowPlan:
 
     ``pieces``, in order of offset, are joined; ``gaps[i]`` rows of nothing stand before piece ``i``. Tile ``t``'s
     window begins at row ``starts[t]`` of what was joined. ``gather`` says that joining all tiles is cheaper than the
-    exchange; then there are no pieces and ``starts`` count rows of the whole (padded) dimension. ``complete`` means that every
-    row of every window exists, so that nothing has to be filled in.
+    exchange; then there are no pieces and ``starts`` count rows of the whole (padded) dimension. ``complete`` means
+    that every row of every window exists, so that nothing has to be filled in.
     """
 
     pieces: tuple[Piece, ...]
