@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
@@ -18,8 +20,6 @@ from meshwright.ir.verify import verify
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.runtime.executable import Executable, compile_jaxpr
-
-import numpy as np
 
 _cache: dict[Any, Executable] = {}
 
@@ -83,7 +83,6 @@ def _wide_sum(op: Any, x: np.ndarray) -> np.ndarray:
     return x.sum(op.axes, dtype=np.float64 if x.dtype.kind == "f" else x.dtype).astype(x.dtype)
 
 
-
 #: ops by name as functions of the op and NumPy arrays
 NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "reshape": lambda op, x: x.reshape(op.new_sizes),
@@ -118,7 +117,9 @@ NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "and": lambda op, x, y: x & y,
     "or": lambda op, x, y: x | y,
     "not": lambda op, x: ~x,
-    "select_n": lambda op, which, *cases: np.choose(which.astype(np.int32), cases, mode="clip") if len(cases) > 1 else cases[0],
+    "select_n": lambda op, which, *cases: (
+        np.choose(which.astype(np.int32), cases, mode="clip") if len(cases) > 1 else cases[0]
+    ),
     "clamp": lambda op, low, x, high: np.minimum(np.maximum(x, low), high),
 }
 

@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy_eval import evaluate
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -35,9 +38,6 @@ from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.reshard.emit import emit_step, tile_index
 from meshwright.spmd.reshard.plan import plan_reshard
-
-import numpy as np
-from numpy_eval import evaluate
 
 Axes = tuple[str, ...]
 
@@ -119,7 +119,9 @@ def partials(op: Op, avals: Sequence[ShapedArray], used: Axes, rule: ShardingRul
     return found
 
 
-def _layout(dims: Sequence[tuple[int, ...]], rule: ShardingRule, assigned: Sequence[Axes], mesh: AbstractMesh) -> Layout:
+def _layout(
+    dims: Sequence[tuple[int, ...]], rule: ShardingRule, assigned: Sequence[Axes], mesh: AbstractMesh
+) -> Layout:
     sizes = [f.size for f in rule.factors]
     return Layout(tuple(join_axes(fs, sizes, assigned, mesh)[0] if fs else () for fs in dims))
 
@@ -202,7 +204,9 @@ def localized_cases(op: Op, avals: Sequence[ShapedArray], meshes: Sequence[Abstr
                 if not used and not carried.axes:
                     continue
                 label = ", ".join(f"{f.name}: {' '.join(axes)}" for f, axes in zip(rule.factors, assigned) if axes)
-                label = f"{mesh.axis_sizes} {{{label}}} partial {carried}" if carried.axes else f"{mesh.axis_sizes} {label}"
+                label = (
+                    f"{mesh.axis_sizes} {{{label}}} partial {carried}" if carried.axes else f"{mesh.axis_sizes} {label}"
+                )
                 found.append(Case(label, localized_program(op, avals, mesh, assigned, carried)))
     return found
 

@@ -11,8 +11,8 @@ import pytest
 from numpy_eval import evaluate_fun
 from samples import floats, ints
 
-from meshwright.ir.state import extend_axis_env
 from meshwright.api.lax import axis_index
+from meshwright.ir.state import extend_axis_env
 from meshwright.ops import collective as C
 from meshwright.transforms.autodiff import jvp, vjp
 from meshwright.transforms.vmap import vmap
@@ -67,7 +67,10 @@ def collectives(axes: tuple[str, ...]) -> dict[str, tuple[Any, Callable[[list[np
     }
     for d in (0, 1):
         found[f"all_gather{d}"] = C.AllGather(axes, sizes, d), lambda xs, d=d: [np.concatenate(xs, d)] * n
-        found[f"all_slice{d}"] = C.AllSlice(axes, sizes, d), lambda xs, d=d: [tile(x, d, n, i) for i, x in enumerate(xs)]
+        found[f"all_slice{d}"] = (
+            C.AllSlice(axes, sizes, d),
+            lambda xs, d=d: [tile(x, d, n, i) for i, x in enumerate(xs)],
+        )
         for kind, total in (("sum", np.sum), ("max", np.max)):
             found[f"reduce_scatter{d}{kind}"] = (
                 C.ReduceScatter(axes, sizes, d, kind),

@@ -6,15 +6,15 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from meshwright.ops.shape import move_dim, reshape
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
-from meshwright.transforms.vmap import vmap
-
 import numpy as np
+import pytest
 from numpy_eval import evaluate_fun, results_of
 from samples import DISTINCT, Sample
 from sharding_harness import difference
+
+from meshwright.ops.shape import move_dim, reshape
+from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.transforms.vmap import vmap
 
 SIZE = 3
 

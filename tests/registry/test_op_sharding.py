@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from meshwright.ir.tracing import typeof
-from meshwright.runtime.eager import single_op_jaxpr
-
 from samples import DISTINCT, SAMPLES, Sample
 from sharding_harness import MESHES, failures, localized_cases, partitioned_cases, report
+
+from meshwright.ir.tracing import typeof
+from meshwright.runtime.eager import single_op_jaxpr
 
 
 @pytest.mark.parametrize("sample", DISTINCT, ids=lambda s: s.id)

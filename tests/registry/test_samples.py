@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-import meshwright.ops
+import numpy as np
 import pytest
+from numpy_eval import NUMPY, evaluate, evaluate_fun, results_of
+from samples import SAMPLES, WITHOUT_SAMPLE, Sample
+from sharding_harness import compiled_results, difference
+
+import meshwright.ops
 from meshwright.ir.op import REGISTRY
 from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ir.verify import verify
 from meshwright.runtime.eager import single_op_jaxpr
-
-import numpy as np
-from numpy_eval import NUMPY, evaluate, evaluate_fun, results_of
-from samples import SAMPLES, WITHOUT_SAMPLE, Sample
-from sharding_harness import compiled_results, difference
 
 for _module in pkgutil.iter_modules(meshwright.ops.__path__):
     importlib.import_module(f"meshwright.ops.{_module.name}")

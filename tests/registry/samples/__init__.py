@@ -1,7 +1,6 @@
 """Samples of every registered op: what the checks of this folder go over."""
 
 from meshwright.ops.elementwise import Elementwise
-
 from samples.elementwise import elementwise_samples
 from samples.sample import Sample, floats, ints, sample
 from samples.structural import structural_samples
@@ -9,7 +8,6 @@ from samples.windowed import windowed_samples
 
 #: every sample
 SAMPLES: list[Sample] = [*elementwise_samples(), *structural_samples(), *windowed_samples()]
-
 
 
 def _shared_code(sample: Sample) -> object:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
+
 from meshwright.ir.op import REGISTRY
 from meshwright.ops import elementwise as E
 from meshwright.ops.random_bits import Threefry2x32
-
-import numpy as np
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 
 #: where a float op is defined and smooth
@@ -60,7 +60,7 @@ def _row_samples(op: E.Elementwise) -> Iterator[Sample]:
         shape = (5, 3) if number % 2 == 0 else (6, 4)
         smooth = op.name not in NOT_SMOOTH and not (kind == "c" and op.name in NOT_SMOOTH_COMPLEX)
         yield sample(op, *_operands(op, kind, [shape] * op.arity), smooth=smooth)
-    for shapes in ([[()]] if op.arity == 1 else [[(6,), ()], [(), (2, 5)]]):
+    for shapes in [[()]] if op.arity == 1 else [[(6,), ()], [(), (2, 5)]]:
         yield sample(op, *_operands(op, kinds[0], shapes), smooth=op.name not in NOT_SMOOTH)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-
-import numpy as np
 
 
 @dataclass(frozen=True, eq=False)

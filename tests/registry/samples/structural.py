@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
+
 from meshwright.ops import cumulative as C
 from meshwright.ops import reduce as R
 from meshwright.ops.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
@@ -15,8 +17,6 @@ from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.ops.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.sort import Sort, TopK
 from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
-
-import numpy as np
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)

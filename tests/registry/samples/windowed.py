@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from meshwright.core.avals import ShapedArray
 from meshwright.ops.conv import conv_general_dilated
 from meshwright.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
@@ -13,8 +15,6 @@ from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
 from meshwright.ops.random_bits import RandomBits
 from meshwright.ops.window import ReduceWindowMax, ReduceWindowMin, ReduceWindowProd, ReduceWindowSum
 from meshwright.ops.window_select import SelectAndGatherAdd, SelectAndScatterAdd
-
-import numpy as np
 from samples.sample import Sample, floats, ints, recorded, sample
 
 #: (shape, window, strides, padding, base dilation, window dilation)
@@ -113,9 +113,7 @@ def _scatters() -> Iterator[Sample]:
                 label=f"{mode.value}",
             )  # fmt: skip
         yield sample(op(by_row, unique_indices=True), ints(6, 3) % 5, rows[:3], ints(3, 3, seed=1) % 7)
-        yield sample(
-            op(by_window, unique_indices=True), floats(7, 4), starts, floats(2, 2, 3, seed=1), label="windows"
-        )
+        yield sample(op(by_window, unique_indices=True), floats(7, 4), starts, floats(2, 2, 3, seed=1), label="windows")
     for op in (ScatterAdd, ScatterMin, ScatterMax):
         yield sample(op(by_row), floats(7, 3), repeated, floats(5, 3, seed=1), label="repeated")
     batched = ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))
