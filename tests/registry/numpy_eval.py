@@ -1,8 +1,8 @@
 """A jaxpr evaluated op by op: in NumPy where that is one line, else by XLA through the cache of one-op programs.
 
-The checks of this folder run tens of thousands of small programs that consist mostly of reshapes, slices and pads around
-one interesting op. Compiling each takes a thousand times as long as running it. ``test_emission`` holds what is written
-here against what XLA computes.
+The checks of this folder run tens of thousands of small programs that consist mostly of reshapes, slices and pads
+around one interesting op. Compiling each takes a thousand times as long as running it. ``test_samples`` holds what is
+written here against what XLA computes.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "and": lambda op, x, y: x & y,
     "or": lambda op, x, y: x | y,
     "not": lambda op, x: ~x,
-    "select_n": lambda op, which, *cases: (
-        np.choose(which.astype(np.int32), cases, mode="clip") if len(cases) > 1 else cases[0]
-    ),
+    "select_n": lambda op, which, *cases: np.choose(which.astype(np.int32), cases, mode="clip"),
     "clamp": lambda op, low, x, high: np.minimum(np.maximum(x, low), high),
 }
 

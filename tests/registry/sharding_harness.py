@@ -259,8 +259,8 @@ def failures(
 ) -> list[str]:
     """Which cases do not compute what ``source`` does, in words.
 
-    Integers and bools must be equal; floats may differ by a hundred-thousandth of the largest magnitude in the result (a
-    hundredth where there are 16-bit operands). With ``compiled``, many cases at a time are compiled by XLA.
+    Integers and bools must be equal; floats may differ by a hundred-thousandth of the largest magnitude in the result
+    (a hundredth where there are 16-bit operands). With ``compiled``, many cases at a time are compiled by XLA.
     """
     tol = 1e-2 if any(a.dtype.itemsize == 2 for a in (*source.in_avals, *source.out_avals)) else 1e-5
     programs = [source, *(c.program for c in cases)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy_eval import results_of
+from numpy_eval import evaluate_fun, results_of
 from samples import SAMPLES, Sample
 from samples.elementwise import rows
 from sharding_harness import difference
@@ -73,7 +73,7 @@ def test_derivative(sample: Sample) -> None:
     op, args = widened(sample)
     places = differentiable(sample)
     given = [args[i] for i in places]
-    outs = [i for i, y in enumerate(run(lambda *xs: results_of(op, *xs), args)) if y.dtype.kind in "fc"]
+    outs = [i for i, y in enumerate(evaluate_fun(lambda *xs: results_of(op, *xs), args)) if y.dtype.kind in "fc"]
     if not outs:
         return  # comparisons, positions: nothing to differentiate
 
@@ -85,7 +85,7 @@ def test_derivative(sample: Sample) -> None:
         return [results[i] for i in outs]
 
     v = [direction(x, 1 + i) for i, x in enumerate(given)]
-    y0 = run(f, given)
+    y0 = evaluate_fun(f, given)
     u = [direction(y, 11 + i) for i, y in enumerate(y0)]
     n, m = len(given), len(y0)
 
@@ -97,7 +97,7 @@ def test_derivative(sample: Sample) -> None:
 
     found = run(derivatives, [*given, *v, *u])
     values, tangents, again, cotangents = found[:m], found[m : 2 * m], found[2 * m : 3 * m], found[3 * m :]
-    steps = [run(f, [x + s * STEP * d for x, d in zip(given, v)]) for s in (1, -1)]
+    steps = [evaluate_fun(f, [x + s * STEP * d for x, d in zip(given, v)]) for s in (1, -1)]
     for got, want in zip((*values, *again), (*y0, *y0), strict=True):
         assert not difference(got, want, 1e-12)
     for got, plus, minus in zip(tangents, *steps, strict=True):
@@ -119,7 +119,7 @@ def test_second_derivative(sample: Sample) -> None:
     op, args = widened(sample)
     places = differentiable(sample)
     given = [args[i] for i in places]
-    if run(lambda *xs: results_of(op, *xs), args)[0].dtype.kind != "f":
+    if evaluate_fun(lambda *xs: results_of(op, *xs), args)[0].dtype.kind != "f":
         return
     v = [direction(x, 1 + i) for i, x in enumerate(given)]
 
@@ -134,7 +134,7 @@ def test_second_derivative(sample: Sample) -> None:
 
     n = len(given)
     w = [direction(x, 21 + i) for i, x in enumerate(given)]
-    u = direction(np.asarray(run(lambda *xs: [first(*xs)], given)[0]), 31)
+    u = direction(np.asarray(evaluate_fun(lambda *xs: [first(*xs)], given)[0]), 31)
 
     def second(*xs: Any) -> list[Any]:
         _, tangent = jvp(first, tuple(xs[:n]), tuple(xs[n : 2 * n]))
@@ -142,7 +142,9 @@ def test_second_derivative(sample: Sample) -> None:
         return [tangent, *pull(xs[-1])]
 
     got, *cotangents = run(second, [*given, *w, u])
-    plus, minus = (run(lambda *xs: [first(*xs)], [x + s * STEP * d for x, d in zip(given, w)])[0] for s in (1, -1))
+    plus, minus = (
+        evaluate_fun(lambda *xs: [first(*xs)], [x + s * STEP * d for x, d in zip(given, w)])[0] for s in (1, -1)
+    )
     want = (plus - minus) / (2 * STEP)
     scale = max(1.0, float(np.max(np.abs(want), initial=0)))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * scale)

@@ -2,17 +2,19 @@
 
 from meshwright.ops.elementwise import Elementwise
 from samples.elementwise import elementwise_samples
-from samples.sample import Sample, floats, ints, sample
+from samples.sample import Sample, floats, ints
 from samples.structural import structural_samples
 from samples.windowed import windowed_samples
+
+__all__ = ["DISTINCT", "SAMPLES", "WITHOUT_SAMPLE", "Sample", "floats", "ints"]
 
 #: every sample
 SAMPLES: list[Sample] = [*elementwise_samples(), *structural_samples(), *windowed_samples()]
 
 
 def _shared_code(sample: Sample) -> object:
-    """Rows of the elementwise table that inherit all their rules and have operands of the same types run through the same
-    lines when they are batched or partitioned."""
+    """Rows of the elementwise table that inherit all their rules and have operands of the same types run through the
+    same lines when they are batched or partitioned."""
     cls = type(sample.op)
     own = {"batch", "sharding_rule", "localize", "localized", "linear_groups"} & vars(cls).keys()
     if cls.__base__ is not Elementwise or own or sample.op.multiple_results:

@@ -82,7 +82,8 @@ def _with_parameters() -> Iterator[Sample]:
         yield sample(E.IntegerPow(power), floats(5, 3, low=0.4), label=str(power))
     yield sample(E.IntegerPow(3), ints(6, 4))
     for source, target in (
-        (floats(5, 3, dtype=np.float16), np.float32), (floats(5, 3), np.float16), (floats(6, 4, low=-9, high=9), np.int32),
+        (floats(5, 3, dtype=np.float16), np.float32), (floats(5, 3), np.float16),
+        (floats(6, 4, low=-9, high=9), np.int32),
         (ints(5, 3), np.float32), (bools(5, 3), np.int32), (ints(5, 3), np.bool_), (floats(5, 3), np.complex64),
         (complexes(5, 3), np.float32), (ints(6, 4, low=0), np.uint8), (floats(), np.float16),
     ):  # fmt: skip

@@ -46,7 +46,8 @@ def _shapes() -> Iterator[Sample]:
 
 def _broadcasts() -> Iterator[Sample]:
     for shape, target, dims in (
-        ((), (5, 3), ()), ((3,), (5, 3), (1,)), ((5,), (5, 3), (0,)), ((5, 1), (5, 3), (0, 1)), ((1, 3), (6, 1, 3), (0, 2)),
+        ((), (5, 3), ()), ((3,), (5, 3), (1,)), ((5,), (5, 3), (0,)), ((5, 1), (5, 3), (0, 1)),
+        ((1, 3), (6, 1, 3), (0, 2)),
         ((4, 6), (4, 2, 6), (0, 2)), ((3,), (0, 3), (1,)), ((1, 1), (1, 4), (0, 1)), ((2, 3), (2, 3), (0, 1)),
     ):  # fmt: skip
         yield sample(BroadcastInDim(target, dims), floats(*shape), label="x".join(map(str, target)))

@@ -44,7 +44,7 @@ def layouts(rank: int, mesh: AbstractMesh, most: int = 3) -> list[Layout]:
         for atoms in itertools.permutations(mesh.atoms, n):
             for cuts in itertools.combinations_with_replacement(range(n + 1), rank - 1):
                 edges = [0, *cuts, n]
-                found.append(Layout(tuple(atoms[a:b] for a, b in zip(edges, edges[1:]))))
+                found.append(Layout(tuple(atoms[a:b] for a, b in itertools.pairwise(edges))))
     return list(dict.fromkeys(found))
 
 
@@ -115,7 +115,7 @@ def check(shape: tuple[int, ...], pairs: Sequence[tuple[Layout, Layout]], mesh: 
         some = pairs[i : i + 300]
         programs = [program(shape, src, dst, mesh) for src, dst in some]
         aval = ShapedArray(shape, np.dtype(np.int32))
-        every = trace_to_jaxpr(lambda v: [eval_jaxpr(p, p.consts, v)[0] for p in programs], [aval])
+        every = trace_to_jaxpr(lambda v, ps=programs: [eval_jaxpr(p, p.consts, v)[0] for p in ps], [aval])
         outs = compile_jaxpr(every, "reshards", [default_sharding()] * len(some))([x])
         wrong += [f"{s} -> {d}" for (s, d), y in zip(some, outs) if not np.array_equal(np.asarray(y), x)]
     assert not wrong, f"{len(wrong)} of {len(pairs)} reshards of {shape} change the array: {wrong[:5]}"
@@ -138,7 +138,7 @@ IDS = [f"{m}-{'x'.join(map(str, s))}" for m, s in CASES]
 @pytest.mark.parametrize(("mesh", "shape"), CASES, ids=IDS)
 def test_some_pairs(mesh: str, shape: tuple[int, ...]) -> None:
     options = layouts(len(shape), MESHES[mesh])
-    check(shape, chosen(list(itertools.product(options, repeat=2)), 120), MESHES[mesh])
+    check(shape, chosen(list(itertools.product(options, repeat=2)), 60), MESHES[mesh])
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_partial_sources_and_targets(mesh: str, shape: tuple[int, ...]) -> None:
     options = layouts(len(shape), MESHES[mesh], 2)
     partial = list(with_partials(options, MESHES[mesh]))
     pairs = [*itertools.product(partial, options), *itertools.product(partial, partial)]
-    check(shape, chosen(pairs, 80), MESHES[mesh])
+    check(shape, chosen(pairs, 40), MESHES[mesh])
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 8), (8, 16, 8)], ids=str)
@@ -167,4 +167,4 @@ def test_exchanges(shape: tuple[int, ...]) -> None:
             found[steps[0].rounds > 1].append((src, dst))
     assert found[True] and found[False]
     for pairs in found.values():
-        check(shape, chosen(pairs, 25), mesh)
+        check(shape, chosen(pairs, 12), mesh)
