@@ -14,6 +14,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
+from meshwright.ops.window import reduce_window
 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 12])
 MESHES = [
@@ -239,6 +240,26 @@ def _conv(draw: Any, program: Program, mesh: Any) -> None:
     )
 
 
+def _pool(draw: Any, program: Program, mesh: Any) -> None:
+    i = _pick(draw, program, lambda s: len(s) >= 2)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    window = draw(st.integers(1, min(3, shape[1])))
+    stride = draw(st.integers(1, 3))
+    low, high = draw(st.integers(0, window - 1)), draw(st.integers(0, window - 1))
+    rest = (1,) * (len(shape) - 2)
+    dims, strides = (1, window, *rest), (1, stride, *rest)
+    padding = ((0, 0), (low, high), *((0, 0),) * len(rest))
+    init, kind = draw(st.sampled_from([(0.0, "add"), (-np.inf, "max")]))
+    rows = (shape[1] + low + high - window) // stride + 1
+    program.add(
+        f"{kind} of windows of {window}, stride {stride}, padding {low, high} over v{i}",
+        lambda v, i=i: reduce_window(v[i], np.float32(init), kind, dims, strides, padding),
+        (shape[0], rows, *shape[2:]),
+    )
+
+
 def _softmax(draw: Any, program: Program, mesh: Any) -> None:
     i = _pick(draw, program, lambda s: len(s) >= 1)
     if i is not None:
@@ -262,6 +283,7 @@ makers: dict[str, Callable[[Any, Program, Any], None]] = {
     "reverse": _along("reverse", lambda x, d: mnp.flip(x, d)),
     "cumsum": _along("cumsum", lambda x, d: mnp.cumsum(x, d)),
     "sort": _along("sort", lambda x, d: mnp.sort(x, d)), "take": _take, "scatter": _scatter, "conv": _conv,
+    "pool": _pool,
     "softmax": _softmax, "constrain": _constrain,
 }  # fmt: skip
 

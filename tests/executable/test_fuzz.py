@@ -34,6 +34,11 @@ def check(data: st.DataObject) -> None:
         for s in program.inputs
     ]
     differentiate = data.draw(st.booleans(), label="gradient")
+    results = program.inputs if differentiate else [program.shapes[i] for i in program.outputs]
+    wanted = [
+        data.draw(st.none() | specs(mesh, len(s)).map(lambda p: NamedSharding(mesh, p)), label="output sharding")
+        for s in results
+    ]
 
     def total(*args):
         return sum(mnp.sum(mnp.sin(y)) for y in program(*args))
@@ -43,7 +48,8 @@ def check(data: st.DataObject) -> None:
     values = [rng.normal(size=s).astype(np.float32) for s in program.inputs]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MeshwrightWarning)
-        lowered = mw.jit(lambda *a: function(*a), in_shardings=tuple(shardings)).lower(*values)
+        outs = tuple(wanted) if differentiate else wanted
+        lowered = mw.jit(lambda *a: function(*a), in_shardings=tuple(shardings), out_shardings=outs).lower(*values)
         part = lowered.partition(mesh)
         verify(lowered.program.jaxpr, "traced")
         verify(part.jaxpr, "partitioned")
