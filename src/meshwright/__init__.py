@@ -2,6 +2,7 @@
 
 from meshwright import errors, nn, numpy, random
 from meshwright.api import lax
+from meshwright.api.callbacks import io_callback, pure_callback
 from meshwright.api.jit import ShapeDtypeStruct, jit
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
@@ -77,6 +78,7 @@ __all__ = [
     "get_mesh",
     "grad",
     "hessian",
+    "io_callback",
     "jacfwd",
     "jacrev",
     "jit",
@@ -95,6 +97,7 @@ __all__ = [
     "pmap",
     "process_count",
     "process_index",
+    "pure_callback",
     "random",
     "register_dataclass",
     "register_pytree_node",

@@ -21,7 +21,7 @@ class ArgumentTypeError(MeshwrightError, TypeError):
     """An argument of a public function has the wrong type (not an array, unhashable static argument, ...)."""
 
 
-class ShapeError(MeshwrightError, TypeError):
+class ShapeError(MeshwrightError, TypeError, ValueError):
     """Operand shapes do not fit the op. JAX raises ``TypeError`` here, so this is one."""
 
 
@@ -117,6 +117,10 @@ class ImportProgramError(MeshwrightError, ValueError):
 
 class CompileError(MeshwrightError, RuntimeError):
     """XLA refused a program."""
+
+
+class CallbackError(MeshwrightError, RuntimeError):
+    """A Python function that a program calls raised, or returned something else than it was declared to."""
 
 
 class DeviceError(MeshwrightError, RuntimeError):

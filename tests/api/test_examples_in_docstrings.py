@@ -10,7 +10,7 @@ import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
 from meshwright import lax
 
-MODULES = ["api.control_flow", "api.shard_map", "api.tracing", "transforms.jacobian", "transforms.remat"]
+MODULES = ["api.control_flow", "api.shard_map", "api.tracing", "transforms.jacobian", "transforms.remat", "api.callbacks", "inspect.debug"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,25 +1,151 @@
-"""``meshwright.debug``: where values are, on arrays and inside traced functions.
+"""``meshwright.debug``: what values are and where, on arrays and inside traced functions.
 
-Inside a traced function nobody knows a sharding yet; what is asked there is answered when the program is
-partitioned, with the layout that the partitioner chose.
+Inside a traced function nobody knows a value or a sharding yet: values are shown when the program runs, shardings when
+it is partitioned, with the layout that the partitioner chose.
 
 Source: ``jax.debug`` for the interface.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.errors import ArgumentTypeError
+import numpy as np
+
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.inspect.picture import ShardingPicture, picture_of, visualize_sharding
 from meshwright.inspect.picture import visualize_array_sharding as _visualize
 from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ops.callback import DebugCallback
 from meshwright.ops.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import as_array
 from meshwright.sharding import Sharding
+from meshwright.transforms.autodiff import name_of, require_callable
 
-__all__ = ["ShardingPicture", "inspect_array_sharding", "picture_of", "visualize_array_sharding", "visualize_sharding"]
+__all__ = [
+    "ShardingPicture",
+    "callback",
+    "inspect_array_sharding",
+    "picture_of",
+    "print",
+    "visualize_array_sharding",
+    "visualize_sharding",
+]
+
+_show = print
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """A function of trees, of which some leaves are fixed, as one of flat arrays and without results."""
+
+    fun: Callable[..., Any]
+    tree: Any
+    fixed: tuple[tuple[int, Any], ...]
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        fixed, given = dict(self.fixed), iter(arrays)
+        leaves = [fixed[i] if i in fixed else next(given) for i in range(self.tree.num_leaves)]
+        args, kwargs = pytree.unflatten(self.tree, leaves)
+        self.fun(*args, **kwargs)
+        return []
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, (Tracer, np.ndarray, np.generic, int, float, complex)) or hasattr(x, "__array__")
+
+
+def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+    """Calls ``callback(*args, **kwargs)`` with NumPy arrays whenever the program comes by, ignoring what it returns.
+
+    It has no part in derivatives (it sees the values of the forward computation); under ``vmap`` it is called for each
+    entry. Leaves that are no arrays, such as strings, are passed as they are. On a mesh it gets whole arrays.
+
+    Args:
+      ordered: callbacks with ``ordered=True`` happen in program order.
+
+    Raises:
+      CallbackError: (from the program) it raised.
+
+    Example:
+      >>> seen = []
+      >>> f = lambda x: (mw.debug.callback(lambda v: seen.append(v.item()), x), x**2)[1]
+      >>> float(mw.jit(mw.grad(f))(3.0)), seen
+      (6.0, [3.0])
+    """
+    require_callable(callback, "debug.callback")
+    _effect(callback, name_of(callback), args, kwargs, ordered)
+
+
+def _effect(fun: Callable[..., Any], name: str, args: Any, kwargs: Any, ordered: bool) -> None:
+    leaves, tree = pytree.flatten((args, kwargs))
+    fixed = tuple((i, x) for i, x in enumerate(leaves) if not _is_array(x))
+    arrays = [x for x in leaves if _is_array(x)]
+    DebugCallback(_Effect(fun, tree, fixed), name, (), bool(ordered)).bind(*arrays)
+
+
+class _Checker(string.Formatter):
+    """Looks at a format without formatting: which arguments it names, and that each is used."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return ""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return value
+
+    def check_unused_args(self, used: Any, args: Any, kwargs: Any) -> None:
+        unused = [str(i) for i in range(len(args)) if i not in used] + [k for k in kwargs if k not in used]
+        if unused:
+            raise ArgumentError(
+                f"debug.print: the format does not use argument {', '.join(unused)}; name it as in '{{}}' or '{{x}}' "
+                "with x=x, or leave it out"
+            )
+
+
+@dataclass(frozen=True)
+class _Printer:
+    text: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        _show(self.text.format(*args, **kwargs), flush=True)
+
+
+def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+    """Prints ``fmt.format(*args, **kwargs)`` whenever the program comes by, with the values of that run.
+
+    See :func:`callback`.
+
+    Args:
+      fmt: a format string: ``"x is {}"`` with ``x``, or ``"x is {x}"`` with ``x=x``.
+
+    Raises:
+      ArgumentError: the format does not fit the arguments.
+
+    Example:
+      >>> @mw.jit
+      ... def f(x):
+      ...     mw.debug.print("x is {}, twice it {y}", x, y=2 * x)
+      ...     return x
+      >>> f(1.5).item()
+      x is 1.5, twice it 3.0
+      1.5
+    """
+    if not isinstance(fmt, str):
+        raise ArgumentTypeError(f"debug.print: the first argument must be a format string, got {fmt!r}; pass '{{}}', x")
+    try:
+        _Checker().vformat(fmt, args, kwargs)
+    except (IndexError, KeyError, ValueError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(
+            f"debug.print: the format {fmt!r} does not fit {len(args)} positional arguments and {sorted(kwargs)}: "
+            f"{error}; pass what it names, and write braces themselves as '{{{{'"
+        ) from None
+    _effect(_Printer(fmt), "print", args, kwargs, ordered)
 
 
 def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) -> None:

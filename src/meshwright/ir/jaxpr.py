@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
@@ -173,6 +174,18 @@ def all_eqns(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
         yield eqn
         for inner in sub_jaxprs(eqn.op):
             yield from all_eqns(inner)
+
+
+#: whether jaxprs have effects, as far as anybody asked
+_effects: WeakKeyDictionary[Jaxpr, bool] = WeakKeyDictionary()
+
+
+def has_effects(jaxpr: Jaxpr) -> bool:
+    """Whether an equation has an effect besides its results."""
+    found = _effects.get(jaxpr)
+    if found is None:
+        found = _effects[jaxpr] = any(e.op.has_effects for e in jaxpr.eqns)
+    return found
 
 
 def _no_printer(jaxpr: Jaxpr) -> str:

@@ -93,6 +93,10 @@ class Builder(Protocol):
         """A region that computes ``jaxpr`` on its block arguments, or on ``captured`` values from outside."""
         ...
 
+    def host_callback(self, function: Any) -> int:
+        """Make a Python function one that the program calls; returns its number."""
+        ...
+
     def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
         """A call of a private function for ``jaxpr`` (made once for each jaxpr)."""
         ...
@@ -112,6 +116,8 @@ class Op:
     moves_only: ClassVar[bool] = False
     #: the op has an effect besides its results and must not be dropped
     has_effects: ClassVar[bool] = False
+    #: on concrete arrays the op is done by its ``perform``, in Python, not by a compiled program
+    on_host: ClassVar[bool] = False
     #: the op has jaxprs among its parameters
     holds_jaxprs: ClassVar[bool] = False
     #: parameters that printing leaves out

@@ -27,13 +27,13 @@ def run_passes(jaxpr: ClosedJaxpr, passes: tuple[Pass, ...], check: bool = False
     return jaxpr
 
 
-def dead_code(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Without equations whose results nobody uses and that have no effect."""
+def dead_code(jaxpr: ClosedJaxpr, keep_effects: bool = True) -> ClosedJaxpr:
+    """Without equations whose results nobody uses and that have no effect (or, where it happens elsewhere, have)."""
     inner = jaxpr.jaxpr
     live = {a for a in inner.outvars if isinstance(a, Var)}
     kept: list[JaxprEqn] = []
     for eqn in reversed(inner.eqns):
-        if eqn.op.has_effects or any(v in live for v in eqn.outvars):
+        if (keep_effects and eqn.op.has_effects) or any(v in live for v in eqn.outvars):
             kept.append(eqn)
             live.update(a for a in eqn.invars if isinstance(a, Var))
     kept.reverse()

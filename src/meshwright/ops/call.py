@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, has_effects, sub_jaxprs
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr
 
@@ -23,6 +23,10 @@ class CallOp(Op):
 
     multiple_results: ClassVar[bool] = True
     holds_jaxprs: ClassVar[bool] = True
+
+    @property
+    def has_effects(self) -> bool:  # type: ignore[override]
+        return any(map(has_effects, sub_jaxprs(self)))
 
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """``jvp`` with the transformations of jaxprs."""
@@ -78,7 +82,8 @@ class Jit(CallOp):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         split = t.partial_eval(self.jaxpr, tuple(known))
         known_args = [x for x, k in zip(args, known) if k]
-        outs = Jit(self.fun_name, split.known, self.inline).bind(*known_args) if split.known.out_avals else []
+        first = Jit(self.fun_name, split.known, self.inline)
+        outs = first.bind(*known_args) if split.known.out_avals or first.has_effects else []
         n = sum(split.known_out)
         results, residuals = iter(outs[:n]), outs[n:]
         unknown_args = [x for x, k in zip(args, known) if not k]

@@ -82,7 +82,9 @@ class Cond(RegionOp):
             return tape.record(self, args)
         first, *rest = self.branches
         parts = t.derive(_split_branches, first, tuple(rest), tuple(known[1:]))
-        outs = Cond(parts.known).bind(args[0], *pick(args[1:], known[1:])) if parts.known[0].out_avals else []
+        op = Cond(parts.known)
+        wanted = parts.known[0].out_avals or op.has_effects
+        outs = op.bind(args[0], *pick(args[1:], known[1:])) if wanted else []
         n = sum(parts.known_out)
         recorded: Sequence[Any] = ()
         if not all(parts.known_out):

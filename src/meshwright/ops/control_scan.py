@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
@@ -142,7 +142,7 @@ class Scan(RegionOp):
         carry_known = parts.known_out[:k]
         known_consts, known_xs = pick(consts, const_known), pick(xs, xs_known)
         outs: list[Any] = []
-        if parts.known.out_avals:
+        if parts.known.out_avals or has_effects(parts.known.jaxpr):
             op = self.with_body(parts.known, len(known_consts), sum(carry_known))
             outs = op.bind(*known_consts, *pick(init, carry_known), *known_xs)
         n = sum(parts.known_out)
@@ -323,7 +323,7 @@ def _split_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, kno
     for i, atom in enumerate(residuals):
         kind = "hoisted" if atom in invariant else "forwarded" if atom in inputs else "stacked"
         places[kind].append(i)
-    hoisted = dead_code(arranged(parts.known, fixed, [residuals[i] for i in places["hoisted"]]))
+    hoisted = dead_code(arranged(parts.known, fixed, [residuals[i] for i in places["hoisted"]]), keep_effects=False)
     known_body = dead_code(arranged(parts.known, first.invars, [*results, *(residuals[i] for i in places["stacked"])]))
     res_vars, const_vars, carry_vars, xs_vars = split(
         second.invars, len(residuals), len(consts) - sum(consts), num_carry - sum(carry)

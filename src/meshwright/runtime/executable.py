@@ -12,9 +12,10 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.ordering import order_callbacks
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding
-from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
+from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
 from meshwright.stablehlo.hlo import module_bytecode
 
 #: constants up to this many bytes are written into the program; larger ones are passed to it
@@ -33,10 +34,12 @@ class Executable:
     constants: Sequence[Any] = ()
     donated: Sequence[int] = ()
     keep: Any = field(default=None, repr=False)
+    #: it calls Python: a run is over when all its effects have happened
+    waits: bool = False
 
     def run(self, buffers: list[Any]) -> list[Array]:
-        """Run on buffers (of the arguments, in order); returns without waiting."""
-        outs = pjrt.execute(self.loaded, [*self.constants, *buffers] if self.constants else buffers)
+        """Run on buffers (of the arguments, in order); returns without waiting, unless the program calls Python."""
+        outs = pjrt.execute(self.loaded, [*self.constants, *buffers] if self.constants else buffers, self.waits)
         committed = self.out_committed
         return [Array(a, b, s, committed) for a, b, s in zip(self.out_avals, outs, self.out_shardings)]
 
@@ -89,8 +92,10 @@ def compile_jaxpr(
     jaxpr, constants = hoist_constants(jaxpr)
     shift = len(constants)
     donated = {i + shift: o for i, o in (donated or {}).items()}
-    module = lower_to_stablehlo(jaxpr, LoweringOptions(name=f"jit_{name}", donated=donated))
-    loaded = pjrt.compile_module(module_bytecode(module), name)
+    module, callbacks = lower_with_callbacks(
+        order_callbacks(jaxpr), LoweringOptions(name=f"jit_{name}", donated=donated)
+    )
+    loaded = pjrt.compile_module(module if callbacks else module_bytecode(module), name, callbacks)
     buffers = [buffer_of(c) for c in constants]
     return Executable(
         loaded,
@@ -101,6 +106,7 @@ def compile_jaxpr(
         buffers,
         [i - shift for i in donated],
         constants,
+        bool(callbacks),
     )
 
 

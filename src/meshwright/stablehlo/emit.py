@@ -49,6 +49,8 @@ class ModuleBuilder:
         self.ip: ir.InsertionPoint | None = None
         self.loc = ir.Location.unknown(context())
         self.functions: dict[ClosedJaxpr, str] = {}
+        #: Python functions that the program calls, by number
+        self.callbacks: list[Callable[..., Any]] = []
         self.names: set[str] = {"main"}
         self.module: ir.Module | None = None
 
@@ -111,6 +113,10 @@ class ModuleBuilder:
             self.ip, self.in_avals, self.out_avals, self.loc = saved
 
         return fill
+
+    def host_callback(self, function: Callable[..., Any]) -> int:
+        self.callbacks.append(function)
+        return len(self.callbacks) - 1
 
     def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
         symbol = self.functions.get(jaxpr)
@@ -263,4 +269,12 @@ def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = Non
     Raises:
       RuleError: an op that has no StableHLO form.
     """
-    return ModuleBuilder(options or LoweringOptions()).build(jaxpr)
+    return lower_with_callbacks(jaxpr, options)[0]
+
+
+def lower_with_callbacks(
+    jaxpr: ClosedJaxpr, options: LoweringOptions | None = None
+) -> tuple[ir.Module, list[Callable[..., Any]]]:
+    """The module and the Python functions that it calls by number, as :func:`lower_to_stablehlo`."""
+    builder = ModuleBuilder(options or LoweringOptions())
+    return builder.build(jaxpr), builder.callbacks

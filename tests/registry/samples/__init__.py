@@ -37,6 +37,9 @@ WITHOUT_SAMPLE: dict[str, str] = {
     ),
     "opaque": "stands for what a program from elsewhere has and we do not know: tests/stablehlo",
     "sharding_annotation": "what a loaded program says about shardings: tests/api/test_load.py",
+    **dict.fromkeys(
+        ("pure_callback", "io_callback", "debug_callback"), "calls a Python function: tests/api/test_callbacks.py"
+    ),
     "inspect_sharding": "has an effect and no result: tests/inspect",
     "optimization_barrier": "any number of results, each an operand: tests/transforms/test_remat.py",
     **dict.fromkeys(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from jaxlib import _jax
 from jaxlib import xla_client as xc
 
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
+from meshwright.ops.callback import failure_in
 
 #: the device of a DLPack tensor in main memory
 DLPACK_CPU = (1, 0)
@@ -42,8 +43,17 @@ def _is_xla_error(error: Exception) -> bool:
     return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError")
 
 
+def _raise(error: Exception, what: str) -> NoReturn:
+    """Raise what a failed run or a failed wait means for the user."""
+    if not _is_xla_error(error):
+        raise error
+    of_callback = failure_in(str(error))
+    if of_callback is not None:
+        raise of_callback from of_callback.__cause__
+    raise _failure(error, what) from None
+
+
 def _failure(error: Exception, what: str) -> MeshwrightError:
-    """What a failed run or a failed wait means for the user."""
     if "deleted or donated" in str(error):
         return DeletedArrayError(
             "an array was used whose memory had been donated through another array that shares it (device_put does not "
@@ -66,32 +76,37 @@ def _compile_options() -> Any:
     return options
 
 
-def compile_module(bytecode: bytes, name: str) -> Any:
-    """Compile a StableHLO module for the device.
+def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any]] = ()) -> Any:
+    """Compile StableHLO bytecode for the device, or a module that calls the Python functions ``callbacks`` by number.
 
     Raises:
       CompileError: XLA refused the program; carries its message.
     """
     try:
-        return client().compile_and_load(bytecode, _jax.DeviceList((device(),)), _compile_options())
+        devices = _jax.DeviceList((device(),))
+        host = [list(callbacks)] if callbacks else []
+        return client().compile_and_load(module, devices, _compile_options(), *host)
     except Exception as error:
         if not _is_xla_error(error):
             raise
         raise CompileError(f"XLA could not compile {name!r}: {error}") from None
 
 
-def execute(executable: Any, buffers: Sequence[Any]) -> list[Any]:
-    """Run; returns at once with buffers that become ready later.
+def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:
+    """Run; returns at once with buffers that become ready later, or with ``wait`` when all is done.
 
     Raises:
       DeviceError: the run could not be started; DeletedArrayError: a buffer was donated before.
     """
     try:
-        results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
+        if wait:
+            running = executable.execute_sharded(buffers, with_tokens=True)
+            running.consume_token().block_until_ready()
+        else:
+            running = executable.execute_sharded(buffers)
+        results = running.disassemble_into_single_device_arrays()
     except Exception as error:
-        if not _is_xla_error(error):
-            raise
-        raise _failure(error, "the program") from None
+        _raise(error, "the program")
     return [r[0] for r in results]
 
 
@@ -129,6 +144,4 @@ def wait(buffer: Any) -> None:
     try:
         buffer.block_until_ready()
     except Exception as error:
-        if not _is_xla_error(error):
-            raise
-        raise _failure(error, "the computation") from None
+        _raise(error, "the computation")

@@ -1,0 +1,95 @@
+"""Ordered callbacks run in program order: a token goes from one to the next as an ordinary value.
+
+XLA runs what does not depend on each other in any order. A token is an integer that is zero, which only the callbacks
+know: each takes one and gives the next. An op with bodies in which there are ordered callbacks is in its place among
+the others by its smallest operand and result; inside, each run of a body threads a token of its own, as XLA runs bodies
+to their ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes, source
+from meshwright.errors import RuleError
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, all_eqns
+from meshwright.ir.op import Op
+from meshwright.ir.passes import inline_calls
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ops.callback import Callback, IoCallback
+from meshwright.ops.elementwise import convert, sub, xor
+from meshwright.ops.shape import reshape
+from meshwright.ops.slice_pad import slice_
+
+
+def order_callbacks(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with a token through its ordered callbacks; itself if there are none."""
+    return _threaded(inline_calls(jaxpr)) if _ordered(jaxpr) else jaxpr
+
+
+def _ordered(jaxpr: ClosedJaxpr) -> bool:
+    return any(isinstance(e.op, Callback) and e.op.ordered for e in all_eqns(jaxpr.jaxpr))
+
+
+def _threaded(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    inner = jaxpr.jaxpr
+
+    def fun(*args: Any) -> list[Any]:
+        env: dict[Any, Any] = dict(zip((*inner.constvars, *inner.invars), (*jaxpr.consts, *args)))
+        token: Any = np.int32(0)
+        for eqn in inner.eqns:
+            operands = [a.val if isinstance(a, Literal) else env[a] for a in eqn.invars]
+            with source.at(eqn.source):
+                token, outs = _apply(eqn, operands, token)
+            env.update(zip(eqn.outvars, outs))
+        return [a.val if isinstance(a, Literal) else env[a] for a in inner.outvars]
+
+    return trace_to_jaxpr(fun, jaxpr.in_avals, inner.debug_name)
+
+
+def _apply(eqn: JaxprEqn, operands: list[Any], token: Any) -> tuple[Any, list[Any]]:
+    op = eqn.op
+    if isinstance(op, Callback) and op.ordered:
+        token, *outs = replace(op, token=True).bind(token, *operands)
+        return token, outs
+    regions = op.regions() if op.holds_jaxprs else ()
+    inside = any(map(_ordered, regions))
+    if regions:
+        op = op.with_regions([_threaded(r) if _ordered(r) else r for r in regions])
+    if inside:
+        i = min(range(len(operands)), key=lambda i: typeof(operands[i]).nbytes or 2**62)
+        operands[i] = _after(token, operands[i])
+    outs = op.bind(*operands)
+    outs = outs if op.multiple_results else [outs]
+    return (_joined(op, token, outs) if inside else token), outs
+
+
+def _after(token: Any, x: Any) -> Any:
+    """``x``, which cannot be known before ``token`` is. (Less zero, as ``-0.0 + 0.0`` is another number.)"""
+    dtype = typeof(x).dtype
+    return xor(x, convert(token, dtype)) if dtypes.is_bool(dtype) else sub(x, convert(token, dtype))
+
+
+def _no_effect(*_: np.ndarray) -> list[Any]:
+    return []
+
+
+def _joined(op: Op, token: Any, outs: list[Any]) -> Any:
+    """A token that is known after a result of ``op`` is.
+
+    Raises:
+      RuleError: the op has none, so nothing can wait for it.
+    """
+    found = [x for x in outs if typeof(x).size]
+    if not found:
+        raise RuleError(
+            f"an ordered callback in the body of a {op.name} that has no results cannot be ordered; return something "
+            "from the body, or use ordered=False"
+        )
+    smallest = min(found, key=lambda x: typeof(x).nbytes)
+    ndim = typeof(smallest).ndim
+    element = reshape(slice_(smallest, (0,) * ndim, (1,) * ndim), ())
+    return IoCallback(_no_effect, "order", ordered=True, token=True).bind(token, element)[0]
