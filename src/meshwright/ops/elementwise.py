@@ -638,15 +638,6 @@ def clamp(low: Any, x: Any, high: Any) -> Any:
 
 
 # --- reading ------------------------------------------------------------------------------------------------
-@reads("stablehlo.compare")
-def _read_compare(r: Reader) -> Any:
-    x, y = r.operands
-    if r.attr("compare_type", "") == "TOTALORDER" and dtypes.is_float(typeof(x).dtype):
-        raise Unreadable  # only comparators of sorts use it: sort.py knows them
-    by_name = {"EQ": eq, "NE": ne, "LT": lt, "LE": le, "GT": gt, "GE": ge}
-    return by_name[r.attr("comparison_direction")].bind(x, y)
-
-
 @reads("stablehlo.convert")
 def _read_convert(r: Reader) -> Any:
     return convert(r.operands[0], r.out_avals[0].dtype)

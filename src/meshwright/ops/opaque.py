@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 
 
@@ -38,16 +38,3 @@ class Opaque(Op):
     def emit(self, b: Builder, *operands: Any) -> Any:
         regions = [b.jaxpr_region(j) for j in self.computations]
         return b.op(self.target, operands, b.out_avals, regions=regions, **dict(self.attributes))
-
-    # --- what readers of other ops ask ----------------------------------------------------------------------
-    def total_order_direction(self) -> str:
-        """The comparison (``lt``, ...) if this is one by total order of floats, else ""."""
-        attributes = dict(self.attributes)
-        if not self.target.endswith(".compare") or "TOTALORDER" not in attributes.get("compare_type", ""):
-            return ""
-        return attributes["comparison_direction"].split()[-1].rstrip(">").lower()
-
-
-def total_order_direction(eqn: JaxprEqn) -> str:
-    """:meth:`Opaque.total_order_direction` of an equation's op; "" for other ops."""
-    return eqn.op.total_order_direction() if isinstance(eqn.op, Opaque) else ""

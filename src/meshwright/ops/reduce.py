@@ -18,7 +18,7 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.probing import grid, run
-from meshwright.ir.reading import Reader, Unreadable, reads, scalar_of
+from meshwright.ir.reading import Reader, reads, scalar_of
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import (
     Iota,
@@ -48,9 +48,10 @@ from meshwright.ops.elementwise import (
     select,
     xor,
 )
-from meshwright.ops.opaque import total_order_direction
+from meshwright.ops.reduce_body import read_reduce_body
 from meshwright.ops.shape import expand_dims, squeeze
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.total_order import total_order_direction
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule
 
 Fill = Callable[[np.dtype], np.ndarray]
@@ -379,13 +380,10 @@ _COMBINE = {"add": add, "mul": mul, "max": max_, "min": min_, "and": and_, "or":
 @reads("stablehlo.reduce")
 def _read_reduce(r: Reader) -> Any:
     axes = r.attr("dimensions")
-    if len(r.operands) == 4:
-        return _read_arg_extremum(r, axes)
-    if len(r.operands) != 2:
-        raise Unreadable
-    (x, init), name = r.operands, r.reducer()
-    if not name or typeof(x).dtype != r.out_avals[0].dtype:
-        raise Unreadable
+    name = r.reducer() if len(r.operands) == 2 else ""
+    if not name:
+        return _read_arg_extremum(r, axes) or read_reduce_body(r)
+    x, init = (convert(v, r.out_avals[0].dtype) for v in r.operands)
     if dtypes.is_bool(typeof(x).dtype):
         name = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(name, name)
     op = _REDUCTIONS[name](axes)
@@ -401,16 +399,19 @@ def _identity(name: str, dtype: np.dtype) -> np.ndarray:
 
 
 def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
-    """The position of the maximum, as it is written where there is no op for it: a reduction of pairs."""
+    """The position of the maximum, as it is written where there is no op for it: a reduction of pairs. Empty if the
+    reduction is another one."""
+    if len(r.operands) != 4:
+        return []
     x, positions, start, _ = r.operands
     shape = typeof(x).shape
     kind = _pair_reduction(r.region().jaxpr)
     if not kind or len(axes) != 1 or not _counts(r, axes[0]):
-        raise Unreadable
+        return []
     arg, extremum = (ArgMax, ReduceMax) if kind == "max" else (ArgMin, ReduceMin)
     value = scalar_of(start)
     if value is None or not bool(value == extremum(()).identity(typeof(x).dtype)) or not shape[axes[0]]:
-        raise Unreadable
+        return []
     axes = tuple(axes)
     return [extremum(axes).bind(x), arg(axes, typeof(positions).dtype).bind(x)]
 

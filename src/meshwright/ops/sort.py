@@ -41,8 +41,8 @@ from meshwright.ops.elementwise import (
     xor,
 )
 from meshwright.ops.gather_scatter import gather_along
-from meshwright.ops.opaque import total_order_direction
 from meshwright.ops.shape import above, move_dim
+from meshwright.ops.total_order import total_order_direction
 from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
 
 #: floats whose order is that of their bits as integers, once those of negative numbers are reversed

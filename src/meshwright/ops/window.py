@@ -17,10 +17,12 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, MeshwrightError, ShapeError
 from meshwright.ir.op import Builder, Op, Zero
-from meshwright.ir.reading import Reader, Unreadable, reads
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import Tracer, trace_to_jaxpr, typeof
+from meshwright.ops.cumulative import CumMax, CumMin, CumProd, CumSum, Cumulative
 from meshwright.ops.elementwise import add, convert, max_, min_, mul, scalar_like
 from meshwright.ops.shape import Linear1
+from meshwright.ops.window_body import cumulative_axis, read_reduce_window_body
 from meshwright.ops.window_op import WindowOp, window_params
 from meshwright.ops.window_select import SelectAndGatherAdd, select_op, window_slices
 from meshwright.ops.window_shape import WindowDim, dilate, fetch_for_result, int_tuple, make_windows, pad_pairs
@@ -56,7 +58,8 @@ class ReduceWindow(WindowOp):
     def emit(self, b: Builder, x: Any) -> Any:
         (aval,) = b.in_avals
         region = b.reducer(self.hlo, [ShapedArray((), aval.dtype)])
-        return self.emit_reduce_window(b, [x], [self.identity(aval.dtype)], b.out_avals, region)[0]
+        init = b.constant(self.identity(aval.dtype), ShapedArray((), aval.dtype))
+        return self.emit_reduce_window(b, [x], [init], b.out_avals, region)[0]
 
 
 @dataclass(frozen=True)
@@ -297,12 +300,20 @@ def read_windows(r: Reader) -> dict[str, Any]:
 
 @reads("stablehlo.reduce_window")
 def _read_reduce_window(r: Reader) -> Any:
-    if len(r.operands) != 2 or r.in_avals[0].dtype != r.out_avals[0].dtype:
-        raise Unreadable
-    name = r.reducer()
-    if dtypes.is_bool(r.in_avals[0].dtype):
+    window = read_windows(r)
+    name = r.reducer() if len(r.operands) == 2 else ""
+    is_bool = dtypes.is_bool(r.out_avals[0].dtype)
+    if is_bool:
         name = {"add": "or", "mul": "and"}.get(name, name)
-    if name not in _REDUCTIONS and name not in _BOOL_SYNONYMS:
-        raise Unreadable
-    x, init = r.operands
-    return reduce_window(x, init, name, **read_windows(r))
+    if name not in _REDUCTIONS and not (is_bool and name in _BOOL_SYNONYMS):
+        return read_reduce_window_body(r, window)
+    x, init = (convert(v, r.out_avals[0].dtype) for v in r.operands)
+    scanned = cumulative_axis(window, typeof(x).shape)
+    if scanned is None or is_bool:
+        return reduce_window(x, init, name, **window)
+    op = _CUMULATIVE[name](*scanned)
+    out = op.bind(x)
+    return out if _equals(init, op.identity(typeof(x).dtype)) else _REDUCTIONS[name][1](out, init)
+
+
+_CUMULATIVE: dict[str, type[Cumulative]] = {"add": CumSum, "max": CumMax, "min": CumMin, "mul": CumProd}

@@ -104,15 +104,13 @@ class WindowOp(Op):
 
     # --- StableHLO ------------------------------------------------------------------------------------------
     def emit_reduce_window(
-        self, b: Builder, operands: Sequence[Any], inits: Sequence[Any], outs: Sequence[ShapedArray], region: Any
+        self, b: Builder, operands: Sequence[Any], values: Sequence[Any], outs: Sequence[ShapedArray], region: Any
     ) -> list[Any]:
-        """``stablehlo.reduce_window`` of operands of ``outs``' dtypes."""
-        scalars = [ShapedArray((), a.dtype) for a in outs]
-        values = [b.constant(v, a) for v, a in zip(inits, scalars)]
+        """``stablehlo.reduce_window`` of operands of ``outs``' dtypes, with initial values."""
         padding, base = self.padding, self.base_dilation
         if any(min(pair) < 0 for pair in padding) or any(d != 1 for d in base):
             # XLA's simplifier fails on some of these (a CHECK of equal shapes for windows of one element).
-            shape = b.in_avals[-1].shape
+            shape = max((a.shape for a in b.in_avals), key=len)
             padded = tuple(w.padded_size(n) for w, n in zip(self.windows, shape))
             operands = [
                 emit_pad(b, x, v, a.update(shape=padded), padding, base) for x, v, a in zip(operands, values, outs)

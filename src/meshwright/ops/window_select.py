@@ -20,13 +20,14 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Zero
-from meshwright.ir.reading import Reader, Unreadable, reads, scalar_of
+from meshwright.ir.reading import Reader, reads, scalar_of
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import match_shape
 from meshwright.ops.elementwise import add, and_, eq, ge, le, max_, min_, not_, scalar_like, select
 from meshwright.ops.slice_pad import pad, slice_
+from meshwright.ops.window_body import read_select_and_scatter_body
 from meshwright.ops.window_op import WindowOp, emit_pad, pads_array, window_params
-from meshwright.ops.window_shape import WindowDim, fetch_dilated, fetch_for_result
+from meshwright.ops.window_shape import WindowDim, fetch_dilated, fetch_for_result, make_windows
 
 #: windows of up to this many elements are scattered offset by offset: XLA's CPU code for ``select_and_scatter`` takes
 #: eight times as long for 2x2 windows
@@ -126,7 +127,8 @@ class SelectAndGatherAdd(_Select):
     def emit(self, b: Builder, *operands: Any) -> Any:
         (tangents, operand), (out,) = b.in_avals, b.out_avals
         pair = [out.update(dtype=operand.dtype), out]
-        inits = [worst(self.selects, operand.dtype), 0]
+        first = (worst(self.selects, operand.dtype), 0)
+        inits = [b.constant(value, ShapedArray((), a.dtype)) for value, a in zip(first, pair)]
         region = b.jaxpr_region(_keep_selected(self.selects, operand.dtype, tangents.dtype))
         return self.emit_reduce_window(b, operands[::-1], inits, pair, region)[1]
 
@@ -263,15 +265,16 @@ def select_op(kind: type[_Select], op: WindowOp, selects: str) -> Any:
 @reads("stablehlo.select_and_scatter")
 def _read_select_and_scatter(r: Reader) -> Any:
     operand, source, init = r.operands
-    chooses = r.region(0).jaxpr.jaxpr
-    eqns = chooses.eqns
-    selects = {"ge": "ge", "gt": "ge", "le": "le", "lt": "le"}.get(eqns[0].op.name, "") if len(eqns) == 1 else ""
-    zero = scalar_of(init)
-    in_order = selects and list(eqns[0].invars) == chooses.invars
-    if not in_order or r.reducer(1) != "add" or zero is None or bool(zero != 0):
-        raise Unreadable
     sizes = r.attr("window_dimensions", (1,) * typeof(operand).ndim)
     ones = (1,) * len(sizes)
     padding = tuple((int(lo), int(hi)) for lo, hi in r.attr("padding", np.zeros((len(sizes), 2), np.int64)))
-    strides = r.attr("window_strides", ones)
-    return SelectAndScatterAdd(sizes, strides, padding, ones, ones, selects).bind(source, operand)
+    windows = make_windows(sizes, r.attr("window_strides", ones), padding, ones, ones)
+    chooses = r.region(0).jaxpr.jaxpr
+    eqns = chooses.eqns
+    selects = {"ge": "ge", "gt": "ge", "le": "le", "lt": "le"}.get(eqns[0].op.name, "") if len(eqns) == 1 else ""
+    in_order = selects and list(eqns[0].invars) == chooses.invars
+    if not in_order or r.reducer(1) != "add" or dtypes.is_bool(typeof(source).dtype):
+        return read_select_and_scatter_body(r, window_params(windows))
+    out = SelectAndScatterAdd(**window_params(windows), selects=selects).bind(source, operand)
+    start = scalar_of(init)
+    return out if start is not None and bool(start == 0) else add(out, init)

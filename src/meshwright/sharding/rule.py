@@ -8,7 +8,7 @@ planner all read this one description; none of them looks at op types.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,14 +23,29 @@ REPLICATED = "replicated"
 
 DimFactors = tuple[int, ...]
 
+#: by number of tiles: how many times its tiles of the operands every device sends
+Passes = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class GatheredParts:
+    """The :data:`Passes` of an op that gathers ``rows`` rows of each tile of a dimension of ``size`` rows."""
+
+    size: int
+    rows: int = 1
+
+    def __call__(self, tiles: int) -> float:
+        return (tiles - 1) * self.rows * tiles / max(1, self.size)
+
 
 @dataclass(frozen=True)
 class Factor:
-    """One loop dimension of an op."""
+    """One loop dimension of an op. ``passes``: what splitting a window factor costs, where that is not little."""
 
     name: str
     size: int
     kind: str = PARALLEL
+    passes: Passes | None = None
 
 
 @dataclass(frozen=True)
@@ -100,13 +115,14 @@ def make_rule(
     sizes: Mapping[str, int],
     kinds: Mapping[str, str] | None = None,
     reduction: str = "sum",
+    passes: Mapping[str, Passes] | None = None,
 ) -> ShardingRule:
     """A rule from names: each dimension is a factor name, several (major to minor), or ``None``.
 
     Example: ``make_rule([["i", "k"], ["k", "j"]], [["i", "j"]], {"i": 2, "j": 3, "k": 4}, {"k": REDUCTION})``
     is a matrix product. Factors are numbered in the order of their first occurrence.
     """
-    kinds = kinds or {}
+    kinds, passes = kinds or {}, passes or {}
     order: dict[str, int] = {}
 
     def dim(names: DimNames) -> DimFactors:
@@ -117,7 +133,7 @@ def make_rule(
 
     ins = tuple(tuple(dim(d) for d in dims) for dims in operands)
     outs = tuple(tuple(dim(d) for d in dims) for dims in results)
-    factors = tuple(Factor(n, sizes[n], kinds.get(n, PARALLEL)) for n in order)
+    factors = tuple(Factor(n, sizes[n], kinds.get(n, PARALLEL), passes.get(n)) for n in order)
     return ShardingRule(factors, ins, outs, reduction)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.reading import READERS, Reader, Unreadable, reads
-from meshwright.ir.tracing import Tracer, eval_jaxpr, typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.broadcast_reduce import Iota, broadcast_in_dim, broadcast_to_rank_end, match_shape, reduce_sum
 from meshwright.ops.elementwise import abs_, add, div, eq, mul, rsqrt, scalar_like, sub
 from meshwright.ops.gather_add import Gather
@@ -112,19 +112,6 @@ def _constant_like(r: Reader) -> Any:
     (out,) = r.out_avals
     value = r.attr("value")
     return match_shape(np.array(value, out.dtype), out)
-
-
-# --- maps ---------------------------------------------------------------------------------------------------
-@reads("stablehlo.map")
-def _map(r: Reader) -> Any:
-    """The function of scalars applied to whole arrays: every op of it must be elementwise."""
-    region, (out,) = r.region(), r.out_avals
-    if region.captured:
-        raise Unreadable
-    if any(v.aval.shape for e in region.jaxpr.eqns for v in e.outvars):
-        raise Unreadable
-    (result,) = eval_jaxpr(region.jaxpr, region.jaxpr.consts, *r.operands)
-    return match_shape(result, out)
 
 
 # --- lookups ------------------------------------------------------------------------------------------------

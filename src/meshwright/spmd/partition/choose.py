@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.reshard.plan import reshard_cost
 
@@ -79,7 +79,8 @@ def choose(question: Question) -> Choice:
 
 # --- candidates ---------------------------------------------------------------------------------------------
 def _assignments(q: Question) -> Iterator[Assignment]:
-    """Axes for every factor: each source first, completed by the others; and each of these with one factor undone."""
+    """Axes for every factor: each source first, completed by the others; each of these with one factor undone; and with
+    the axes of a factor that it is dear to split on another one."""
     sources: list[dict[int, Axes]] = []
     for operand, factors in zip(q.operands, q.rule.operands):
         for version in operand.versions:
@@ -92,7 +93,8 @@ def _assignments(q: Question) -> Iterator[Assignment]:
     seen: set[Assignment] = set()
     for i in range(len(sources)):
         full = _merge(q, [sources[i], *sources[:i], *sources[i + 1 :]])
-        for variant in (full, *_without_one(full), _merge(q, [sources[i]])):
+        moved = _moved(q, sources[i], full)
+        for variant in (full, *_without_one(full), _merge(q, [sources[i]]), *moved):
             # Without the axes of a major factor, those of a minor one may not make blocks any more.
             if variant not in seen and _fits(q, variant):
                 seen.add(variant)
@@ -106,6 +108,24 @@ def _without_one(assignment: Assignment) -> Iterator[Assignment]:
     for f, axes in enumerate(assignment):
         if axes:
             yield (*assignment[:f], (), *assignment[f + 1 :])
+
+
+def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[Assignment]:
+    """Where a source splits a factor that cannot be split, or at a price: its axes on each parallel factor instead.
+
+    An all-to-all brings an operand there, at a fraction of what gathering it would send.
+    """
+    for f, axes in source.items():
+        factor = q.rule.factors[f]
+        if factor.kind != REPLICATED and factor.passes is None:
+            continue
+        rest = tuple(() if i == f else other for i, other in enumerate(full))
+        if any(a in other for other in rest for a in axes):
+            continue
+        for g, other in enumerate(q.rule.factors):
+            both = (*rest[g], *axes)
+            if g != f and other.kind == PARALLEL and q.mesh.sizes(both) <= other.size:
+                yield (*rest[:g], both, *rest[g + 1 :])
 
 
 def _merge(q: Question, sources: Sequence[dict[int, Axes]]) -> Assignment:
@@ -176,6 +196,7 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         cost += price + MEMORY_COST * _local_bytes(operand.aval, layout, mesh)
         in_layouts.append(layout)
         versions.append(version)
+    cost += _exchanged(q, assignment, in_layouts)
     out_layouts = []
     for aval, factors, wanted, shared in zip(q.results, rule.results, q.wanted, q.summands):
         layout = _layout(factors, sizes, assignment, mesh)
@@ -188,6 +209,17 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         cost += MEMORY_COST * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
     return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost)
+
+
+def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -> float:
+    """Bytes that the op itself makes every device send."""
+    cost = 0.0
+    for f, (factor, axes) in enumerate(zip(q.rule.factors, assignment)):
+        if axes and factor.passes is not None:
+            operands = {o for o, _ in q.rule.operand_dims(f)}
+            tiles = sum(_local_bytes(q.operands[o].aval, layouts[o], q.mesh) for o in operands)
+            cost += LATENCY + factor.passes(q.mesh.sizes(axes)) * tiles
+    return cost
 
 
 def _layout(

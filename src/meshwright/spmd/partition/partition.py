@@ -203,10 +203,11 @@ class Partitioner:
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], choice: Choice) -> None:
         """Note operands that the op's rule forced to be gathered."""
         for n, (value, before, after) in enumerate(zip(values, choice.versions, choice.in_layouts)):
+            used = {a for axes in after.dims for a in axes}
             for dim, (had, has) in enumerate(zip(value.layouts[before].dims, after.dims)):
                 factors = rule.operands[n][dim]
                 forced = not factors or any(rule.factors[f].kind == REPLICATED for f in factors)
-                if had and not has and forced:
+                if had and not has and forced and not used.issuperset(had):
                     axes = ", ".join(self.mesh.coalesce(had))
                     self.replicated.append(
                         f"{eqn.op.name} at {eqn.source}: operand {n} is gathered along dimension {dim} (was split by "

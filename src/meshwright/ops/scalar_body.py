@@ -1,0 +1,158 @@
+"""Functions of scalars as the bodies of ops: reduce, reduce_window, scatter, sort and map with a region of their own.
+
+What most programs write there is recognised and becomes an op of its own (``reduce_sum``, ``argmax``, ``sort``). Any
+other body is kept as a jaxpr of scalars, of which nothing need be known but what StableHLO promises: the body of a
+reduction is associative. Where partitioning needs an identity (for padding, and so that the initial value counts once),
+:func:`lifted` adjoins one: every semigroup with an identity added is a monoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.passes import inline_calls
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import eval_jaxpr, typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape
+from meshwright.ops.composite import traced
+from meshwright.ops.elementwise import Elementwise, convert, or_, select
+from meshwright.ops.shape import above, move_dim
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+
+# --- arrays that go together --------------------------------------------------------------------------------
+def along(x: Any, dim: int | None, place: int, size: int) -> Any:
+    """``x`` with its batch dimension at ``place``, repeated along it if it has none."""
+    if dim is not None:
+        return move_dim(x, dim, place)
+    shape = typeof(x).shape
+    kept = [above(d, place) for d in range(len(shape))]
+    return broadcast_in_dim(x, (*shape[:place], size, *shape[place:]), kept)
+
+
+def one_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
+    """The shape that all operands have.
+
+    Raises:
+      ShapeError: they have several, or there are none.
+    """
+    shapes = {a.shape for a in avals}
+    if len(shapes) != 1:
+        raise ShapeError(f"{name}: operands must have one shape, got {', '.join(map(str, avals)) or 'no operands'}")
+    return shapes.pop()
+
+
+def check_body(name: str, body: ClosedJaxpr, operands: Sequence[ShapedArray], sides: int = 2) -> None:
+    """Raise unless ``body`` takes ``sides`` scalars of each operand's dtype.
+
+    Raises:
+      ShapeError: it takes something else.
+    """
+    wanted = [a.dtype for _ in range(sides) for a in operands]
+    if [a.dtype for a in body.in_avals] != wanted or any(a.shape for a in body.in_avals):
+        raise ShapeError(
+            f"{name}: the body takes ({', '.join(map(str, body.in_avals))}), expected scalars of dtypes "
+            f"({', '.join(map(str, wanted))})"
+        )
+
+
+# --- map ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Map(Op):
+    """A function of scalars, for each element of operands of one shape."""
+
+    computation: ClosedJaxpr
+    name: ClassVar[str] = "map"
+    multiple_results: ClassVar[bool] = True
+    holds_jaxprs: ClassVar[bool] = True
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        shape = one_shape(self.name, avals)
+        check_body(self.name, self.computation, avals, 1)
+        return tuple(ShapedArray(shape, a.dtype) for a in self.computation.out_avals)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        place = next(d for d in dims if d is not None)
+        outs = self.bind(*(along(x, d, place, axis.size) for x, d in zip(args, dims)))
+        return outs, [place] * len(outs)
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        return pointwise_rule([a.ndim for a in avals], avals[0].shape, len(self.computation.out_avals))
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        # One op a result: StableHLO's map has one.
+        dims = tuple(range(b.in_avals[0].ndim))
+        outs = []
+        for number, out in enumerate(b.out_avals):
+            inner = self.computation.jaxpr
+            one = ClosedJaxpr(inner.replace(outvars=[inner.outvars[number]]), self.computation.consts)
+            outs += b.op("stablehlo.map", operands, [out], regions=[b.jaxpr_region(one)], dimensions=dims)
+        return outs
+
+
+def is_elementwise(body: ClosedJaxpr) -> bool:
+    """Whether a body of scalars may as well be run on arrays."""
+    inner = body.jaxpr
+    return not inner.constvars and all(isinstance(e.op, Elementwise) for e in inner.eqns)
+
+
+def apply_body(body: ClosedJaxpr, *args: Any) -> list[Any]:
+    """A body of scalars on the elements of arrays of one shape: its own ops on arrays, if all are elementwise."""
+    shape = typeof(args[0]).shape
+    if not is_elementwise(body):
+        return Map(body).bind(*args)
+    outs = eval_jaxpr(body, body.consts, *args)
+    return [match_shape(y, typeof(y).update(shape=shape)) for y in outs]
+
+
+# --- bodies of reductions -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Lifted:
+    """``body`` on values each of which, together, may be missing: one bool more on either side says they exist."""
+
+    body: ClosedJaxpr
+
+    def __call__(self, *args: Any) -> list[Any]:
+        n = len(args) // 2 - 1
+        a, has_a, b, has_b = args[:n], args[n], args[n + 1 : 2 * n + 1], args[2 * n + 1]
+        both = eval_jaxpr(self.body, self.body.consts, *a, *b)
+        outs = [select(has_a, select(has_b, y, x), z) for x, y, z in zip(a, both, b)]
+        return [*outs, or_(has_a, has_b)]
+
+
+def lifted(body: ClosedJaxpr) -> ClosedJaxpr:
+    """The body of a reduction with an identity adjoined: "there is nothing"."""
+    half = body.in_avals[: len(body.in_avals) // 2]
+    flag = ShapedArray((), dtypes.bool_)
+    return traced(_Lifted(body), "lifted", (*half, flag, *half, flag))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+def read_body(r: Reader, number: int = 0) -> ClosedJaxpr:
+    """A region that is a function of its arguments alone."""
+    region = r.region(number)
+    if region.captured:
+        r.fail("has a region that uses values from outside; make them operands, or constants inside of it")
+    return inline_calls(region.jaxpr)
+
+
+def as_body_takes(body: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+    """Operands in the dtypes of the body: it may work in a wider type than the operands have."""
+    return [convert(x, a.dtype) for x, a in zip(operands, body.in_avals)]
+
+
+@reads("stablehlo.map")
+def _read_map(r: Reader) -> Any:
+    """The function on whole arrays; scalars that its region uses from outside become operands."""
+    region, shape = r.region(), r.out_avals[0].shape
+    captured = [match_shape(x, typeof(x).update(shape=shape)) for x in region.captured if not typeof(x).shape]
+    if len(captured) != len(region.captured):
+        r.fail("has a region that uses arrays from outside; make them operands")
+    return apply_body(inline_calls(region.jaxpr), *captured, *r.operands)
