@@ -9,9 +9,11 @@ rules of a primitive in one class follows ``jax/_src/hijax.py``; the linear plac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+
+import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
@@ -117,9 +119,12 @@ class Op:
     #: the op has an effect besides its results and must not be dropped
     has_effects: ClassVar[bool] = False
     #: on concrete arrays the op is done by its ``perform``, in Python, not by a compiled program
-    on_host: ClassVar[bool] = False
+    in_python: ClassVar[bool] = False
     #: the op has jaxprs among its parameters
     holds_jaxprs: ClassVar[bool] = False
+    #: the result by NumPy, of ops that only move elements and so are exact there: small arrays that are ready are
+    #: then not worth a compilation; a method in subclasses
+    moved: ClassVar[Callable[..., np.ndarray] | None] = None
     #: parameters that printing leaves out
     hidden_params: ClassVar[tuple[str, ...]] = ()
 

@@ -250,7 +250,7 @@ class EvalTrace(Trace):
         self.evaluate: Callable[[Op, Sequence[Any]], Any] | None = None
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
-        if op.on_host:
+        if op.in_python:
             for x in args:
                 check_alive(x)
             return op.perform(*args)  # type: ignore[attr-defined]

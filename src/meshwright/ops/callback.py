@@ -57,7 +57,7 @@ class Callback(Op):
     ordered: bool = False
     token: bool = False
     multiple_results: ClassVar[bool] = True
-    on_host: ClassVar[bool] = True
+    in_python: ClassVar[bool] = True
     hidden_params: ClassVar[tuple[str, ...]] = ("function", "results", "token")
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:

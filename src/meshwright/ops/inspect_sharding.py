@@ -24,7 +24,7 @@ class InspectSharding(Op):
     name: ClassVar[str] = "inspect_sharding"
     multiple_results: ClassVar[bool] = True
     has_effects: ClassVar[bool] = True
-    on_host: ClassVar[bool] = True
+    in_python: ClassVar[bool] = True
     hidden_params: ClassVar[tuple[str, ...]] = ("callback",)
 
     def perform(self, x: Any) -> list[Any]:
