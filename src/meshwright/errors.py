@@ -17,12 +17,16 @@ class ArgumentError(MeshwrightError, ValueError):
     """An argument of a public function has a value that cannot be used."""
 
 
+class AxisError(ArgumentError, IndexError):
+    """There is no such axis. NumPy's ``AxisError`` is a ``ValueError`` and an ``IndexError``, so this is both."""
+
+
 class ArgumentTypeError(MeshwrightError, TypeError):
     """An argument of a public function has the wrong type (not an array, unhashable static argument, ...)."""
 
 
 class ShapeError(MeshwrightError, TypeError, ValueError):
-    """Operand shapes do not fit the op. JAX raises ``TypeError`` here, so this is one."""
+    """Operand shapes do not fit the op. JAX raises ``TypeError`` here and NumPy ``ValueError``, so this is both."""
 
 
 class DTypeError(MeshwrightError, TypeError):

@@ -116,6 +116,7 @@ from meshwright.numpy.functions import (
     tanh,
 )
 from meshwright.numpy.indexing import take, take_along_axis
+from meshwright.numpy.inspection import __array_namespace_info__
 from meshwright.numpy.joining import (
     append,
     array_split,

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.errors import ArgumentError, ArgumentTypeError, TracerError
+from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, TracerError
 from meshwright.ir.tracing import Tracer
 
 
@@ -28,11 +28,11 @@ def normal_axis(axis: Any, ndim: int, name: str) -> int:
     """``axis`` in ``range(ndim)``.
 
     Raises:
-      ArgumentError: there is no such axis.
+      AxisError: there is no such axis.
     """
     axis = static_int(axis, name, "axis")
     if not -ndim <= axis < ndim:
-        raise ArgumentError(f"{name}: axis {axis} is out of range for an array of {ndim} dimensions")
+        raise AxisError(f"{name}: axis {axis} is out of range for an array of {ndim} dimensions")
     return axis + ndim if axis < 0 else axis
 
 
@@ -40,7 +40,7 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     """Axes as a tuple; ``None`` means all of them.
 
     Raises:
-      ArgumentError: no such axis, or one twice.
+      AxisError: no such axis; ArgumentError: one twice.
     """
     if axis is None:
         return tuple(range(ndim))

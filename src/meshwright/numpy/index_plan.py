@@ -234,7 +234,8 @@ class _Builder:
         if i is not None:
             self.one(d, i)
             return
-        if isinstance(entry, _MaskPart) and entry.mask_shape[entry.dim] != self.shape[d]:
+        # As in NumPy and the standard, a dimension of size 0 in a mask fits any.
+        if isinstance(entry, _MaskPart) and entry.mask_shape[entry.dim] not in (0, self.shape[d]):
             raise IndexingError(
                 f"a mask of shape {entry.mask_shape} does not fit dimension {d} of shape {self.shape}: its dimension "
                 f"{entry.dim} must have size {self.shape[d]}"

@@ -14,6 +14,7 @@ from meshwright.numpy.axes import normal_axis
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
 from meshwright.numpy.promotion import scalar_like, spread
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.dynamic_slice import dynamic_slice
 from meshwright.ops.elementwise import add, convert, lt, select
 from meshwright.ops.gather_scatter import gather
@@ -33,8 +34,8 @@ def read_block(x: Any, block: Block) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _row_plan(shape: tuple[int, ...], i: int) -> IndexPlan:
-    return plan_index(shape, i)
+def _integer_plan(shape: tuple[int, ...], index: int | tuple[int, ...]) -> IndexPlan:
+    return plan_index(shape, index)
 
 
 def getitem(x: Any, index: Any) -> Any:
@@ -44,7 +45,8 @@ def getitem(x: Any, index: Any) -> Any:
       IndexingError: not an index, or too many. ConcretizationError: a traced mask.
     """
     shape = x.aval.shape
-    plan = _row_plan(shape, index) if type(index) is int else plan_index(shape, index)
+    integers = type(index) is int or (type(index) is tuple and all([type(i) is int for i in index]))
+    plan = (_integer_plan if integers else plan_index)(shape, index)
     return read(x, plan, CLIP, None, False, False)
 
 
@@ -59,6 +61,8 @@ def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sort
         x = rev(slice_(x, block.start, block.limit, block.stride), block.reverse)
         return reshape(x, plan.out_shape)
     x = read_block(x, block)
+    if 0 in plan.out_shape:  # nothing is read, and there may be nothing to read from
+        return broadcast_in_dim(scalar_like(0, x), plan.out_shape, ())
     if plan.only_scalars and mode is not GatherScatterMode.FILL_OR_DROP:
         x = _read_scalars(x, plan)
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, DTypeError
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import aval_of, is_arraylike
 
@@ -33,7 +34,7 @@ class ScalarType:
         if isinstance(other, ScalarType):
             return self.dtype == other.dtype
         try:
-            return self.dtype == other
+            return other is not None and self.dtype == other  # NumPy takes None for float64
         except TypeError:
             return False
 
@@ -50,22 +51,72 @@ class ScalarType:
 BY_NAME = {("bool_" if d == np.bool_ else d.name): ScalarType(d) for d in dtypes._SHORT}
 
 
-def finfo(dtype: Any) -> Any:
-    """Limits of a float dtype (``eps``, ``max``, ``tiny``, …), also of the narrow ones.
+@dataclass(frozen=True)
+class FloatInfo:
+    """Limits of a float dtype as Python numbers, as the array API standard wants them; names are NumPy's."""
 
-    >>> float(finfo("float16").max)
+    dtype: np.dtype
+    bits: int
+    eps: float
+    epsneg: float
+    max: float
+    min: float
+    tiny: float
+    smallest_normal: float
+    smallest_subnormal: float
+    resolution: float
+    precision: int
+    nmant: int
+    nexp: int
+    iexp: int
+    machep: int
+    negep: int
+    maxexp: int
+    minexp: int
+
+
+@dataclass(frozen=True)
+class IntegerInfo:
+    """Limits of an integer dtype as Python integers."""
+
+    dtype: np.dtype
+    kind: str
+    bits: int
+    max: int
+    min: int
+
+
+def finfo(dtype: Any) -> FloatInfo:
+    """Limits of a float dtype (``eps``, ``max``, ``tiny``, …), also of the narrow ones; of a complex one's parts.
+
+    Raises:
+      DTypeError: not a float or complex dtype.
+
+    >>> finfo("float16").max
     65504.0
     """
-    return ml_dtypes.finfo(_dtype_of(dtype))
+    target = dtypes.real_of(_dtype_of(dtype))
+    if not dtypes.is_float(target):
+        raise DTypeError(f"finfo: expected a float or complex dtype, got {target}; iinfo has the limits of integers")
+    found = ml_dtypes.finfo(target)
+    convert = {"float": float, "int": int, "np.dtype": lambda _: target}
+    return FloatInfo(**{f.name: convert[str(f.type)](getattr(found, f.name)) for f in fields(FloatInfo)})
 
 
-def iinfo(dtype: Any) -> Any:
+def iinfo(dtype: Any) -> IntegerInfo:
     """Limits of an integer dtype.
 
-    >>> int(iinfo("int8").max)
+    Raises:
+      DTypeError: not an integer dtype.
+
+    >>> iinfo("int8").max
     127
     """
-    return ml_dtypes.iinfo(_dtype_of(dtype))
+    target = _dtype_of(dtype)
+    if not dtypes.is_integer(target):
+        raise DTypeError(f"iinfo: expected an integer dtype, got {target}; finfo has the limits of floats")
+    found = ml_dtypes.iinfo(target)
+    return IntegerInfo(target, "u" if dtypes.is_unsigned(target) else "i", found.bits, int(found.max), int(found.min))
 
 
 def _dtype_of(x: Any) -> np.dtype:

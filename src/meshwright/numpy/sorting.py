@@ -230,10 +230,10 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = 0) -> tuple[An
     """
     x = asarray(a)
     shape = typeof(x).shape
+    if not shape:
+        raise ArgumentError("nonzero: a 0-d array has no positions; use atleast_1d, or test it with x != 0")
     if size is None:
-        return tuple(
-            asarray(p.astype(dtypes.default_int())) for p in np.nonzero(np.atleast_1d(_concrete(x, "nonzero")))
-        )
+        return tuple(asarray(p.astype(dtypes.default_int())) for p in np.nonzero(_concrete(x, "nonzero")))
     flags = ravel(truth(x, "nonzero"))
     count = cumulative.cumsum(convert(flags, dtypes.default_int()), 0)
     wanted = iota(dtypes.default_int(), (size,), 0)

@@ -66,6 +66,12 @@ class BroadcastInDim(Linear1):
     def localized(self, ctx: Any) -> Op:
         return BroadcastInDim(ctx.out_local_shapes[0], self.broadcast_dimensions)
 
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        sizes = [1] * len(self.shape)
+        for d, n in zip(self.broadcast_dimensions, x.shape):
+            sizes[d] = n
+        return np.broadcast_to(x.reshape(sizes), self.shape)
+
     def emit(self, b: Builder, x: Any) -> Any:
         return b.broadcast(x, b.out_avals[0], self.broadcast_dimensions)
 
@@ -180,6 +186,10 @@ class Iota(Op):
     def localize(self, ctx: Any) -> Any:
         local = Iota(self.dtype, ctx.out_local_shapes[0], self.dimension).bind()
         return ctx.add_tile_offset(local, self.dimension)
+
+    def moved(self) -> np.ndarray:
+        sizes = [n if d == self.dimension else 1 for d, n in enumerate(self.shape)]
+        return np.broadcast_to(np.arange(sizes[self.dimension]).astype(self.dtype).reshape(sizes), self.shape)
 
     def emit(self, b: Builder) -> Any:
         return b.op("stablehlo.iota", [], b.out_avals, iota_dimension=self.dimension)[0]

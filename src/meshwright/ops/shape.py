@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
@@ -166,6 +168,9 @@ class Reshape(Linear1):
     def localized(self, ctx: Any) -> Op:
         return Reshape(ctx.out_local_shapes[0])
 
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(self.new_sizes)
+
     def emit(self, b: Builder, x: Any) -> Any:
         return b.op("stablehlo.reshape", [x], b.out_avals)[0]
 
@@ -232,6 +237,9 @@ class Squeeze(Linear1):
         names = [None if d in self.dimensions else f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [[n for n in names if n]], {f"d{d}": s for d, s in enumerate(x.shape)})
 
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        return x.squeeze(self.dimensions)
+
     def emit(self, b: Builder, x: Any) -> Any:
         return b.op("stablehlo.reshape", [x], b.out_avals)[0]
 
@@ -267,6 +275,9 @@ class Transpose(Linear1):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [[names[d] for d in self.permutation]], dict(zip(names, x.shape)))
+
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        return x.transpose(self.permutation)
 
     def emit(self, b: Builder, x: Any) -> Any:
         return b.op("stablehlo.transpose", [x], b.out_avals, permutation=self.permutation)[0]
@@ -310,6 +321,9 @@ class Rev(Linear1):
                 c = ctx.in_local_shapes[0][d]
                 x = ctx.fetch_window(x, 0, d, lambda t, s=size, c=c: s - (t + 1) * c, c)
         return self.bind(x) if self.dimensions else x
+
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        return np.flip(x, self.dimensions)
 
     def emit(self, b: Builder, x: Any) -> Any:
         return b.op("stablehlo.reverse", [x], b.out_avals, dimensions=self.dimensions)[0]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
@@ -82,6 +84,9 @@ class Slice(Linear1):
             elif ctx.is_split(0, d):
                 limit[d] = n
         return Slice(tuple(start), tuple(limit), tuple(strides)).bind(x)
+
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        return x[tuple(map(slice, self.start_indices, self.limit_indices, self.strides))]
 
     def emit(self, b: Builder, x: Any) -> Any:
         return b.op(
@@ -187,6 +192,14 @@ class Pad(Op):
             config[d] = (0, 0, 0)
         return pad(x, value, config)
 
+    def moved(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+        spans = [max(n - 1, 0) * (inner + 1) + (n > 0) for n, (_, _, inner) in zip(x.shape, self.padding_config)]
+        wide = [max(lo, 0) + n + max(hi, 0) for n, (lo, hi, _) in zip(spans, self.padding_config)]
+        out = np.full(wide, value, x.dtype)
+        inside = [slice(max(lo, 0), max(lo, 0) + n, inner + 1) for n, (lo, _, inner) in zip(spans, self.padding_config)]
+        out[tuple(inside)] = x
+        return out[tuple(slice(max(-lo, 0), w - max(-hi, 0)) for w, (lo, hi, _) in zip(wide, self.padding_config))]
+
     def emit(self, b: Builder, x: Any, value: Any) -> Any:
         low, high, interior = (tuple(c) for c in zip(*self.padding_config)) if self.padding_config else ((), (), ())
         return b.op(
@@ -271,6 +284,9 @@ class Concatenate(Op):
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
             start += aval.shape[d]
         return total
+
+    def moved(self, *xs: np.ndarray) -> np.ndarray:
+        return np.concatenate(xs, self.dimension)
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         return b.op("stablehlo.concatenate", operands, b.out_avals, dimension=self.dimension)[0]

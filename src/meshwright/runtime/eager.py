@@ -15,8 +15,9 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import EVAL, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.elementwise import BitcastConvert, convert, copy
-from meshwright.runtime.array import CONVERSIONS, Array, default_sharding
+from meshwright.runtime.array import CONVERSIONS, Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
+from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
 _cache: dict[Any, Executable] = {}
@@ -24,6 +25,8 @@ _cache: dict[Any, Executable] = {}
 _with_jaxprs: deque[Any] = deque()
 _MOST_WITH_JAXPRS = 256
 config.on_change(lambda name: _cache.clear())
+#: the largest result that is worth moving by NumPy
+_MOST_HOST_BYTES = 1 << 16
 
 #: evaluates an op some of whose operands lie on a mesh; ``api`` supplies it, as it needs the partitioner
 SHARDED: list[Callable[[Op, Sequence[Array]], Any]] = []
@@ -61,6 +64,9 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
             sharding = x.sharding
     key = (op, *(x.aval for x in arrays))
     found = _cache.get(key)
+    if found is None and op.moved is not None and (out := _moved(op, arrays)) is not None:
+        out.sharding, out.committed = sharding or default_sharding(), committed
+        return check_finite(op.name, out)
     if found is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
         n = len(jaxpr.out_avals)
@@ -74,6 +80,17 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
         for x in outs:
             x.sharding, x.committed = sharding or default_sharding(), True
     return check_finite(op.name, outs if op.multiple_results else outs[0])
+
+
+def _moved(op: Op, arrays: Sequence[Array]) -> Array | None:
+    """What ``op`` moves, by NumPy, where that is exact and costs less than compiling: or else nothing."""
+    out = infer_cached(op, tuple(x.aval for x in arrays))
+    if out.nbytes > _MOST_HOST_BYTES or not all(x.dtype in dtypes.NUMPY_DTYPES and x.is_ready() for x in (*arrays,)):
+        return None
+    if out.dtype not in dtypes.NUMPY_DTYPES:
+        return None
+    value = op.moved(*[np.from_dlpack(pjrt.Exporter(x.buffer)) for x in arrays])
+    return from_numpy(value, out.dtype, weak_type=out.weak_type)
 
 
 def has_nan(x: Array) -> bool:
