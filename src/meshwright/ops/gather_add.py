@@ -275,10 +275,13 @@ class ScatterBase(Op):
 
     # --- batching -------------------------------------------------------------------------------------------
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        (x, indices, updates), (dx, di, du) = args, dims
+        count = len(args) // 2
+        indices, di = args[count], dims[count]
+        dx = next((d for d in dims[:count] if d is not None), None)
+        du = next((d for d in dims[count + 1 :] if d is not None), None)
         n = self.dimension_numbers.gather()
-        ndim = typeof(x).ndim - (dx is not None)
-        update_ndim = typeof(updates).ndim - (du is not None)
+        ndim = typeof(args[0]).ndim - (dims[0] is not None)
+        update_ndim = typeof(args[-1]).ndim - (dims[-1] is not None)
         if di is None:
             if dx is None:
                 assert du is not None
@@ -293,10 +296,10 @@ class ScatterBase(Op):
             place = low if du is None else min(max(du, low), high)
             target = 0 if dx is None else dx
             new = n.with_index_dim(di, place).with_operand_dim(target).with_batching_dims(target, di)
-        x = _batched(x, dims[0], target, axis.size)
-        updates = _batched(updates, du, place, axis.size)
+        xs = [_batched(x, d, target, axis.size) for x, d in zip(args[:count], dims)]
+        updates = [_batched(u, d, place, axis.size) for u, d in zip(args[count + 1 :], dims[count + 1 :])]
         op = dataclasses.replace(self, dimension_numbers=ScatterDimensionNumbers.of_gather(new))
-        return op.bind(x, indices, updates), target
+        return op.bind(*xs, indices, *updates), [target] * count if self.multiple_results else target
 
     @staticmethod
     def _beside_update(n: GatherDimensionNumbers, ndim: int, du: int) -> int:
@@ -306,7 +309,9 @@ class ScatterBase(Op):
         return window[k] if k < len(window) else ndim
 
     # --- sharding -------------------------------------------------------------------------------------------
-    def sharding_rule(self, x: ShapedArray, indices: ShapedArray, updates: ShapedArray) -> ShardingRule:
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        count = len(avals) // 2
+        x, indices, updates = avals[0], avals[count], avals[-1]
         n = self.dimension_numbers.gather()
         f = indexed_factors(n, x, indices, self.window(x.shape, updates.shape), updates.ndim)
         kinds = dict.fromkeys(f.kinds, PARALLEL)
@@ -318,19 +323,22 @@ class ScatterBase(Op):
             return [None if not self.kind and d in over_updates else d for d in dims]
 
         kind = "or" if self.kind == "sum" and dtypes.is_bool(x.dtype) else self.kind or "sum"
-        return make_rule(
-            [f.operand, names(f.indices), names(f.result)], [f.operand], f.sizes, kinds, kind
-        )  # fmt: skip
+        operands = [*[f.operand] * count, names(f.indices), *[names(f.result)] * count]
+        return make_rule(operands, [f.operand] * count, f.sizes, kinds, kind)
 
-    def localize(self, ctx: Any, x: Any, indices: Any, updates: Any) -> Any:
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        count = len(operands) // 2
         n = self.dimension_numbers.gather()
         op = dataclasses.replace(self, indices_are_sorted=False, unique_indices=False)
-        x, updates = self._count_once(ctx, n, x, updates)
+        xs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
+        if self.kind:
+            x, update = self._count_once(ctx, n, xs[0], updates[0])
+            xs, updates = (x,), (update,)
         shape = ctx.in_avals[0].shape
-        window = self.window(shape, ctx.in_avals[2].shape)
+        window = self.window(shape, ctx.in_avals[-1].shape)
         split = split_indexed_dims(ctx, n, shape, window)
         if not split:
-            return op.bind(x, indices, updates)
+            return op.bind(*xs, indices, *updates)
         limits = n.limits(shape, window)
         if self.mode is CLIP:
             indices = shift_to_tile(ctx, n, clamp_indices(indices, limits), window, split)
@@ -341,9 +349,13 @@ class ScatterBase(Op):
             aval = typeof(indices)
             nowhere = match_shape(dtypes.max_value(aval.dtype), aval)
             indices = select(broadcast_in_dim(valid, aval.shape, range(aval.ndim - 1)), indices, nowhere)
-        wide = dataclasses.replace(op, mode=FILL).bind(margins(x, window, split), indices, updates)
+        wide = [margins(x, window, split) for x in xs]
+        outs = dataclasses.replace(op, mode=FILL).bind(*wide, indices, *updates)
         start = [window[d] - 1 if d in split else 0 for d in range(len(shape))]
-        return slice_(wide, start, [a + s for a, s in zip(start, typeof(x).shape)])
+        limit = [a + s for a, s in zip(start, typeof(xs[0]).shape)]
+        if self.multiple_results:
+            return [slice_(y, start, limit) for y in outs]
+        return slice_(outs, start, limit)
 
     def _count_once(self, ctx: Any, n: GatherDimensionNumbers, x: Any, updates: Any) -> tuple[Any, Any]:
         """Where updates are split: the operand on one device only, and no updates from padding."""
@@ -360,37 +372,42 @@ class ScatterBase(Op):
         return x, updates
 
     # --- emission -------------------------------------------------------------------------------------------
-    def emit(self, b: Builder, x: Any, indices: Any, updates: Any) -> Any:
+    def emit(self, b: Builder, *operands: Any) -> Any:
         if self.mode is CLIP:
-            return emit_traced(b, self._clipped, f"{self.name}_clip", x, indices, updates)[0]
+            outs = emit_traced(b, self._clipped, f"{self.name}_clip", *operands)
+            return outs if self.multiple_results else outs[0]
         n = self.dimension_numbers
+        indices = b.in_avals[len(operands) // 2]
         text = (
             f"update_window_dims = {_list(n.update_window_dims)}, "
             f"inserted_window_dims = {_list(n.inserted_window_dims)}, "
             f"input_batching_dims = {_list(n.operand_batching_dims)}, "
             f"scatter_indices_batching_dims = {_list(n.scatter_indices_batching_dims)}, "
             f"scatter_dims_to_operand_dims = {_list(n.scatter_dims_to_operand_dims)}, "
-            f"index_vector_dim = {b.in_avals[1].ndim - 1}"
+            f"index_vector_dim = {indices.ndim - 1}"
         )
-        return b.op(
+        outs = b.op(
             "stablehlo.scatter",
-            [x, indices, updates],
+            operands,
             b.out_avals,
             regions=[self.region(b, ShapedArray((), b.in_avals[0].dtype))],
             scatter_dimension_numbers=f"#stablehlo.scatter<{text}>",
             indices_are_sorted=self.indices_are_sorted,
             unique_indices=self.unique_indices,
-        )[0]
+        )
+        return outs if self.multiple_results else outs[0]
 
     def region(self, b: Builder, scalar: ShapedArray) -> Any:
         """How an element and an update combine."""
         return b.reducer(self.hlo, [scalar])
 
-    def _clipped(self, x: Any, indices: Any, updates: Any) -> list[Any]:
+    def _clipped(self, *operands: Any) -> list[Any]:
         # XLA drops; what should be clipped is moved first.
-        window = self.window(typeof(x).shape, typeof(updates).shape)
-        limits = self.dimension_numbers.gather().limits(typeof(x).shape, window)
-        return [dataclasses.replace(self, mode=FILL).bind(x, clamp_indices(indices, limits), updates)]
+        count, shape = len(operands) // 2, typeof(operands[0]).shape
+        limits = self.dimension_numbers.gather().limits(shape, self.window(shape, typeof(operands[-1]).shape))
+        moved = clamp_indices(operands[count], limits)
+        out = dataclasses.replace(self, mode=FILL).bind(*operands[:count], moved, *operands[count + 1 :])
+        return out if self.multiple_results else [out]
 
 
 def _is_filled_with(x: Any, value: np.ndarray) -> bool:

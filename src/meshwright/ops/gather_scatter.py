@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,14 +11,16 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Linear, Zero
-from meshwright.ir.reading import Reader, Unreadable, reads
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.composite import traced
 from meshwright.ops.elementwise import add, convert, div, eq, materialize, mul, select, zeros_like
 from meshwright.ops.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
 from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
+from meshwright.ops.scalar_body import as_body_takes, check_body, one_shape, read_body
 from meshwright.ops.shape import expand_dims, reshape
 
 __all__ = [
@@ -157,6 +159,29 @@ class ScatterMax(_ScatterExtremum):
         return dtypes.min_value(dtype)
 
 
+@dataclass(frozen=True)
+class ScatterBody(ScatterBase):
+    """Operands of one shape, indices, and updates for each operand: windows joined with updates by ``computation``.
+
+    In which order several updates of one element join is not defined.
+    """
+
+    computation: ClosedJaxpr = field(kw_only=True)
+    name: ClassVar[str] = "scatter_body"
+    multiple_results: ClassVar[bool] = True
+    holds_jaxprs: ClassVar[bool] = True
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:  # type: ignore[override]
+        count = len(avals) // 2
+        xs, indices, updates = avals[:count], avals[count], avals[count + 1 :]
+        one_shape(self.name, xs)
+        check_body(self.name, self.computation, xs)
+        return tuple(super(ScatterBody, self).infer(x, indices, u) for x, u in zip(xs, updates))
+
+    def region(self, b: Builder, scalar: ShapedArray) -> Any:
+        return b.jaxpr_region(self.computation)
+
+
 # --- functions ----------------------------------------------------------------------------------------------
 def gather(
     operand: Any,
@@ -239,11 +264,10 @@ _SCATTERS = {"add": ScatterAdd, "mul": ScatterMul, "min": ScatterMin, "max": Sca
 @reads("stablehlo.scatter")
 def _read_scatter(r: Reader) -> Any:
     operands = r.operands
-    if len(operands) != 3:
-        raise Unreadable
-    kind: Any = Scatter if _keeps_second(r) else _SCATTERS.get(r.reducer())
-    if kind is None:
-        raise Unreadable
+    count = len(operands) // 2
+    kind: Any = None
+    if count == 1:
+        kind = Scatter if _keeps_second(r) else _SCATTERS.get(r.reducer())
     n = r.attr("scatter_dimension_numbers")
     numbers = ScatterDimensionNumbers(
         n.get("update_window_dims", ()),
@@ -252,9 +276,13 @@ def _read_scatter(r: Reader) -> Any:
         n.get("input_batching_dims", ()),
         n.get("scatter_indices_batching_dims", ()),
     )
-    op = kind(numbers, r.attr("indices_are_sorted", False), r.attr("unique_indices", False))
-    x, indices, updates = operands
-    return op.bind(x, read_indices(indices, n.get("index_vector_dim", 0)), updates)
+    given = (numbers, r.attr("indices_are_sorted", False), r.attr("unique_indices", False))
+    indices = read_indices(operands[count], n.get("index_vector_dim", 0))
+    if kind is not None:
+        return kind(*given).bind(operands[0], indices, operands[2])
+    body = read_body(r)
+    xs, updates = as_body_takes(body, operands[:count]), as_body_takes(body, operands[count + 1 :])
+    return ScatterBody(*given, computation=body).bind(*xs, indices, *updates)
 
 
 def _keeps_second(r: Reader) -> bool:
