@@ -9,7 +9,9 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.promotion import as_result, aval_of, is_python_number, operands, scalar_like
+from meshwright.numpy.compiled import compiled
+from meshwright.numpy.complex_values import sign_bit, standard_values
+from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
 from meshwright.numpy.ufunc import binary, unary
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
@@ -42,9 +44,13 @@ def _exact(dtype: np.dtype) -> bool:
     return dtypes.is_integer(dtype) or dtypes.is_bool(dtype)
 
 
+@compiled
 def _sign(x: Any) -> Any:
-    if _unsigned_or_bool(typeof(x).dtype):
-        return convert(ops.ne(x, scalar_like(0, x)), typeof(x).dtype)
+    dtype = typeof(x).dtype
+    if _unsigned_or_bool(dtype):
+        return convert(ops.ne(x, scalar_like(0, x)), dtype)
+    if dtypes.is_inexact(dtype):  # zeros of either sign have the sign +0
+        return select(ops.eq(x, scalar_like(0, x)), scalar_like(0, x), ops.sign(x))
     return ops.sign(x)
 
 
@@ -61,7 +67,7 @@ abs = absolute = unary(
 )
 fabs = unary("fabs", ops.abs_, "Magnitude of each element, as a float.", ("fabs(-2).item()", "2.0"), True)
 sign = unary("sign", _sign, "-1, 0 or 1 with the sign of each element.", ("sign(-2.5).item()", "-1.0"))
-sqrt = unary("sqrt", ops.sqrt, "Square root.", ("sqrt(4.0).item()", "2.0"), True)
+sqrt = unary("sqrt", standard_values(ops.sqrt), "Square root.", ("sqrt(4.0).item()", "2.0"), True)
 cbrt = unary("cbrt", ops.cbrt, "Cube root.", ("round(cbrt(8.0), 3).item()", "2.0"), True)
 floor = unary("floor", ops.floor, "Rounded down.", ("floor(1.7).item()", "1.0"), unchanged=_exact)
 ceil = unary("ceil", ops.ceil, "Rounded up.", ("ceil(1.2).item()", "2.0"), unchanged=_exact)
@@ -130,23 +136,32 @@ def remainder(x1: Any, x2: Any, /) -> Any:
     >>> remainder(-7, 3).item()
     2
     """
-    simple = is_python_number(x2) and x2 > 0
+    positive_integer = type(x2) is int and x2 > 0
     x, y = operands("remainder", (x1, x2))
     dtype = typeof(x).dtype
     if dtypes.is_complex(dtype):
         raise DTypeError(f"remainder: defined for real numbers, got dtype {dtype}")
     if dtypes.is_bool(dtype):
         x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
+    return _remainder(x, y, positive_integer and dtypes.is_integer(dtype))
+
+
+@compiled(static_argnums=(2,))
+def _remainder(x: Any, y: Any, positive_integer: bool) -> Any:
+    dtype = typeof(x).dtype
     nil = scalar_like(0, x)
-    if dtypes.is_integer(dtype) and not simple:
+    if dtypes.is_integer(dtype) and not positive_integer:
         y = select(ops.eq(y, scalar_like(0, y)), scalar_like(1, y), y)
     r = ops.rem(x, y)
     if dtypes.is_unsigned(dtype):
         return r
-    if simple:
+    if positive_integer:
         return select(ops.lt(r, nil), ops.add(r, y), r)
     differs = ops.ne(ops.lt(r, nil), ops.lt(y, nil))
-    return select(ops.and_(differs, ops.ne(r, nil)), ops.add(r, y), r)
+    found = select(ops.and_(differs, ops.ne(r, nil)), ops.add(r, y), r)
+    if not dtypes.is_float(dtype):
+        return found
+    return select(ops.eq(r, nil), copysign(nil, y), found)  # a remainder of zero has the sign of y too
 
 
 mod = remainder
@@ -176,18 +191,25 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
         raise DTypeError(f"floor_divide: defined for real numbers, got dtype {dtype}")
     if dtypes.is_bool(dtype):
         x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
-    if _unsigned_or_bool(dtype):
-        return ops.div(x, y)
+    return ops.div(x, y) if _unsigned_or_bool(dtype) else _floor_divide(x, y)
+
+
+@compiled
+def _floor_divide(x: Any, y: Any) -> Any:
+    dtype = typeof(x).dtype
     nil, one = scalar_like(0, x), scalar_like(1, x)
     r = ops.rem(x, y)
     if dtypes.is_integer(dtype):
         q = ops.div(x, y)
         wrong = ops.and_(ops.ne(ops.sign(x), ops.sign(y)), ops.ne(r, nil))
         return select(wrong, ops.sub(q, one), q)
-    # x - r is a whole multiple of y, so that its quotient is exact up to rounding; by zero, x itself gives inf.
-    q = ops.div(select(ops.eq(y, nil), x, ops.sub(x, r)), y)
+    # x - r is a whole multiple of y, so that its quotient is exact up to rounding.
+    q = ops.div(ops.sub(x, r), y)
     wrong = ops.and_(ops.ne(r, nil), ops.ne(ops.sign(y), ops.sign(r)))
-    return ops.round_half_away(select(wrong, ops.sub(q, one), q))
+    whole = ops.round_half_away(select(wrong, ops.sub(q, one), q))
+    # Of zeros and infinities the quotient is exact as it is, with its sign; that is what the standard defines there.
+    exact = ops.or_(ops.eq(x, nil), ops.or_(ops.eq(y, nil), ops.not_(ops.and_(ops.is_finite(x), ops.is_finite(y)))))
+    return select(exact, ops.floor(ops.div(x, y)), whole)
 
 
 def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
@@ -298,8 +320,7 @@ def signbit(x: Any, /) -> Any:
         raise DTypeError("signbit: defined for real numbers, got a complex dtype")
     if not dtypes.is_float(dtype):
         return ops.lt(x, scalar_like(0, x))
-    bits = ops.BitcastConvert(np.dtype(f"int{dtypes.bit_width(dtype)}")).bind(x)
-    return ops.lt(bits, scalar_like(0, bits))
+    return sign_bit(x)
 
 
 def heaviside(x1: Any, x2: Any, /) -> Any:

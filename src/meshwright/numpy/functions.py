@@ -9,28 +9,33 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import arctan2
+from meshwright.numpy.complex_values import standard_values
 from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
 from meshwright.numpy.ufunc import unary
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
 
-exp = unary("exp", ops.exp, "e to the power of each element.", ("exp(0.0).item()", "1.0"), True)
+def _analytic(name: str, op: Any, what: str, example: tuple[str, str]) -> Any:
+    return unary(name, standard_values(op), what, example, True)
+
+
+exp = _analytic("exp", ops.exp, "e to the power of each element.", ("exp(0.0).item()", "1.0"))
 exp2 = unary("exp2", ops.exp2, "2 to the power of each element.", ("exp2(3.0).item()", "8.0"), True)
-expm1 = unary("expm1", ops.expm1, "``exp(x) - 1``, exact near 0.", ("expm1(0.0).item()", "0.0"), True)
-log = unary("log", ops.log, "Natural logarithm.", ("log(1.0).item()", "0.0"), True)
-log1p = unary("log1p", ops.log1p, "``log(1 + x)``, exact near 0.", ("log1p(0.0).item()", "0.0"), True)
-sin = unary("sin", ops.sin, "Sine of an angle in radians.", ("sin(0.0).item()", "0.0"), True)
-cos = unary("cos", ops.cos, "Cosine of an angle in radians.", ("cos(0.0).item()", "1.0"), True)
-tan = unary("tan", ops.tan, "Tangent of an angle in radians.", ("tan(0.0).item()", "0.0"), True)
-arcsin = asin = unary("arcsin", ops.asin, "Inverse sine, in radians.", ("arcsin(0.0).item()", "0.0"), True)
-arccos = acos = unary("arccos", ops.acos, "Inverse cosine, in radians.", ("arccos(1.0).item()", "0.0"), True)
-arctan = atan = unary("arctan", ops.atan, "Inverse tangent, in radians.", ("arctan(0.0).item()", "0.0"), True)
-sinh = unary("sinh", ops.sinh, "Hyperbolic sine.", ("sinh(0.0).item()", "0.0"), True)
-cosh = unary("cosh", ops.cosh, "Hyperbolic cosine.", ("cosh(0.0).item()", "1.0"), True)
-tanh = unary("tanh", ops.tanh, "Hyperbolic tangent.", ("tanh(0.0).item()", "0.0"), True)
-arcsinh = asinh = unary("arcsinh", ops.asinh, "Inverse hyperbolic sine.", ("arcsinh(0.0).item()", "0.0"), True)
-arccosh = acosh = unary("arccosh", ops.acosh, "Inverse hyperbolic cosine.", ("arccosh(1.0).item()", "0.0"), True)
-arctanh = atanh = unary("arctanh", ops.atanh, "Inverse hyperbolic tangent.", ("arctanh(0.0).item()", "0.0"), True)
+expm1 = _analytic("expm1", ops.expm1, "``exp(x) - 1``, exact near 0.", ("expm1(0.0).item()", "0.0"))
+log = _analytic("log", ops.log, "Natural logarithm.", ("log(1.0).item()", "0.0"))
+log1p = _analytic("log1p", ops.log1p, "``log(1 + x)``, exact near 0.", ("log1p(0.0).item()", "0.0"))
+sin = _analytic("sin", ops.sin, "Sine of an angle in radians.", ("sin(0.0).item()", "0.0"))
+cos = _analytic("cos", ops.cos, "Cosine of an angle in radians.", ("cos(0.0).item()", "1.0"))
+tan = _analytic("tan", ops.tan, "Tangent of an angle in radians.", ("tan(0.0).item()", "0.0"))
+arcsin = asin = _analytic("arcsin", ops.asin, "Inverse sine, in radians.", ("arcsin(0.0).item()", "0.0"))
+arccos = acos = _analytic("arccos", ops.acos, "Inverse cosine, in radians.", ("arccos(1.0).item()", "0.0"))
+arctan = atan = _analytic("arctan", ops.atan, "Inverse tangent, in radians.", ("arctan(0.0).item()", "0.0"))
+sinh = _analytic("sinh", ops.sinh, "Hyperbolic sine.", ("sinh(0.0).item()", "0.0"))
+cosh = _analytic("cosh", ops.cosh, "Hyperbolic cosine.", ("cosh(0.0).item()", "1.0"))
+tanh = _analytic("tanh", ops.tanh, "Hyperbolic tangent.", ("tanh(0.0).item()", "0.0"))
+arcsinh = asinh = _analytic("arcsinh", ops.asinh, "Inverse hyperbolic sine.", ("arcsinh(0.0).item()", "0.0"))
+arccosh = acosh = _analytic("arccosh", ops.acosh, "Inverse hyperbolic cosine.", ("arccosh(1.0).item()", "0.0"))
+arctanh = atanh = _analytic("arctanh", ops.atanh, "Inverse hyperbolic tangent.", ("arctanh(0.0).item()", "0.0"))
 erf = unary("erf", ops.erf, "The error function.", ("erf(0.0).item()", "0.0"), True)
 erfc = unary("erfc", ops.erfc, "``1 - erf(x)``, exact for large x.", ("erfc(0.0).item()", "1.0"), True)
 erf_inv = unary("erf_inv", ops.erf_inv, "Inverse of the error function.", ("erf_inv(0.0).item()", "0.0"), True)

@@ -45,7 +45,7 @@ def getitem(x: Any, index: Any) -> Any:
       IndexingError: not an index, or too many. ConcretizationError: a traced mask.
     """
     shape = x.aval.shape
-    integers = type(index) is int or (type(index) is tuple and all([type(i) is int for i in index]))
+    integers = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
     plan = (_integer_plan if integers else plan_index)(shape, index)
     return read(x, plan, CLIP, None, False, False)
 

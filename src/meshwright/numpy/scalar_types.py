@@ -99,7 +99,7 @@ def finfo(dtype: Any) -> FloatInfo:
     if not dtypes.is_float(target):
         raise DTypeError(f"finfo: expected a float or complex dtype, got {target}; iinfo has the limits of integers")
     found = ml_dtypes.finfo(target)
-    convert = {"float": float, "int": int, "np.dtype": lambda _: target}
+    convert: dict[str, Any] = {"float": float, "int": int, "np.dtype": lambda _: target}
     return FloatInfo(**{f.name: convert[str(f.type)](getattr(found, f.name)) for f in fields(FloatInfo)})
 
 

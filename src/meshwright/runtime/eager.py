@@ -27,6 +27,8 @@ _MOST_WITH_JAXPRS = 256
 config.on_change(lambda name: _cache.clear())
 #: the largest result that is worth moving by NumPy
 _MOST_HOST_BYTES = 1 << 16
+#: up to this size of operands and results together, the time to compile an op outweighs the speed of its code
+_MOST_QUICK_BYTES = 1 << 16
 
 #: evaluates an op some of whose operands lie on a mesh; ``api`` supplies it, as it needs the partitioner
 SHARDED: list[Callable[[Op, Sequence[Array]], Any]] = []
@@ -70,7 +72,9 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     if found is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
         n = len(jaxpr.out_avals)
-        found = _cache[key] = compile_jaxpr(jaxpr, op.name, [default_sharding()] * n)
+        # a loop over small arrays may still run for long
+        quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
+        found = _cache[key] = compile_jaxpr(jaxpr, op.name, [default_sharding()] * n, quick=quick)
         if op.holds_jaxprs:
             _with_jaxprs.append(key)
             if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
@@ -85,11 +89,11 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
 def _moved(op: Op, arrays: Sequence[Array]) -> Array | None:
     """What ``op`` moves, by NumPy, where that is exact and costs less than compiling: or else nothing."""
     out = infer_cached(op, tuple(x.aval for x in arrays))
-    if out.nbytes > _MOST_HOST_BYTES or not all(x.dtype in dtypes.NUMPY_DTYPES and x.is_ready() for x in (*arrays,)):
+    if out.nbytes > _MOST_HOST_BYTES or not all(x.dtype in dtypes.NUMPY_DTYPES and x.is_ready() for x in arrays):
         return None
     if out.dtype not in dtypes.NUMPY_DTYPES:
         return None
-    value = op.moved(*[np.from_dlpack(pjrt.Exporter(x.buffer)) for x in arrays])
+    value = op.moved(*[np.from_dlpack(pjrt.Exporter(x.buffer)) for x in arrays])  # type: ignore[misc]
     return from_numpy(value, out.dtype, weak_type=out.weak_type)
 
 

@@ -1,0 +1,154 @@
+"""Values of complex functions at infinities, NaN and signed zeros, as the array API standard and C99's Annex G say.
+
+XLA multiplies and adds real and imaginary parts out, which makes NaN of ``0 * inf`` and of every sum with a NaN, and
+does not see the sign of a zero, by which C99 tells the two sides of a branch cut. All functions here have ``f(conj z) =
+conj f(z)``, some are odd or even; so they are computed for positive parts, where each has a short list of places that
+XLA gets wrong, and signs are put back. Functions of angles are those of hyperbolic angles with parts exchanged:
+``sin(a + bi)`` has the parts of ``sinh(b + ai)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.compiled import compiled
+from meshwright.numpy.promotion import scalar_like
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import and_, not_, or_, select
+
+#: (where, real part there, imaginary part there); None leaves a part as it is
+Patch = tuple[Any, Any, Any]
+Patches = Callable[[Any, Any], Sequence[Patch]]
+
+
+def sign_bit(x: Any) -> Any:
+    """Whether the sign bit of floats is set: also that of -0.0 and of NaN."""
+    bits = ops.BitcastConvert(np.dtype(f"int{dtypes.bit_width(typeof(x).dtype)}")).bind(x)
+    return ops.lt(bits, scalar_like(0, bits))
+
+
+def _is_nan(x: Any) -> Any:
+    return ops.ne(x, x)
+
+
+def _is(value: float, x: Any) -> Any:
+    return ops.eq(x, scalar_like(value, x))
+
+
+def _is_wild(x: Any) -> Any:
+    return not_(ops.is_finite(x))
+
+
+# --- where XLA is wrong, for b >= 0, and a >= 0 if the function is odd or even -------------------------------
+def _exp(a: Any, b: Any) -> list[Patch]:
+    return [(and_(_is(np.inf, a), _is_wild(b)), np.inf, np.nan), (and_(_is(-np.inf, a), _is_wild(b)), 0, 0)]
+
+
+def _expm1(a: Any, b: Any) -> list[Patch]:
+    return [(and_(_is(np.inf, a), _is_wild(b)), np.inf, np.nan), (and_(_is(-np.inf, a), _is_wild(b)), -1, 0)]
+
+
+def _log(a: Any, b: Any) -> list[Patch]:
+    one_infinite = or_(_is(np.inf, ops.abs_(a)), _is(np.inf, b))
+    return [(and_(one_infinite, or_(_is_nan(a), _is_nan(b))), np.inf, np.nan)]
+
+
+def _sqrt(a: Any, b: Any) -> list[Patch]:
+    return [
+        (and_(_is(np.inf, a), _is_nan(b)), np.inf, np.nan),
+        (and_(_is(-np.inf, a), _is_nan(b)), np.nan, np.inf),
+        (_is(np.inf, b), np.inf, np.inf),
+    ]
+
+
+def _cosh(a: Any, b: Any) -> list[Patch]:
+    return [
+        (and_(_is(0, a), _is_wild(b)), np.nan, 0.0),
+        (and_(_is(np.inf, a), _is_wild(b)), np.inf, np.nan),
+        (or_(_is(0, a), _is(0, b)), None, 0.0),
+    ]
+
+
+def _sinh(a: Any, b: Any) -> list[Patch]:
+    return [(and_(or_(_is(0, a), _is(np.inf, a)), _is_wild(b)), a, np.nan), (_is(0, b), None, 0)]
+
+
+def _tanh(a: Any, b: Any) -> list[Patch]:
+    return [(and_(_is(0, a), _is_wild(b)), 0, np.nan)]
+
+
+def _asinh(a: Any, b: Any) -> list[Patch]:
+    return [(and_(_is_nan(a), _is(0, b)), np.nan, 0)]
+
+
+def _acosh(a: Any, b: Any) -> list[Patch]:
+    return [(and_(_is(0, a), _is_nan(b)), np.nan, np.pi / 2), (and_(_is_tame(a), _is_nan(b)), np.nan, np.nan)]
+
+
+def _acos(a: Any, b: Any) -> list[Patch]:
+    return [(and_(_is(0, a), _is_nan(b)), np.pi / 2, np.nan), (and_(_is_tame(a), _is_nan(b)), np.nan, np.nan)]
+
+
+def _atanh(a: Any, b: Any) -> list[Patch]:
+    return [
+        (_is(0, a), 0, None),
+        (and_(_is_nan(b), or_(_is(0, a), _is(np.inf, a))), 0, np.nan),
+        (and_(_is_nan(b), _is_tame(a)), np.nan, np.nan),
+        (and_(_is_nan(a), not_(_is(np.inf, b))), np.nan, np.nan),
+    ]
+
+
+def _is_tame(x: Any) -> Any:
+    return and_(ops.is_finite(x), not_(_is(0, x)))
+
+
+def _exchanged(patches: Patches) -> Patches:
+    return lambda a, b: [(where, im, re) for where, re, im in patches(b, a)]
+
+
+def _cos(a: Any, b: Any) -> list[Patch]:
+    return [(where, re, None if im is None else -im) for where, re, im in _cosh(b, a)]
+
+
+#: parity (1 even, -1 odd, 0 neither) and patches
+_FUNCTIONS: dict[str, tuple[int, Patches]] = {
+    "exp": (0, _exp), "expm1": (0, _expm1), "log": (0, _log), "log1p": (0, _log), "sqrt": (0, _sqrt),
+    "cosh": (1, _cosh), "sinh": (-1, _sinh), "tanh": (-1, _tanh), "asinh": (-1, _asinh), "acosh": (0, _acosh),
+    "acos": (0, _acos), "atanh": (-1, _atanh), "cos": (1, _cos), "sin": (-1, _exchanged(_sinh)),
+    "tan": (-1, _exchanged(_tanh)), "asin": (-1, _exchanged(_asinh)), "atan": (-1, _exchanged(_atanh)),
+}  # fmt: skip
+
+
+def standard_values(op: Any) -> Any:
+    """A unary op whose complex values are those of the standard everywhere; real ones are the op's own."""
+    parity, patches = _FUNCTIONS[op.name]
+
+    @compiled
+    def patched(x: Any) -> Any:
+        a, b = ops.real(x), ops.imag(x)
+        below, left = sign_bit(b), sign_bit(a) if parity else None
+        a, b = _negated(left, a), _negated(below, b)
+        value = op(ops.complex_(a, b))
+        re, im = ops.real(value), ops.imag(value)
+        for where, new_re, new_im in patches(a, b):
+            re, im = _put(where, new_re, re), _put(where, new_im, im)
+        if parity == 1:
+            return ops.complex_(re, _negated(ops.xor(left, below), im))
+        return ops.complex_(_negated(left, re), _negated(below, im))
+
+    return lambda x: patched(x) if dtypes.is_complex(typeof(x).dtype) else op(x)
+
+
+def _negated(where: Any, x: Any) -> Any:
+    return x if where is None else select(where, ops.neg(x), x)
+
+
+def _put(where: Any, new: Any, old: Any) -> Any:
+    if new is None:
+        return old
+    return select(where, new if hasattr(new, "shape") else scalar_like(new, old), old)
