@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -94,7 +93,8 @@ def partition_form(f: Form, devices: int) -> Partition:
     assert not [e.op for e in all_eqns(program.jaxpr.jaxpr) if e.op.name == "opaque"], "kept as it is: runs replicated"
     mesh = AbstractMesh((devices,), ("x",))
     ins = [
-        Layout(tuple(mesh.atoms_of("x") if f.split.get(name) == d else () for d in range(x.ndim))) for name, x in f.args.items()
+        Layout(tuple(mesh.atoms_of("x") if f.split.get(name) == d else () for d in range(x.ndim)))
+        for name, x in f.args.items()
     ]
     part = partition(program.jaxpr, mesh, ins, [None] * len(program.out_avals))
     verify(part.jaxpr, "per-device program")

@@ -17,7 +17,7 @@ from meshwright.ir.verify import verify
 from meshwright.ops.call import Jit
 from meshwright.ops.elementwise import add, neg, sin
 from meshwright.ops.shape import Transpose
-from meshwright.ops.sort import TopK
+from meshwright.ops.top_k import TopK
 
 MATRIX = ShapedArray((2, 3), np.dtype(np.float32))
 OTHER = ShapedArray((3, 2), np.dtype(np.float32))

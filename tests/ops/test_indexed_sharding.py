@@ -12,6 +12,7 @@ from meshwright.ops import dynamic_slice as D
 from meshwright.ops import gather_scatter as G
 from meshwright.ops import reduce as R
 from meshwright.ops import sort as S
+from meshwright.ops.top_k import TopK
 from meshwright.ops.gather_scatter import GatherDimensionNumbers as N
 from meshwright.ops.gather_scatter import GatherScatterMode
 from meshwright.ops.random_bits import RandomBits, Threefry2x32
@@ -50,7 +51,7 @@ def test_cumulative(op, reverse):
 
 def test_sorts():
     check_sharded(S.Sort(1, 2), values(5, 4), values(5, 4, seed=1))
-    check_sharded(S.TopK(2), values(5, 4))
+    check_sharded(TopK(2), values(5, 4))
 
 
 @pytest.mark.parametrize("start", [(1, 2), (9, -3), (2, 4)])

@@ -15,6 +15,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ops import sort as S
+from meshwright.ops import top_k as T
 
 DTYPES = [np.int8, np.uint16, np.int32, np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.complex64]
 
@@ -71,7 +72,7 @@ def test_derivatives():
         check_grad(
             lambda x, y, d=dimension: S.sort((x, y), d), lambda x, y, d=dimension: tuple(lax.sort((x, y), d)), x, y
         )
-    check_grad(lambda x: S.top_k(x, 2)[0], lambda x: lax.top_k(x, 2)[0], x)
+    check_grad(lambda x: T.top_k(x, 2)[0], lambda x: lax.top_k(x, 2)[0], x)
 
 
 def test_batching():
@@ -79,19 +80,19 @@ def test_batching():
     check_batch(lambda x: S.sort(x, 0), x)
     check_batch(lambda x, y: S.sort((x, y), 1), x, values(4, 3, seed=1))
     check_batch(lambda x: S.argsort(x, 1), x)
-    check_batch(lambda x: S.top_k(x, 2), x)
+    check_batch(lambda x: T.top_k(x, 2), x)
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 7])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.float16])
 def test_top_k(k, dtype):
     x = np.random.default_rng(0).integers(0, 5, (3, 7)).astype(dtype)
-    check_value(lambda x: S.top_k(x, k), lambda x: tuple(lax.top_k(x, k)), x)
+    check_value(lambda x: T.top_k(x, k), lambda x: tuple(lax.top_k(x, k)), x)
 
 
 def test_top_k_of_nan():
     x = np.array([1.0, np.nan, np.inf, -np.inf, 5.0], np.float32)
-    check_value(lambda x: S.top_k(x, 4), lambda x: tuple(lax.top_k(x, 4)), x)
+    check_value(lambda x: T.top_k(x, 4), lambda x: tuple(lax.top_k(x, 4)), x)
 
 
 @settings(max_examples=25, deadline=None)
@@ -118,12 +119,12 @@ def test_bad_input():
     with pytest.raises(ShapeError, match="argsort: dimension 5"):
         S.argsort(x, 5)
     with pytest.raises(ShapeError, match="top_k: k=5"):
-        S.top_k(x, 5)
+        T.top_k(x, 5)
     with pytest.raises(DTypeError, match="top_k: expected real"):
-        S.top_k(x > 0, 1)
+        T.top_k(x > 0, 1)
 
 
 def test_rules():
     aval = ShapedArray((4, 6), np.dtype(np.float32))
-    assert str(S.Sort(1).sharding_rule(aval, aval)) == "[d0 d1], [d0 d1] -> [d0 d1], [d0 d1]; d1: replicated"
-    assert str(S.TopK(2).sharding_rule(aval)) == "[d0 d1] -> [d0 1], [d0 1]; d1: replicated"
+    assert str(S.Sort(1).sharding_rule(aval, aval)) == "[d0 d1], [d0 d1] -> [d0 d1], [d0 d1]; d1: window"
+    assert str(T.TopK(2).sharding_rule(aval)) == "[d0 d1] -> [d0 1], [d0 1]; d1: window"

@@ -20,6 +20,7 @@ from meshwright.numpy.reductions import sum_dtype
 from meshwright.ops import cumulative
 from meshwright.ops import elementwise as ops
 from meshwright.ops import sort as sort_ops
+from meshwright.ops import top_k as top_k_ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.elementwise import convert, select
 from meshwright.ops.reduce import reduce_or
@@ -100,7 +101,7 @@ def top_k(a: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     """
     x = asarray(a)
     d = normal_axis(axis, typeof(x).ndim, "top_k")
-    values, positions = sort_ops.top_k(moveaxis(x, d, -1), k)
+    values, positions = top_k_ops.top_k(moveaxis(x, d, -1), k)
     return moveaxis(values, -1, d), moveaxis(positions, -1, d)
 
 

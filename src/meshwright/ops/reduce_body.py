@@ -20,8 +20,8 @@ from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import batch_reduce_axes, broadcast_in_dim, infer_reduce, match_shape
-from meshwright.ops.elementwise import scalar_like, select
-from meshwright.ops.scalar_body import along, apply_body, as_body_takes, check_body, lifted, one_shape, read_body
+from meshwright.ops.elementwise import scalar_like
+from meshwright.ops.scalar_body import along, as_body_takes, check_body, lifted, one_by_one, one_shape, read_body
 from meshwright.ops.shape import expand_dims
 from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
 
@@ -51,17 +51,12 @@ class ReduceBody(Op):
     # --- rules ----------------------------------------------------------------------------------------------
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         n = len(args) // 2
-        place = next((d for d in dims[:n] if d is not None), 0)
+        if any(d is not None for d in dims[n:]):
+            return one_by_one(self, axis, args, dims)
+        place = next(d for d in dims if d is not None)
         arrays = [along(x, d, place, axis.size) for x, d in zip(args[:n], dims)]
         axes, out = batch_reduce_axes(self.axes, place)
-        if all(d is None for d in dims[n:]):
-            return ReduceBody(axes, self.computation).bind(*arrays, *args[n:]), [out] * n
-        # An initial value of its own for each entry: it joins at the end.
-        outs = reduce_parts(self.computation, axes, arrays, None, None)
-        first = [
-            x if d is None else broadcast_in_dim(x, typeof(outs[0]).shape, (out,)) for x, d in zip(args[n:], dims[n:])
-        ]
-        return _with_first(self.computation, first, outs), [out] * n
+        return ReduceBody(axes, self.computation).bind(*arrays, *args[n:]), [out] * n
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         n, shape = len(avals) // 2, avals[0].shape
@@ -118,14 +113,6 @@ def reduce_parts(
     first = [scalar_like(0, x) for x in arrays] if inits is None else inits
     some = FALSE if inits is None else TRUE
     return ReduceBody(tuple(axes), lifted(body)).bind(*arrays, exists, *first, some)
-
-
-def _with_first(body: ClosedJaxpr, first: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
-    """What :func:`reduce_parts` found, preceded by initial values of its shape."""
-    *outs, some = parts
-    first = [match_shape(x, typeof(y)) for x, y in zip(first, outs)]
-    joined = apply_body(body, *first, *outs)
-    return [select(some, y, x) for x, y in zip(first, joined)]
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape
 from meshwright.ops.composite import traced
 from meshwright.ops.elementwise import Elementwise, convert, or_, select
-from meshwright.ops.shape import above, move_dim
+from meshwright.ops.shape import above, expand_dims, move_dim, squeeze
+from meshwright.ops.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 
@@ -35,6 +36,16 @@ def along(x: Any, dim: int | None, place: int, size: int) -> Any:
     shape = typeof(x).shape
     kept = [above(d, place) for d in range(len(shape))]
     return broadcast_in_dim(x, (*shape[:place], size, *shape[place:]), kept)
+
+
+def one_by_one(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], list[int]]:
+    """Each entry of a batch by itself: for operands that an op has one of, such as initial values."""
+    rows = []
+    for i in range(axis.size):
+        entry = [x if d is None else squeeze(slice_in_dim(x, i, i + 1, dim=d), [d]) for x, d in zip(args, dims)]
+        outs = op.bind(*entry)
+        rows.append([expand_dims(y, [0]) for y in (outs if op.multiple_results else [outs])])
+    return [concatenate(column, 0) for column in zip(*rows)], [0] * len(rows[0])
 
 
 def one_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""sort by several keys, argsort, and the largest elements.
+"""sort by several keys or by any comparator, and argsort.
 
 The order is total: -0.0 equals 0.0 (a sort of one array alone puts it first), NaN comes last, complex numbers go by
 real part and then by imaginary part.
@@ -6,6 +6,7 @@ real part and then by imaginary part.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +16,13 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.probing import MOST_ARGUMENTS, grid, run, used
-from meshwright.ir.reading import Reader, Unreadable, reads
-from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import eval_jaxpr, typeof
+from meshwright.ops.broadcast_reduce import iota, match_shape
 from meshwright.ops.composite import emit_traced, traced
 from meshwright.ops.elementwise import (
     BitcastConvert,
@@ -41,9 +42,11 @@ from meshwright.ops.elementwise import (
     xor,
 )
 from meshwright.ops.gather_scatter import gather_along
-from meshwright.ops.shape import above, move_dim
+from meshwright.ops.scalar_body import along, check_body, one_shape, read_body
+from meshwright.ops.shape import above
+from meshwright.ops.sort_network import NetworkPasses, sort_tiles
 from meshwright.ops.total_order import total_order_direction
-from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
+from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
 #: floats whose order is that of their bits as integers, once those of negative numbers are reversed
 _ORDERED_BITS = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
@@ -94,24 +97,90 @@ def _flip_negative(bits: Any) -> Any:
     return xor(bits, and_(sign, scalar_like(2 ** (width - 1) - 1, bits)))
 
 
+def _last(dtype: np.dtype) -> np.ndarray:
+    """A value that no other comes behind."""
+    if dtypes.is_complex(dtype):
+        return np.array(complex(np.nan, np.nan), dtype)
+    return np.array(np.nan).astype(dtype) if dtypes.is_float(dtype) else dtypes.max_value(dtype)
+
+
+@dataclass(frozen=True)
+class _Positioned:
+    """A comparator that also gets, last, positions: equal elements come in their order, what is not below ``size``
+    (padding) after all others."""
+
+    comparator: ClosedJaxpr
+    size: int
+
+    def __call__(self, *args: Any) -> list[Any]:
+        *pairs, p, q = args
+        swapped = [pairs[i ^ 1] for i in range(len(pairs))]
+        (before,), (after,) = (eval_jaxpr(self.comparator, self.comparator.consts, *v) for v in (pairs, swapped))
+        earlier, size = lt(p, q), np.array(self.size, np.int32)
+        both_exist = and_(lt(p, size), lt(q, size))
+        return [select(both_exist, or_(before, and_(not_(after), earlier)), earlier)]
+
+
 # --- sort ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Sort(Op):
-    """The operands, of one shape, rearranged along ``dimension`` so that the first ``num_keys`` are in ascending
-    lexicographic order."""
+class _Sorting(Op):
+    """What sorts have in common: shapes, batching, and how they work on a split dimension."""
 
     dimension: int
-    num_keys: int = 1
-    is_stable: bool = True
-    name: ClassVar[str] = "sort"
     multiple_results: ClassVar[bool] = True
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        if not avals or any(a.shape != avals[0].shape for a in avals):
-            shapes = ", ".join(str(a.shape) for a in avals)
-            raise ShapeError(f"sort: operands must have one shape, got {shapes or 'no operands'}")
+        one_shape(self.name, avals)
         if not 0 <= self.dimension < avals[0].ndim:
-            raise ShapeError(f"sort: dimension {self.dimension} does not exist in shape {avals[0].shape}")
+            raise ShapeError(f"{self.name}: dimension {self.dimension} does not exist in shape {avals[0].shape}")
+        return avals
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        place = next(d for d in dims if d is not None)
+        full = [along(x, d, place, axis.size) for x, d in zip(args, dims)]
+        outs = dataclasses.replace(self, dimension=above(self.dimension, place)).bind(*full)
+        return outs, [place] * len(outs)
+
+    # --- on a split dimension -------------------------------------------------------------------------------
+    def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
+        """Whether positions have to be sorted along, to tell equal elements, or padding, apart."""
+        raise NotImplementedError
+
+    def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+        """A sort for tiles, its operands (with ``positions`` after the others of the last key), and how many of them
+        come before the positions."""
+        raise NotImplementedError
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(avals[0].ndim)]
+        same, split = [names] * len(avals), names[self.dimension]
+        size = sum(a.dtype.itemsize for a in avals)
+        passes = NetworkPasses((size + 4 * self.carries_positions(avals, False)) / size)
+        return make_rule(same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes})
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        d = self.dimension
+        if not ctx.is_split(0, d):
+            return self.bind(*operands)
+        positions = None
+        if self.carries_positions(ctx.in_avals, ctx.is_uneven(0, d)):
+            positions = ctx.number_rows(iota(np.int32, ctx.in_local_shapes[0], d), 0, d)
+        op, arrays, place = self.on_tiles(ctx, operands, positions)
+        outs = sort_tiles(ctx, d, arrays, lambda xs: op.bind(*xs))
+        return outs if positions is None else [*outs[:place], *outs[place + 1 :]]
+
+
+@dataclass(frozen=True)
+class Sort(_Sorting):
+    """The operands, of one shape, rearranged along ``dimension`` so that the first ``num_keys`` are in ascending
+    lexicographic order."""
+
+    num_keys: int = 1
+    is_stable: bool = True
+    name: ClassVar[str] = "sort"
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        super().infer(*avals)
         if not 1 <= self.num_keys <= len(avals):
             raise ArgumentError(f"sort: num_keys={self.num_keys} must be between 1 and {len(avals)}, the operand count")
         return avals
@@ -127,23 +196,16 @@ class Sort(Op):
             gather_along(t, order, self.dimension) if m else Zero(typeof(y)) for y, t, m in zip(outs, tangents, moving)
         ]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        place = next(d for d in dims if d is not None)
-        full = []
-        for x, d in zip(args, dims):
-            if d is not None:
-                full.append(move_dim(x, d, place))
-                continue
-            shape = typeof(x).shape
-            kept = [above(i, place) for i in range(len(shape))]
-            full.append(broadcast_in_dim(x, (*shape[:place], axis.size, *shape[place:]), kept))
-        outs = Sort(above(self.dimension, place), self.num_keys, self.is_stable).bind(*full)
-        return outs, [place] * len(outs)
+    def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
+        alone = len(avals) == 1 and not dtypes.is_complex(avals[0].dtype)  # equal elements are the same ones
+        return not alone and (self.is_stable or uneven)
 
-    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
-        names = [f"d{d}" for d in range(avals[0].ndim)]
-        same = [names] * len(avals)
-        return make_rule(same, same, dict(zip(names, avals[0].shape)), {names[self.dimension]: REPLICATED})
+    def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+        n, d = self.num_keys, self.dimension
+        keys = [ctx.mask(x, i, d, _last(typeof(x).dtype)) for i, x in enumerate(arrays[:n])]
+        if positions is None:
+            return dataclasses.replace(self, is_stable=True), [*keys, *arrays[n:]], n
+        return Sort(d, n + 1), [*keys, positions, *arrays[n:]], n
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         if len(operands) == 1 and b.in_avals[0].dtype in _ORDERED_BITS:
@@ -163,6 +225,44 @@ class Sort(Op):
         # XLA's CPU sort is five times faster for a plain comparison of integers than for any order that knows NaN.
         (ordered,) = self.bind(_float_to_ordered(x))
         return [BitcastConvert(typeof(x).dtype).bind(_flip_negative(ordered))]
+
+
+@dataclass(frozen=True)
+class SortBody(_Sorting):
+    """The operands, of one shape, rearranged along ``dimension`` by a comparator: of an element of each operand, and
+    another one of each, do the first come before the others?"""
+
+    computation: ClosedJaxpr
+    is_stable: bool = True
+    name: ClassVar[str] = "sort_by"
+    holds_jaxprs: ClassVar[bool] = True
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        super().infer(*avals)
+        check_body(self.name, self.computation, [a for a in avals for _ in range(2)], 1)
+        return avals
+
+    def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
+        return self.is_stable or uneven
+
+    def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+        n = len(arrays)
+        if positions is None:
+            return dataclasses.replace(self, is_stable=True), list(arrays), n
+        index = ShapedArray((), typeof(positions).dtype)
+        compare = _Positioned(self.computation, ctx.in_avals[0].shape[self.dimension])
+        body = traced(compare, "positioned", (*self.computation.in_avals, index, index))
+        return SortBody(self.dimension, body), [*arrays, positions], n
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.op(
+            "stablehlo.sort",
+            operands,
+            b.out_avals,
+            regions=[b.jaxpr_region(self.computation)],
+            dimension=self.dimension,
+            is_stable=self.is_stable,
+        )
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
@@ -192,65 +292,17 @@ def argsort(operand: Any, dimension: int = -1, is_stable: bool = True, index_dty
     return Sort(dimension, 1, is_stable).bind(operand, positions)[1]
 
 
-# --- top_k --------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class TopK(Op):
-    """The ``k`` largest elements along the last dimension, in descending order, and their positions."""
-
-    k: int
-    name: ClassVar[str] = "top_k"
-    multiple_results: ClassVar[bool] = True
-
-    def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
-        if x.ndim == 0 or not 0 <= self.k <= x.shape[-1]:
-            raise ShapeError(f"top_k: k={self.k} must be between 0 and the size of the last dimension of {x.shape}")
-        if dtypes.is_complex(x.dtype) or dtypes.is_bool(x.dtype):
-            raise DTypeError(f"top_k: expected real numbers, got {x}; convert it with .astype")
-        shape = (*x.shape[:-1], self.k)
-        return x.update(shape=shape), ShapedArray(shape, dtypes.int32)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y, order = self.bind(*primals)
-        t = tangents[0]
-        moved = Zero(typeof(y)) if isinstance(t, Zero) else gather_along(t, order, typeof(y).ndim - 1)
-        return [y, order], [moved, Zero(typeof(order))]
-
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        (x,), (dim,) = args, dims
-        assert dim is not None
-        last = typeof(x).ndim - 1
-        if dim == last:
-            x, dim = move_dim(x, last, last - 1), last - 1
-        return self.bind(x), [dim, dim]
-
-    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        names: list[str | None] = [f"d{d}" for d in range(x.ndim)]
-        sizes = {f"d{d}": s for d, s in enumerate(x.shape)}
-        out = [*names[:-1], None]
-        return make_rule([names], [out, out], sizes, {f"d{x.ndim - 1}": REPLICATED})
-
-    def emit(self, b: Builder, x: Any) -> Any:
-        return b.op("chlo.top_k", [x], b.out_avals, k=self.k)
-
-
-def top_k(operand: Any, k: int) -> tuple[Any, Any]:
-    """The ``k`` largest elements along the last dimension, in descending order, and their positions as int32.
-
-    Raises:
-      ShapeError: ``k`` is larger than the dimension.
-    """
-    values, positions = TopK(int(k)).bind(operand)
-    return values, positions
-
-
 # --- reading ------------------------------------------------------------------------------------------------
 @reads("stablehlo.sort")
 def _read_sort(r: Reader) -> list[Any]:
     operands = r.operands
-    keys, descending = _sort_keys(r.region().jaxpr)
     dimension, stable = r.attr("dimension", -1), r.attr("is_stable", False)
     if dimension < 0:
         dimension += typeof(operands[0]).ndim
+    comparator = read_body(r)
+    keys, descending = _sort_keys(comparator)
+    if not keys:
+        return SortBody(dimension, comparator, stable).bind(*operands)
     if descending:
         # In ascending order of keys that fall as the operand rises; equal elements stay in order.
         key = operands[keys[0]]
@@ -264,18 +316,17 @@ def _read_sort(r: Reader) -> list[Any]:
 def _sort_keys(comparator: ClosedJaxpr) -> tuple[tuple[int, ...], bool]:
     """The operands by which a comparator sorts, the first most significant, and whether it puts large ones first.
 
-    Raises:
-      Unreadable: it does something else.
+    No operands: it does something else.
     """
     arguments = sorted(used(comparator))
     kinds = [comparator.in_avals[i].dtype for i in arguments]
     pairs = sorted({i // 2 for i in arguments})
     if len(arguments) != 2 * len(pairs) or len(arguments) > MOST_ARGUMENTS or any(map(dtypes.is_complex, kinds)):
-        raise Unreadable
+        return (), False
     values = dict(zip(arguments, grid(kinds)))
     outs = run(comparator, [values.get(i) for i in range(len(comparator.in_avals))], total_order_direction)
     if outs is None:
-        raise Unreadable
+        return (), False
     known = ~np.any([v != v for v in values.values()], axis=0)
     ordered = not (outs[0] & ~known).any()  # a plain comparison leaves the place of NaN open
     for keys in itertools.permutations(pairs):
@@ -286,7 +337,7 @@ def _sort_keys(comparator: ClosedJaxpr) -> tuple[tuple[int, ...], bool]:
         a, b = values[arguments[0]], values[arguments[1]]
         if np.array_equal(outs[0][known], (a > b)[known]):
             return tuple(pairs), True
-    raise Unreadable
+    return (), False
 
 
 def _lexicographic(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -296,9 +347,3 @@ def _lexicographic(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray
         less, more = ((x < y) | ((y != y) & (x == x)) for x, y in ((a, b), (b, a)))
         before = less | (~more & before)
     return before
-
-
-@reads("chlo.top_k")
-def _read_top_k(r: Reader) -> list[Any]:
-    values, positions = TopK(r.attr("k")).bind(*r.operands)
-    return [values, convert(positions, r.out_avals[1].dtype)]

@@ -25,7 +25,16 @@ from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise import and_, gt, lt, scalar_like
 from meshwright.ops.reduce_body import FALSE, TRUE, reduce_parts
-from meshwright.ops.scalar_body import along, apply_body, as_body_takes, check_body, lifted, one_shape, read_body
+from meshwright.ops.scalar_body import (
+    along,
+    apply_body,
+    as_body_takes,
+    check_body,
+    lifted,
+    one_by_one,
+    one_shape,
+    read_body,
+)
 from meshwright.ops.shape import above
 from meshwright.ops.slice_pad import slice_in_dim
 from meshwright.ops.window_op import WindowOp, pads_array
@@ -58,7 +67,7 @@ class ReduceWindowBody(_BodyWindow):
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         n = len(args) // 2
         if any(d is not None for d in dims[n:]):
-            raise ShapeError(f"{self.name}: initial values cannot be batched; give all windows one")
+            return one_by_one(self, axis, args, dims)
         place = next(d for d in dims[:n] if d is not None)
         arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:n])]
         windows = self.windows
@@ -111,7 +120,7 @@ class CumulativeBody(Composite):
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         n = len(args) // 2
         if any(d is not None for d in dims[n:]):
-            raise ShapeError(f"{self.name}: initial values cannot be batched; give all elements one")
+            return one_by_one(self, axis, args, dims)
         place = next(d for d in dims[:n] if d is not None)
         arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:n])]
         return dataclasses.replace(self, axis=above(self.axis, place)).bind(*arrays, *args[n:]), [place] * n
@@ -177,7 +186,8 @@ class SelectAndScatterBody(_BodyWindow):
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if dims[2] is not None:
-            raise ShapeError(f"{self.name}: the initial value cannot be batched; give all windows one")
+            (out,), (place,) = one_by_one(self, axis, args, dims)
+            return out, place
         place = next(d for d in dims[:2] if d is not None)
         arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:2])]
         windows = self.windows

@@ -1,6 +1,7 @@
 """Samples of every registered op: what the checks of this folder go over."""
 
 from meshwright.ops.elementwise import Elementwise
+from samples.bodies import body_samples
 from samples.elementwise import elementwise_samples
 from samples.sample import Sample, floats, ints
 from samples.structural import structural_samples
@@ -9,7 +10,7 @@ from samples.windowed import windowed_samples
 __all__ = ["DISTINCT", "SAMPLES", "WITHOUT_SAMPLE", "Sample", "floats", "ints"]
 
 #: every sample
-SAMPLES: list[Sample] = [*elementwise_samples(), *structural_samples(), *windowed_samples()]
+SAMPLES: list[Sample] = [*elementwise_samples(), *structural_samples(), *windowed_samples(), *body_samples()]
 
 
 def _shared_code(sample: Sample) -> object:

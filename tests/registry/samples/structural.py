@@ -15,7 +15,8 @@ from meshwright.ops.markers import Named
 from meshwright.ops.shape import Reshape, Rev, Squeeze, Transpose
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.ops.slice_pad import Concatenate, Pad, Slice
-from meshwright.ops.sort import Sort, TopK
+from meshwright.ops.sort import Sort
+from meshwright.ops.top_k import TopK
 from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 

@@ -78,6 +78,11 @@ class LocalContext:
         offset = mul(self.tile_index(axes), np.int32(self.out_local_shapes[result][dim]))
         return add(x, convert(offset, typeof(x).dtype))
 
+    def number_rows(self, x: Any, operand: int, dim: int) -> Any:
+        """Row numbers in a tile of an operand's dimension as those in the whole dimension."""
+        first = mul(self.tile_index(self.axes(operand, dim)), np.int32(self.in_local_shapes[operand][dim]))
+        return add(x, convert(first, typeof(x).dtype))
+
     def lookup(self, table: Sequence[int], axes: Sequence[str]) -> Any:
         """``table[position along axes]``: an int32 scalar."""
         line = affine(table)
@@ -128,6 +133,10 @@ class LocalContext:
     def all_reduce(self, x: Any, axes: Sequence[str], kind: str) -> Any:
         """Combined over atoms."""
         return ALL_REDUCE[kind](*named_axes(axes, self.mesh)).bind(x) if axes else x
+
+    def permute(self, x: Any, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> Any:
+        """``x`` of another tile along atoms, by pairs (source, target); zeros for who is no target."""
+        return Ppermute(*named_axes(axes, self.mesh), tuple(perm)).bind(x)
 
     def fetch_window(
         self, x: Any, operand: int, dim: int, start: Callable[[int], int], length: int, fill: Any = None
