@@ -71,16 +71,18 @@ def make_step(mod: Any, xp: Any, nn: Any) -> Any:
     return step
 
 
-def _arguments(struct: Any, tree: Any) -> tuple[Any, ...]:
-    params = tree(lambda s: struct(s, np.float32), parameter_shapes())
+def arguments(struct: Any) -> tuple[Any, ...]:
+    """Parameters, both moments, tokens and labels, as a library's ``ShapeDtypeStruct``."""
+    params = map_shapes(lambda s: struct(s, np.float32), parameter_shapes())
     tokens = struct((BATCH, SEQUENCE), np.int32)
     return params, params, params, tokens, tokens
 
 
-def _map_shapes(f: Any, shapes: Any) -> Any:
+def map_shapes(f: Any, shapes: Any) -> Any:
+    """``f`` of every shape in a tree of dicts and lists (a shape itself is a tuple)."""
     if isinstance(shapes, dict):
-        return {k: _map_shapes(f, v) for k, v in shapes.items()}
-    return [_map_shapes(f, v) for v in shapes] if isinstance(shapes, list) else f(shapes)
+        return {k: map_shapes(f, v) for k, v in shapes.items()}
+    return [map_shapes(f, v) for v in shapes] if isinstance(shapes, list) else f(shapes)
 
 
 def ours() -> dict[str, float]:
@@ -93,7 +95,7 @@ def ours() -> dict[str, float]:
 
     step = make_step(mw, mnp, nn)
     mw.jit(lambda x: mnp.sin(x) @ x).lower(mw.ShapeDtypeStruct((2, 2), np.float32)).as_text()
-    args = _arguments(mw.ShapeDtypeStruct, _map_shapes)
+    args = arguments(mw.ShapeDtypeStruct)
     start = time.perf_counter()
     traced = mw.jit(step).trace(*args)
     traced_at = time.perf_counter()
@@ -139,7 +141,7 @@ def jax_peer() -> dict[str, float]:
 
     step = make_step(jax, jnp, jax.nn)
     jax.jit(lambda x: jnp.sin(x) @ x).lower(jax.ShapeDtypeStruct((2, 2), np.float32)).as_text()
-    args = _arguments(jax.ShapeDtypeStruct, _map_shapes)
+    args = arguments(jax.ShapeDtypeStruct)
     start = time.perf_counter()
     traced = jax.jit(step).trace(*args)
     traced_at = time.perf_counter()

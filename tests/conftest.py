@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -11,6 +12,12 @@ from meshwright.core.config import config
 from meshwright.errors import MeshwrightError
 
 config.update("num_devices", 8)
+# Tests compile thousands of small programs, ours and the oracle's, and run each once: code made fast, not fast code.
+# XLA reads this when its first client starts.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 
 
 @contextmanager

@@ -87,15 +87,20 @@ def compile_jaxpr(
     out_committed: bool = False,
     donated: Mapping[int, int | None] | None = None,
     out_avals: Sequence[ShapedArray] | None = None,
+    quick: bool = False,
 ) -> Executable:
-    """Compile a single-device program. ``donated`` maps argument numbers to the result that takes their memory."""
+    """Compile a single-device program.
+
+    ``donated`` maps argument numbers to the result that takes their memory. ``quick`` asks for
+    code that is made fast, rather than fast code.
+    """
     jaxpr, constants = hoist_constants(jaxpr)
     shift = len(constants)
     donated = {i + shift: o for i, o in (donated or {}).items()}
     module, callbacks = lower_with_callbacks(
         order_callbacks(jaxpr), LoweringOptions(name=f"jit_{name}", donated=donated)
     )
-    loaded = pjrt.compile_module(module if callbacks else module_bytecode(module), name, callbacks)
+    loaded = pjrt.compile_module(module if callbacks else module_bytecode(module), name, callbacks, quick)
     buffers = [buffer_of(c) for c in constants]
     return Executable(
         loaded,

@@ -68,16 +68,28 @@ def device() -> Any:
     return client().local_devices()[0]
 
 
+#: plain code: no MLIR-based fusion emitters and no LLVM optimisation, which take most of the time of a small program
+_QUICK = [
+    ("xla_cpu_use_fusion_emitters", "False"),
+    ("xla_backend_optimization_level", "0"),
+    ("xla_llvm_disable_expensive_passes", "True"),
+]
+
+
 @cache
-def _compile_options() -> Any:
+def _compile_options(quick: bool) -> Any:
     options = xc.CompileOptions()
+    if quick:
+        options.env_option_overrides = _QUICK
     options.num_replicas = options.num_partitions = 1
     options.device_assignment = xc.DeviceAssignment.create(np.array([[0]]))
     return options
 
 
-def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any]] = ()) -> Any:
+def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any]] = (), quick: bool = False) -> Any:
     """Compile StableHLO bytecode for the device, or a module that calls the Python functions ``callbacks`` by number.
+
+    ``quick`` asks for code that is made fast, rather than fast code.
 
     Raises:
       CompileError: XLA refused the program; carries its message.
@@ -85,7 +97,7 @@ def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any
     try:
         devices = _jax.DeviceList((device(),))
         host = [list(callbacks)] if callbacks else []
-        return client().compile_and_load(module, devices, _compile_options(), *host)
+        return client().compile_and_load(module, devices, _compile_options(quick), *host)
     except Exception as error:
         if not _is_xla_error(error):
             raise
