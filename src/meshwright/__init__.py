@@ -1,6 +1,6 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
-from meshwright import errors, nn, numpy, random
+from meshwright import errors, nn, numpy, optim, random
 from meshwright.api import lax
 from meshwright.api.callbacks import io_callback, pure_callback
 from meshwright.api.jit import ShapeDtypeStruct, jit
@@ -94,6 +94,7 @@ __all__ = [
     "named_scope",
     "nn",
     "numpy",
+    "optim",
     "pmap",
     "process_count",
     "process_index",

@@ -137,6 +137,15 @@ def linear_index(shape: Sequence[int], strides: Sequence[int], starts: Sequence[
 
 
 # --- bits ---------------------------------------------------------------------------------------------------
+def combined_words(a: Any, b: Any, bit_width: int) -> Any:
+    """One word of ``bit_width`` bits from the cipher's two."""
+    dtype = np.dtype(f"uint{bit_width}")
+    if bit_width < 64:
+        return convert(xor(a, b), dtype)
+    a, b = convert(a, dtype), convert(b, dtype)
+    return or_(shift_left(a, scalar_like(32, a)), b)
+
+
 @dataclass(frozen=True)
 class RandomBits(Composite):
     """Random words of ``bit_width`` bits, an array of ``shape`` for each key of ``uint32[..., 2]``."""
@@ -187,11 +196,7 @@ class RandomBits(Composite):
             counters = [
                 broadcast_in_dim(c, full, range(len(lead), len(full))) if typeof(c).ndim else c for c in counters
             ]
-        a, b = threefry2x32(*keys, *counters)
-        if self.bit_width < 64:
-            return convert(xor(a, b), self.dtype)
-        a, b = convert(a, self.dtype), convert(b, self.dtype)
-        return or_(shift_left(a, scalar_like(32, a)), b)
+        return combined_words(*threefry2x32(*keys, *counters), self.bit_width)
 
     def sharding_rule(self, key: ShapedArray) -> ShardingRule:
         keys = [f"k{d}" for d in range(key.ndim - 1)]

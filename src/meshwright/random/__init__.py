@@ -1,42 +1,76 @@
 """Random numbers: pure functions of a key. Same keys, bits and values as ``jax.random``."""
 
 from meshwright.random.continuous import (
-    cauchy as cauchy,
+    cauchy,
+    exponential,
+    gumbel,
+    laplace,
+    logistic,
+    normal,
+    rademacher,
+    truncated_normal,
+    uniform,
 )
-from meshwright.random.continuous import (
-    exponential as exponential,
+from meshwright.random.counts import binomial, multinomial, poisson
+from meshwright.random.derived import (
+    double_sided_maxwell,
+    geometric,
+    lognormal,
+    maxwell,
+    pareto,
+    rayleigh,
+    triangular,
+    wald,
+    weibull_min,
 )
-from meshwright.random.continuous import (
-    gumbel as gumbel,
-)
-from meshwright.random.continuous import (
-    laplace as laplace,
-)
-from meshwright.random.continuous import (
-    logistic as logistic,
-)
-from meshwright.random.continuous import (
-    normal as normal,
-)
-from meshwright.random.continuous import (
-    rademacher as rademacher,
-)
-from meshwright.random.continuous import (
-    truncated_normal as truncated_normal,
-)
-from meshwright.random.continuous import (
-    uniform as uniform,
-)
-from meshwright.random.discrete import bernoulli as bernoulli
-from meshwright.random.discrete import categorical as categorical
-from meshwright.random.discrete import geometric as geometric
-from meshwright.random.discrete import randint as randint
-from meshwright.random.keys import PRNGKey as PRNGKey
-from meshwright.random.keys import bits as bits
-from meshwright.random.keys import fold_in as fold_in
-from meshwright.random.keys import key as key
-from meshwright.random.keys import key_data as key_data
-from meshwright.random.keys import split as split
-from meshwright.random.shuffling import choice as choice
-from meshwright.random.shuffling import permutation as permutation
-from meshwright.random.shuffling import shuffle as shuffle
+from meshwright.random.discrete import bernoulli, categorical, randint
+from meshwright.random.gamma import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
+from meshwright.random.keys import PRNGKey, bits, clone, fold_in, key, key_data, split, wrap_key_data
+from meshwright.random.shuffling import choice, permutation, shuffle
+
+__all__ = [
+    "PRNGKey",
+    "ball",
+    "bernoulli",
+    "beta",
+    "binomial",
+    "bits",
+    "categorical",
+    "cauchy",
+    "chisquare",
+    "choice",
+    "clone",
+    "dirichlet",
+    "double_sided_maxwell",
+    "exponential",
+    "f",
+    "fold_in",
+    "gamma",
+    "generalized_normal",
+    "geometric",
+    "gumbel",
+    "key",
+    "key_data",
+    "laplace",
+    "loggamma",
+    "logistic",
+    "lognormal",
+    "maxwell",
+    "multinomial",
+    "normal",
+    "pareto",
+    "permutation",
+    "poisson",
+    "rademacher",
+    "randint",
+    "rayleigh",
+    "shuffle",
+    "split",
+    "t",
+    "triangular",
+    "truncated_normal",
+    "uniform",
+    "wald",
+    "weibull_min",
+    "wrap_key_data",
+]

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_to
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, scalar_like
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import BitcastConvert, convert
 from meshwright.ops.random_bits import random_bits
+from meshwright.ops.random_floats import bits_needed, normal_of, scaled, unit_of
 from meshwright.random.keys import split
-
-Shape = Sequence[int]
-
-
-def float_dtype(dtype: Any, name: str) -> np.dtype:
-    """The dtype of a draw.
-
-    Raises:
-      DTypeError: not a float dtype.
-    """
-    target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, f"random.{name}")
-    if not dtypes.is_float(target):
-        raise DTypeError(f"random.{name}: dtype must be a float type, got {target}")
-    return target
-
-
-def _unit(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """Uniform in [0, 1): random bits as the mantissa of a number in [1, 2), less 1."""
-    info = ml_dtypes.finfo(dtype)
-    width = max(info.bits, 8)
-    drawn = random_bits(key, width if info.nmant >= 8 else 8, shape)
-    drawn_width = dtypes.bit_width(typeof(drawn).dtype)
-    unsigned = np.dtype(f"uint{info.bits}")
-    drawn = convert(drawn, unsigned)
-    one = np.ones((), dtype).view(unsigned)
-    mantissa = ops.shift_right_logical(drawn, scalar_like(drawn_width - info.nmant, drawn))
-    return ops.sub(BitcastConvert(dtype).bind(ops.or_(mantissa, np.asarray(one))), np.ones((), dtype))
+from meshwright.random.parameters import Shape, float_dtype
 
 
 def uniform(key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
@@ -63,11 +35,11 @@ def uniform(key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, m
     (2, 3)
     """
     target, sizes = float_dtype(dtype, "uniform"), normal_shape(shape, "random.uniform")
-    unit = _unit(key, sizes, target)
+    unit = unit_of(random_bits(key, bits_needed(target), sizes), target)
     if type(minval) is float and type(maxval) is float and minval == 0 and maxval == 1:
         return ops.max_(unit, np.zeros((), target))
     low, high = _bound(minval, sizes, target), _bound(maxval, sizes, target)
-    return ops.max_(low, ops.add(ops.mul(unit, ops.sub(high, low)), low))
+    return scaled(unit, low, high)
 
 
 def _bound(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -89,9 +61,7 @@ def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
         re, im = (normal(k, shape, dtypes.real_of(target)) for k in parts)
         return ops.mul(ops.complex_(re, im), np.asarray(np.sqrt(0.5), target))
     target = float_dtype(dtype, "normal")
-    low = np.nextafter(np.array(-1.0, target), np.array(0.0, target), dtype=target)
-    drawn = uniform(key, shape, target, low, np.array(1.0, target))
-    return ops.mul(np.array(np.sqrt(2), target), ops.erf_inv(drawn))
+    return normal_of(random_bits(key, bits_needed(target), normal_shape(shape, "random.normal")), target)
 
 
 def truncated_normal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import ml_dtypes
@@ -14,16 +14,16 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis, normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
-from meshwright.numpy.manipulation import broadcast_to
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact, scalar_like
+from meshwright.numpy.manipulation import broadcast_to, moveaxis, reshape
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact
 from meshwright.numpy.reductions import argmax
+from meshwright.numpy.sorting import argsort
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert
 from meshwright.ops.random_bits import random_bits
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.keys import split
-
-Shape = Sequence[int]
+from meshwright.random.parameters import Shape
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:
@@ -94,17 +94,14 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     Args:
       logits: unnormalised log probabilities, shape (..., classes, ...).
       shape: of the result; ends with the shape of ``logits`` without ``axis`` (or broadcasts with it).
+      replace: without it, the draws along what stands in front of that in ``shape`` are different classes.
 
     Raises:
-      ArgumentError: ``replace=False`` (draw with :func:`choice`).
+      ArgumentError: more draws than classes without ``replace``.
 
     >>> categorical(PRNGKey(0), np.log(np.array([[0.5, 0.5], [0.1, 0.9]]))).shape
     (2,)
     """
-    if not replace:
-        raise ArgumentError(
-            "random.categorical: replace=False is not supported; use random.choice(replace=False, p=...)"
-        )
     logits = asarray(logits)
     if not dtypes.is_float(typeof(logits).dtype):
         logits = convert(logits, dtypes.default_float())
@@ -114,6 +111,8 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     wanted = batch if shape is None else normal_shape(shape, "random.categorical")
     broadcast_shapes(wanted, batch, name="random.categorical")
     lead = len(wanted) - len(batch)
+    if not replace:
+        return _without_replacement(key, logits, d, wanted, lead)
     place = lead + d
     full = list(wanted[lead:])
     full.insert(d, sizes[d])
@@ -122,17 +121,15 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     return argmax(ops.add(noise, spread), place)
 
 
-def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Number of tries until the first success of probability ``p``, from 1 on.
-
-    >>> geometric(PRNGKey(0), 0.5, (3,)).shape
-    (3,)
-    """
-    aval = aval_of(p, "random.geometric", 1)
-    chance = converted(asarray(p), inexact(aval.dtype))
-    sizes = aval.shape if shape is None else normal_shape(shape, "random.geometric")
-    chance = broadcast_to(chance, sizes)
-    u = uniform(key, sizes, typeof(chance).dtype)
-    tries = ops.floor(ops.div(ops.log(u), ops.log1p(ops.neg(chance))))
-    target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.geometric")
-    return convert(ops.add(tries, scalar_like(1, tries)), target)
+def _without_replacement(key: Any, logits: Any, d: int, wanted: tuple[int, ...], lead: int) -> Any:
+    """The classes with the largest noisy logits, in order (Gumbel top-k: Kool et al. 2019)."""
+    shape, draws = typeof(logits).shape, math.prod(wanted[:lead])
+    if draws > shape[d] or wanted[lead:] != shape[:d] + shape[d + 1 :]:
+        raise ArgumentError(
+            f"random.categorical: {draws} different classes for logits of shape {shape} along axis {d} cannot be drawn "
+            f"into shape {wanted}; without replace there are at most {shape[d]} draws, and shape ends with "
+            f"{shape[:d] + shape[d + 1 :]}"
+        )
+    noisy = ops.add(logits, gumbel(key, shape, typeof(logits).dtype))
+    order = moveaxis(argsort(ops.neg(noisy), d), d, 0)
+    return reshape(order[:draws], wanted)

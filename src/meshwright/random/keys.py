@@ -13,8 +13,10 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_shape
-from meshwright.ops.random_bits import random_bits, threefry_fold_in, threefry_seed, threefry_split
+from meshwright.numpy.creation import asarray
+from meshwright.ops.random_bits import check_key, random_bits, threefry_fold_in, threefry_seed, threefry_split
 
 
 def key(seed: Any) -> Any:
@@ -64,6 +66,28 @@ def key_data(key: Any) -> Any:
     """The words of a key: the key itself.
 
     >>> key_data(PRNGKey(3)).tolist()
+    [0, 3]
+    """
+    return key
+
+
+def wrap_key_data(key_bits_array: Any) -> Any:
+    """The key (or keys) of raw words: the words themselves, checked.
+
+    Raises:
+      ArgumentTypeError: not ``uint32[..., 2]``.
+
+    >>> wrap_key_data(np.array([0, 3], "uint32")).tolist()
+    [0, 3]
+    """
+    check_key("random.wrap_key_data", typeof(key_bits_array))
+    return asarray(key_bits_array)
+
+
+def clone(key: Any) -> Any:
+    """The same key, for where it is to be used again on purpose.
+
+    >>> clone(PRNGKey(3)).tolist()
     [0, 3]
     """
     return key

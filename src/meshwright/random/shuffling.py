@@ -15,7 +15,8 @@ from meshwright.numpy.creation import arange, asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.manipulation import reshape
 from meshwright.numpy.promotion import converted, inexact, scalar_like
-from meshwright.numpy.sorting import argsort, cumsum, searchsorted
+from meshwright.numpy.searching import searchsorted
+from meshwright.numpy.sorting import argsort, cumsum
 from meshwright.ops import elementwise as ops
 from meshwright.ops.random_bits import random_bits
 from meshwright.ops.sort import sort

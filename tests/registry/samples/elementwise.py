@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.ir.op import REGISTRY
 from meshwright.ops import elementwise as E
 from meshwright.ops.random_bits import Threefry2x32
+from meshwright.ops.random_gamma import RandomGamma, RandomGammaGrad
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 
 #: where a float op is defined and smooth
@@ -103,6 +104,9 @@ def _special() -> Iterator[Sample]:
     words = [ints(5, 3, low=3, seed=i, dtype=np.uint32) for i in range(4)]
     yield sample(Threefry2x32(), *words)
     yield sample(Threefry2x32(), np.uint32(7), np.uint32(9), *words[2:])
+    yield sample(RandomGamma(), *words[:2], floats(5, 3, low=0.3, high=9), smooth=False)  # tests/random: JAX's slopes
+    yield sample(RandomGamma(True), np.uint32(7), np.uint32(9), floats(5, 3, low=0.3, high=9), smooth=False)
+    yield sample(RandomGammaGrad(), floats(5, 3, low=0.3, high=9), floats(5, 3, low=0.1, high=8, seed=1), smooth=False)
 
 
 def _edges() -> Iterator[Sample]:

@@ -1,8 +1,4 @@
-"""First-order optimisers as pure functions over pytrees: ``init(params)`` and ``update(grads, state, params)``.
-
-``update`` gives ``(new params, new state)``. States are pytrees of the shape of the parameters, so that they are
-sharded as these are.
-"""
+"""First-order optimisers."""
 
 from __future__ import annotations
 
@@ -13,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import pytree
-from meshwright.numpy.arithmetic import add, divide, maximum, multiply, power, sqrt, square, subtract
-from meshwright.numpy.creation import zeros_like
+from meshwright.numpy.arithmetic import add, divide, multiply, power, sign, sqrt, square, subtract
+from meshwright.numpy.creation import full_like, zeros_like
 from meshwright.numpy.functions import astype
-from meshwright.numpy.reductions import sum
 
 #: a number, or a function of the step number
 Schedule = Any
@@ -45,6 +40,11 @@ def _start() -> Any:
 def _step(params: Any, direction: Any, rate: Any) -> Any:
     """``params - rate * direction``, each leaf in its dtype."""
     return pytree.map(lambda p, d: astype(subtract(p, multiply(rate, d)), p.dtype), params, direction)
+
+
+def _averaged(decay: float, old: Any, new: Any) -> Any:
+    """Running means: ``decay`` of the old ones, the rest of the new values."""
+    return pytree.map(lambda m, x: astype(add(multiply(decay, m), multiply(1 - decay, x)), m.dtype), old, new)
 
 
 def sgd(learning_rate: Schedule, momentum: float = 0.0, nesterov: bool = False) -> Optimizer:
@@ -87,8 +87,8 @@ def adamw(
 
     def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
         step = add(state["step"], 1)
-        mean = pytree.map(lambda m, g: add(multiply(b1, m), multiply(1 - b1, g)), state["mean"], grads)
-        squares = pytree.map(lambda v, g: add(multiply(b2, v), multiply(1 - b2, square(g))), state["square"], grads)
+        mean = _averaged(b1, state["mean"], grads)
+        squares = _averaged(b2, state["square"], pytree.map(square, grads))
         # Both corrections are scalars: they go into the rate and eps, not into each array.
         count = astype(step, np.float32)
         root = sqrt(subtract(1, power(b2, count)))
@@ -116,25 +116,67 @@ def adam(learning_rate: Schedule, b1: float = 0.9, b2: float = 0.999, eps: float
     return adamw(learning_rate, b1, b2, eps, 0.0)
 
 
-def global_norm(tree: Any) -> Any:
-    """The Euclidean norm of all leaves together.
+def rmsprop(learning_rate: Schedule, decay: float = 0.9, eps: float = 1e-8, momentum: float = 0.0) -> Optimizer:
+    """RMSProp (Hinton 2012): steps divided by a running root mean square, with momentum on the quotient.
 
-    >>> global_norm({"a": np.float32(3.0), "b": np.float32(4.0)}).item()
-    5.0
+    >>> sorted(rmsprop(1e-3).init({"w": np.float32(1.0)}))
+    ['momentum', 'square', 'step']
     """
-    parts = [sum(square(x)) for x in pytree.leaves(tree)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = add(total, part)
-    return sqrt(total)
+
+    def init(params: Any) -> Any:
+        return {"step": _start(), "square": _zeros(params), "momentum": _zeros(params) if momentum else None}
+
+    def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        squares = _averaged(decay, state["square"], pytree.map(square, grads))
+        rate, velocity = _rate(learning_rate, state["step"]), state["momentum"]
+        direction = pytree.map(lambda g, v: divide(g, sqrt(add(v, eps))), grads, squares)
+        if momentum:
+            velocity = pytree.map(lambda m, d: add(multiply(momentum, m), d), velocity, direction)
+            direction = velocity
+        new = {"step": add(state["step"], 1), "square": squares, "momentum": velocity}
+        return _step(params, direction, rate), new
+
+    return Optimizer(init, update)
 
 
-def clip_by_global_norm(grads: Any, limit: float) -> Any:
-    """Gradients scaled down so that their :func:`global_norm` is at most ``limit``.
+def adagrad(learning_rate: Schedule, eps: float = 1e-7, initial: float = 0.1) -> Optimizer:
+    """Adagrad (Duchi et al. 2011): steps divided by the root of the sum of all squared gradients.
 
-    >>> float(clip_by_global_norm({"a": np.float32(4.0)}, 1.0)["a"])
-    1.0
+    Args:
+      initial: what the sum starts with.
+
+    >>> sorted(adagrad(1e-3).init({"w": np.float32(1.0)}))
+    ['step', 'sum']
     """
-    norm = global_norm(grads)
-    factor = divide(limit, maximum(norm, limit))
-    return pytree.map(lambda g: astype(multiply(g, factor), g.dtype), grads)
+
+    def init(params: Any) -> Any:
+        return {"step": _start(), "sum": pytree.map(lambda p: full_like(p, initial), params)}
+
+    def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        total = pytree.map(lambda s, g: add(s, square(g)), state["sum"], grads)
+        direction = pytree.map(lambda g, s: divide(g, sqrt(add(s, eps))), grads, total)
+        new = {"step": add(state["step"], 1), "sum": total}
+        return _step(params, direction, _rate(learning_rate, state["step"])), new
+
+    return Optimizer(init, update)
+
+
+def lion(learning_rate: Schedule, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 1e-3) -> Optimizer:
+    """Lion (Chen et al. 2023): steps of one size, in the direction of the sign of a running mean.
+
+    >>> tune = lion(0.5, weight_decay=0.0)
+    >>> tune.update({"w": np.float32(2.0)}, tune.init({"w": np.float32(1.0)}), {"w": np.float32(1.0)})[0]["w"].item()
+    0.5
+    """
+
+    def init(params: Any) -> Any:
+        return {"step": _start(), "mean": _zeros(params)}
+
+    def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        direction = pytree.map(
+            lambda d, p: add(sign(d), multiply(weight_decay, p)), _averaged(b1, state["mean"], grads), params
+        )
+        new = {"step": add(state["step"], 1), "mean": _averaged(b2, state["mean"], grads)}
+        return _step(params, direction, _rate(learning_rate, state["step"])), new
+
+    return Optimizer(init, update)

@@ -1,0 +1,224 @@
+"""Gamma variates, an element for each key and shape parameter, and their derivative by the parameter.
+
+Sampling is Marsaglia and Tsang's ("A simple method for generating gamma variables", TOMS 2000), with the order of
+draws of ``jax.random``. Each element rejects on its own, so that devices make their parts without talking. A sample
+moves with the parameter such that its quantile stays (Figurnov et al. 2018, "Implicit reparameterization gradients").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DifferentiationError, DTypeError
+from meshwright.ir.op import Builder, Zero
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ops.broadcast_reduce import match_shape
+from meshwright.ops.composite import emit_traced
+from meshwright.ops.control_while import While
+from meshwright.ops.elementwise import (
+    Elementwise,
+    add,
+    and_,
+    digamma,
+    div,
+    eq,
+    exp,
+    ge,
+    gt,
+    is_finite,
+    le,
+    log,
+    log1p,
+    mul,
+    neg,
+    or_,
+    pow_,
+    scalar_like,
+    select,
+    sqrt,
+    sub,
+    zeros_like,
+)
+from meshwright.ops.random_bits import combined_words, threefry2x32
+from meshwright.ops.random_floats import bits_needed, normal_of, unit_of
+from meshwright.ops.reduce import reduce_or
+
+_ZERO = np.array(0, np.uint32)
+
+
+def _loop(cond: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
+    """``while cond(*consts, *carry): carry = body(*consts, *carry)``, for each element on its own: where the condition
+    does not hold any more, elements stay as they are."""
+    n = len(consts)
+
+    def step(*args: Any) -> list[Any]:
+        active = cond(*args)
+        return [select(active, new, old) for new, old in zip(body(*args), args[n:])]
+
+    def again(*args: Any) -> list[Any]:
+        active = cond(*args)
+        return [reduce_or(active, range(typeof(active).ndim))]
+
+    avals = [typeof(x).strong() for x in (*consts, *carry)]
+    return While(trace_to_jaxpr(step, avals), n, trace_to_jaxpr(again, avals), n).bind(*consts, *consts, *carry)
+
+
+def _split(k0: Any, k1: Any, num: int) -> list[list[Any]]:
+    """``num`` new keys, as pairs of words, for each key."""
+    return [threefry2x32(k0, k1, _ZERO, np.array(i, np.uint32)) for i in range(num)]
+
+
+def _word(key: Sequence[Any], dtype: np.dtype) -> Any:
+    """The bits that one number of ``dtype`` is made of."""
+    return combined_words(*threefry2x32(*key, _ZERO, _ZERO), bits_needed(dtype))
+
+
+def _uniform(key: Sequence[Any], dtype: np.dtype) -> Any:
+    return unit_of(_word(key, dtype), dtype)
+
+
+def _full(value: float, x: Any) -> Any:
+    """An array like ``x`` that is ``value`` everywhere."""
+    return match_shape(scalar_like(value, x), typeof(x).strong())
+
+
+def _rejected(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> Any:
+    """Whether a proposal (the square ``x`` of a normal number, ``v`` and a uniform number) is not taken."""
+    one = scalar_like(1, u)
+    quick = ge(u, sub(one, mul(scalar_like(0.0331, x), mul(x, x))))
+    bound = add(mul(x, scalar_like(0.5, x)), mul(d, add(sub(one, v), log(v))))
+    return and_(quick, ge(log(u), bound))
+
+
+def _propose(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> list[Any]:
+    key, x_key, u_key = _split(k0, k1, 3)
+    dtype = typeof(c).dtype
+
+    def negative(c: Any, k0: Any, k1: Any, x: Any, v: Any) -> Any:
+        return le(v, scalar_like(0, v))
+
+    def draw(c: Any, k0: Any, k1: Any, x: Any, v: Any) -> list[Any]:
+        key, subkey = _split(k0, k1, 2)
+        x = normal_of(_word(subkey, dtype), dtype)
+        return [*key, x, add(scalar_like(1, x), mul(x, c))]
+
+    _, _, x, v = _loop(negative, draw, [c], [*x_key, _full(0, c), _full(-1, c)])
+    return [*key, mul(x, x), mul(mul(v, v), v), _uniform(u_key, dtype)]
+
+
+def _sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
+    dtype = typeof(alpha).dtype
+    one, third = scalar_like(1, alpha), scalar_like(1 / 3, alpha)
+    # Below 1, Gamma(alpha) is Gamma(alpha + 1) times a power of a uniform number.
+    large = ge(alpha, one)
+    d = sub(select(large, alpha, add(alpha, one)), third)
+    c = div(third, sqrt(d))
+    key, boost_key = _split(k0, k1, 2)
+    # The first state is one that is rejected.
+    _, _, _, v, _ = _loop(_rejected, _propose, [c, d], [*key, _full(0, d), _full(1, d), _full(2, d)])
+    u = _uniform(boost_key, dtype)
+    inverse = div(one, alpha)
+    if not log_space:
+        return mul(mul(d, v), select(large, _full(1, d), pow_(sub(one, u), inverse)))
+    logs = log1p(neg(u))
+    boost = select(or_(large, eq(logs, scalar_like(0, logs))), zeros_like(logs), mul(logs, inverse))
+    return add(add(log(d), log(v)), boost)
+
+
+def _unfinished(a: Any, x: Any, n: Any, term: Any, harmonic: Any, total: Any, slope: Any) -> Any:
+    """Whether the series need more terms. While these grow (``a + n < x``) no end is near, however small they are."""
+    eps = np.asarray(ml_dtypes.finfo(typeof(x).dtype).eps, typeof(x).dtype)
+    large = or_(gt(term, mul(eps, total)), gt(mul(term, harmonic), mul(eps, neg(slope))))
+    return or_(and_(gt(x, add(a, n)), is_finite(x)), large)
+
+
+def _next_term(a: Any, x: Any, n: Any, term: Any, harmonic: Any, total: Any, slope: Any) -> list[Any]:
+    one = scalar_like(1, n)
+    n = add(n, one)
+    term = div(mul(term, x), add(a, n))
+    harmonic = add(harmonic, div(one, add(a, n)))
+    return [n, term, harmonic, add(total, term), sub(slope, mul(term, harmonic))]
+
+
+@dataclass(frozen=True)
+class RandomGamma(Elementwise):
+    """A Gamma(alpha, 1) variate for each key (two words) and alpha; with ``log_space`` its logarithm."""
+
+    log_space: bool = False
+    name: ClassVar[str] = "random_gamma"
+    accepts: ClassVar[tuple[str, ...]] = ("u", "u", "f")
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        k0, k1, alpha = avals
+        if not dtypes.is_float(alpha.dtype) or {k0.dtype, k1.dtype} != {dtypes.uint32}:
+            raise DTypeError(f"random_gamma: expected uint32 keys and a float parameter, got {k0}, {k1} and {alpha}")
+        shape = super().infer(k0, k1, k0.update(shape=alpha.shape)).shape
+        return ShapedArray(shape, alpha.dtype)
+
+    def check_dtypes(self, *operand_dtypes: np.dtype) -> None:
+        pass
+
+    def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
+        return operand_dtypes[0]
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        if isinstance(tangents[2], Zero):
+            return y, Zero(typeof(y))
+        alpha, value = primals[2], y
+        if self.log_space:
+            # exp(y) may round to 0, but the quotient below does not vanish with it.
+            tiny = np.asarray(ml_dtypes.finfo(typeof(y).dtype).tiny, typeof(y).dtype)
+            value = exp(y)
+            value = select(eq(value, scalar_like(0, y)), match_shape(tiny, typeof(value)), value)
+        slope = RandomGammaGrad().bind(alpha, value)
+        slope = div(slope, value) if self.log_space else slope
+        return y, mul(match_shape(tangents[2], typeof(y)), slope)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return emit_traced(b, self._expand, self.name, *operands)[0]
+
+    def _expand(self, k0: Any, k1: Any, alpha: Any) -> list[Any]:
+        shape = max((typeof(x).shape for x in (k0, k1, alpha)), key=len)
+        return [_sample(self.log_space, *(match_shape(x, typeof(x).update(shape=shape)) for x in (k0, k1, alpha)))]
+
+
+@dataclass(frozen=True)
+class RandomGammaGrad(Elementwise):
+    """How fast a Gamma(alpha, 1) variate of value ``x`` moves with alpha at a fixed quantile: ``-(dP/dalpha) / p(x)``
+    for its distribution function P and density p, from the power series of P."""
+
+    name: ClassVar[str] = "random_gamma_grad"
+    accepts: ClassVar[tuple[str, ...]] = ("f", "f")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise DifferentiationError(
+            "random_gamma: the second derivative of a gamma variate by its parameter is not known; take the first one "
+            "out of the derivative with stop_gradient"
+        )
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return emit_traced(b, self._expand, self.name, *operands)[0]
+
+    def _expand(self, alpha: Any, x: Any) -> list[Any]:
+        shape = max(typeof(alpha).shape, typeof(x).shape, key=len)
+        alpha, x = (match_shape(v, typeof(v).update(shape=shape)) for v in (alpha, x))
+        # P = x^a e^-x / Gamma(a + 1) * S with S = sum of terms x^n / ((a + 1) ... (a + n)), n = 0, 1, ...; the slope of
+        # a term is minus the term times 1 / (a + 1) + ... + 1 / (a + n).
+        zero, one = zeros_like(x), _full(1, x)
+        *_, total, slope = _loop(_unfinished, _next_term, [alpha, x], [zero, one, zero, one, zero])
+        shift = sub(log(x), digamma(add(alpha, scalar_like(1, alpha))))
+        found = neg(mul(div(x, alpha), add(slope, mul(total, shift))))
+        return [select(eq(x, zero), zero, found)]
+
+
+def random_gamma(k0: Any, k1: Any, alpha: Any, log_space: bool = False) -> Any:
+    """A gamma variate, or its logarithm, for each key and parameter."""
+    return RandomGamma(log_space).bind(k0, k1, alpha)

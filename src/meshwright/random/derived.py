@@ -1,0 +1,138 @@
+"""Continuous distributions that are functions of uniform, exponential and normal variates, as in JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.core import dtypes
+from meshwright.errors import DTypeError
+from meshwright.numpy.logic import where
+from meshwright.numpy.promotion import aval_of, inexact, scalar_like
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import reduce_sum
+from meshwright.random.continuous import exponential, normal, rademacher, uniform
+from meshwright.random.keys import split
+from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
+
+
+def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Pareto from 1 on: density ``b / x**(b + 1)``.
+
+    Args:
+      b: positive number or array; without ``shape`` the result has its shape.
+
+    >>> pareto(PRNGKey(0), 3.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "pareto"), draw_shape("pareto", shape, b)
+    return ops.exp(ops.div(exponential(key, sizes, target), parameter(b, target, sizes)))
+
+
+def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Rayleigh: the length of a plane vector of two normals of standard deviation ``scale``.
+
+    >>> rayleigh(PRNGKey(0), 2.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "rayleigh"), draw_shape("rayleigh", shape, scale)
+    logs = ops.log(uniform(key, sizes, target))
+    return ops.mul(parameter(scale, target, sizes), ops.sqrt(ops.mul(logs, scalar_like(-2, logs))))
+
+
+def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Weibull: ``P(x > t) = exp(-(t / scale)**concentration)``.
+
+    >>> weibull_min(PRNGKey(0), 1.0, 2.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "weibull_min"), draw_shape("weibull_min", shape or None, scale, concentration)
+    u = uniform(key, sizes, target)
+    power = ops.div(scalar_like(1, u), parameter(concentration, target, sizes))
+    return ops.mul(ops.pow_(ops.neg(ops.log1p(ops.neg(u))), power), parameter(scale, target, sizes))
+
+
+def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Maxwell: the length of a vector of three standard normals.
+
+    >>> maxwell(PRNGKey(0), (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "maxwell"), draw_shape("maxwell", shape)
+    vectors = normal(key, (*sizes, 3), target)
+    return ops.sqrt(reduce_sum(ops.mul(vectors, vectors), (len(sizes),)))
+
+
+def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Maxwell with a random sign, times ``scale``, plus ``loc``.
+
+    Args:
+      shape: what stands before the shape that ``loc`` and ``scale`` broadcast to; without it, that shape again.
+
+    >>> double_sided_maxwell(PRNGKey(0), 1.0, 2.0, (3,)).shape
+    (3,)
+    """
+    target, joint = float_dtype(dtype, "double_sided_maxwell"), draw_shape("double_sided_maxwell", None, loc, scale)
+    sizes = (*(draw_shape("double_sided_maxwell", shape) or joint), *joint)
+    key_size, key_sign = split(key)
+    drawn = ops.mul(rademacher(key_sign, sizes, target), maxwell(key_size, sizes, target))
+    return ops.add(ops.mul(drawn, parameter(scale, target, sizes)), parameter(loc, target, sizes))
+
+
+def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Wald (inverse Gaussian) with this mean and scale 1, by Michael, Schucany and Haas 1976.
+
+    >>> wald(PRNGKey(0), 2.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "wald"), draw_shape("wald", shape, mean)
+    key_n, key_u = split(key)
+    m = parameter(mean, target, sizes)
+    y, z = normal(key_n, sizes, target) ** 2, uniform(key_u, sizes, target)
+    squared = m**2
+    root = ops.sqrt(4 * m * y + squared * y**2)
+    x = m + squared * y / 2 - m / 2 * root
+    return where(z <= m / (m + x), x, squared / x)
+
+
+def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Triangular: density 0 at ``left`` and ``right``, largest at ``mode``, straight lines between.
+
+    >>> triangular(PRNGKey(0), 0.0, 1.0, 3.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "triangular"), draw_shape("triangular", shape, left, mode, right)
+    low, peak, high = (parameter(v, target, sizes) for v in (left, mode, right))
+    u = uniform(key, sizes, target)
+    rising = low + ops.sqrt(u * (high - low) * (peak - low))
+    falling = high - ops.sqrt((1 - u) * (high - low) * (high - peak))
+    return where(u < (peak - low) / (high - low), rising, falling)
+
+
+def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """``exp`` of a normal of mean 0 and standard deviation ``sigma``.
+
+    >>> lognormal(PRNGKey(0), 0.5, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "lognormal"), draw_shape("lognormal", shape, sigma)
+    return ops.exp(ops.mul(normal(key, sizes, target), parameter(sigma, target, sizes)))
+
+
+def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Number of tries until the first success of probability ``p``, from 1 on.
+
+    Raises:
+      DTypeError: ``dtype`` is a complex or bool type.
+
+    >>> geometric(PRNGKey(0), 0.5, (3,)).shape
+    (3,)
+    """
+    target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.geometric")
+    if not (dtypes.is_integer(target) or dtypes.is_float(target)):
+        raise DTypeError(f"random.geometric: dtype must be a real number type, got {target}")
+    drawn = inexact(aval_of(p, "random.geometric", 1).dtype)
+    sizes = draw_shape("geometric", shape, p)
+    u = uniform(key, sizes, drawn)
+    u = where(u == 0, 1, u)
+    tries = ops.floor(ops.div(ops.log(u), ops.log1p(ops.neg(parameter(p, drawn, sizes)))))
+    return ops.convert(ops.add(tries, scalar_like(1, tries)), target)

@@ -1,0 +1,161 @@
+"""Gamma variates and the distributions that are made of them. They are differentiable by their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.errors import ArgumentError
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.functions import exp
+from meshwright.numpy.indexing import take
+from meshwright.numpy.promotion import aval_of, converted, scalar_like
+from meshwright.numpy.reductions import max
+from meshwright.ops import elementwise as ops
+from meshwright.ops.random_gamma import random_gamma
+from meshwright.random.continuous import exponential, normal, rademacher
+from meshwright.random.keys import split
+from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
+
+
+def _draw(key: Any, a: Any, sizes: tuple[int, ...], dtype: Any, log_space: bool) -> Any:
+    keys = split(key, sizes)
+    first, second = (take(keys, i, -1, mode="promise_in_bounds") for i in (0, 1))
+    return random_gamma(first, second, parameter(a, dtype, sizes), log_space)
+
+
+def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Gamma with shape parameter ``a`` and scale 1: density ``x**(a - 1) * exp(-x) / Gamma(a)``.
+
+    Args:
+      a: positive number or array; without ``shape`` the result has its shape.
+
+    Raises:
+      DTypeError: ``dtype`` is not a float type; ShapeError: ``a`` does not broadcast to ``shape``.
+
+    >>> gamma(PRNGKey(0), 2.0, (3,)).shape
+    (3,)
+    """
+    return _draw(key, a, draw_shape("gamma", shape, a), float_dtype(dtype, "gamma"), False)
+
+
+def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """The logarithm of :func:`gamma` for the same key; for small ``a`` it does not underflow.
+
+    >>> loggamma(PRNGKey(0), 1e-3, (3,)).shape
+    (3,)
+    """
+    return _draw(key, a, draw_shape("loggamma", shape, a), float_dtype(dtype, "loggamma"), True)
+
+
+def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Beta: density proportional to ``x**(a - 1) * (1 - x)**(b - 1)`` in [0, 1].
+
+    Args:
+      a, b: positive numbers or arrays; without ``shape`` the result has the shape they broadcast to.
+
+    >>> beta(PRNGKey(0), 2.0, 3.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "beta"), draw_shape("beta", shape, a, b)
+    log_a, log_b = (_draw(k, p, sizes, target, True) for k, p in zip(split(key), (a, b)))
+    top = ops.max_(log_a, log_b)
+    part_a, part_b = ops.exp(ops.sub(log_a, top)), ops.exp(ops.sub(log_b, top))
+    return ops.div(part_a, ops.add(part_a, part_b))
+
+
+def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Dirichlet: probabilities of classes, density proportional to ``prod(x**(alpha - 1))``.
+
+    Args:
+      alpha: shape (..., classes), positive.
+      shape: of the result without classes; must end with that of ``alpha`` without classes, or broadcast with it.
+
+    Raises:
+      ArgumentError: ``alpha`` is a scalar.
+
+    >>> dirichlet(PRNGKey(0), np.ones(3), (4,)).shape
+    (4, 3)
+    """
+    target = float_dtype(dtype, "dirichlet")
+    full = aval_of(alpha, "random.dirichlet", 1).shape
+    if not full:
+        raise ArgumentError("random.dirichlet: alpha must have a dimension of classes, got a scalar; pass an array")
+    sizes = full[:-1] if shape is None else draw_shape("dirichlet", (*shape, full[-1]), alpha)[:-1]
+    logs = _draw(key, alpha, (*sizes, full[-1]), target, True)
+    # The shift cancels, in the derivative too.
+    parts = exp(logs - ops.stop_gradient(max(logs, -1, keepdims=True)))
+    return parts / parts.sum(-1, keepdims=True)
+
+
+def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Chi-squared with ``df`` degrees of freedom: the sum of ``df`` squares of standard normals.
+
+    >>> chisquare(PRNGKey(0), 3.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "chisquare"), draw_shape("chisquare", shape, df)
+    df = converted(asarray(df), target)
+    logs = _draw(key, ops.div(df, scalar_like(2, df)), sizes, target, True)
+    return ops.mul(ops.exp(logs), scalar_like(2, logs))
+
+
+def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Fisher's F: the ratio of two chi-squared variates, each over its degrees of freedom.
+
+    >>> f(PRNGKey(0), 3.0, 5.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "f"), draw_shape("f", shape, dfnum, dfden)
+    key_den, key_num = split(key)
+    top, bottom = (
+        ops.div(chisquare(k, df, sizes, target), parameter(df, target, sizes))
+        for k, df in ((key_num, dfnum), (key_den, dfden))
+    )
+    return ops.div(top, bottom)
+
+
+def t(key: Any, df: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Student's t with ``df`` degrees of freedom.
+
+    >>> t(PRNGKey(0), 3.0, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "t"), draw_shape("t", shape or None, df)
+    key_n, key_g = split(key)
+    df = converted(asarray(df), target)
+    half = ops.div(df, scalar_like(2, df))
+    drawn = _draw(key_g, half, sizes, target, False)
+    return ops.mul(normal(key_n, sizes, target), ops.sqrt(ops.div(parameter(half, target, sizes), drawn)))
+
+
+def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Generalised normal: density proportional to ``exp(-abs(x)**p)``.
+
+    Args:
+      p: a positive number.
+
+    >>> generalized_normal(PRNGKey(0), 1.5, (3,)).shape
+    (3,)
+    """
+    target, sizes = float_dtype(dtype, "generalized_normal"), draw_shape("generalized_normal", shape, p)
+    key_size, key_sign = split(key)
+    drawn = _draw(key_size, 1 / p, sizes, target, False)
+    size = ops.pow_(drawn, parameter(1 / p, target, sizes))
+    return ops.mul(rademacher(key_sign, sizes, target), size)
+
+
+def ball(key: Any, d: int, p: float = 2, shape: Shape = (), dtype: Any = None) -> Any:
+    """Points of the ball ``sum(abs(x)**p) <= 1`` in ``d`` dimensions, equally likely.
+
+    Returns:
+      shape (*shape, d).
+
+    >>> ball(PRNGKey(0), 2, shape=(3,)).shape
+    (3, 2)
+    """
+    target = float_dtype(dtype, "ball")
+    sizes = draw_shape("ball", shape)
+    key_g, key_e = split(key)
+    g = generalized_normal(key_g, p, (*sizes, d), target)
+    total = ops.add((abs(g) ** p).sum(-1), exponential(key_e, sizes, target))
+    return g / (total ** (1 / p))[..., None]
