@@ -17,8 +17,8 @@ from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.passes import dead_code, in_regions
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ops.collective import AllGather, AllReduce, AllSlice, AxisIndex, Collective, ReduceScatter
-from meshwright.ops.control import OPERAND, PARAMETER, RegionOp
+from meshwright.ops.collective import AllGather, AllSlice, Collective, ReduceScatter
+from meshwright.ops.control import RegionOp
 from meshwright.ops.elementwise import copy
 from meshwright.ops.manual import GLOBAL_PROGRAM, ShardMap
 from meshwright.ops.shape import squeeze
@@ -29,6 +29,7 @@ from meshwright.sharding.rule import REDUCTION
 from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.propagate import eqn_rule
 from meshwright.spmd.reshard.emit import fit_rows
+from meshwright.spmd.varying import region_inputs, varying
 from meshwright.transforms.batching import BatchTrace
 
 
@@ -204,7 +205,7 @@ class _MergeReductions:
     def __init__(self, jaxpr: ClosedJaxpr, inputs: Sequence[frozenset[str]]) -> None:
         self.closed = jaxpr
         inner = jaxpr.jaxpr
-        self.varying: dict[Var, frozenset[str]] = dict(zip(inner.invars, inputs))
+        self.varying = varying(inner, inputs)
         self.made: dict[Var, JaxprEqn] = {}
         self.uses: dict[Var, int] = {}
         for eqn in inner.eqns:
@@ -213,25 +214,9 @@ class _MergeReductions:
                     self.uses[atom] = self.uses.get(atom, 0) + 1
             for var in eqn.outvars:
                 self.made[var] = eqn
-            spread = self._vary(eqn)
-            for var in eqn.outvars:
-                self.varying[var] = spread
         for atom in inner.outvars:
             if isinstance(atom, Var):
                 self.uses[atom] = self.uses.get(atom, 0) + 1
-
-    def _vary(self, eqn: JaxprEqn) -> frozenset[str]:
-        """The axes along which an equation's results differ between devices."""
-        merged = frozenset[str]().union(*(self.varying.get(a, frozenset()) for a in eqn.invars if isinstance(a, Var)))
-        op = eqn.op
-        if isinstance(op, (AllReduce, AllGather)):
-            return merged - set(op.axes)
-        if isinstance(op, RegionOp):
-            inner = [e.op for r in op.regions() for e in all_eqns(r.jaxpr)]
-            return merged.union(*(e.axes for e in inner if isinstance(e, Collective)))
-        if isinstance(op, (AllSlice, AxisIndex, ReduceScatter)) or isinstance(op, Collective):
-            return merged | set(op.axes)
-        return merged
 
     def run(self) -> ClosedJaxpr:
         inner = self.closed.jaxpr
@@ -252,17 +237,8 @@ class _MergeReductions:
         return self.closed.replace(jaxpr=inner.replace(eqns=eqns))
 
     def _regions(self, eqn: JaxprEqn, op: RegionOp) -> JaxprEqn:
-        """The same inside of regions; what they carry is taken to differ wherever anything in them does."""
-        spread = self._vary(eqn)
-        inputs = [[spread] * len(r.in_avals) for r in op.regions()]
-        for tie in op.ties():
-            first, *rest = tie
-            if first.side != OPERAND or any(end.side != PARAMETER for end in rest):
-                continue
-            atom = eqn.invars[first.index]
-            for end in rest:
-                known = self.varying.get(atom, frozenset()) if isinstance(atom, Var) else frozenset()
-                inputs[end.body][end.index] = known
+        """The same inside of regions."""
+        inputs = region_inputs(eqn, self.varying)
         return eqn.replace(op=op.with_regions([merge_reductions(r, i) for r, i in zip(op.regions(), inputs)]))
 
     def _producer(self, var: Var, axes: frozenset[str]) -> list[JaxprEqn] | None:

@@ -1,0 +1,58 @@
+"""Along which mesh axes the values of a per-device program differ between devices.
+
+A forward analysis: what is computed from equal values is equal, collectives add or take away their axes. It errs on the
+side of "differs". Axes are units of the caller's choice (atoms of a mesh, or the axes that a virtual mesh batches
+over); ``units`` translates the axes that a collective names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ops.collective import AllGather, AllReduce, Collective
+from meshwright.ops.control import OPERAND, PARAMETER, RegionOp
+
+Axes = frozenset[str]
+Units = Callable[[Sequence[str]], Sequence[str]]
+NOWHERE: Axes = frozenset()
+
+
+def varying(jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> dict[Var, Axes]:
+    """For every value of a jaxpr, the axes along which it differs; ``inputs`` are those of its parameters."""
+    found = dict(zip(jaxpr.invars, inputs))
+    for eqn in jaxpr.eqns:
+        spread = result_axes(eqn, found, units)
+        for var in eqn.outvars:
+            found[var] = spread
+    return found
+
+
+def result_axes(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) -> Axes:
+    """The axes along which an equation's results differ, given those of its operands."""
+    merged = NOWHERE.union(*(found.get(a, NOWHERE) for a in eqn.invars if isinstance(a, Var)))
+    op = eqn.op
+    if isinstance(op, (AllReduce, AllGather)):
+        return merged.difference(units(op.axes))
+    if isinstance(op, RegionOp):
+        inner = [e.op for r in op.regions() for e in all_eqns(r.jaxpr)]
+        return merged.union(*(units(e.axes) for e in inner if isinstance(e, Collective)))
+    if isinstance(op, Collective):
+        return merged.union(units(op.axes))
+    return merged
+
+
+def region_inputs(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) -> list[list[Axes]]:
+    """The same for the parameters of an equation's regions.
+
+    Parameters that are just an operand differ where it does; what is carried is taken to differ wherever anything does.
+    """
+    spread = result_axes(eqn, found, units)
+    inputs = [[spread] * len(r.in_avals) for r in eqn.op.regions()]
+    for first, *rest in eqn.op.ties():  # type: ignore[attr-defined]
+        if first.side != OPERAND or any(end.side != PARAMETER for end in rest):
+            continue
+        atom = eqn.invars[first.index]
+        for end in rest:
+            inputs[end.body][end.index] = found.get(atom, NOWHERE) if isinstance(atom, Var) else NOWHERE
+    return inputs
