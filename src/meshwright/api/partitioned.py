@@ -22,6 +22,7 @@ from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, Sharding
 from meshwright.spmd import report
+from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import module_text, to_hlo
@@ -90,9 +91,14 @@ class PartitionedProgram:
         return sum(c.bytes_sent for c in self.collectives)
 
     @cached_property
+    def memory(self) -> Memory:
+        """The memory of one device, predicted without compiling; printed, it names the largest buffers at the peak."""
+        return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated)
+
+    @property
     def peak_bytes(self) -> int:
-        """Predicted peak memory of one device, from the lifetimes of values."""
-        return report.peak_bytes(self.jaxpr.jaxpr)
+        """Predicted peak memory of one device: arguments, results and temporaries."""
+        return self.memory.peak_bytes
 
     @cached_property
     def _padding(self) -> list[tuple[str, str]]:

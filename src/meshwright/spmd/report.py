@@ -1,4 +1,4 @@
-"""What a per-device program sends and holds: its collectives with their bytes, and the peak of live memory."""
+"""What a per-device program sends: its collectives with their bytes and reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import SourceLocation
-from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective import Collective as CollectiveOp
 from meshwright.ops.control import RegionOp
 from meshwright.sharding import AbstractMesh
@@ -73,30 +73,6 @@ def _collectives(eqns: Iterable[JaxprEqn], count: int, note: str) -> Iterable[Co
             yield Collective(
                 op.kind, op.axes, op.group_size, operand, result, count, sent * count, eqn.source, reason
             )
-
-
-def peak_bytes(jaxpr: Jaxpr) -> int:
-    """Most bytes alive at a time: inputs stay, other values live from their equation to their last use."""
-    last: dict[Var, int] = {}
-    for i, eqn in enumerate(jaxpr.eqns):
-        for atom in eqn.invars:
-            if isinstance(atom, Var):
-                last[atom] = i
-    keep = {*jaxpr.invars, *jaxpr.constvars, *(a for a in jaxpr.outvars if isinstance(a, Var))}
-    live = sum(v.aval.nbytes for v in {*jaxpr.invars, *jaxpr.constvars})
-    peak = live
-    for i, eqn in enumerate(jaxpr.eqns):
-        live += sum(v.aval.nbytes for v in eqn.outvars)
-        peak = max(peak, live + _region_bytes(eqn))
-        dying = {a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var) and last.get(a, i) == i and a not in keep}
-        live -= sum(v.aval.nbytes for v in dying)
-    return peak
-
-
-def _region_bytes(eqn: JaxprEqn) -> int:
-    """What the regions of an equation hold at most beyond their operands."""
-    regions = [r.jaxpr for r in eqn.op.regions()]
-    return max((peak_bytes(r) - sum(v.aval.nbytes for v in {*r.invars, *r.constvars}) for r in regions), default=0)
 
 
 def human_bytes(n: float) -> str:

@@ -1,0 +1,216 @@
+"""Which buffers there are, when they are alive, and which share memory.
+
+The rules are those of XLA's buffer assignment. Arguments stay; every result has an allocation of its own, which smaller
+buffers may use before the result is written; a loop may write over an operand that it reads elementwise for the last
+time; the rest is packed into one block, the largest buffers first, each into the smallest gap that holds it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.graph import Graph
+from meshwright.spmd.memory.kernels import Kernel, Use
+
+#: buffers that are packed exactly; with more, the block grows by the share that is lost in packing the largest
+_PACKED = 2500
+#: bytes that starts of buffers in a block are multiples of
+_ALIGNMENT = 64
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory that a kernel writes, and from which step to which it is needed."""
+
+    aval: ShapedArray
+    kernel: Kernel
+    start: int
+    end: int
+    kind: str = "temporary"
+    #: operands' buffers that may be written over
+    over: tuple[Buffer, ...] = ()
+    #: for a control-flow op, what its body needs besides its operands and results
+    inner: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner or self.aval.nbytes
+
+
+#: ``inner(region, loop)``: the bytes that a region needs besides its parameters and results
+Inner = Callable[[Graph, bool], int]
+
+
+@dataclass(slots=True)
+class Liveness:
+    """The buffers of a schedule."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    of: dict[Kernel, list[Buffer | None]] = field(default_factory=dict)
+
+
+def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner) -> Liveness:
+    """Buffers with their first and last steps."""
+    live = Liveness()
+    for step, kernel in enumerate(order):
+        if not kernel.view:
+            for source in kernel.inputs:
+                for buffer in live.of[source]:
+                    if buffer is not None:
+                        buffer.end = step
+        live.of[kernel] = _write(live, kernel, step, inner)
+    for kernel in results:
+        for buffer in live.of[kernel]:
+            if buffer is not None:
+                buffer.end = len(order)
+                if buffer.kind == "temporary":
+                    buffer.kind = "result"
+    return live
+
+
+def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buffer | None]:
+    root = kernel.root
+    if root.op == "constant":
+        return [None]
+    if kernel.view:
+        (source,) = kernel.inputs
+        return [live.of[source][root.attributes["index"]]] if root.op == "get" else live.of[source]
+    if root.op == "parameter":
+        return _new(live, [Buffer(root.avals[0], kernel, -1, step, "argument")])
+    if root.op == "optimization_barrier":
+        return [live.of[k][0] for k in kernel.operands]
+    if root.regions:
+        need = max(inner(region, root.op == "while") for region in root.regions)
+        if need:
+            _new(live, [Buffer(root.avals[0], kernel, step, step, inner=need)])
+    if root.op == "while":
+        return [live.of[k][0] for k in kernel.operands]
+    over = tuple(
+        b
+        for k, use in kernel.inputs.items()
+        for b in live.of[k][:1]
+        if b is not None and k.root.shape == root.shape and _overwrites(kernel, k, use)
+    )
+    return _new(live, [Buffer(a, kernel, step, step, over=over) for a in root.avals])
+
+
+def _overwrites(kernel: Kernel, source: Kernel, use: Use) -> bool:
+    """Whether the kernel can compute in place."""
+    match kernel.root.op:
+        case "scatter" | "dynamic_update_slice":
+            return source.root is kernel.root.operands[0]
+        case "sort":
+            return source in kernel.operands
+    return use is Use.INPLACE and (kernel.loop or kernel.library)
+
+
+def _new(live: Liveness, buffers: list[Buffer]) -> list[Buffer | None]:
+    live.buffers += buffers
+    return list(buffers)
+
+
+# --- allocations --------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Allocation:
+    """A result's memory: when the result is there, and what used it before."""
+
+    nbytes: int
+    written: int
+    result: Buffer
+    used: list[tuple[int, int, Buffer]]
+
+    def takes(self, buffer: Buffer) -> bool:
+        """Put ``buffer`` here if it is out of the way of what is here already."""
+        if buffer.end > self.written or (buffer.end == self.written and buffer not in self.result.over):
+            return False
+        for start, end, other in self.used:
+            if start > buffer.end or end < buffer.start:
+                continue
+            if (end == buffer.start and other in buffer.over) or (start == buffer.end and buffer in other.over):
+                continue
+            return False
+        insort(self.used, (buffer.start, buffer.end, buffer), key=lambda item: item[:2])
+        return True
+
+
+def place(
+    live: Liveness, results: Sequence[Buffer], donated: dict[Buffer, Buffer]
+) -> tuple[list[Allocation], list[Buffer]]:
+    """Allocations of the results, and the buffers that found no place there. ``donated``: result to argument."""
+    allocations = []
+    for result in results:
+        given = donated.get(result)
+        used = [(given.start, given.end, given)] if given is not None else []
+        allocations.append(Allocation(result.nbytes, result.start, result, used))
+    allocations.sort(key=lambda a: -a.nbytes)
+    rest = []
+    for buffer in sorted(live.buffers, key=lambda b: (-b.nbytes, b.kernel.number)):
+        if buffer.kind != "temporary":
+            continue
+        if not any(a.takes(buffer) for a in reversed(allocations) if a.nbytes >= buffer.nbytes):
+            rest.append(buffer)
+    return allocations, rest
+
+
+def joined(buffers: Sequence[Buffer]) -> list[tuple[int, int, int]]:
+    """``(bytes, start, end)`` of buffers, those that are written over each other as one."""
+    head: dict[Buffer, Buffer] = {}
+    spans: dict[Buffer, list[int]] = {}
+    free = set(buffers)
+    for buffer in sorted(buffers, key=lambda b: b.start):
+        head[buffer] = buffer
+        for other in buffer.over:
+            if other in free and other in head and other.end == buffer.start and other.nbytes == buffer.nbytes:
+                free.discard(other)
+                head[buffer] = head[other]
+                spans[head[buffer]][1] = buffer.end
+                break
+        else:
+            spans[buffer] = [buffer.start, buffer.end]
+    return [(b.nbytes, start, end) for b, (start, end) in spans.items()]
+
+
+def highest(spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+    """Most bytes alive at a time, and the first step at which they are."""
+    changes: dict[int, int] = {}
+    for nbytes, start, end in spans:
+        changes[start] = changes.get(start, 0) + nbytes
+        changes[end + 1] = changes.get(end + 1, 0) - nbytes
+    live = most = at = 0
+    for step in sorted(changes):
+        live += changes[step]
+        if live > most:
+            most, at = live, step
+    return most, at
+
+
+def packed(spans: Sequence[tuple[int, int, int]]) -> int:
+    """The size of a block that holds the buffers: the better of two orders of placing them."""
+    spans = [(-(-n // _ALIGNMENT) * _ALIGNMENT, start, end) for n, start, end in spans if n]
+    large = sorted(spans, reverse=True)[:_PACKED]
+    by_size = sorted(large, key=lambda s: (-s[0], s[1] - s[2], s[1]))
+    by_time = sorted(large, key=lambda s: (s[1] - s[2], -s[0], s[1]))
+    size = min(_pack(by_size), _pack(by_time))
+    if len(large) == len(spans):
+        return size
+    return highest(spans)[0] * size // highest(large)[0]
+
+
+def _pack(spans: Sequence[tuple[int, int, int]]) -> int:
+    placed: list[tuple[int, int, int, int]] = []
+    top = 0
+    for nbytes, start, end in spans:
+        position, best, gap = 0, -1, 0
+        for low, high, first, last in placed:
+            if first > end or last < start:
+                continue
+            if nbytes <= low - position and (best < 0 or low - position < gap):
+                best, gap = position, low - position
+            position = max(position, high)
+        at = position if best < 0 else best
+        insort(placed, (at, at + nbytes, start, end))
+        top = max(top, at + nbytes)
+    return top

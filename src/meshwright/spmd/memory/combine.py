@@ -1,0 +1,67 @@
+"""All-reduces over the same devices become one, as XLA's combiner makes them, unless one needs another's result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernels import Kernel, Use
+
+
+def combine(kernels: list[Kernel], results: list[Kernel]) -> None:
+    """Combine in place; ``results`` follow."""
+    keys = {k: _key(k.root) for k in kernels if k.root.op == "all_reduce"}
+    replaced: dict[Kernel, Kernel] = {}
+    while keys:
+        together = _together(kernels, keys)
+        if len(together) > 1:
+            replaced.update(_merge(together))
+    results[:] = [replaced.get(k, k) for k in results]
+
+
+def _key(node: Node) -> Any:
+    return node.attributes["replica_groups"], node.attributes.get("reducer"), node.avals[0].dtype
+
+
+def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any]) -> list[Kernel]:
+    """The first all-reduce that is left and those that go with it; takes them out of ``keys``."""
+    found: list[Kernel] = []
+    after: set[Kernel] = set()
+    start = min(keys, key=lambda k: k.number).number
+    wanted = None
+    for kernel in kernels:
+        if kernel.number < start:
+            continue
+        depends = any(k in after for k in kernel.inputs)
+        key = keys.get(kernel)
+        if key is not None and (wanted is None or key == wanted):
+            if depends:
+                break
+            wanted = key
+            found.append(kernel)
+            del keys[kernel]
+            depends = True
+        if depends:
+            after.add(kernel)
+    return found
+
+
+def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
+    """One kernel for all; what took the place of each."""
+    nodes = tuple(k.root for k in together)
+    whole = Node("all_reduce", (), tuple(n.avals[0] for n in nodes), nodes[0].attributes, nodes[0].source)
+    kernel = Kernel(whole, {whole: None}, {}, number=together[-1].number)
+    found = {}
+    for i, one in enumerate(together):
+        for source in list(one.inputs):
+            kernel.inputs[source] = Use.REUSED
+            kernel.operands.append(source)
+            source.users[kernel] = None
+            del source.users[one]
+        part = Node("get", (whole,), (nodes[i].avals[0],), {"index": i}, nodes[i].source)
+        taken = found[one] = Kernel(part, {part: None}, {kernel: Use.MOVED}, number=kernel.number, operands=[kernel])
+        kernel.users[taken] = None
+        for user in list(one.users):
+            user.read(taken, one)
+    return found

@@ -1,0 +1,115 @@
+"""Loop fusion: which values are computed where they are used and never get a buffer.
+
+The algorithm is that of XLA's ``InstructionFusion`` with the rules of its CPU compiler. Kernels are visited users
+first; each absorbs its operands, latest first, for as long as that is allowed. An operand with several users may be
+computed in each of them if it is cheap; where that would read more memory, only if all of its users can absorb it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernels import Kernel, Use
+
+#: kernels looked at to see whether a value depends on another; beyond, it is taken to
+_HORIZON = 256
+
+
+def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
+    """Fuse in place; returns the kernels that are left, in post-order."""
+    stay = _not_to_repeat(kernels, kept)
+    gone: set[Kernel] = set()
+    for kernel in reversed(kernels):
+        if kernel in gone or not kernel.loop:
+            continue
+        queue = [(-k.number, k) for k in kernel.inputs]
+        heapq.heapify(queue)
+        seen = set(kernel.inputs)
+        while queue:
+            _, producer = heapq.heappop(queue)
+            if producer in stay or not may_fuse(kernel, producer, kept):
+                continue
+            kernel.absorb(producer)
+            if not producer.users and producer not in kept:
+                gone.add(producer)
+            for k in producer.inputs:
+                if k not in seen:
+                    seen.add(k)
+                    heapq.heappush(queue, (-k.number, k))
+    return [k for k in kernels if k not in gone]
+
+
+def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
+    """Whether the consumer may compute the producer, as things stand."""
+    if not (consumer.loop and producer.loop) or producer.root.op in ("parameter", "constant"):
+        return False
+    if producer.root.expensive:
+        repeated = producer in kept or len(producer.users) > 1
+        if repeated or consumer.inputs[producer] is Use.REUSED:
+            return False
+    return not (_major_reduction(producer.root) or _major_reduction(consumer.root))
+
+
+def _major_reduction(node: Node) -> bool:
+    """A reduction that leaves the last dimension: it runs over rows, which a loop over the results cannot."""
+    return node.op == "reduce" and len(node.operands[0].shape) - 1 not in node.attributes["dimensions"]
+
+
+def _not_to_repeat(kernels: Sequence[Kernel], kept: set[Kernel]) -> set[Kernel]:
+    """The values that must not be computed in several users: some user cannot, and it would read more memory."""
+    stay = {k for k in kept if k.loop and not _reads_little(k.root)}
+    paths: dict[tuple[Kernel, Kernel], bool] = {}
+    for consumer in kernels:
+        for producer in consumer.inputs:
+            if producer in stay or not producer.loop or _reads_little(producer.root):
+                continue
+            if not _on_all_paths(consumer, producer, stay, kept, paths):
+                stay.add(producer)
+    return stay
+
+
+def _reads_little(node: Node) -> bool:
+    """At most one operand of the result's rank, or operands that are together no larger than the result."""
+    large = [x for x in node.operands if x.op not in ("broadcast_in_dim", "iota") and len(x.shape) >= len(node.shape)]
+    if len([x for x in large if not (x.op == "constant" and not x.shape)]) <= 1:
+        return True
+    return sum(x.avals[0].nbytes for x in set(node.operands)) <= node.avals[0].nbytes
+
+
+def _on_all_paths(
+    consumer: Kernel, producer: Kernel, stay: set[Kernel], kept: set[Kernel], known: dict[tuple[Kernel, Kernel], bool]
+) -> bool:
+    """Every way from the producer to the consumer can be fused."""
+    found = known.get((consumer, producer))
+    if found is not None:
+        return found
+    found = True
+    for middle in consumer.inputs:
+        if middle is not producer and not (middle.number > producer.number and depends(middle, producer)):
+            continue
+        if middle in stay or not may_fuse(consumer, middle, kept):
+            found = False
+        elif middle is not producer:
+            found = _on_all_paths(middle, producer, stay, kept, known)
+        if not found:
+            break
+    known[consumer, producer] = found
+    return found
+
+
+def depends(kernel: Kernel, source: Kernel, horizon: int = _HORIZON) -> bool:
+    """``kernel`` is computed from ``source``; taken to be so where that is more than ``horizon`` kernels away."""
+    seen = {kernel}
+    stack = [kernel]
+    while stack:
+        for k in stack.pop().inputs:
+            if k is source:
+                return True
+            if k.number > source.number and k not in seen:
+                if len(seen) > horizon:
+                    return True
+                seen.add(k)
+                stack.append(k)
+    return False

@@ -1,0 +1,108 @@
+"""The graph that the memory model works on: one node for each array operation, in the vocabulary of HLO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import UNKNOWN, SourceLocation
+
+#: one result element from the elements of the operands at the same place, by name
+ELEMENTWISE = frozenset(
+    """abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert copy cosine count_leading_zeros divide
+    exponential exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not
+    or popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
+    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor""".split()
+)
+#: not worth computing twice (XLA's ``InstructionFusion::IsExpensive``); the special functions of CHLO are as well
+EXPENSIVE = frozenset(
+    """atan2 cbrt cosine divide exponential exponential_minus_one gather log log_plus_one logistic power reduce
+    remainder rsqrt sine sqrt tan tanh""".split()
+)
+#: ops besides the elementwise ones that a loop over the result's elements can compute
+_LOOPS = frozenset(
+    """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather iota pad reduce reorder reshape reverse
+    slice transpose""".split()
+)
+COLLECTIVES = frozenset("all_gather all_reduce all_to_all collective_permute reduce_scatter".split())
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One operation: its name without dialect, operands, results' types, and what else identifies it.
+
+    ``get`` nodes take result ``attributes["index"]`` of their operand; ``reorder`` nodes hold the operand's elements in
+    another order in memory (a layout); ``parameter`` and ``constant`` nodes have no operands.
+    """
+
+    op: str
+    operands: tuple[Node, ...]
+    avals: tuple[ShapedArray, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    source: SourceLocation = UNKNOWN
+    #: programs run by the op: a loop's condition and body, a choice's branches
+    regions: tuple[Graph, ...] = ()
+    #: an elementwise function of CHLO, which the compiler writes out as many operations
+    special: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.avals[0].shape
+
+    @property
+    def elementwise(self) -> bool:
+        return self.special or self.op in ELEMENTWISE
+
+    @property
+    def expensive(self) -> bool:
+        return self.special or self.op in EXPENSIVE
+
+    @property
+    def fusible(self) -> bool:
+        """A loop over the elements of the result can compute it."""
+        return self.special or self.op in ELEMENTWISE or self.op in _LOOPS
+
+    @property
+    def view(self) -> bool:
+        """The result is the operand's buffer under another type."""
+        return self.op in ("reshape", "get")
+
+    def is_splat(self) -> bool:
+        """Every element is one and the same scalar constant."""
+        if self.op == "broadcast_in_dim":
+            return self.operands[0].is_splat()
+        return self.op == "constant" and not self.shape
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program: parameters in order, results, and the nodes with effects, which are kept though nobody uses them."""
+
+    parameters: tuple[Node, ...]
+    results: tuple[Node, ...]
+    effects: tuple[Node, ...] = ()
+
+    def post_order(self) -> list[Node]:
+        """The nodes that are used, operands before users, from the first result on."""
+        return post_order((*self.parameters, *self.results, *self.effects))
+
+
+def post_order(roots: Sequence[Node]) -> list[Node]:
+    """Everything that ``roots`` are computed from, depth first, the first operand first."""
+    done: dict[Node, None] = {}
+    for root in roots:
+        if root in done:
+            continue
+        stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(root.operands))]
+        while stack:
+            node, rest = stack[-1]
+            for operand in rest:
+                if operand not in done:
+                    stack.append((operand, iter(operand.operands)))
+                    break
+            else:
+                stack.pop()
+                done[node] = None
+    return list(done)

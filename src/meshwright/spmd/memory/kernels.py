@@ -1,0 +1,105 @@
+"""Kernels: what is computed in one go, into one buffer for each result."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshwright.spmd.memory.graph import Graph, Node
+
+
+class Use(enum.IntEnum):
+    """How the elements of an operand are used: each where it stands, each at another place, or each several times."""
+
+    INPLACE = 0
+    MOVED = 1
+    REUSED = 2
+
+    def and_then(self, outer: Use) -> Use:
+        """The use of what is used so by something that is itself used as ``outer``."""
+        return max(self, outer)
+
+    def beside(self, other: Use) -> Use:
+        """Two uses of the same operand: several orders at once are reuse."""
+        return Use.INPLACE if self is other is Use.INPLACE else Use.REUSED
+
+
+def use_of(node: Node, i: int) -> Use:
+    """How a node uses its operand ``i`` (XLA's ``HloInstruction::OperandElementUse``)."""
+    match node.op:
+        case "reshape" | "concatenate" | "slice" | "transpose" | "reverse" | "gather" | "reorder":
+            return Use.MOVED
+        case "pad":
+            return Use.MOVED if i == 0 else Use.REUSED
+        case "reduce":
+            return Use.MOVED if 2 * i < len(node.operands) else Use.REUSED
+        case "dynamic_update_slice":
+            return Use.MOVED if i < 2 else Use.REUSED
+    if node.elementwise and (node.operands[i].shape or not node.shape):
+        return Use.INPLACE
+    return Use.REUSED
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """The node whose results it writes, the nodes computed on the way, and the kernels whose results it reads."""
+
+    root: Node
+    members: dict[Node, None]
+    inputs: dict[Kernel, Use]
+    users: dict[Kernel, None] = field(default_factory=dict)
+    #: written by a library for matrix products and reductions: nothing more is fused with it
+    library: bool = False
+    number: int = 0
+    #: the kernels of the root's operands, in order
+    operands: list[Kernel] = field(default_factory=list)
+
+    @property
+    def view(self) -> bool:
+        """Nothing is computed: the result is the operand's buffer."""
+        return self.root.view and len(self.members) == 1
+
+    @property
+    def loop(self) -> bool:
+        return self.root.fusible and not self.library
+
+    def read(self, new: Kernel, old: Kernel) -> None:
+        """Read ``new`` wherever ``old`` was read."""
+        self.inputs = {new if k is old else k: use for k, use in self.inputs.items()}
+        self.operands = [new if k is old else k for k in self.operands]
+        new.users[self] = None
+        old.users.pop(self, None)
+
+    def absorb(self, producer: Kernel) -> None:
+        """Compute what ``producer`` computes inside of this kernel."""
+        how = self.inputs.pop(producer)
+        self.members.update(producer.members)
+        for kernel, use in producer.inputs.items():
+            through = use.and_then(how)
+            known = self.inputs.get(kernel)
+            self.inputs[kernel] = through if known is None else known.beside(through)
+            kernel.users[self] = None
+        del producer.users[self]
+        if not producer.users:
+            for kernel in producer.inputs:
+                kernel.users.pop(producer, None)
+
+
+def kernels_of(graph: Graph) -> dict[Node, Kernel]:
+    """One kernel for each node, in post-order."""
+    found: dict[Node, Kernel] = {}
+    for number, node in enumerate(graph.post_order()):
+        inputs: dict[Kernel, Use] = {}
+        kernel = found[node] = Kernel(node, {node: None}, inputs, number=number)
+        kernel.operands = [found[x] for x in node.operands]
+        for i, source in enumerate(kernel.operands):
+            use = use_of(node, i)
+            inputs[source] = inputs[source].beside(use) if source in inputs else use
+            source.users[kernel] = None
+    return found
+
+
+def alive(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
+    """The kernels that somebody uses, in the same order."""
+    return [k for k in kernels if k.users or k in kept]

@@ -1,0 +1,74 @@
+"""Reductions, and what goes into one library call with them.
+
+XLA's CPU compiler hands matrix products, convolutions and large reductions to a library (YNNPACK) that computes
+elementwise operations along with a reduction: those on its operand and, if the result is spread over the operand's
+elements again as in a softmax, those that follow, up to a matrix product that feeds them. A scalar that is spread over
+an array is no operation for the library: it gets the array as an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.spmd.memory.kernels import Kernel
+
+_KNOWN = frozenset("add subtract multiply divide negate exponential maximum minimum abs sqrt rsqrt tanh".split())
+#: elements below which a reduction is left to a loop
+_SMALLEST = 4096
+
+
+def fuse_reductions(kernels: list[Kernel], kept: set[Kernel]) -> None:
+    """Give every large reduction its library call."""
+    for kernel in kernels:
+        if kernel.root.op == "reduce" and not kernel.library and _large(kernel):
+            _grow(kernel, kept)
+
+
+def _large(kernel: Kernel) -> bool:
+    operands = kernel.root.operands
+    return len(operands) == 2 and operands[0].avals[0].size >= _SMALLEST
+
+
+def _grow(reduction: Kernel, kept: set[Kernel]) -> None:
+    region = {reduction: None}
+    tip = reduction
+    if reduction not in kept:
+        for kernel in _spread(reduction, kept):
+            region[kernel] = None
+            tip = kernel
+    grown = True
+    while grown:
+        found = [k for k in dict.fromkeys(i for r in region for i in r.inputs) if k not in region and k not in kept]
+        taken = [k for k in found if _computes(k, tip is not reduction) and all(u in region for u in k.users)]
+        region.update(dict.fromkeys(taken))
+        grown = bool(taken)
+    _merge(tip, region)
+
+
+def _spread(reduction: Kernel, kept: set[Kernel]) -> Iterator[Kernel]:
+    """The operations after the reduction, its result being broadcast first."""
+    kernel, shape = reduction, reduction.root.operands[0].shape
+    while len(kernel.users) == 1 and kernel not in kept:
+        (user,) = kernel.users
+        wanted = user.root.op == "broadcast_in_dim" if kernel is reduction else user.root.op in _KNOWN
+        if not wanted or user.root.shape != shape or user.library:
+            return
+        yield user
+        kernel = user
+
+
+def _computes(kernel: Kernel, products: bool) -> bool:
+    node = kernel.root
+    if kernel.library:
+        return False
+    if node.op == "broadcast_in_dim":
+        return not node.is_splat()
+    return node.op in _KNOWN or (products and node.op == "matmul")
+
+
+def _merge(tip: Kernel, region: dict[Kernel, None]) -> None:
+    """One kernel for a region whose only result is the tip's."""
+    tip.library = True
+    while inner := [k for k in tip.inputs if k in region]:
+        for kernel in inner:
+            tip.absorb(kernel)

@@ -1,0 +1,128 @@
+"""Operands whose elements have to be in another order in memory.
+
+A matrix product is computed on ``[batch…, rows, inner]`` and ``[batch…, inner, columns]``, dimensions of a kind merged;
+an operand that is not in that order is copied, unless only its last two dimensions change places, which the product's
+kernel reads directly. A collective on the CPU wants the dimension that it joins or splits to be the major one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.graph import COLLECTIVES, Node
+from meshwright.spmd.memory.simplify import Make, keeps_order
+
+_LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+#: the attribute that names the dimension which a collective joins or splits
+_MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
+#: nodes whose results have an order of their own; others are written in the order that their user wants
+_FIXED = COLLECTIVES | {
+    "parameter",
+    "constant",
+    "matmul",
+    "convolution",
+    "get",
+    "reduce",
+    "sort",
+    "custom_call",
+    "reorder",
+}
+
+
+def ordered(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """The operation with the copies that it needs around it, or ``None`` if it takes its operands as they are."""
+    if op == "dot_general":
+        return _dot(make, operands, aval, given)
+    if op == "convolution" and "canonical" not in given:
+        return _convolution(make, operands, aval, given)
+    if op in _MAJOR:
+        return _collective(make, op, operands, aval, given)
+    return None
+
+
+def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+    lists = {k: [int(d) for d in v.split(",")] for k, v in _LIST.findall(str(given["dot_dimension_numbers"])) if v}
+    lb, rb = lists.get("lhs_batching_dimensions", []), lists.get("rhs_batching_dimensions", [])
+    lc, rc = lists.get("lhs_contracting_dimensions", []), lists.get("rhs_contracting_dimensions", [])
+    lhs, rhs = operands
+    lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
+    rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
+    free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
+    matrices = _matrix(make, lhs, lb, lf, lc), _matrix(make, rhs, rb, rc, rf)
+    given = {"dims": str(given["dot_dimension_numbers"])}
+    product = make("matmul", matrices, aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
+    return make("reshape", (product,), aval, {})
+
+
+def _size(x: Node, dims: Sequence[int]) -> int:
+    size = 1
+    for d in dims:
+        size *= x.shape[d]
+    return size
+
+
+def _matrix(make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int]) -> Node:
+    """``x`` as the kernel reads it: matrices of dimensions ``first`` by ``second``, or the other way round."""
+    wanted = (*batch, *first, *second)
+    while x.op == "transpose":
+        permutation = x.attributes["permutation"]
+        wanted = tuple(permutation[d] for d in wanted)
+        x = x.operands[0]
+    n, m = len(batch), len(first)
+    if m == 1 and len(second) == 1 and keeps_order(x.shape, (*wanted[:n], wanted[-1], wanted[-2])):
+        return x
+    sides = wanted[n : n + m], wanted[n + m :]
+    shape = tuple(x.shape[d] for d in wanted[:n]) + tuple(_size(x, dims) for dims in sides if dims)
+    if not keeps_order(x.shape, wanted):
+        permuted = x.avals[0].update(shape=tuple(x.shape[d] for d in wanted))
+        x = make("transpose", (x,), permuted, {"permutation": wanted})
+    return make("reshape", (x,), x.avals[0].update(shape=shape), {})
+
+
+def _convolution(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+    """On batch, positions, features; kernels are positions, features in, features out."""
+    labels = [[d.strip() for d in text.split(",")] for text in _BRACKETS.findall(str(given["dimension_numbers"]))]
+    positions = [str(i) for i in range(len(aval.shape) - 2)]
+    wanted = ["b", *positions, "f"], [*positions, "i", "o"], ["b", *positions, "f"]
+    orders = [tuple(have.index(d) for d in want) for have, want in zip(labels, wanted)]
+    x, kernel = (_permuted(make, node, order) for node, order in zip(operands, orders))
+    if given.get("feature_group_count", 1) == 1 and _size(kernel, range(len(positions))) > _size(x, positions_of(x)):
+        # More positions in the kernel than in the input: they change roles, and the kernel is reversed.
+        reverse = make("reverse", (kernel,), kernel.avals[0], {"dimensions": tuple(range(len(positions)))})
+        x, kernel = reverse, x
+    plain = aval.update(shape=tuple(aval.shape[d] for d in orders[2]))
+    made = make("convolution", (x, kernel), plain, {**given, "canonical": True})
+    back = [0] * len(aval.shape)
+    for i, d in enumerate(orders[2]):
+        back[d] = i
+    return _permuted(make, made, tuple(back))
+
+
+def positions_of(x: Node) -> range:
+    """The dimensions of ``[batch, positions…, features]`` that are positions."""
+    return range(1, len(x.shape) - 1)
+
+
+def _permuted(make: Make, x: Node, order: Sequence[int]) -> Node:
+    if list(order) == sorted(order):
+        return x
+    return make("transpose", (x,), x.avals[0].update(shape=tuple(x.shape[d] for d in order)), {"permutation": order})
+
+
+def _collective(
+    make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
+) -> Node | None:
+    if given.get("major"):
+        return None
+    (x,) = operands
+    dim = given[_MAJOR[op]]
+    if all(d == 1 for d in x.shape[:dim]):
+        return None
+    if x.op in _FIXED:
+        x = make("reorder", (x,), x.avals[0], {"major": dim})
+    moved = make(op, (x,), aval, {**given, "major": True})
+    return make("reorder", (moved,), aval, {"major": 0})

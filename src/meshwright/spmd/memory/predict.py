@@ -1,0 +1,208 @@
+"""The prediction: a program's graph, fused, scheduled and given buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import SourceLocation
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, packed, place
+from meshwright.spmd.memory.combine import combine
+from meshwright.spmd.memory.fusion import depends, fuse
+from meshwright.spmd.memory.graph import Graph, Node
+from meshwright.spmd.memory.kernels import Kernel, Use, kernels_of
+from meshwright.spmd.memory.library import fuse_reductions
+from meshwright.spmd.memory.record import record
+from meshwright.spmd.memory.schedule import breadth_first, kernel_post_order
+from meshwright.spmd.memory.simplify import scatter_in_place
+from meshwright.spmd.report import human_bytes
+
+#: kernels between a donated argument's last use and its result that are looked at
+_HORIZON = 4000
+#: buffers that a report lists
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class LiveBuffer:
+    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``."""
+
+    nbytes: int
+    kind: str
+    op: str
+    aval: ShapedArray
+    source: SourceLocation
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one device holds in one run, in bytes; ``alias_bytes`` are arguments' memory that results take over."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    #: alive at the peak, largest first
+    buffers: tuple[LiveBuffer, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
+
+    def __str__(self) -> str:
+        show = human_bytes
+        taken = f" ({show(self.alias_bytes)} of them in donated arguments)" if self.alias_bytes else ""
+        lines = [
+            f"a device holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
+            f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
+        ]
+        for b in self.buffers[:_SHOWN]:
+            lines.append(f"{show(b.nbytes):>10}  {b.kind:<9}  {b.aval} {b.op}  at {b.source}")
+        if len(self.buffers) > _SHOWN:
+            rest = sum(b.nbytes for b in self.buffers[_SHOWN:])
+            lines.append(f"{show(rest):>10}  in {len(self.buffers) - _SHOWN} smaller buffers")
+        return "\n".join(lines)
+
+
+def predict(jaxpr: ClosedJaxpr, mesh: AbstractMesh, donated: Sequence[int] = ()) -> Memory:
+    """The memory of a per-device program; ``donated`` are argument numbers."""
+    return _Plan(record(jaxpr, mesh), donated).memory
+
+
+class _Plan:
+    """One program on its way through the steps."""
+
+    def __init__(self, graph: Graph, donated: Sequence[int] = (), aliases: dict[int, int] | None = None) -> None:
+        scatter_in_place(graph)
+        found = kernels_of(graph)
+        self.parameters = [found[p] for p in graph.parameters]
+        self.results = [found[r] for r in graph.results]
+        effects = [found[e] for e in graph.effects]
+        kernels = list(found.values())
+        kept = {*self.results, *effects}
+        fuse_reductions(kernels, kept)
+        kernels = [k for k in kernels if k.users or k in kept or k.root.op == "parameter"]
+        kernels = fuse(kernels, kept)
+        combine(kernels, self.results)
+        self.aliases = _matched(self.results, self.parameters, donated) if aliases is None else aliases
+        self._copy_results()
+        roots = [*self.results, *effects]
+        kernels = kernel_post_order([*self.parameters, *roots])
+        for kernel in kernels:
+            if kernel.root.op == "while":
+                self._copy_carry(kernel)
+        self._copy_donated()
+        kernels = kernel_post_order([*self.parameters, *roots])
+        self.order = breadth_first(kernels, self.parameters)
+
+    # --- copies ---------------------------------------------------------------------------------------------
+    def _copy_results(self) -> None:
+        """Results that are arguments, constants or results already are copied."""
+        seen: set[Kernel] = set()
+        for i, kernel in enumerate(self.results):
+            buffer = kernel
+            while buffer.view and buffer.root.op == "reshape":
+                (buffer,) = buffer.inputs
+            if buffer.root.op == "parameter" and self.aliases.get(i) == self.parameters.index(buffer):
+                continue
+            if buffer in seen or buffer.root.op in ("parameter", "constant"):
+                self.results[i] = _copy(kernel)
+            seen.add(buffer)
+
+    def _copy_carry(self, loop: Kernel) -> None:
+        """A loop works in its operands' memory: what it changes and others need is copied."""
+        body = loop.root.regions[1]
+        for i, (before, after) in enumerate(zip(body.parameters, body.results)):
+            if before is after:
+                continue
+            source = owner = loop.operands[i]
+            while owner.view and owner.inputs:
+                (owner,) = owner.inputs
+            shared = len(owner.users) > 1 or len(source.users) > 1 or loop.operands.count(source) > 1
+            if owner.root.op in ("parameter", "constant") or shared:
+                loop.operands[i] = _copy(source)
+        for kernel in loop.inputs:
+            del kernel.users[loop]
+        loop.inputs = dict.fromkeys(loop.operands, Use.REUSED)
+        for kernel in loop.inputs:
+            kernel.users[loop] = None
+
+    def _copy_donated(self) -> None:
+        """A donated argument that is still read while its memory is written is copied first."""
+        for result, argument in self.aliases.items():
+            writer, parameter = self.results[result], self.parameters[argument]
+            while writer.view:
+                (writer,) = writer.inputs
+            if writer is parameter:
+                continue
+            if writer.inputs.get(parameter, Use.INPLACE) is Use.INPLACE and all(
+                user is writer or depends(writer, user, _HORIZON) for user in parameter.users
+            ):
+                continue
+            copy = _copy(parameter)
+            for user in list(parameter.users):
+                if user is not copy:
+                    user.read(copy, parameter)
+
+    # --- figures --------------------------------------------------------------------------------------------
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes, and what is alive at the peak."""
+        live = liveness(self.order, self.results, inner_bytes)
+        arguments = [live.of[p][0] for p in self.parameters]
+        results = [live.of[r][0] for r in self.results]
+        donated = {
+            result: argument
+            for r, a in self.aliases.items()
+            if (result := results[r]) is not None and (argument := arguments[a]) is not None
+        }
+        allocations, rest = place(live, [r for r in results if r is not None and r.kind == "result"], donated)
+        spans = joined(rest)
+        _, peak = highest(spans)
+        held = [
+            *(b for b in arguments if b is not None),
+            *(a.result for a in allocations if a.result not in donated),
+            *(b for b in rest if b.start <= peak <= b.end),
+        ]
+        return Memory(
+            sum(p.root.avals[0].nbytes for p in self.parameters),
+            sum(r.root.avals[0].nbytes for r in self.results),
+            sum(self.parameters[a].root.avals[0].nbytes for a in self.aliases.values()),
+            packed(spans),
+            tuple(_shown(b) for b in sorted(held, key=lambda b: -b.nbytes)),
+        )
+
+
+def inner_bytes(region: Graph, loop: bool) -> int:
+    """What a region needs besides its operands and results; a loop's results go where its parameters are."""
+    carried = {i: i for i in range(len(region.results))} if loop and len(region.results) > 1 else {}
+    return _Plan(region, aliases=carried).memory.temp_bytes
+
+
+def _copy(kernel: Kernel) -> Kernel:
+    node = Node("copy", (kernel.root,), kernel.root.avals, {}, kernel.root.source)
+    made = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
+    kernel.users[made] = None
+    return made
+
+
+def _matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: Sequence[int]) -> dict[int, int]:
+    """Result to donated argument: the first free one of the same size."""
+    free = list(donated)
+    found = {}
+    for i, result in enumerate(results):
+        size = result.root.avals[0].nbytes
+        match = next((a for a in free if parameters[a].root.avals[0].nbytes == size), None)
+        if match is not None:
+            free.remove(match)
+            found[i] = match
+    return found
+
+
+def _shown(buffer: Buffer) -> LiveBuffer:
+    root = buffer.kernel.root
+    return LiveBuffer(buffer.nbytes, buffer.kind, root.op, buffer.aval, root.source)

@@ -1,0 +1,170 @@
+"""A per-device jaxpr as the graph of operations that it is lowered to.
+
+Ops write themselves with :class:`meshwright.ir.op.Builder`; this builder keeps nodes instead of writing StableHLO.
+Equal operations on equal operands are one node, and every operation is simplified as it is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.source import UNKNOWN
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
+from meshwright.spmd.memory.orders import ordered
+from meshwright.spmd.memory.simplify import simplified, splat
+
+_INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
+_EFFECTS = ("custom_call", "infeed", "outfeed", "send", "recv")
+_TRANSPARENT = ("optimization_barrier",)
+
+
+def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> Graph:
+    """The graph of a per-device program; constants that it closes over are constants of the compiled program."""
+    return Recorder(mesh).graph(jaxpr)
+
+
+class Recorder:
+    """Implements :class:`meshwright.ir.op.Builder` with nodes as values."""
+
+    def __init__(self, mesh: AbstractMesh) -> None:
+        self.mesh = mesh
+        self.in_avals: Sequence[ShapedArray] = ()
+        self.out_avals: Sequence[ShapedArray] = ()
+        self._source = UNKNOWN
+        self._known: dict[Any, Node] = {}
+        self._effects: list[Node] = []
+
+    # --- what ops use ---------------------------------------------------------------------------------------
+    def op(
+        self,
+        name: str,
+        operands: Sequence[Node],
+        out_avals: Sequence[ShapedArray],
+        *,
+        regions: Sequence[Any] = (),
+        **attributes: Any,
+    ) -> list[Node]:
+        dialect, _, short = name.partition(".")
+        names = [r for r in regions if isinstance(r, str)]
+        if names:
+            attributes["reducer"] = names[0]
+        graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", "case", "if") else ()
+        if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and short not in _EFFECTS:
+            return [self._make(short, operands, out_avals[0], attributes)]
+        inputs = (*operands, *dict.fromkeys(n for g in graphs for n in _captured(g)))
+        special = dialect == "chlo" and len(out_avals) == 1
+        node = Node(short, inputs, tuple(out_avals), attributes, self._source, graphs, special)
+        if short in _EFFECTS:
+            self._effects.append(node)
+        if len(out_avals) == 1:
+            return [node]
+        return [Node("get", (node,), (a,), {"index": i}, self._source) for i, a in enumerate(out_avals)]
+
+    def constant(self, value: Any, aval: ShapedArray) -> Node:
+        value = np.asarray(value)
+        if value.ndim:
+            return Node("constant", (), (aval,), {}, self._source)
+        key = ("constant", value.tobytes(), aval.dtype)
+        scalar = self._known.get(key)
+        if scalar is None:
+            given = {"value": value.item() if hasattr(value, "item") else value}
+            scalar = self._known[key] = Node("constant", (), (ShapedArray((), aval.dtype),), given)
+        return splat(self._make, scalar, aval)
+
+    def broadcast(self, value: Node, aval: ShapedArray, dims: Sequence[int]) -> Node:
+        return self._make("broadcast_in_dim", (value,), aval, {"broadcast_dimensions": tuple(dims)})
+
+    def reducer(self, name: str, avals: Sequence[ShapedArray]) -> str:
+        return name
+
+    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:
+        closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr)
+        return Recorder(self.mesh).graph(closed, captured)
+
+    def host_callback(self, function: Any) -> int:
+        return 0
+
+    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Node]) -> list[Node]:
+        saved = self.in_avals, self.out_avals, self._source
+        outs = self._body(jaxpr, operands)
+        self.in_avals, self.out_avals, self._source = saved
+        return outs
+
+    def replica_groups(self, axes: Sequence[str]) -> tuple[str, ...]:
+        return tuple(axes)
+
+    def source_target_pairs(self, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> Any:
+        return (tuple(axes), tuple(map(tuple, perm)))
+
+    def axis_index(self, axes: Sequence[str]) -> Node:
+        """This device's position along ``axes``: looked up in a table at its number."""
+        me = self._make("convert", (self._make("replica_id", (), _UINT32, {}),), _INT32, {})
+        key = ("table", tuple(axes))
+        table = self._known.get(key)
+        if table is None:
+            aval = ShapedArray((self.mesh.size,), dtypes.int32)
+            table = self._known[key] = Node("constant", (), (aval,), {}, self._source)
+        row = self._make("dynamic_slice", (table, me), _INT32.update(shape=(1,)), {})
+        return self._make("reshape", (row,), _INT32, {})
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+    def _make(self, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+        operands = tuple(operands)
+        key = (op, operands, aval.shape, aval.dtype, tuple(_hashable(v) for v in given.values()))
+        found = self._known.get(key)
+        if found is None:
+            found = simplified(self._make, op, operands, aval, given) or ordered(self._make, op, operands, aval, given)
+            if found is None:
+                found = Node(op, operands, (aval,), given, self._source)
+            if op not in COLLECTIVES:
+                self._known[key] = found
+        return found
+
+    # --- programs -------------------------------------------------------------------------------------------
+    def graph(self, jaxpr: ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:
+        """The graph of a program on parameters, or on ``captured`` values from outside."""
+        parameters = tuple(Node("parameter", (), (a,)) for a in jaxpr.in_avals)
+        outer = dict(zip(parameters, captured)) if captured is not None else {}
+        for parameter, node in outer.items():
+            parameter.attributes = {"outside": node}
+        results = self._body(jaxpr, parameters)
+        return Graph(parameters, tuple(results), tuple(self._effects))
+
+    def _body(self, jaxpr: ClosedJaxpr, args: Sequence[Node]) -> list[Node]:
+        inner = jaxpr.jaxpr
+        env: dict[Var, Node] = dict(zip(inner.invars, args))
+        for var, value in zip(inner.constvars, jaxpr.consts):
+            env[var] = self.constant(value, var.aval)
+
+        def read(atom: Any) -> Node:
+            return self.constant(atom.val, atom.aval) if type(atom) is Literal else env[atom]
+
+        for eqn in inner.eqns:
+            op = eqn.op
+            self._source = eqn.source
+            self.in_avals = [a.aval for a in eqn.invars]
+            self.out_avals = [v.aval for v in eqn.outvars]
+            out = op.emit(self, *map(read, eqn.invars))
+            if op.multiple_results:
+                env.update(zip(eqn.outvars, out))
+            else:
+                env[eqn.outvars[0]] = out
+        return [read(a) for a in inner.outvars]
+
+
+def _captured(graph: Graph) -> list[Node]:
+    """The values from outside that a region uses."""
+    return [p.attributes["outside"] for p in graph.parameters if "outside" in p.attributes]
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

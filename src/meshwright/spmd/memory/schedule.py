@@ -1,0 +1,45 @@
+"""The order of execution: breadth first, as XLA's CPU runtime wants it, which runs independent kernels at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from meshwright.spmd.memory.kernels import Kernel
+
+
+def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
+    """Everything that ``roots`` read, depth first, numbered anew."""
+    done: dict[Kernel, None] = {}
+    for root in roots:
+        if root in done:
+            continue
+        stack: list[tuple[Kernel, Iterator[Kernel]]] = [(root, iter(root.inputs))]
+        while stack:
+            kernel, rest = stack[-1]
+            for k in rest:
+                if k not in done:
+                    stack.append((k, iter(k.inputs)))
+                    break
+            else:
+                stack.pop()
+                if kernel not in done:
+                    kernel.number = len(done)
+                    done[kernel] = None
+    return list(done)
+
+
+def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> list[Kernel]:
+    """A kernel runs once all that it reads is there, first come, first served; parameters come first."""
+    waiting = {k: len(k.inputs) for k in kernels}
+    given = set(parameters)
+    ready = deque([*parameters, *(k for k in kernels if not k.inputs and k not in given)])
+    found = []
+    while ready:
+        kernel = ready.popleft()
+        found.append(kernel)
+        for user in sorted((u for u in kernel.users if u in waiting), key=lambda u: u.number):
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.append(user)
+    return found

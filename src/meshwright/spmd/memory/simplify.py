@@ -1,0 +1,149 @@
+"""What XLA's algebraic simplifier does that decides which arrays exist.
+
+Reshapes, broadcasts and transposes of each other are merged, neutral operations dropped, divisions by constants become
+products. Rewrites that only change what is computed within one fused loop are left out: they change no buffer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.graph import Graph, Node
+
+#: ``make(name, operands, aval, attributes)``: a node, simplified
+Make = Callable[[str, Sequence[Node], ShapedArray, Mapping[str, Any]], Node]
+#: operations that leave a constant operand 1 without effect, with the constant
+_NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1, "divide": 1}
+
+
+def simplified(
+    make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
+) -> Node | None:
+    """The node that stands for an operation, or ``None`` if nothing is known to be simpler."""
+    match op:
+        case "reshape":
+            return _reshape(make, operands[0], aval)
+        case "transpose":
+            return _transpose(make, operands[0], aval, given["permutation"])
+        case "broadcast_in_dim":
+            return _broadcast(make, operands[0], aval, given["broadcast_dimensions"])
+        case "convert":
+            return operands[0] if operands[0].avals[0].dtype == aval.dtype else None
+        case "slice" | "dynamic_slice" | "pad":
+            return operands[0] if operands[0].shape == aval.shape else None
+        case "concatenate" if len(operands) == 1:
+            return operands[0]
+        case "negate" if operands[0].op == "negate":
+            return operands[0].operands[0]
+        case "divide":
+            return _neutral(op, operands) or _divide(make, operands, aval)
+        case "add" | "multiply" | "subtract":
+            return _neutral(op, operands)
+    return None
+
+
+def scalar_value(node: Node) -> Any:
+    """The scalar that every element of a splat is."""
+    while node.op != "constant":
+        node = node.operands[0]
+    return node.attributes["value"]
+
+
+def _neutral(op: str, operands: Sequence[Node]) -> Node | None:
+    left, right = operands
+    if right.is_splat() and scalar_value(right) == _NEUTRAL[op]:
+        return left
+    if op in ("add", "multiply") and left.is_splat() and scalar_value(left) == _NEUTRAL[op]:
+        return right
+    return None
+
+
+def _divide(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
+    left, right = operands
+    if not np.issubdtype(aval.dtype, np.inexact):
+        return None
+    if right.is_splat():
+        inverse = make("constant", (), ShapedArray((), aval.dtype), {"value": 1 / scalar_value(right)})
+        return make("multiply", (left, splat(make, inverse, aval)), aval, {})
+    if left.op == "exponential" and right.op == "broadcast_in_dim":
+        # A softmax: the few sums are inverted rather than every element divided.
+        (total,) = right.operands
+        one = make("constant", (), ShapedArray((), aval.dtype), {"value": 1})
+        inverse = make("divide", (splat(make, one, total.avals[0]), total), total.avals[0], {})
+        factors = make("broadcast_in_dim", (inverse,), aval, right.attributes)
+        return make("multiply", (left, factors), aval, {})
+    return None
+
+
+def scatter_in_place(graph: Graph) -> None:
+    """``x + scatter_add(zeros, …)`` adds to ``x`` at once where nothing else uses the scattered array."""
+    nodes = graph.post_order()
+    uses = Counter(x for node in nodes for x in set(node.operands))
+    uses.update({*graph.results, *graph.effects})
+    for node in nodes:
+        if node.op != "add":
+            continue
+        for x, added in (node.operands, node.operands[::-1]):
+            if added.op == "scatter" and uses[added] == 1 and added.attributes.get("reducer") == "stablehlo.add":
+                zeros, *rest = added.operands
+                if zeros.is_splat() and scalar_value(zeros) == 0:
+                    node.op, node.operands, node.attributes = "scatter", (x, *rest), added.attributes
+                    break
+
+
+def splat(make: Make, scalar: Node, aval: ShapedArray) -> Node:
+    """A scalar node at every place of ``aval``."""
+    return make("broadcast_in_dim", (scalar,), aval, {"broadcast_dimensions": ()}) if aval.ndim else scalar
+
+
+def _reshape(make: Make, x: Node, aval: ShapedArray) -> Node | None:
+    if x.shape == aval.shape:
+        return x
+    if x.op == "reshape":
+        return make("reshape", x.operands, aval, {})
+    if x.is_splat():
+        scalar = x
+        while scalar.op != "constant":
+            scalar = scalar.operands[0]
+        return splat(make, scalar, aval)
+    return None
+
+
+def _transpose(make: Make, x: Node, aval: ShapedArray, permutation: Sequence[int]) -> Node | None:
+    if x.is_splat():
+        return _reshape(make, x, aval) or x
+    if keeps_order(x.shape, permutation):
+        return make("reshape", (x,), aval, {})
+    if x.op == "matmul" and aval.ndim == 2:
+        return make("matmul", x.operands[::-1], aval, {"transposed": tuple(x.attributes.items())})
+    if x.op == "transpose":
+        inner = x.attributes["permutation"]
+        composed = tuple(inner[d] for d in permutation)
+        return make("transpose", x.operands, aval, {"permutation": composed})
+    return None
+
+
+def keeps_order(shape: Sequence[int], permutation: Sequence[int]) -> bool:
+    """Only dimensions of size 1 change places."""
+    kept = [d for d in permutation if shape[d] != 1]
+    return kept == sorted(kept)
+
+
+def _broadcast(make: Make, x: Node, aval: ShapedArray, dims: Sequence[int]) -> Node | None:
+    if x.avals[0].size == aval.size and not x.is_splat():
+        return make("reshape", (x,), aval, {})
+    kept = [i for i, d in enumerate(dims) if x.shape[i] == aval.shape[d] and aval.shape[d] != 1]
+    if len(kept) < len(dims) and x.avals[0].ndim:
+        # Dimensions of size 1 are dropped, so that what is repeated is repeated along new dimensions only.
+        shape = tuple(x.shape[i] for i in kept)
+        narrow = make("reshape", (x,), x.avals[0].update(shape=shape), {})
+        return make("broadcast_in_dim", (narrow,), aval, {"broadcast_dimensions": tuple(dims[i] for i in kept)})
+    if x.op == "broadcast_in_dim":
+        inner = x.attributes["broadcast_dimensions"]
+        return make("broadcast_in_dim", x.operands, aval, {"broadcast_dimensions": tuple(dims[d] for d in inner)})
+    return None
