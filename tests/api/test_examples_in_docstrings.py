@@ -10,11 +10,14 @@ import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
 from meshwright import lax
 
-MODULES = ["api.control_flow", "api.shard_map", "api.tracing", "transforms.jacobian", "transforms.remat", "api.callbacks", "inspect.debug"]
+MODULES = [
+    "api.callbacks", "api.control_flow", "api.lax_functions", "api.shard_map", "api.tracing", "inspect.debug",
+    "transforms.jacobian", "transforms.remat",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
     module = importlib.import_module(f"meshwright.{name}")
-    found = doctest.testmod(module, extraglobs={"mw": mw, "mnp": mnp, "lax": lax, "P": P})
+    found = doctest.testmod(module, extraglobs={"mw": mw, "mnp": mnp, "lax": lax, "P": P, "jnp": mnp})
     assert found.attempted and not found.failed

@@ -7,15 +7,61 @@ from typing import Any
 
 from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
 from meshwright.api.control_flow import map_ as map
+from meshwright.api.lax_functions import (
+    RoundingMethod,
+    approx_max_k,
+    approx_min_k,
+    axis_size,
+    batch_matmul,
+    bitcast_convert_type,
+    broadcast,
+    broadcast_shapes,
+    broadcast_to_rank,
+    collapse,
+    dot,
+    empty,
+    full,
+    full_like,
+    index_in_dim,
+    index_take,
+    optimization_barrier,
+    pbroadcast,
+    platform_dependent,
+    pshuffle,
+    pswapaxes,
+    reciprocal,
+    reduce,
+    reduce_precision,
+    round,
+    scatter_apply,
+    scatter_sub,
+    select_n,
+    sort_key_val,
+    split,
+    stack,
+    tile,
+    unstack,
+)
 from meshwright.api.placement import with_sharding_constraint
 from meshwright.core.dtypes import requested
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.broadcast_reduce import iota as _iota
+from meshwright.ops.conv import (
+    ConvDimensionNumbers,
+    conv,
+    conv_dimension_numbers,
+    conv_general_dilated,
+    conv_transpose,
+    conv_with_general_padding,
+    padtype_to_pads,
+)
+from meshwright.ops.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from meshwright.ops.dot import dot_general
 from meshwright.ops.dynamic_slice import (
     dynamic_index_in_dim,
     dynamic_slice,
     dynamic_slice_in_dim,
+    dynamic_update_index_in_dim,
     dynamic_update_slice,
     dynamic_update_slice_in_dim,
 )
@@ -89,6 +135,17 @@ from meshwright.ops.elementwise import not_ as bitwise_not
 from meshwright.ops.elementwise import or_ as bitwise_or
 from meshwright.ops.elementwise import pow_ as pow
 from meshwright.ops.elementwise import xor as bitwise_xor
+from meshwright.ops.gather_scatter import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    gather,
+    scatter,
+    scatter_add,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+)
 from meshwright.ops.named_axis import (
     all_gather,
     all_to_all,
@@ -100,9 +157,13 @@ from meshwright.ops.named_axis import (
     psum,
     psum_scatter,
 )
+from meshwright.ops.reduce import argmax, argmin, reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
 from meshwright.ops.shape import expand_dims, reshape, rev, squeeze, transpose
 from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.ops.slice_pad import slice_ as slice
+from meshwright.ops.sort import sort
+from meshwright.ops.top_k import top_k
+from meshwright.ops.window import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
 
 

@@ -1,12 +1,16 @@
-"""Collectives as functions over axis names in scope: ``psum(x, "data")`` and the others, as in ``jax.lax``."""
+"""Collectives as functions over axis names in scope: ``psum(x, "data")`` and the others, as in ``jax.lax``.
+
+Each takes an array, or a tree of arrays which it treats one by one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
-from meshwright.core import dtypes
+from meshwright.core import dtypes, pytree
 from meshwright.errors import ShapeError
 from meshwright.ir.state import axis_size
 from meshwright.ir.tracing import typeof
@@ -20,6 +24,18 @@ def _names(axis_name: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return names, tuple(axis_size(n) for n in names)
 
 
+def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """``collective`` for a tree of arrays: of each leaf by itself."""
+
+    @wraps(collective)
+    def wrapped(x: Any, *args: Any, **options: Any) -> Any:
+        leaves, tree = pytree.flatten(x)
+        return pytree.unflatten(tree, [collective(leaf, *args, **options) for leaf in leaves])
+
+    return wrapped
+
+
+@_each_leaf
 def psum(x: Any, axis_name: Any) -> Any:
     """Sum of ``x`` over the named axes.
 
@@ -32,6 +48,7 @@ def psum(x: Any, axis_name: Any) -> Any:
     return Psum(names, sizes).bind(x)
 
 
+@_each_leaf
 def pmean(x: Any, axis_name: Any) -> Any:
     """Mean of ``x`` over the named axes."""
     _, sizes = _names(axis_name)
@@ -41,11 +58,13 @@ def pmean(x: Any, axis_name: Any) -> Any:
     return div(total, scalar_like(math.prod(sizes), total))
 
 
+@_each_leaf
 def pmax(x: Any, axis_name: Any) -> Any:
     """Maximum of ``x`` over the named axes."""
     return Pmax(*_names(axis_name)).bind(x)
 
 
+@_each_leaf
 def pmin(x: Any, axis_name: Any) -> Any:
     """Minimum of ``x`` over the named axes."""
     return Pmin(*_names(axis_name)).bind(x)
@@ -56,6 +75,7 @@ def axis_index(axis_name: Any) -> Any:
     return axis_index_of(*_names(axis_name))
 
 
+@_each_leaf
 def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
     """``x`` of all devices along the named axes: stacked at a new dimension, or joined along ``axis`` if ``tiled``."""
     names, sizes = _names(axis_name)
@@ -65,6 +85,7 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) ->
     return AllGather(names, sizes, axis % typeof(x).ndim).bind(x)
 
 
+@_each_leaf
 def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
     """This device's part of the sum over the named axes: a tile of ``scatter_dimension``, or one index of it."""
     names, sizes = _names(axis_name)
@@ -78,6 +99,7 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: b
     return y if tiled else squeeze(y, [d])
 
 
+@_each_leaf
 def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
     """Part ``j`` of ``split_axis`` goes to device ``j``; what arrives is joined (or stacked) at ``concat_axis``."""
     names, sizes = _names(axis_name)
@@ -98,6 +120,7 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, til
     return squeeze(AllToAll(names, sizes, 0, c + 1).bind(x), [0])
 
 
+@_each_leaf
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """``x`` of device ``source`` arrives at device ``target`` for each pair; zeros where nothing arrives."""
     names, sizes = _names(axis_name)
