@@ -20,6 +20,7 @@ from meshwright.core.config import config
 from meshwright.core.pytree import register_dataclass, register_pytree_node, register_pytree_node_class
 from meshwright.core.source import name_scope as named_scope
 from meshwright.inspect import debug
+from meshwright.ir.op import Zero as SymbolicZero
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import (
     device_count,
@@ -40,7 +41,8 @@ from meshwright.sharding import (
     get_mesh,
     set_mesh,
 )
-from meshwright.transforms.autodiff import custom_jvp, grad, jvp, linearize, value_and_grad, vjp
+from meshwright.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
 from meshwright.transforms.jacobian import closure_convert, hessian, jacfwd, jacrev, named_call
 from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_policies
@@ -60,6 +62,7 @@ __all__ = [
     "PositionalSharding",
     "ShapeDtypeStruct",
     "SingleDeviceSharding",
+    "SymbolicZero",
     "block_until_ready",
     "checkpoint",
     "checkpoint_name",
@@ -84,6 +87,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
     "linearize",
     "load",
     "local_device_count",

@@ -154,3 +154,7 @@ class DTypeWarning(MeshwrightWarning):
 
 class DonationWarning(MeshwrightWarning):
     """A donated argument could not be reused."""
+
+
+class OffloadWarning(MeshwrightWarning):
+    """A value that was to be moved to the host's memory stays on the device."""

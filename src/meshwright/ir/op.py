@@ -33,6 +33,14 @@ class Zero:
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.aval.dtype
+
     def __repr__(self) -> str:
         return f"Zero({self.aval})"
 
@@ -51,10 +59,11 @@ class Linear:
 
 @dataclass(frozen=True)
 class BatchAxis:
-    """The axis that ``vmap`` adds: its size and, if collectives may name it, its name."""
+    """The axis that ``vmap`` adds: its size, its name, if collectives may name it, and the mesh axes that split it."""
 
     size: int
     name: str | None = None
+    spmd: tuple[str, ...] = ()
 
 
 class Builder(Protocol):

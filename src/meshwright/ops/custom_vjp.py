@@ -19,8 +19,8 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.call import CallOp
 from meshwright.ops.elementwise import materialize
 
-#: flat operands to (flat residuals, flat results)
-Forward = Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
+#: flat operands, and which of them are differentiated, to (flat residuals, flat results)
+Forward = Callable[[Sequence[Any], Sequence[bool]], tuple[Sequence[Any], Sequence[Any]]]
 #: flat residuals and result cotangents to one cotangent (or None, for zero) an operand
 Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
@@ -28,21 +28,22 @@ Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 @dataclass(frozen=True)
 class CustomVjpCall(CallOp):
     """A function with a backward rule. The first ``num_consts`` operands are values that it closes over, for which the
-    rule gives no cotangents."""
+    rule gives no cotangents. With ``symbolic_zeros`` the rule gets cotangents that are zero as :class:`Zero`."""
 
     fun_name: str
     jaxpr: ClosedJaxpr
     fwd: Forward
     bwd: Backward
     num_consts: int = 0
+    symbolic_zeros: bool = False
     name: ClassVar[str] = "custom_vjp_call"
-    hidden_params: ClassVar[tuple[str, ...]] = ("fwd", "bwd", "num_consts")
+    hidden_params: ClassVar[tuple[str, ...]] = ("fwd", "bwd", "num_consts", "symbolic_zeros")
 
     @property
     def params(self) -> dict[str, Any]:
         return {
             "name": self.fun_name, "call_jaxpr": self.jaxpr, "fwd": self.fwd, "bwd": self.bwd,
-            "num_consts": self.num_consts,
+            "num_consts": self.num_consts, "symbolic_zeros": self.symbolic_zeros,
         }  # fmt: skip
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
@@ -54,18 +55,19 @@ class CustomVjpCall(CallOp):
                 f"custom_vjp {self.fun_name}: the derivative with respect to a value that it closes over is wanted, "
                 "which its rule does not give; pass the value as an argument (see closure_convert)"
             )
-        residuals, outs = self.fwd(primals)
+        residuals, outs = self.fwd(primals, [not isinstance(x, Zero) for x in tangents])
         linear = [is_inexact(typeof(p).dtype) for p in primals]
         given = [materialize(x) for x, lin in zip(tangents, linear) if lin]
         avals = tuple(a.strong() for a in self.jaxpr.out_avals)
-        lin_op = CustomLin(self.fun_name, self.bwd, len(residuals), tuple(linear), avals)
+        lin_op = CustomLin(self.fun_name, self.bwd, len(residuals), tuple(linear), avals, self.symbolic_zeros)
         made = iter(lin_op.bind(*residuals, *given))
         return outs, [next(made) if is_inexact(a.dtype) else Zero(a) for a in avals]
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
         fwd, bwd = t.batched_vjp_rules(self.fwd, self.bwd, axis, tuple(dims), out_dims)
-        return CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts).bind(*args), list(out_dims)
+        op = CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts, self.symbolic_zeros)
+        return op.bind(*args), list(out_dims)
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)
@@ -89,8 +91,9 @@ class CustomLin(CallOp):
     num_residuals: int
     linear: tuple[bool, ...]
     out_avals: tuple[ShapedArray, ...]
+    symbolic_zeros: bool = False
     name: ClassVar[str] = "custom_lin"
-    hidden_params: ClassVar[tuple[str, ...]] = ("bwd", "linear", "out_avals")
+    hidden_params: ClassVar[tuple[str, ...]] = ("bwd", "linear", "out_avals", "symbolic_zeros")
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(a for a in self.out_avals if is_inexact(a.dtype))
@@ -101,7 +104,8 @@ class CustomLin(CallOp):
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
         residuals = args[: self.num_residuals]
         given = iter(cts)
-        full = [materialize(next(given) if is_inexact(a.dtype) else Zero(a)) for a in self.out_avals]
+        full = [next(given) if is_inexact(a.dtype) else Zero(a) for a in self.out_avals]
+        full = full if self.symbolic_zeros else [materialize(ct) for ct in full]
         found = self.bwd(residuals, full)
         wanted = [ct for ct, lin in zip(found, self.linear) if lin]
         tangents = args[self.num_residuals :]

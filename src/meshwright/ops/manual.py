@@ -15,7 +15,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ShapeError
+from meshwright.errors import ShapeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.state import extend_axis_env
@@ -122,21 +122,29 @@ class ShardMap(RegionOp):
 
     # --- batching -------------------------------------------------------------------------------------------
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        shape = self.mesh.abstract_mesh.shape
+        if any(name not in shape for name in axis.spmd) or axis.size % prod(shape[n] for n in axis.spmd):
+            raise ShardingError(
+                f"vmap: spmd_axis_name={axis.spmd} must name axes of the mesh of its shard_map, {self.mesh!r}, and "
+                f"these must divide the mapped size {axis.size}"
+            )
+        local = dataclasses.replace(axis, size=axis.size // prod(shape[n] for n in axis.spmd))
         with self._axes():
-            jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
-        in_specs = [_with_dim(s, d) for s, d in zip(self.in_specs, dims)]
-        out_specs = [_with_dim(s, d) for s, d in zip(self.out_specs, out_dims)]
+            jaxpr, out_dims = t.batch(self.jaxpr, local, tuple(dims))
+        in_specs = [_with_dim(s, d, axis.spmd) for s, d in zip(self.in_specs, dims)]
+        out_specs = [_with_dim(s, d, axis.spmd) for s, d in zip(self.out_specs, out_dims)]
         return self._over(jaxpr, in_specs, out_specs).bind(*args), list(out_dims)
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         return b.call("shard_map", GLOBAL_PROGRAM[0](self), operands)
 
 
-def _with_dim(spec: PartitionSpec, dim: int | None) -> PartitionSpec:
-    """``spec`` with a whole dimension more at ``dim``."""
-    if dim is None or dim >= len(spec):
+def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) -> PartitionSpec:
+    """``spec`` with a dimension more at ``dim``, split by ``axes``."""
+    if dim is None or (dim >= len(spec) and not axes):
         return spec
-    return PartitionSpec(*spec[:dim], None, *spec[dim:])
+    full = (*spec, *[None] * max(0, dim - len(spec)))
+    return PartitionSpec(*full[:dim], axes or None, *full[dim:])
 
 
 @dataclass(frozen=True)

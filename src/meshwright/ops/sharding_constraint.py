@@ -33,7 +33,7 @@ class ShardingConstraint(Linear1):
         (x,), (dim,) = args, dims
         entries = list(self.sharding.spec)
         entries += [None] * max(0, dim - len(entries))  # type: ignore[operator]
-        entries.insert(dim, UNCONSTRAINED)  # type: ignore[arg-type]
+        entries.insert(dim, axis.spmd or UNCONSTRAINED)  # type: ignore[arg-type]
         return ShardingConstraint(NamedSharding(self.sharding.mesh, PartitionSpec(*entries))).bind(x), dim
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:

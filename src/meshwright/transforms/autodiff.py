@@ -1,4 +1,4 @@
-"""Derivatives of functions of pytrees: jvp, linearize, vjp, grad, Jacobians; custom rules."""
+"""Derivatives of functions of pytrees: jvp, linearize, vjp, linear_transpose, grad."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationE
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
-from meshwright.ir.tracing import JaxprTrace, check_alive, eval_jaxpr, typeof
-from meshwright.ops.call import CustomJvpCall
-from meshwright.ops.elementwise import convert, copy, materialize
+from meshwright.ir.tracing import JaxprTrace, check_alive, typeof
+from meshwright.ops.elementwise import convert, materialize
 from meshwright.ops.elementwise import stop_gradient as stop_gradient_op
 from meshwright.transforms.jvp import JVPTrace
 from meshwright.transforms.rules import collect_cts
@@ -186,20 +185,65 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     lin = _Linearized(call, flat)
 
     def f_vjp(ct: Any) -> tuple[Any, ...]:
-        flat_ct, ct_tree = pytree.flatten(ct)
-        if ct_tree != lin.treedef:
-            raise DifferentiationError(
-                f"vjp: the cotangent has structure {ct_tree}, the function's output {lin.treedef}"
-            )
-        for c, a in zip(flat_ct, lin.out_avals):
-            got = typeof(c)
-            if got.shape != a.shape or (dtypes.is_inexact(a.dtype) and got.dtype != a.dtype and not got.weak_type):
-                raise DifferentiationError(f"vjp: a cotangent has type {got}, the output it belongs to has type {a}")
-        flat_ct = [convert(c, a.dtype) if dtypes.is_inexact(a.dtype) else c for c, a in zip(flat_ct, lin.out_avals)]
+        flat_ct = _checked_cotangents("vjp", ct, lin.treedef, lin.out_avals)
         return pytree.unflatten(treedef, lin.pull(flat_ct))
 
     out = pytree.unflatten(lin.treedef, lin.outs)
     return (out, f_vjp, _strip(aux_cell[0])) if has_aux else (out, f_vjp)
+
+
+def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., Any]:
+    """The transpose of a linear function: ``f_transpose(ct)`` gives a tuple of cotangents, one an argument.
+
+    Args:
+      primals: arguments of ``fun``, or anything with their shapes and dtypes; only those matter.
+
+    Raises:
+      RuleError: ``fun`` is not linear in its arguments; names the op. DifferentiationError: arguments that are not
+        floating-point, or a cotangent of another type than the output.
+
+    Example:
+      >>> transposed = mw.linear_transpose(lambda x: 3 * x, mw.ShapeDtypeStruct((2,), "float32"))
+      >>> transposed(mnp.array([1.0, 2.0]))
+      (Array([3., 6.], dtype=float32),)
+    """
+    require_callable(fun, "linear_transpose")
+    flat, treedef = pytree.flatten(primals)
+    avals = [getattr(x, "aval", None) or typeof(x) for x in flat]
+    for path, aval in zip(pytree.paths(primals), avals):
+        if not dtypes.is_inexact(aval.dtype):
+            raise DifferentiationError(
+                f"linear_transpose of {name_of(fun)}: arguments must be floating-point, argument{path} is {aval.dtype}"
+            )
+
+    def transposed(ct: Any) -> tuple[Any, ...]:
+        tape = Tape(STATE.trace)
+        args = [tape.new_arg(a.strong()) for a in avals]
+        with set_trace(tape):
+            out = fun(*pytree.unflatten(treedef, args))
+        outs, out_tree = pytree.flatten(out)
+        cts = _checked_cotangents("linear_transpose", ct, out_tree, [typeof(x) for x in outs])
+        results = backward(tape, collect_cts(tape, outs, cts), args)
+        tape.alive = False
+        return pytree.unflatten(treedef, [materialize(x) for x in results])
+
+    return transposed
+
+
+def _checked_cotangents(where: str, ct: Any, out_tree: Any, avals: Sequence[Any]) -> list[Any]:
+    """Flat cotangents, in the dtypes of the outputs.
+
+    Raises:
+      DifferentiationError: another structure, shape or dtype.
+    """
+    flat, tree = pytree.flatten(ct)
+    if tree != out_tree:
+        raise DifferentiationError(f"{where}: the cotangent has structure {tree}, the function's output {out_tree}")
+    for c, a in zip(flat, avals):
+        got = typeof(c)
+        if got.shape != a.shape or (dtypes.is_inexact(a.dtype) and got.dtype != a.dtype and not got.weak_type):
+            raise DifferentiationError(f"{where}: a cotangent has type {got}, the output it belongs to has type {a}")
+    return [convert(c, a.dtype) if dtypes.is_inexact(a.dtype) else c for c, a in zip(flat, avals)]
 
 
 def _check_argnums(argnums: Any, n: int, where: str) -> tuple[int, ...]:
@@ -254,8 +298,7 @@ def value_and_grad(
 def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bool, allow_int: bool) -> None:
     for i, leaf in enumerate(pytree.leaves(arg)):
         dtype = typeof(leaf).dtype
-        real = dtypes.is_float(dtype) or (allow_int and not dtypes.is_complex(dtype))
-        if dtypes.is_complex(dtype) if holomorphic else real:
+        if dtypes.is_complex(dtype) if holomorphic else (dtypes.is_inexact(dtype) or allow_int):
             continue
         name = leaf_names(fun, [arg], {}, range(number))[i]
         if holomorphic:
@@ -264,8 +307,8 @@ def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bo
                 "convert it with .astype(complex), or leave holomorphic out"
             )
         raise DifferentiationError(
-            f"grad needs real floating-point inputs, argument {name} of {name_of(fun)} is {dtype}; convert it with "
-            ".astype(float), choose other argnums, or, for complex inputs, pass holomorphic=True"
+            f"grad needs floating-point inputs, argument {name} of {name_of(fun)} is {dtype}; convert it with "
+            ".astype(float), choose other argnums, or pass allow_int=True for a gradient of zeros"
         )
 
 
@@ -284,7 +327,8 @@ def _check_output(out: Any, name: str, holomorphic: bool) -> Any:
         )
     if not (dtypes.is_complex(aval.dtype) if holomorphic else dtypes.is_float(aval.dtype)):
         kind = "complex" if holomorphic else "real floating-point"
-        raise DifferentiationError(f"grad needs a {kind} output, {name} returned {aval.dtype}")
+        remedy = "; take .real or abs, or pass holomorphic=True" if dtypes.is_complex(aval.dtype) else ""
+        raise DifferentiationError(f"grad needs a {kind} output, {name} returned {aval.dtype}{remedy}")
     return aval
 
 
@@ -307,7 +351,7 @@ def grad(
     return needs_jit(wrapped, f"grad({name_of(fun)})")
 
 
-# --- custom derivatives -------------------------------------------------------------------------------------
+# --- pieces for transformations of functions ----------------------------------------------------------------
 def stop_gradient(tree: Any) -> Any:
     """``tree`` as it is, with derivative zero."""
     return pytree.map(lambda x: stop_gradient_op(x) if dtypes.is_inexact(typeof(x).dtype) else x, tree)
@@ -337,87 +381,3 @@ def lift_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     if not jaxpr.consts:
         return jaxpr, []
     return ClosedJaxpr(inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])), jaxpr.consts
-
-
-class custom_jvp:
-    """A function with a derivative rule of its own.
-
-    Example::
-
-        @custom_jvp
-        def f(x): return mnp.sin(x)
-
-        @f.defjvp
-        def _(primals, tangents):
-            (x,), (t,) = primals, tangents
-            return f(x), mnp.cos(x) * t
-    """
-
-    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
-        require_callable(fun, "custom_jvp")
-        functools.update_wrapper(self, fun)
-        self.fun = fun
-        self.nondiff_argnums = tuple(nondiff_argnums)
-        self.rule: Callable[..., Any] | None = None
-
-    def defjvp(self, rule: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
-        """Set the rule: ``rule(primals, tangents) -> (output, output tangent)``; nondiff arguments come first."""
-        self.rule = rule
-        return rule
-
-    def defjvps(self, *rules: Callable[..., Any] | None) -> None:
-        """Set one rule an argument: ``rule(tangent, output, *primals) -> output tangent``, or None for zero."""
-
-        def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-            out = self(*primals)
-            parts = [r(t, out, *primals) for r, t in zip(rules, tangents) if r is not None]
-            total = parts[0]
-            for part in parts[1:]:
-                total = pytree.map(lambda a, b: a + b, total, part)
-            return out, total
-
-        self.rule = rule
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.rule is None:
-            raise ArgumentError(f"custom_jvp {name_of(self.fun)}: no rule is set; call .defjvp(rule) first")
-        static = [args[i] for i in self.nondiff_argnums]
-        dynamic = [a for i, a in enumerate(args) if i not in self.nondiff_argnums]
-        flat, treedef = pytree.flatten(tuple(dynamic))
-
-        def call(*leaves: Any) -> Any:
-            given = iter(pytree.unflatten(treedef, leaves))
-            full = [a if i in self.nondiff_argnums else next(given) for i, a in enumerate(args)]
-            return self.fun(*full, **kwargs)
-
-        jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(self.fun))
-        n = len(hoisted)
-        rule = self.rule
-
-        def flat_rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-            if any(not isinstance(t, Zero) for t in tangents[:n]):
-                # A value the function closes over is differentiated too: the rule knows nothing of it.
-                return _jvp_of_jaxpr(jaxpr, primals, tangents)
-            ps = pytree.unflatten(treedef, primals[n:])
-            ts = pytree.unflatten(treedef, [materialize(t) for t in tangents[n:]])
-            out, tangent = rule(*static, ps, ts)
-            outs, got = pytree.flatten(out)
-            touts, tgot = pytree.flatten(tangent)
-            if got != out_tree or tgot != out_tree:
-                raise DifferentiationError(
-                    f"custom_jvp {name_of(self.fun)}: the rule returned structures {got} and {tgot}, "
-                    f"the function returns {out_tree}"
-                )
-            return outs, touts
-
-        return pytree.unflatten(out_tree, CustomJvpCall(name_of(self.fun), jaxpr, flat_rule).bind(*hoisted, *flat))
-
-
-def _jvp_of_jaxpr(jaxpr: ClosedJaxpr, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    outs, touts, _ = jvp_flat(lambda *xs: eval_jaxpr(jaxpr, jaxpr.consts, *xs), primals, tangents)
-    return outs, touts
-
-
-def copy_tree(tree: Any) -> Any:
-    """A copy of every leaf."""
-    return pytree.map(lambda x: copy(x), tree)

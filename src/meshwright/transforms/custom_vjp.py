@@ -10,9 +10,18 @@ from typing import Any
 
 from meshwright.core import dtypes, pytree
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
+from meshwright.ir.op import Zero
 from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.custom_vjp import CustomVjpCall
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+
+
+@dataclass(frozen=True)
+class CustomVJPPrimal:
+    """An argument of a forward rule with symbolic zeros: its value, and whether it is differentiated."""
+
+    value: Any
+    perturbed: bool
 
 
 class custom_vjp:
@@ -39,12 +48,17 @@ class custom_vjp:
         self.nondiff_argnums = tuple(nondiff_argnums)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
-    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
-        """Set the rules."""
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False) -> None:
+        """Set the rules.
+
+        With ``symbolic_zeros``, ``fwd`` gets objects with ``value`` and ``perturbed`` (whether a derivative by it is
+        wanted) in place of arrays, and ``bwd`` a ``SymbolicZero`` for each cotangent that is known to be zero.
+        """
         require_callable(fwd, "custom_vjp.defvjp fwd")
         require_callable(bwd, "custom_vjp.defvjp bwd")
-        self.fwd, self.bwd = fwd, bwd
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -53,17 +67,19 @@ class custom_vjp:
         name = name_of(self.fun)
         if self.fwd is None or self.bwd is None:
             raise ArgumentError(f"custom_vjp {name}: no rules are set; call .defvjp(fwd, bwd) first")
-        args = _positional(self.fun, args, kwargs)
+        args = positional(self.fun, args, kwargs)
         static = {i: args[i] for i in self.nondiff_argnums}
         dynamic = tuple(a for i, a in enumerate(args) if i not in static)
         flat, in_tree = pytree.flatten(dynamic)
-        call = _with_static(self.fun, static, len(args), in_tree)
+        call = with_static(self.fun, static, len(args), in_tree)
         jaxpr, consts, out_tree = closed_call(call, flat, name)
-        rules = _Rules(name, self.fwd, self.bwd, static, len(args), in_tree, out_tree, [typeof(x) for x in flat])
+        avals = [typeof(x) for x in flat]
+        rules = _Rules(name, self.fwd, self.bwd, static, len(args), in_tree, out_tree, avals, self.symbolic_zeros)
         fwd: Callable[..., Any] = rules.forward
         if consts:
             # The rule may use the same traced values: it is traced too, and they become operands of both.
-            fwd_jaxpr, more, _ = closed_call(lambda *leaves: rules.forward(leaves), flat, name)
+            every = [True] * len(flat)  # once for all uses, whatever of it they differentiate
+            fwd_jaxpr, more, _ = closed_call(lambda *leaves: rules.forward(leaves, every), flat, name)
             fwd = _traced(fwd_jaxpr, len(consts), len(more), rules)
             inner = jaxpr.jaxpr
             extra = fwd_jaxpr.jaxpr.invars[: len(more)]
@@ -75,11 +91,13 @@ class custom_vjp:
         def bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
             return [None] * n + rules.backward(residuals, cts)
 
-        op = CustomVjpCall(name, jaxpr, fwd, bwd, n)
+        op = CustomVjpCall(name, jaxpr, fwd, bwd, n, self.symbolic_zeros)
         return pytree.unflatten(out_tree, op.bind(*consts, *flat))
 
 
-def _positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def positional(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], where: str = "custom_vjp"
+) -> tuple[Any, ...]:
     """All arguments by position, defaults filled in.
 
     Raises:
@@ -94,13 +112,15 @@ def _positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     bound.apply_defaults()
     if bound.kwargs:
         raise ArgumentTypeError(
-            f"custom_vjp {name_of(fun)}: arguments {sorted(bound.kwargs)} are keyword-only; rules take arguments by "
+            f"{where} {name_of(fun)}: arguments {sorted(bound.kwargs)} are keyword-only; rules take arguments by "
             "position"
         )
     return bound.args
 
 
-def _with_static(fun: Callable[..., Any], static: dict[int, Any], count: int, in_tree: Any) -> Callable[..., Any]:
+def with_static(fun: Callable[..., Any], static: dict[int, Any], count: int, in_tree: Any) -> Callable[..., Any]:
+    """``fun`` as a function of the leaves of its other arguments, which have structure ``in_tree``."""
+
     def call(*leaves: Any) -> Any:
         given = iter(pytree.unflatten(in_tree, leaves))
         return fun(*(static[i] if i in static else next(given) for i in range(count)))
@@ -111,7 +131,7 @@ def _with_static(fun: Callable[..., Any], static: dict[int, Any], count: int, in
 def _traced(jaxpr: Any, before: int, count: int, rules: _Rules) -> Callable[..., Any]:
     """The forward rule as its jaxpr: of both sets of constants and the arguments."""
 
-    def forward(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def forward(operands: Sequence[Any], perturbed: Sequence[bool]) -> tuple[Sequence[Any], Sequence[Any]]:
         outs = eval_jaxpr(jaxpr, (), *operands[before:])
         return outs[: rules.num_residuals], outs[rules.num_residuals :]
 
@@ -130,14 +150,17 @@ class _Rules:
     in_tree: Any
     out_tree: Any
     in_avals: Sequence[Any]
+    symbolic_zeros: bool = False
     residual_tree: Any = None
 
     @property
     def num_residuals(self) -> int:
         return self.residual_tree.num_leaves
 
-    def forward(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        result = _with_static(self.fwd, self.static, self.count, self.in_tree)(*operands)
+    def forward(self, operands: Sequence[Any], perturbed: Sequence[bool]) -> tuple[Sequence[Any], Sequence[Any]]:
+        if self.symbolic_zeros:
+            operands = [CustomVJPPrimal(x, p) for x, p in zip(operands, perturbed)]
+        result = with_static(self.fwd, self.static, self.count, self.in_tree)(*operands)
         if not isinstance(result, tuple) or len(result) != 2:
             raise DifferentiationError(
                 f"custom_vjp {self.name}: the forward rule must return a pair (output, residuals), got {result!r}"
@@ -177,7 +200,7 @@ class _Rules:
         return [self._checked(i, ct, aval) for i, (ct, aval) in enumerate(zip(flat, self.in_avals))]
 
     def _checked(self, number: int, ct: Any, aval: Any) -> Any:
-        if ct is None or not dtypes.is_inexact(aval.dtype):
+        if ct is None or isinstance(ct, Zero) or not dtypes.is_inexact(aval.dtype):
             return None
         got = typeof(ct)
         if got.shape != aval.shape or (got.dtype != aval.dtype and not got.weak_type):

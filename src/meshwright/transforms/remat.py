@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from meshwright.core import pytree
-from meshwright.errors import ArgumentError, ArgumentTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, OffloadWarning
 from meshwright.ir.op import Op
 from meshwright.ops.markers import Named
 from meshwright.ops.remat import Checkpoint, Policy
@@ -107,6 +108,29 @@ def _from_both(first: Policy, second: Policy) -> Policy:
     return lambda op, *avals, **params: first(op, *avals, **params) or second(op, *avals, **params)
 
 
+def _kept_instead(policy: Policy, what: str) -> Policy:
+    """Where JAX moves values to the host: there is no other memory here, so they are kept where they are."""
+    warnings.warn(
+        f"checkpoint_policies.{what}: values cannot be moved to the host, they are kept on the device; to save memory, "
+        "recompute them (save_only_these_names)",
+        OffloadWarning,
+        stacklevel=3,
+    )
+    return policy
+
+
+def _offload_names(
+    *, names_which_can_be_saved: Sequence[str], names_which_can_be_offloaded: Sequence[str],
+    offload_src: str = "device", offload_dst: str = "pinned_host",
+) -> Policy:  # fmt: skip
+    names = (*names_which_can_be_saved, *names_which_can_be_offloaded)
+    return _kept_instead(_only_these_names(*names), "save_and_offload_only_these_names")
+
+
+def _offload_dots(offload_src: str = "device", offload_dst: str = "pinned_host") -> Policy:
+    return _kept_instead(_dots_without_batch, "offload_dot_with_no_batch_dims")
+
+
 #: policies for :func:`checkpoint`, by JAX's names
 checkpoint_policies = SimpleNamespace(
     everything_saveable=_everything,
@@ -119,4 +143,6 @@ checkpoint_policies = SimpleNamespace(
     save_any_names_but_these=_any_names_but_these,
     save_anything_except_these_names=_anything_except_these_names,
     save_from_both_policies=_from_both,
+    save_and_offload_only_these_names=_offload_names,
+    offload_dot_with_no_batch_dims=_offload_dots,
 )

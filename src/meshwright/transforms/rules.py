@@ -170,10 +170,10 @@ def _batched_vjp_rules(
     residual_dims: list[int | None] = []
     env = {axis.name: axis.size} if axis.name is not None else {}
 
-    def batched_fwd(primals: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def batched_fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[Sequence[Any], Sequence[Any]]:
         trace = BatchTrace(STATE.trace, axis)
         with extend_axis_env(env), set_trace(trace):
-            residuals, outs = fwd([trace.wrap(x, d) for x, d in zip(primals, dims)])
+            residuals, outs = fwd([trace.wrap(x, d) for x, d in zip(primals, dims)], perturbed)
         pairs = [trace.unwrap(x) for x in residuals]
         residual_dims[:] = [d for _, d in pairs]
         results = [trace.unwrap(x) for x in outs]
@@ -188,13 +188,18 @@ def _batched_vjp_rules(
         with extend_axis_env(env), set_trace(trace):
             found = bwd(
                 [trace.wrap(x, d) for x, d in zip(residuals, residual_dims)],
-                [trace.wrap(x, d) for x, d in zip(cts, out_dims)],
+                [_unbatched(ct, d) if isinstance(ct, Zero) else trace.wrap(ct, d) for ct, d in zip(cts, out_dims)],
             )
         pairs = [None if ct is None else trace.unwrap(ct) for ct in found]
         trace.alive = False
         return [None if pair is None else _cotangent(*pair, d, axis.size) for pair, d in zip(pairs, dims)]
 
     return batched_fwd, batched_bwd
+
+
+def _unbatched(zero: Zero, dim: int | None) -> Zero:
+    shape = zero.aval.shape
+    return zero if dim is None else Zero(zero.aval.update(shape=shape[:dim] + shape[dim + 1 :]))
 
 
 def _cotangent(ct: Any, dim: int | None, wanted: int | None, size: int) -> Any:

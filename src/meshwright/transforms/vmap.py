@@ -45,12 +45,15 @@ def vmap(
     out_axes: Any = 0,
     axis_name: Hashable | None = None,
     axis_size: int | None = None,
+    spmd_axis_name: str | Sequence[str] | None = None,
 ) -> Callable[..., Any]:
     """``fun`` on every index of an axis of its arguments.
 
     ``in_axes`` (an int, None, or a tree prefix of the positional arguments with these) says which axis of each
     argument is mapped, None meaning that the argument is the same for all; ``out_axes`` where the axis stands in the
     results. Keyword arguments are mapped over axis 0. With ``axis_name``, collectives in ``fun`` may name the axis.
+    ``spmd_axis_name`` names the mesh axes that split the mapped axis: sharding constraints and ``shard_map`` in ``fun``
+    then say so too.
 
     Raises (when called):
       ArgumentError: ``in_axes`` or ``out_axes`` do not fit; nothing is mapped and ``axis_size`` is not given.
@@ -59,6 +62,7 @@ def vmap(
     require_callable(fun, "vmap")
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
+    spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +78,7 @@ def vmap(
         call = _Call(fun, args, kwargs)
         axes = [_normal_axis(x, a, i, call) for i, (x, a) in enumerate(zip(flat, axes))]
         size = _mapped_size(flat, axes, axis_size, call)
-        trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name))  # type: ignore[arg-type]
+        trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd))  # type: ignore[arg-type]
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
             with extend_axis_env(env), set_trace(trace):
