@@ -90,20 +90,20 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         return [live.of[k][0] for k in kernel.operands]
     over = tuple(
         b
-        for k, use in kernel.inputs.items()
+        for k in kernel.inputs
         for b in live.of[k][:1]
-        if b is not None and k.root.shape == root.shape and _overwrites(kernel, k, use)
+        if b is not None and k.root.shape == root.shape and overwrites(kernel, k)
     )
     return _new(live, [Buffer(a, kernel, step, step, over=over) for a in root.avals])
 
 
-def _overwrites(kernel: Kernel, source: Kernel, use: Use) -> bool:
-    """Whether the kernel can compute in place."""
-    match kernel.root.op:
-        case "scatter" | "dynamic_update_slice":
-            return source.root is kernel.root.operands[0]
-        case "sort":
-            return source in kernel.operands
+def overwrites(kernel: Kernel, source: Kernel) -> bool:
+    """Whether the kernel can compute in the memory of an operand."""
+    use = kernel.inputs[source]
+    if kernel.root.op == "dynamic_update_slice":
+        return source.root is kernel.root.operands[0]  # besides, it may read what it replaces
+    if kernel.root.op in ("scatter", "sort"):
+        return use is Use.MOVED
     return use is Use.INPLACE and (kernel.loop or kernel.library)
 
 

@@ -57,6 +57,8 @@ class Node:
 
     @property
     def expensive(self) -> bool:
+        if self.op in ("divide", "remainder") and self.avals[0].dtype.kind in "iu":
+            return not self.operands[1].is_splat()  # by a constant, it is done with products and shifts
         return self.special or self.op in EXPENSIVE
 
     @property

@@ -28,9 +28,9 @@ class Use(enum.IntEnum):
 def use_of(node: Node, i: int) -> Use:
     """How a node uses its operand ``i`` (XLA's ``HloInstruction::OperandElementUse``)."""
     match node.op:
-        case "reshape" | "concatenate" | "slice" | "transpose" | "reverse" | "gather" | "reorder":
+        case "reshape" | "concatenate" | "slice" | "transpose" | "reverse" | "gather" | "reorder" | "sort":
             return Use.MOVED
-        case "pad":
+        case "pad" | "scatter":
             return Use.MOVED if i == 0 else Use.REUSED
         case "reduce":
             return Use.MOVED if 2 * i < len(node.operands) else Use.REUSED

@@ -2,8 +2,8 @@
 
 XLA's CPU compiler hands matrix products, convolutions and large reductions to a library (YNNPACK) that computes
 elementwise operations along with a reduction: those on its operand and, if the result is spread over the operand's
-elements again as in a softmax, those that follow, up to a matrix product that feeds them. A scalar that is spread over
-an array is no operation for the library: it gets the array as an operand.
+elements again as in a softmax, those that follow, up to a matrix product that feeds them. What others need as well
+stays outside, even a scalar that is spread over an array.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def _computes(kernel: Kernel, products: bool) -> bool:
     node = kernel.root
     if kernel.library:
         return False
-    if node.op == "broadcast_in_dim":
-        return not node.is_splat()
-    return node.op in _KNOWN or (products and node.op == "matmul")
+    return node.op in _KNOWN or node.op == "broadcast_in_dim" or (products and node.op == "matmul")
 
 
 def _merge(tip: Kernel, region: dict[Kernel, None]) -> None:

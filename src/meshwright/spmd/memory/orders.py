@@ -11,11 +11,21 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import COLLECTIVES, Node
 from meshwright.spmd.memory.simplify import Make, keeps_order
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
+#: dtypes that an op does not compute in on a CPU, but in 32 bits
+_NARROW = {
+    "dot_general": (dtypes.bfloat16, dtypes.float16),
+    "convolution": (dtypes.bfloat16, dtypes.float16),
+    "all_reduce": (dtypes.bfloat16,),
+    "reduce_scatter": (dtypes.bfloat16,),
+}
+#: rows that a cumulative operation is computed in; then over the rows' ends
+_ROW = 16
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 #: the attribute that names the dimension which a collective joins or splits
 _MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
@@ -35,9 +45,17 @@ _FIXED = COLLECTIVES | {
 
 def ordered(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
     """The operation with the copies that it needs around it, or ``None`` if it takes its operands as they are."""
+    if op in _NARROW and operands[0].avals[0].dtype in _NARROW[op]:
+        wide = [_converted(make, x, dtypes.float32) for x in operands]
+        return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
     if op == "dot_general":
         return _dot(make, operands, aval, given)
-    if op == "convolution" and "canonical" not in given:
+    if op == "reduce_window":
+        return _cumulative(make, operands, aval, given)
+    if op == "scatter" and len(operands) == 3 and operands[2].op in _FIXED and "ordered" not in given:
+        updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
+        return make(op, (*operands[:2], updates), aval, {**given, "ordered": True})
+    if op == "convolution" and "ordered" not in given:
         return _convolution(make, operands, aval, given)
     if op in _MAJOR:
         return _collective(make, op, operands, aval, given)
@@ -95,7 +113,7 @@ def _convolution(make: Make, operands: Sequence[Node], aval: ShapedArray, given:
         reverse = make("reverse", (kernel,), kernel.avals[0], {"dimensions": tuple(range(len(positions)))})
         x, kernel = reverse, x
     plain = aval.update(shape=tuple(aval.shape[d] for d in orders[2]))
-    made = make("convolution", (x, kernel), plain, {**given, "canonical": True})
+    made = make("convolution", (x, kernel), plain, {**given, "ordered": True})
     back = [0] * len(aval.shape)
     for i, d in enumerate(orders[2]):
         back[d] = i
@@ -107,6 +125,24 @@ def positions_of(x: Node) -> range:
     return range(1, len(x.shape) - 1)
 
 
+def _cumulative(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """A window over all that comes before is computed in rows of 16, of which the last is filled up."""
+    window = given["window_dimensions"]
+    wide = [d for d, size in enumerate(window) if size != 1]
+    if len(wide) != 1 or len(operands) != 2 or window[wide[0]] != aval.shape[wide[0]] or window[wide[0]] <= _ROW:
+        return None
+    d = wide[0]
+    rows = -(-aval.shape[d] // _ROW)
+    padded = aval.update(shape=(*aval.shape[:d], rows * _ROW, *aval.shape[d + 1 :]))
+    filled = make("pad", operands, padded, {"row": _ROW})
+    sums = make("reduce_window", (filled, operands[1]), padded, {**given, "window_dimensions": (_ROW,)})
+    return make("slice", (sums,), aval, {"row": _ROW})
+
+
+def _converted(make: Make, x: Node, dtype: Any) -> Node:
+    return make("convert", (x,), x.avals[0].update(dtype=dtype), {})
+
+
 def _permuted(make: Make, x: Node, order: Sequence[int]) -> Node:
     if list(order) == sorted(order):
         return x
@@ -116,7 +152,7 @@ def _permuted(make: Make, x: Node, order: Sequence[int]) -> Node:
 def _collective(
     make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
 ) -> Node | None:
-    if given.get("major"):
+    if given.get("ordered"):
         return None
     (x,) = operands
     dim = given[_MAJOR[op]]
@@ -124,5 +160,5 @@ def _collective(
         return None
     if x.op in _FIXED:
         x = make("reorder", (x,), x.avals[0], {"major": dim})
-    moved = make(op, (x,), aval, {**given, "major": True})
+    moved = make(op, (x,), aval, {**given, "ordered": True})
     return make("reorder", (moved,), aval, {"major": 0})

@@ -10,7 +10,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, packed, place
+from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place
 from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.fusion import depends, fuse
 from meshwright.spmd.memory.graph import Graph, Node
@@ -122,7 +122,7 @@ class _Plan:
             source = owner = loop.operands[i]
             while owner.view and owner.inputs:
                 (owner,) = owner.inputs
-            shared = len(owner.users) > 1 or len(source.users) > 1 or loop.operands.count(source) > 1
+            shared = len(owner.users) > 1 or len(source.users) > 1 or source in loop.operands[:i]
             if owner.root.op in ("parameter", "constant") or shared:
                 loop.operands[i] = _copy(source)
         for kernel in loop.inputs:
@@ -139,9 +139,8 @@ class _Plan:
                 (writer,) = writer.inputs
             if writer is parameter:
                 continue
-            if writer.inputs.get(parameter, Use.INPLACE) is Use.INPLACE and all(
-                user is writer or depends(writer, user, _HORIZON) for user in parameter.users
-            ):
+            ours = parameter not in writer.inputs or overwrites(writer, parameter)
+            if ours and all(user is writer or depends(writer, user, _HORIZON) for user in parameter.users):
                 continue
             copy = _copy(parameter)
             for user in list(parameter.users):

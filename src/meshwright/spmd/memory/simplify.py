@@ -86,14 +86,17 @@ def scatter_in_place(graph: Graph) -> None:
     uses = Counter(x for node in nodes for x in set(node.operands))
     uses.update({*graph.results, *graph.effects})
     for node in nodes:
-        if node.op != "add":
-            continue
-        for x, added in (node.operands, node.operands[::-1]):
-            if added.op == "scatter" and uses[added] == 1 and added.attributes.get("reducer") == "stablehlo.add":
-                zeros, *rest = added.operands
-                if zeros.is_splat() and scalar_value(zeros) == 0:
-                    node.op, node.operands, node.attributes = "scatter", (x, *rest), added.attributes
-                    break
+        if node.op == "add":
+            _scatter_in_place(node, uses)
+
+
+def _scatter_in_place(node: Node, uses: Counter[Node]) -> None:
+    for x, added in (node.operands, node.operands[::-1]):
+        if added.op == "scatter" and uses[added] == 1 and added.attributes.get("reducer") == "stablehlo.add":
+            zeros, *rest = added.operands
+            if zeros.is_splat() and scalar_value(zeros) == 0:
+                node.op, node.operands, node.attributes = "scatter", (x, *rest), added.attributes
+                return
 
 
 def splat(make: Make, scalar: Node, aval: ShapedArray) -> Node:
