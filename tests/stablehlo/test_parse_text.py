@@ -160,9 +160,6 @@ KEPT = {
   %0 = "stablehlo.triangular_solve"(%x, %y) {left_side = true, lower = true, unit_diagonal = false,
       transpose_a = #stablehlo<transpose NO_TRANSPOSE>} : (tensor<3x3xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
   return %0 : tensor<3x2xf32>"""),
-    "stablehlo.bitcast_convert": main("%x: tensor<3x3xf32>, %y: tensor<3x2xf32>", "tensor<3x2x4xi8>", """
-  %0 = stablehlo.bitcast_convert %y : (tensor<3x2xf32>) -> tensor<3x2x4xi8>
-  return %0 : tensor<3x2x4xi8>"""),
 }  # fmt: skip
 
 

@@ -186,7 +186,8 @@ def matmul_2d(x: Any, y: Any) -> Any:
 
 
 # --- reading ------------------------------------------------------------------------------------------------
-def _read_precision(r: Reader) -> str | None:
+def read_precision(r: Reader) -> str | None:
+    """How exactly a product of a foreign program is to be computed."""
     precision = r.attr("precision_config", None) or ("DEFAULT",)
     return None if set(precision) == {"DEFAULT"} else max(precision).lower()  # in order: DEFAULT, HIGH, HIGHEST
 
@@ -207,4 +208,4 @@ def _read_dot(r: Reader) -> Any:
 def _bind_dot(r: Reader, numbers: DotDimensionNumbers) -> Any:
     (lhs, rhs), (out,) = r.in_avals, r.out_avals
     preferred = None if lhs.dtype == rhs.dtype == out.dtype else out.dtype
-    return DotGeneral(numbers, _read_precision(r), preferred).bind(*r.operands)
+    return DotGeneral(numbers, read_precision(r), preferred).bind(*r.operands)

@@ -18,7 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
-from meshwright.ir.reading import READERS, Reader, Unreadable, reads
+from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 from meshwright.ops.composite import emit_traced
@@ -646,14 +646,6 @@ def _read_convert(r: Reader) -> Any:
 @reads("stablehlo.reduce_precision")
 def _read_reduce_precision(r: Reader) -> Any:
     return ReducePrecision(r.attr("exponent_bits"), r.attr("mantissa_bits")).bind(*r.operands)
-
-
-@reads("stablehlo.bitcast_convert")
-def _read_bitcast(r: Reader) -> Any:
-    (x,), (out,) = r.operands, r.out_avals
-    if typeof(x).shape != out.shape:
-        raise Unreadable  # elements are cut or joined
-    return BitcastConvert(out.dtype).bind(x)
 
 
 @reads("stablehlo.select")

@@ -99,7 +99,7 @@ def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
 
 
 # --- counters -----------------------------------------------------------------------------------------------
-def _wide_product(i: Any, factor: int) -> tuple[Any, Any]:
+def wide_product(i: Any, factor: int) -> tuple[Any, Any]:
     """``i * factor`` modulo 2**64, for uint32 ``i``, as (high, low) words: schoolbook, in 16-bit digits."""
     low_factor = factor & 0xFFFFFFFF
     low = mul(i, _u32(low_factor))
@@ -126,7 +126,7 @@ def linear_index(shape: Sequence[int], strides: Sequence[int], starts: Sequence[
             part = broadcast_in_dim(mul(rows, _u32(stride & 0xFFFFFFFF)), shape, (d,))
             low = part if low is None else add(low, part)
             continue
-        part_high, part = (broadcast_in_dim(w, shape, (d,)) for w in _wide_product(rows, stride))
+        part_high, part = (broadcast_in_dim(w, shape, (d,)) for w in wide_product(rows, stride))
         if low is None:
             high, low = part_high, part
             continue

@@ -122,5 +122,3 @@ def read_reduce_body(r: Reader) -> Any:
     body = read_body(r)
     operands = [*as_body_takes(body, r.operands[:n]), *as_body_takes(body, r.operands[n:])]
     return ReduceBody(tuple(r.attr("dimensions")), body).bind(*operands)
-
-

@@ -7,6 +7,7 @@ what is no op (calls, tuples, annotations) in ``read_*.py``. An operation withou
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -277,6 +278,11 @@ class ModuleReader:
         self.meshes: dict[str, MeshDeclaration] = {}
         self.notes: dict[str, None] = {}
         self.warnings: dict[str, None] = {}
+        self._draws = itertools.count()
+
+    def next_draw(self) -> int:
+        """A number for each draw of random numbers without a key."""
+        return next(self._draws)
 
     def read(self) -> ParsedProgram:
         """The whole program.
@@ -482,6 +488,8 @@ def _callees(function: ir.Operation) -> list[str]:
         for attribute in ("callee", "decomposition"):
             if attribute in operation.attributes:
                 found[operation.attributes[attribute].value] = None
+        if "called_computations" in operation.attributes:
+            found.update((symbol.value, None) for symbol in operation.attributes["called_computations"])
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.ir.jaxpr import Literal
-from meshwright.ir.reading import READERS, Reader, Unreadable, reads
+from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.broadcast_reduce import Iota, broadcast_in_dim, broadcast_to_rank_end, match_shape, reduce_sum
 from meshwright.ops.elementwise import abs_, add, div, eq, mul, rsqrt, scalar_like, sub
@@ -16,6 +16,7 @@ from meshwright.ops.gather_add import Gather
 from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
 from meshwright.ops.shape import expand_dims, reshape
 from meshwright.ops.slice_pad import pad, slice_
+from meshwright.stablehlo.respelled import Respelled
 
 
 # --- computed shapes that are static ------------------------------------------------------------------------
@@ -39,14 +40,14 @@ def _numbers(r: Reader, operand: int) -> list[int]:
     """The elements of a constant operand.
 
     Raises:
-      Unreadable: it is computed.
+      ImportProgramError: it is computed.
     """
     x = r.operands[operand]
     if not isinstance(x, Tracer):
         return [int(v) for v in np.asarray(x).reshape(-1)]
     made = r.made_by(operand)  # equal elements are read as a broadcast
     if made is None or made.op.name != "broadcast_in_dim" or not isinstance(made.invars[0], Literal):
-        raise Unreadable
+        r.fail(f"operand {operand} is computed, so that shapes are; export the program with static shapes")
     return [int(made.invars[0].val)] * typeof(x).size
 
 
@@ -61,23 +62,30 @@ def _dynamic_pad(r: Reader) -> Any:
     return pad(x, value, list(zip(*(_numbers(r, i) for i in (2, 3, 4)))))
 
 
+@reads("stablehlo.dynamic_gather")
+def _dynamic_gather(r: Reader) -> Any:
+    x, indices, _ = r.operands
+    sizes = {"slice_sizes": tuple(_numbers(r, 2))}
+    return READERS["stablehlo.gather"](Respelled(r, [x, indices], sizes))
+
+
+@reads("stablehlo.dynamic_conv")
+def _dynamic_conv(r: Reader) -> Any:
+    lhs, rhs, _ = r.operands
+    padding = {"padding": np.reshape(_numbers(r, 2), (-1, 2))}
+    return READERS["stablehlo.convolution"](Respelled(r, [lhs, rhs], padding))
+
+
 # --- implicit broadcasting ----------------------------------------------------------------------------------
 def _broadcasting(name: str) -> None:
     plain = f"stablehlo.{name}" if f"stablehlo.{name}" in READERS else f"chlo.{name}"
     rule = READERS[plain]
 
-    class Aligned:
-        """A reader whose operands have one shape."""
+    def aligned(r: Any) -> Any:
+        shape = r.out_avals[0].shape
+        return rule(Respelled(r, [broadcast_to_rank_end(x, shape) for x in r.operands]))
 
-        def __init__(self, r: Reader) -> None:
-            self._reader = r
-            shape = r.out_avals[0].shape
-            self.operands = [broadcast_to_rank_end(x, shape) for x in r.operands]
-
-        def __getattr__(self, attribute: str) -> Any:
-            return getattr(self._reader, attribute)
-
-    READERS[f"chlo.broadcast_{name}"] = lambda r: rule(Aligned(r))
+    READERS[f"chlo.broadcast_{name}"] = aligned
 
 
 for _name in (

@@ -1,4 +1,4 @@
-"""Reading rules of what is no op here: constants, calls, tuples, custom calls, and what has no meaning."""
+"""Reading rules of what is no op here: constants, calls, tuples, tokens, and what has no meaning."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ir.reading import READERS, reads
+from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.stablehlo.parse import read_opaque
 from meshwright.stablehlo.read_attributes import constant_array
 
 
@@ -26,11 +25,6 @@ def _constant(r: Any) -> Any:
 @reads("func.call", "call")
 def _call(r: Any) -> Any:
     return r.call(r.attr("callee"), r.operands)
-
-
-@reads("stablehlo.composite")
-def _composite(r: Any) -> Any:
-    return r.call(r.attr("decomposition"), r.operands)
 
 
 @reads("sdy.named_computation")
@@ -54,27 +48,23 @@ def _barrier(r: Any) -> Any:
     return list(r.operands)
 
 
-# --- custom calls -------------------------------------------------------------------------------------------
-@reads("stablehlo.custom_call")
-def _custom_call(r: Any) -> Any:
-    target = r.attr("call_target_name")
-    rule = READERS.get(f"custom_call:{target}")
-    if rule is not None:
-        return rule(r)
-    r.warn(f"custom call {target!r} is not known: it runs whole on every device")
-    return read_opaque(r)
-
-
 # --- sizes --------------------------------------------------------------------------------------------------
 @reads("stablehlo.get_dimension_size")
 def _dimension_size(r: Any) -> Any:
     return np.int32(typeof(r.operands[0]).shape[r.attr("dimension")])
 
 
+# --- tokens -------------------------------------------------------------------------------------------------
+@reads("stablehlo.create_token", "stablehlo.after_all")
+def _token(r: Any) -> list[Any]:
+    """Tokens order effects. What has effects says so itself, and stays in order."""
+    return [None]
+
+
 # --- what has no meaning here -------------------------------------------------------------------------------
 @reads(
-    "stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv", "stablehlo.create_token",
-    "stablehlo.after_all", "stablehlo.async_start", "stablehlo.async_done",
+    "stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv", "stablehlo.async_start",
+    "stablehlo.async_done",
 )  # fmt: skip
 def _communicates(r: Any) -> Any:
     r.fail("talks to the host or to other programs, which has no meaning here; pass values as arguments and results")

@@ -18,6 +18,7 @@ from jaxlib.mlir import ir
 from meshwright import ops
 from meshwright.core.dtypes import wide_types
 from meshwright.errors import ImportProgramError
+from meshwright.stablehlo import binary
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
@@ -25,7 +26,7 @@ from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
 # Every op's file declares its reading rules.
 for _found in pkgutil.iter_modules(ops.__path__):
     importlib.import_module(f"{ops.__name__}.{_found.name}")
-for _name in ("read_structure", "read_derived"):
+for _name in ("read_structure", "read_custom_calls", "read_derived", "read_products", "read_random"):
     importlib.import_module(f"meshwright.stablehlo.{_name}")
 
 _BYTECODE = b"ML\xefR"
@@ -62,7 +63,7 @@ def _module(data: str | bytes, file: str) -> _Source:
             return _Source(_from_bytecode(data, file), file)
         text = _as_text(data)
         if text is None:
-            return _from_proto(data, file)
+            return _Source(_parse_mlir(binary.from_proto(data, file), file), file)
         data = text
     if not data.strip():
         raise ImportProgramError(f"{file}: the program is empty; expected HLO or StableHLO")
@@ -108,15 +109,11 @@ def _diagnostic(diagnostic: Any, file: str) -> str:
 
 
 def _from_bytecode(data: bytes, file: str) -> ir.Module:
-    """A module from bytecode, portable artifacts in the StableHLO of this release.
-
-    C++ parses it first and writes it anew, so that what comes to Python is well-formed.
-    """
+    """A module from bytecode, portable artifacts in the StableHLO of this release."""
+    data = binary.from_bytecode(data, file)
     try:
-        data = _jax.mlir.mhlo_to_stablehlo(data)
         check_names(data)
-    except Exception as error:
-        _reraise_unless_xla(error)
+    except ValueError as error:
         raise ImportProgramError(f"{file}: the bytecode cannot be read: {error}") from None
     return _parse_mlir(data, file)
 
@@ -130,19 +127,8 @@ def _from_hlo_text(text: str, file: str) -> _Source:
         found = _HLO_POSITION.search(str(error))
         where = f"{file}:{found[1]}:{found[2]}: {found[3]}" if found else f"{file}: {error}"
         raise ImportProgramError(where) from None
-    return _from_proto(module.as_serialized_hlo_module_proto(), file)
-
-
-def _from_proto(data: bytes, file: str) -> _Source:
-    try:
-        text = _jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(data))
-    except Exception as error:
-        _reraise_unless_xla(error)
-        raise ImportProgramError(
-            f"{file}: not a program in a known form (HLO text, serialized HloModuleProto, StableHLO text, bytecode or "
-            f"portable artifact): {error}"
-        ) from None
-    return _Source(_parse_mlir(text, file), file)
+    computation = _hlo.XlaComputation(module.as_serialized_hlo_module_proto())
+    return _Source(_parse_mlir(_jax.mlir.xla_computation_to_mlir_module(computation), file), file)
 
 
 def _reraise_unless_xla(error: Exception) -> None:

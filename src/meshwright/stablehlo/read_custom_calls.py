@@ -1,0 +1,108 @@
+"""Custom calls and composites whose meaning is known, by the operations that they stand for.
+
+CHLO's operations travel in serialized programs as composites (``chlo.erf``) or, in older ones, as custom calls
+(``mhlo.erf``), with their attributes in a dictionary; they are read by the rules of those operations. What the largest
+elements are is spelled in several ways more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.core import dtypes
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.passes import inline_calls
+from meshwright.ir.reading import READERS, ReadRule, Unreadable, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import Iota
+from meshwright.ops.elementwise import convert, neg, not_
+from meshwright.ops.shape import move_dim
+from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.sort import SortBody
+from meshwright.ops.top_k import TopK
+from meshwright.stablehlo.parse import read_opaque
+from meshwright.stablehlo.respelled import Respelled
+
+#: what names differ in between dialects
+_SYNONYMS = {"topk": "top_k"}
+
+
+def rule_by_name(name: str) -> ReadRule | None:
+    """The reading rule of the CHLO or StableHLO operation that a custom call or composite is named after."""
+    dialect, _, rest = name.partition(".")
+    if dialect not in ("chlo", "mhlo", "stablehlo"):
+        return None
+    rest = _SYNONYMS.get(rest, rest)
+    return READERS.get(f"chlo.{rest}") or READERS.get(f"stablehlo.{rest}")
+
+
+@reads("stablehlo.composite")
+def _composite(r: Any) -> Any:
+    rule = rule_by_name(r.attr("name"))
+    if rule is not None:
+        try:
+            return rule(Respelled(r, attributes=r.attr("composite_attributes", {})))
+        except Unreadable:
+            pass
+    return r.call(r.attr("decomposition"), r.operands)
+
+
+@reads("stablehlo.custom_call")
+def _custom_call(r: Any) -> Any:
+    target = r.attr("call_target_name")
+    rule = READERS.get(f"custom_call:{target}")
+    if rule is not None:
+        return rule(r)
+    rule = rule_by_name(target)
+    if rule is not None:
+        return rule(Respelled(r, attributes=r.attr("mhlo.attributes", {})))
+    r.warn(f"custom call {target!r} is not known: it runs whole on every device")
+    return read_opaque(r)
+
+
+# --- the largest elements -----------------------------------------------------------------------------------
+def largest(x: Any, k: int, dim: int, descending: bool = True) -> tuple[Any, Any]:
+    """The ``k`` largest elements along ``dim``, or the smallest, and their positions."""
+    last = typeof(x).ndim - 1
+    flip = neg if dtypes.is_float(typeof(x).dtype) else not_
+    values, positions = TopK(k).bind(move_dim(x if descending else flip(x), dim, last))
+    values = values if descending else flip(values)
+    return move_dim(values, last, dim), move_dim(positions, last, dim)
+
+
+@reads("custom_call:mhlo.topk", "custom_call:TopK", "custom_call:__gpu$TopK", "mhlo.topk")
+def _top_k(r: Any) -> list[Any]:
+    said = r.attr("mhlo.attributes", {})
+    descending = said.get("largest", r.attr("largest", True))
+    values_aval, positions_aval = r.out_avals
+    values, positions = largest(r.operands[0], values_aval.shape[-1], values_aval.ndim - 1, descending)
+    return [values, convert(positions, positions_aval.dtype)]
+
+
+@reads("custom_call:ApproxTopK", "custom_call:PartialReduce")
+def _approximate_top_k(r: Any) -> list[Any]:
+    """Exactly what is asked for approximately; as many as the result holds, which may be more than are asked for."""
+    said = r.attr("mhlo.backend_config", {})
+    if "reduction_dim" not in said:
+        r.fail("has no mhlo.backend_config with the reduction_dim that is asked for")
+    dim, operands = said["reduction_dim"], r.operands[: len(r.operands) // 2]
+    k = r.out_avals[0].shape[dim]
+    (name,) = r.attr("called_computations")
+    comparator = inline_calls(r.module.functions[name].jaxpr)
+    made = r.made_by(1) if len(operands) == 2 else None
+    order = _order_of_first(comparator)
+    if order and made is not None and isinstance(made.op, Iota) and made.op.dimension == dim:
+        values, positions = largest(operands[0], k, dim, order == "gt")
+        return [values, convert(positions, r.out_avals[1].dtype)]
+    outs: Sequence[Any] = SortBody(dim, comparator).bind(*operands)
+    return [slice_in_dim(y, 0, k, dim=dim) for y in outs]
+
+
+def _order_of_first(comparator: ClosedJaxpr) -> str:
+    """``gt`` or ``lt`` if a comparator compares its first two arguments so and does nothing else."""
+    inner = comparator.jaxpr
+    if len(inner.eqns) != 1 or inner.outvars != list(inner.eqns[0].outvars):
+        return ""
+    (eqn,) = inner.eqns
+    return eqn.op.name if eqn.op.name in ("gt", "lt") and list(eqn.invars) == inner.invars[:2] else ""
