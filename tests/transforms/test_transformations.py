@@ -285,7 +285,7 @@ def misuse():
     yield TypeError, ("one scalar output", "has_aux=True"), lambda: mw.grad(lambda x: (x.sum(), x))(Y)
     yield TypeError, ("argument x", "int32", ".astype(float)"), lambda: mw.grad(lambda x: x * 2.0)(3)
     yield TypeError, ("params['n']", "int32"), lambda: mw.grad(lambda params: params["w"])({"w": 1.0, "n": 2})
-    yield TypeError, ("real floating-point output", "complex64", "holomorphic=True"), lambda: mw.grad(lambda x: x * 1j)(1.0)
+    yield TypeError, ("real floating-point output", "holomorphic=True"), lambda: mw.grad(lambda x: x * 1j)(1.0)
     yield TypeError, ("needs complex inputs", "float32"), lambda: mw.grad(lambda x: x, holomorphic=True)(1.0)
     yield ValueError, ("argnums=2", "1 positional"), lambda: mw.grad(lambda x: x, argnums=2)(1.0)
     yield TypeError, ("pair (output, aux)",), lambda: mw.grad(lambda x: x, has_aux=True)(1.0)

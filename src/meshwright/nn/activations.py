@@ -9,6 +9,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import clip, logaddexp, multiply
+from meshwright.numpy.creation import asarray
 from meshwright.numpy.joining import split
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import operands, scalar_like
@@ -205,3 +206,49 @@ def glu(x: Any, axis: int = -1) -> Any:
     """
     first, second = split(x, 2, axis)
     return multiply(first, sigmoid(second))
+
+
+def identity(x: Any, /) -> Any:
+    """``x`` itself.
+
+    >>> identity(3.0).item()
+    3.0
+    """
+    return asarray(x)
+
+
+def sparse_plus(x: Any, /) -> Any:
+    """0 below -1, ``x`` above 1, ``(x + 1)**2 / 4`` between: a softplus with zeros.
+
+    >>> sparse_plus(0.0).item()
+    0.25
+    """
+    (x,) = operands("sparse_plus", (x,), to_inexact=True)
+    one = scalar_like(1, x)
+    between = ops.mul(ops.square(ops.add(x, one)), scalar_like(0.25, x))
+    return ops.select(ops.le(x, ops.neg(one)), ops.zeros_like(x), ops.select(ops.ge(x, one), x, between))
+
+
+def sparse_sigmoid(x: Any, /) -> Any:
+    """0 below -1, 1 above 1, ``(x + 1) / 2`` between: the derivative of :func:`sparse_plus`.
+
+    >>> sparse_sigmoid(0.5).item()
+    0.75
+    """
+    (x,) = operands("sparse_sigmoid", (x,), to_inexact=True)
+    half = scalar_like(0.5, x)
+    return clip(ops.mul(ops.add(x, scalar_like(1, x)), half), 0.0, 1.0)
+
+
+def log1mexp(x: Any, /) -> Any:
+    """``log(1 - exp(-x))`` for positive ``x``, precise near 0 and for large ``x`` (Maechler 2012).
+
+    >>> round(log1mexp(1.0).item(), 4)
+    -0.4587
+    """
+    (x,) = operands("log1mexp", (x,), to_inexact=True)
+    small = ops.lt(x, scalar_like(np.log(2), x))
+    # Each branch sees arguments that it is made for, so that no derivative is inf * 0.
+    one = scalar_like(1, x)
+    near, far = where(small, x, one), where(small, one, x)
+    return ops.select(small, ops.log(ops.neg(ops.expm1(ops.neg(near)))), ops.log1p(ops.neg(ops.exp(ops.neg(far)))))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ShapeError
+from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.nn.normalization import softmax
 from meshwright.numpy.arithmetic import add
@@ -16,10 +16,10 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import aval_of, converted, result_type, scalar_like
 from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import iota
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.dot import dot_general
 from meshwright.ops.elementwise import convert
-from meshwright.ops.shape import reshape, transpose
+from meshwright.ops.shape import expand_dims, reshape, transpose
 
 
 def causal_mask(queries: int, keys: int) -> Any:
@@ -43,7 +43,8 @@ def _check(query: Any, key: Any, value: Any) -> None:
 
 def dot_product_attention(
     query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: float | None = None,
-    is_causal: bool = False,
+    is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
+    local_window_size: int | tuple[int, int] | None = None,
 ) -> Any:  # fmt: skip
     """``softmax(query key^T * scale + bias) value`` for each head.
 
@@ -55,12 +56,15 @@ def dot_product_attention(
       mask: bools that broadcast to the same; False takes no part.
       scale: 1 / sqrt(width) by default.
       is_causal: queries see only keys at or before their position.
+      query_seq_lengths: integers of shape (batch,): how many queries there are; the others give zeros.
+      key_value_seq_lengths: integers of shape (batch,): how many keys there are; the others take no part.
+      local_window_size: queries see keys up to this many positions before and after theirs (or (before, after)).
 
     Returns:
       shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
 
     Raises:
-      ShapeError: shapes do not fit.
+      ShapeError: shapes do not fit. ArgumentError: a negative window.
 
     >>> x = np.ones((2, 5, 4, 8), "float32")
     >>> dot_product_attention(x, x, x, is_causal=True).shape
@@ -70,7 +74,7 @@ def dot_product_attention(
     _check(query, key, value)
     dtype = result_type(query, key, value)
     query, key, value = (converted(x, dtype) for x in (query, key, value))
-    _, t, h, w = typeof(query).shape
+    b, t, h, w = typeof(query).shape
     s, kh = typeof(key).shape[1:3]
     factor = 1 / math.sqrt(w) if scale is None else scale
     query = ops.mul(query, scalar_like(factor, query))
@@ -83,8 +87,34 @@ def dot_product_attention(
         logits = where(mask, logits, least)
     if is_causal:
         logits = where(causal_mask(t, s), logits, least)
+    if local_window_size is not None:
+        logits = where(_window_mask(t, s, local_window_size), logits, least)
+    if key_value_seq_lengths is not None:
+        inside = _inside(key_value_seq_lengths, b, s, "key_value_seq_lengths")
+        logits = where(expand_dims(inside, (1, 2)), logits, least)
     weights = converted(softmax(logits), dtype)
-    return _mix(weights, value, h // kh)
+    out = _mix(weights, value, h // kh)
+    if query_seq_lengths is None:
+        return out
+    return where(expand_dims(_inside(query_seq_lengths, b, t, "query_seq_lengths"), (2, 3)), out, scalar_like(0, out))
+
+
+def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:
+    """``bool[batch, size]``: which positions are before the lengths."""
+    lengths = asarray(lengths)
+    aval = typeof(lengths)
+    if aval.shape != (batch,) or not dtypes.is_integer(aval.dtype):
+        raise ShapeError(f"dot_product_attention: {what} must be integers of shape ({batch},), got {aval}")
+    return ops.lt(iota(aval.dtype, (batch, size), 1), broadcast_in_dim(lengths, (batch, size), (0,)))
+
+
+def _window_mask(queries: int, keys: int, window: int | tuple[int, int]) -> Any:
+    """``bool[queries, keys]``: which keys are near each query."""
+    before, after = (window, window) if isinstance(window, int) else window
+    if before < 0 or after < 0:
+        raise ArgumentError(f"dot_product_attention: local_window_size must not be negative, got {window}")
+    distance = ops.sub(iota(dtypes.int32, (queries, keys), 1), iota(dtypes.int32, (queries, keys), 0))
+    return ops.and_(ops.ge(distance, np.int32(-before)), ops.le(distance, np.int32(after)))
 
 
 def _scores(query: Any, key: Any, group: int) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.nn.activations import log_sigmoid
+from meshwright.nn.activations import log_sigmoid, relu
 from meshwright.nn.layers import pick_class
 from meshwright.nn.normalization import log_softmax, logsumexp
-from meshwright.numpy.arithmetic import square, subtract
+from meshwright.numpy.arithmetic import maximum, square, subtract
 from meshwright.numpy.logic import equal
 from meshwright.numpy.promotion import operands, scalar_like
 from meshwright.numpy.reductions import argmax, mean, sum
@@ -111,6 +111,40 @@ def huber_loss(predictions: Any, targets: Any, delta: float = 1.0) -> Any:
     near = ops.mul(scalar_like(0.5, size), ops.square(error))
     far = ops.mul(bound, ops.sub(size, scalar_like(delta / 2, size)))
     return select(ops.le(size, bound), near, far)
+
+
+def kl_divergence(log_predictions: Any, targets: Any, axis: int = -1) -> Any:
+    """Kullback-Leibler divergence of ``exp(log_predictions)`` from the probabilities ``targets``, over ``axis``.
+
+    >>> kl_divergence(np.log([0.5, 0.5]), np.array([0.5, 0.5])).item()
+    0.0
+    """
+    logp, targets = operands("kl_divergence", (log_predictions, targets), to_inexact=True)
+    positive = ops.gt(targets, scalar_like(0, targets))
+    # 0 log 0 is 0, and so is its derivative.
+    logs = ops.log(select(positive, targets, scalar_like(1, targets)))
+    return sum(ops.mul(targets, ops.sub(logs, logp)), axis)
+
+
+def hinge_loss(predictions: Any, targets: Any) -> Any:
+    """``max(0, 1 - predictions * targets)`` for targets -1 and 1, elementwise.
+
+    >>> hinge_loss(0.25, 1.0).item()
+    0.75
+    """
+    p, t = operands("hinge_loss", (predictions, targets), to_inexact=True)
+    return relu(ops.sub(scalar_like(1, p), ops.mul(p, t)))
+
+
+def cosine_similarity(predictions: Any, targets: Any, axis: int = -1, epsilon: float = 1e-8) -> Any:
+    """The cosine of the angle between vectors along ``axis``; lengths count as ``epsilon`` at least.
+
+    >>> round(cosine_similarity(np.array([1.0, 0.0]), np.array([2.0, 0.0])).item(), 4)
+    1.0
+    """
+    p, t = operands("cosine_similarity", (predictions, targets), to_inexact=True)
+    lengths = [ops.sqrt(maximum(sum(ops.square(v), axis), epsilon**2)) for v in (p, t)]
+    return ops.div(sum(ops.mul(p, t), axis), ops.mul(*lengths))
 
 
 def accuracy(logits: Any, labels: Any) -> Any:

@@ -12,9 +12,12 @@ from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, multiply, rsqrt, subtract
 from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.functions import log
 from meshwright.numpy.logic import where as choose
+from meshwright.numpy.manipulation import broadcast_to
 from meshwright.numpy.promotion import aval_of, operands, scalar_like
 from meshwright.numpy.reductions import keep_dims, mean, spread_over, var
+from meshwright.numpy.reductions import sum as sum_of
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import reduce_sum
 from meshwright.ops.elementwise import convert, stop_gradient
@@ -86,6 +89,21 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     weights = ops.exp(ops.sub(a, spread_over(top, shape, axes)))
     total = ops.log(reduce_sum(weights if b is None else multiply(weights, b), axes))
     return keep_dims(ops.add(total, top), shape, axes, keepdims)
+
+
+def logmeanexp(a: Any, axis: Axis = None, keepdims: bool = False, where: Any = None) -> Any:
+    """``log(mean(exp(a)))`` over ``axis``, without overflow.
+
+    >>> logmeanexp(np.array([1000.0, 1000.0])).item()
+    1000.0
+    """
+    shape = aval_of(a, "logmeanexp").shape
+    axes = normal_axes(axis, len(shape), "logmeanexp")
+    if where is None:
+        count: Any = float(math.prod(shape[d] for d in axes))
+    else:
+        count = sum_of(choose(where, broadcast_to(np.float32(1), shape), 0), axes, keepdims=keepdims)
+    return subtract(logsumexp(a, axis, keepdims=keepdims, where=where), log(count))
 
 
 def standardize(
@@ -187,6 +205,28 @@ def group_norm(x: Any, groups: int, scale: Any = None, bias: Any = None, epsilon
     split = reshape(x, (*shape[:-1], groups, shape[-1] // groups))
     axes = (*range(1, len(shape) - 1), len(shape))
     return _affine(reshape(_normalized(split, axes, epsilon), shape), scale, bias)
+
+
+def instance_norm(x: Any, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
+    """Instance normalisation (Ulyanov et al. 2016): over all but the batch dimension, for each feature.
+
+    Args:
+      x: shape (batch, ..., features).
+
+    Raises:
+      ShapeError: there is nothing between batch and features to normalise over.
+
+    >>> instance_norm(np.ones((2, 3, 4))).shape
+    (2, 3, 4)
+    """
+    ndim = aval_of(x, "instance_norm").ndim
+    if ndim < 3:
+        raise ShapeError(
+            f"instance_norm: x must have shape (batch, spatial..., features), got {aval_of(x, 'instance_norm').shape}; "
+            "to normalise over features use layer_norm"
+        )
+    (x,) = operands("instance_norm", (x,), to_inexact=True)
+    return _affine(_normalized(x, tuple(range(1, ndim - 1)), epsilon), scale, bias)
 
 
 def batch_norm_stats(x: Any, axis: Axis = None) -> tuple[Any, Any]:
