@@ -378,6 +378,9 @@ class ReduceScatter(Collective):
         _check_split(self, x, d)
         return x.update(shape=(*x.shape[:d], x.shape[d] // self.group_size, *x.shape[d + 1 :]))
 
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        return self.linear_in if self.reduction == "sum" else ()
+
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [AllGather(self.axes, self.sizes, self.dimension).bind(ct)]
 

@@ -53,3 +53,23 @@ class Reason:
         if before.dims == after.dims:
             return f"{partial} and {self._needs()} whole"
         return f"{partial}, laid out as {Layout(before.dims).format(mesh)}, and {self._needs()} as {after.format(mesh)}"
+
+
+#: the reason of a collective (None if the program itself has it) and the line that needed it
+Part = tuple[Reason | None, SourceLocation]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Why a collective is there that stands for several: the reason of each and the line that needed it."""
+
+    parts: tuple[Part, ...]
+
+    def __str__(self) -> str:
+        (first, _), *others = self.parts
+        also = [f"; also, at {where}, because {_said(reason)}" for reason, where in others]
+        return _said(first) + "".join(also)
+
+
+def _said(reason: Reason | None) -> str:
+    return str(reason) if reason is not None else "it is written in the program"

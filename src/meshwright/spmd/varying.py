@@ -8,8 +8,9 @@ over); ``units`` translates the axes that a collective names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
-from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ops.collective import AllGather, AllReduce, Collective
 from meshwright.ops.control import OPERAND, PARAMETER, RegionOp
 
@@ -20,12 +21,31 @@ NOWHERE: Axes = frozenset()
 
 def varying(jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> dict[Var, Axes]:
     """For every value of a jaxpr, the axes along which it differs; ``inputs`` are those of its parameters."""
-    found = dict(zip(jaxpr.invars, inputs))
+    found = {**dict.fromkeys(jaxpr.constvars, NOWHERE), **dict(zip(jaxpr.invars, inputs))}
     for eqn in jaxpr.eqns:
         spread = result_axes(eqn, found, units)
         for var in eqn.outvars:
             found[var] = spread
     return found
+
+
+class Variance:
+    """The analysis of one jaxpr, done when somebody asks."""
+
+    def __init__(self, jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> None:
+        self.jaxpr = jaxpr
+        self.inputs = inputs
+        self.units = units
+
+    @cached_property
+    def found(self) -> dict[Var, Axes]:
+        return varying(self.jaxpr, self.inputs, self.units)
+
+    def same(self, atom: Atom, axes: Sequence[str]) -> bool:
+        """Whether a value is known to be the same on all devices along ``axes``."""
+        if not isinstance(atom, Var):
+            return True
+        return atom in self.found and not self.found[atom] & set(self.units(axes))
 
 
 def result_axes(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) -> Axes:

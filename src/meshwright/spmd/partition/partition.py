@@ -26,6 +26,7 @@ from meshwright.spmd.partition.context import LocalContext
 from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.sharing import summands
+from meshwright.spmd.passes.pipeline import Change, communication_passes
 from meshwright.spmd.propagate import Propagation, constraint_dims, eqn_rule, propagate
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
@@ -57,6 +58,8 @@ class Partition:
     source: ClosedJaxpr
     propagation: Propagation
     replicated: list[str] = field(default_factory=list)
+    #: what the communication passes changed
+    changes: list[Change] = field(default_factory=list)
 
 
 def partition(
@@ -64,11 +67,18 @@ def partition(
     mesh: AbstractMesh,
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
+    combine_bytes: int = 0,
 ) -> Partition:
-    """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here."""
+    """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
+
+    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
+    """
     flat = run_passes(jaxpr, (INLINE, DEAD_CODE))
     found = propagate(flat.jaxpr, mesh, in_layouts, out_layouts)
-    return Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+    part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+    passes = communication_passes(mesh, part.in_layouts, combine_bytes)
+    part.jaxpr, part.changes = passes.run(part.jaxpr, mesh)
+    return part
 
 
 class Partitioner:

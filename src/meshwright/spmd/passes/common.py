@@ -1,0 +1,57 @@
+"""Common collectives: of several that do the same to the same value, the first is kept.
+
+Values are numbered (Alpern, Wegman and Zadeck 1988) through all equations, so that collectives of equal values are
+found even where each was computed for itself; only collectives are replaced, since XLA finds the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+
+import numpy as np
+
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ops.collective import Collective
+from meshwright.spmd.passes.rewrite import merged_note, rebuilt, renamed
+from meshwright.spmd.varying import Variance
+
+
+def common_collectives(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
+    """Without collectives (and slices by position) that repeat an earlier one."""
+    if sum(isinstance(e.op, Collective) for e in jaxpr.eqns) < 2:
+        return jaxpr
+    names: dict[Var, Atom] = {}
+    same: dict[int, list[JaxprEqn]] = {}
+    for eqn, first in _with_first(jaxpr):
+        if first is not None and isinstance(eqn.op, Collective):
+            names.update(zip(eqn.outvars, jaxpr.eqns[first].outvars))
+            same.setdefault(first, [jaxpr.eqns[first]]).append(eqn)
+    if not same:
+        return jaxpr
+    gone = {id(eqn) for eqns in same.values() for eqn in eqns[1:]}
+    notes = {id(eqns[0]): merged_note(eqns) for eqns in same.values()}
+    kept = [renamed(e.replace(note=notes.get(id(e), e.note)), names) for e in jaxpr.eqns if id(e) not in gone]
+    return rebuilt(jaxpr, kept, names)
+
+
+def _with_first(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, int | None]]:
+    """Each equation with the place of the first one that computes the same; None if it is the first itself."""
+    numbers: dict[Var, int] = {v: i for i, v in enumerate((*jaxpr.constvars, *jaxpr.invars))}
+    count = len(numbers)
+    places: dict[Hashable, int] = {}
+    for place, eqn in enumerate(jaxpr.eqns):
+        first = None
+        if not eqn.op.has_effects and not eqn.op.holds_jaxprs:
+            key = (eqn.op, *(_number(a, numbers) for a in eqn.invars))
+            first = places.setdefault(key, place)
+        if first is not None and first != place:
+            numbers.update(zip(eqn.outvars, (numbers[v] for v in jaxpr.eqns[first].outvars)))
+            yield eqn, first
+            continue
+        numbers.update((v, count + i) for i, v in enumerate(eqn.outvars))
+        count += len(eqn.outvars)
+        yield eqn, None
+
+
+def _number(atom: Atom, numbers: Mapping[Var, int]) -> Hashable:
+    return (atom.aval, np.asarray(atom.val).tobytes()) if isinstance(atom, Literal) else numbers[atom]

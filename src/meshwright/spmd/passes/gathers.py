@@ -1,0 +1,101 @@
+"""All-gathers moved after what shrinks their result: conversions to narrower types, slices, reductions.
+
+What may be done on tiles instead of the gathered value is read off the equation's sharding rule: the gathered
+dimension must be a factor that can be split. If the factor is in the result, that is what is gathered; if the op sums
+over it, the partial sums are reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
+from meshwright.ir.op import Op
+from meshwright.ops.collective import ALL_REDUCE, AllGather, AllReduce, AllSlice
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
+from meshwright.spmd.partition.context import LocalContext
+from meshwright.spmd.passes.partial_sums import reduce_rule
+from meshwright.spmd.passes.sink import Moved, Sinking
+from meshwright.spmd.propagate import eqn_rule
+from meshwright.spmd.varying import Variance
+
+
+def sink_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
+    """All-gathers where they send least."""
+
+    def rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
+        kinds = {type(m.collective) for m in pending.values()}
+        if kinds == {AllGather}:
+            return _on_tiles(eqn, pending, variance, mesh)
+        return reduce_rule(eqn, pending, variance) if all(issubclass(k, AllReduce) for k in kinds) else None
+
+    return Sinking(jaxpr, variance, (AllGather,), rule).run()
+
+
+def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, mesh: AbstractMesh) -> Moved | None:
+    """The equation on the tiles of its gathered operands."""
+    gather: Any = next(iter(pending.values())).collective
+    if type(eqn.op).localize is not Op.localize or any(m.collective.axes != gather.axes for m in pending.values()):
+        return None
+    rule = eqn_rule(eqn)
+    factor = _factor(rule, {i: m.collective.dimension for i, m in pending.items()})  # type: ignore[attr-defined]
+    if factor is None or not all(variance.same(a, gather.axes) for i, a in enumerate(eqn.invars) if i not in pending):
+        return None
+    atoms = mesh.expand(gather.axes)
+    ins = [_layout(dims, factor, atoms) for dims in rule.operands]
+    outs = [_layout(dims, factor, atoms) for dims in rule.results]
+    if any(lo is None for lo in (*ins, *outs)) or not _gathered_only_there(ins, pending):
+        return None
+    in_avals, out_avals = tuple(a.aval for a in eqn.invars), tuple(v.aval for v in eqn.outvars)
+    ctx = LocalContext(mesh, rule, in_avals, out_avals, tuple(ins), tuple(outs))  # type: ignore[arg-type]
+    invars, before = _sliced(eqn.invars, ins, pending, gather)  # type: ignore[arg-type]
+    local = eqn.replace(op=eqn.op.localized(ctx), invars=invars)
+    value = local.op.infer(*(pending[i].value if i in pending else a.aval for i, a in enumerate(invars)))
+    if value.shape != ctx.out_local_shapes[0]:
+        return None
+    if rule.factors[factor].kind == REDUCTION:
+        return Moved(local, before, value, ALL_REDUCE[rule.reduction](gather.axes, gather.sizes))
+    (dim,) = [d for d, factors in enumerate(rule.results[0]) if factor in factors]
+    return Moved(local, before, value, AllGather(gather.axes, gather.sizes, dim))
+
+
+def _factor(rule: ShardingRule, gathered: Mapping[int, int]) -> int | None:
+    """The factor that all gathered dimensions are, if it can be split."""
+    found = {rule.operands[i][d] for i, d in gathered.items()}
+    factors = found.pop()
+    if found or len(factors) != 1:
+        return None
+    kind = rule.factors[factors[0]].kind
+    in_result = sum(factors[0] in fs for fs in rule.results[0])
+    splits = (kind == PARALLEL and in_result == 1) or (kind == REDUCTION and not in_result)
+    return factors[0] if splits else None
+
+
+def _layout(dims: Sequence[Sequence[int]], factor: int, atoms: tuple[str, ...]) -> Layout | None:
+    """The layout in which the factor is split; None if it is one of several factors of a dimension, or in several."""
+    where = [d for d, factors in enumerate(dims) if factor in factors]
+    if len(where) > 1 or any(len(dims[d]) > 1 for d in where):
+        return None
+    return Layout(tuple(atoms if d in where else () for d in range(len(dims))))
+
+
+def _gathered_only_there(layouts: Sequence[Layout | None], pending: Mapping[int, Moved]) -> bool:
+    return all(lo is not None and any(lo.dims) for i, lo in enumerate(layouts) if i in pending)
+
+
+def _sliced(
+    invars: Sequence[Atom], layouts: Sequence[Layout], pending: Mapping[int, Moved], gather: AllGather
+) -> tuple[list[Atom], tuple[JaxprEqn, ...]]:
+    """Operands that all devices have whole, cut to tiles."""
+    found: list[Atom] = []
+    before: list[JaxprEqn] = []
+    for i, (atom, layout) in enumerate(zip(invars, layouts)):
+        dims = [d for d, axes in enumerate(layout.dims) if axes]
+        if i not in pending and dims:
+            op = AllSlice(gather.axes, gather.sizes, dims[0])
+            before.append(JaxprEqn(op, [atom], [Var(op.infer(atom.aval))]))
+            atom = before[-1].outvars[0]
+        found.append(atom)
+    return found, tuple(before)

@@ -1,0 +1,159 @@
+"""Neighbouring collectives that together are one cheaper collective, or none.
+
+==================================================  ========================================================
+``all_slice(all_reduce(x))``                        ``reduce_scatter(x)``; what is left of the axes is reduced
+                                                    after it, on the tile
+``all_reduce(all_reduce(x))``                       one, over the axes of both
+``all_gather(reduce_scatter(x))``                   ``all_reduce(x)``: as many bytes, one collective
+``all_slice(all_gather(x))``, same dimension        ``all_gather(x)`` over the minor axes that are left, or ``x``
+``all_slice(all_gather(x))``, another dimension     ``all_to_all(x)``
+``all_gather(all_gather(x))``, same dimension       one, over the axes of both
+``all_gather(all_slice(x))``, ``x`` held by all     ``x``
+``move(convert(x))``, ``x`` being narrower          ``convert(move(x))``
+==================================================  ========================================================
+
+The first collective of a pair must have no other use, but where ``x`` itself takes the place of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
+from meshwright.ir.op import Op
+from meshwright.ops.collective import ALL_REDUCE, AllGather, AllReduce, AllSlice, AllToAll, Collective, ReduceScatter
+from meshwright.ops.elementwise import ConvertElementType
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.passes.rewrite import merged_note, rebuilt, renamed, resolve, uses_of
+from meshwright.spmd.varying import Variance
+
+
+def merge_pairs(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
+    """Each pair of the table as what stands beside it."""
+    firsts = {e.outvars[0] for e in jaxpr.eqns if isinstance(e.op, (Collective, ConvertElementType))}
+    if not any(isinstance(e.op, Collective) and e.invars and e.invars[0] in firsts for e in jaxpr.eqns):
+        return jaxpr
+    return _Pairs(jaxpr, variance, mesh).run()
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """``second(first(x))``; ``same`` says whether ``x`` is the same on all devices along some axes."""
+
+    first: Any
+    second: Any
+    mesh: AbstractMesh
+    same: Callable[[Sequence[str]], bool]
+
+    @property
+    def disjoint(self) -> bool:
+        return not set(self.mesh.expand(self.first.axes)) & set(self.mesh.expand(self.second.axes))
+
+
+#: ops to do instead of a pair, one after the other; None where the pair stays
+Found = tuple[Op, ...] | None
+
+
+def _alone(pair: _Pair) -> bool:
+    """Whether a pair is nothing at all, so that ``x`` can take its place whoever else uses the first result."""
+    first, second = pair.first, pair.second
+    match first, second:
+        case AllGather(), AllSlice():
+            return first.axes == second.axes and first.dimension == second.dimension
+        case AllSlice(), AllGather():
+            return first.axes == second.axes and first.dimension == second.dimension and pair.same(first.axes)
+    return False
+
+
+def _together(pair: _Pair) -> Found:
+    first, second = pair.first, pair.second
+    match first, second:
+        case AllReduce(), AllSlice():
+            return _scattered(first, second)
+        case AllReduce(), AllReduce() if first.reduction == second.reduction and pair.disjoint:
+            return (_over_both(pair),)
+        case ReduceScatter(), AllGather() if first.axes == second.axes and first.dimension == second.dimension:
+            return (ALL_REDUCE[first.reduction](first.axes, first.sizes),)
+        case AllGather(), AllSlice() if first.dimension == second.dimension:
+            k = len(second.axes)
+            return (first.over(first.axes[k:], first.sizes[k:]),) if first.axes[:k] == second.axes else None
+        case AllGather(), AllSlice() if first.axes == second.axes:
+            return (AllToAll(first.axes, first.sizes, second.dimension, first.dimension),)
+        case AllGather(), AllGather() if first.dimension == second.dimension and pair.disjoint:
+            return (first.over((*second.axes, *first.axes), (*second.sizes, *first.sizes)),)
+        case ConvertElementType(), Collective() if second.kind and second.moves_only:
+            return second, first
+    return None
+
+
+def _scattered(first: AllReduce, second: AllSlice) -> Found:
+    if not set(second.axes) <= set(first.axes):
+        return None
+    scatter = ReduceScatter(second.axes, second.sizes, second.dimension, first.reduction)
+    rest = [(axis, size) for axis, size in zip(first.axes, first.sizes) if axis not in second.axes]
+    return (scatter, first.over(*zip(*rest))) if rest else (scatter,)
+
+
+def _over_both(pair: _Pair) -> Op:
+    axes = pair.mesh.coalesce(pair.mesh.in_mesh_order(pair.mesh.expand((*pair.first.axes, *pair.second.axes))))
+    return pair.first.over(axes, [pair.mesh.axis_size(a) for a in axes])
+
+
+class _Pairs:
+    def __init__(self, jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> None:
+        self.jaxpr = jaxpr
+        self.variance = variance
+        self.mesh = mesh
+        self.uses = {v: len(users) for v, users in uses_of(jaxpr).items()}
+        self.made: dict[Var, JaxprEqn] = {}
+        self.names: dict[Var, Atom] = {}
+        self.gone: set[int] = set()
+
+    def run(self) -> Jaxpr:
+        eqns: list[JaxprEqn] = []
+        changed = False
+        for old in self.jaxpr.eqns:
+            eqn = renamed(old, self.names)
+            new = self._merged(eqn) if isinstance(eqn.op, Collective) and eqn.invars else None
+            changed |= new is not None
+            for one in [eqn] if new is None else new:
+                eqns.append(one)
+                self.made.update((v, one) for v in one.outvars)
+        return rebuilt(self.jaxpr, [e for e in eqns if id(e) not in self.gone], self.names) if changed else self.jaxpr
+
+    def _merged(self, second: JaxprEqn) -> list[JaxprEqn] | None:
+        """What stands instead of an equation that makes a pair with the one before it."""
+        between = second.invars[0]
+        first = self.made.get(between) if isinstance(between, Var) else None
+        if first is None or not isinstance(between, Var) or not self._is_first(first):
+            return None
+        x = resolve(self.names, first.invars[0])
+        pair = _Pair(first.op, second.op, self.mesh, lambda axes: self.variance.same(x, axes))
+        if _alone(pair):
+            self.names[second.outvars[0]] = x
+            if isinstance(x, Var):
+                self.uses[x] = self.uses.get(x, 1) + self.uses.get(second.outvars[0], 0)
+            return []
+        found = _together(pair) if self.uses.get(between, 1) == 1 else None
+        if found is None:
+            return None
+        self.gone.add(id(first))
+        return self._written(found, first, second, x)
+
+    def _is_first(self, eqn: JaxprEqn) -> bool:
+        if isinstance(eqn.op, ConvertElementType):
+            (x,), (y,) = eqn.invars, eqn.outvars
+            return x.aval.dtype.itemsize < y.aval.dtype.itemsize
+        return isinstance(eqn.op, Collective) and bool(eqn.invars)
+
+    def _written(self, ops: Sequence[Op], first: JaxprEqn, second: JaxprEqn, x: Atom) -> list[JaxprEqn]:
+        note = merged_note([e for e in (first, second) if isinstance(e.op, Collective) and e.op.kind])
+        eqns = []
+        for op in ops:
+            out = second.outvars[0] if op is ops[-1] else Var(op.infer(x.aval))
+            place = second if type(op) is type(second.op) else first
+            eqns.append(JaxprEqn(op, [x], [out], place.source, note if isinstance(op, Collective) else first.note))
+            x = out
+        return eqns

@@ -1,0 +1,62 @@
+"""All-reduces of sums of partial values reassociated: ``psum(a) + psum(b)`` is ``psum(a + b)``.
+
+More generally an all-reduce may be done after what it commutes with: ops that are linear in its operand (their other
+operands being the same on all devices), that only move elements, or that combine as it does. It is where it makes
+fewer bytes: where several meet, behind a slice or a reduction, or before an ``all_slice``, with which it is a
+reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
+from meshwright.ops.collective import AllReduce, AllSlice, Collective
+from meshwright.ops.reduce import Reduction
+from meshwright.spmd.passes.sink import Moved, Sinking, plain_price
+from meshwright.spmd.report import wire_bytes
+from meshwright.spmd.varying import Variance
+
+#: the binary op that combines as a reduction does; sums are known by the ops' own linearity
+_JOINS = {"max": "max", "min": "min", "prod": "mul", "and": "and", "or": "or"}
+
+
+def reassociate(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
+    """All-reduces where they send least."""
+    return Sinking(jaxpr, variance, (AllReduce,), reduce_rule, _price).run()
+
+
+def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
+    """The equation on partial values, if all its pending operands are partial alike."""
+    first: Any = next(iter(pending.values())).collective
+    if not isinstance(first, AllReduce) or any(m.collective != first for m in pending.values()):
+        return None
+    others = [a for i, a in enumerate(eqn.invars) if i not in pending]
+    if isinstance(eqn.op, Collective) and set(variance.units(eqn.op.axes)) & set(variance.units(first.axes)):
+        return None
+    if not _commutes(eqn, frozenset(pending), first) or not all(variance.same(a, first.axes) for a in others):
+        return None
+    avals = [pending[i].value if i in pending else a.aval for i, a in enumerate(eqn.invars)]
+    if avals[next(iter(pending))].dtype != eqn.outvars[0].aval.dtype:
+        return None  # rounding differs
+    return Moved(eqn, (), eqn.op.infer(*avals), first)
+
+
+def _commutes(eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce) -> bool:
+    op = eqn.op
+    if op.moves_only and pending == {0}:
+        return True
+    if collective.reduction == "sum":
+        return any(pending == set(group) for group in op.linear_groups(*(a.aval for a in eqn.invars)))
+    if isinstance(op, Reduction):
+        return op.kind == collective.reduction
+    return op.name == _JOINS[collective.reduction] and len(pending) == len(eqn.invars)
+
+
+def _price(collective: Collective, value: ShapedArray, user: JaxprEqn | None) -> int:
+    """The bytes of an all-reduce, or of the reduce-scatter that a slice after it will make of it."""
+    if user is not None and isinstance(user.op, AllSlice) and user.op.axes == collective.axes:
+        return wire_bytes("reduce_scatter", collective.group_size, value, user.outvars[0].aval)
+    return plain_price(collective, value, user)

@@ -1,0 +1,94 @@
+"""The list of communication passes, and what each of them changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.passes import Pass
+from meshwright.ir.verify import verify
+from meshwright.ops.collective import Collective
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.passes.combine import combine_collectives
+from meshwright.spmd.passes.common import common_collectives
+from meshwright.spmd.passes.dead import drop_dead
+from meshwright.spmd.passes.gathers import sink_gathers
+from meshwright.spmd.passes.hoist import hoist_invariants
+from meshwright.spmd.passes.pairs import merge_pairs
+from meshwright.spmd.passes.partial_sums import reassociate
+from meshwright.spmd.passes.rewrite import Rewrite, with_regions
+from meshwright.spmd.report import collectives, human_bytes
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a pass did: number of collectives and bytes that a device sends, before and after."""
+
+    name: str
+    collectives: tuple[int, int]
+    bytes_sent: tuple[int, int]
+
+    def __str__(self) -> str:
+        (count, left), (sent, still) = self.collectives, self.bytes_sent
+        return f"{self.name}: {count} -> {left} collectives, {human_bytes(sent)} -> {human_bytes(still)}"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Passes in order; printed, a numbered list of them."""
+
+    passes: tuple[Pass, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{number}. {step.name}" for number, step in enumerate(self.passes, 1))
+
+    def run(self, jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> tuple[ClosedJaxpr, list[Change]]:
+        """The jaxpr after all passes, verified after each that changed it, and what those did.
+
+        Raises:
+          VerifierError: a pass made a malformed jaxpr.
+        """
+        changes: list[Change] = []
+        if not any(isinstance(e.op, Collective) for e in all_eqns(jaxpr.jaxpr)):
+            return jaxpr, changes
+        for step in self.passes:
+            after = step.apply(jaxpr)
+            if after is jaxpr:
+                continue
+            verify(after, f"after pass {step.name!r}")
+            was, now = (_figures(j, mesh) for j in (jaxpr, after))
+            if was != now:
+                changes.append(Change(step.name, (was[0], now[0]), (was[1], now[1])))
+            jaxpr = after
+        return jaxpr, changes
+
+
+def _figures(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> tuple[int, int]:
+    found = collectives(jaxpr.jaxpr, mesh)
+    return len(found), sum(c.bytes_sent for c in found)
+
+
+def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
+    """The passes for a per-device program on ``mesh`` whose inputs have these layouts.
+
+    ``combine_bytes`` is the size of the buckets in which small collectives are combined; 0: they are not.
+    """
+    inputs = [frozenset(layout.axes_used) for layout in in_layouts]
+
+    def everywhere(name: str, rewrite: Rewrite) -> Pass:
+        return Pass(name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite))
+
+    passes = [
+        Pass("drop dead collectives", drop_dead),
+        everywhere("merge common collectives", common_collectives),
+        everywhere("hoist loop-invariant collectives", hoist_invariants),
+        everywhere("reassociate sums of partial values", reassociate),
+        everywhere("gather after what shrinks", lambda j, variance: sink_gathers(j, variance, mesh)),
+        everywhere("merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh)),
+        everywhere("merge common collectives again", common_collectives),
+        Pass("drop what became dead", drop_dead),
+    ]
+    if combine_bytes:
+        passes.append(Pass("combine small collectives", lambda jaxpr: combine_collectives(jaxpr, combine_bytes)))
+    return Pipeline(tuple(passes))
