@@ -7,18 +7,22 @@ time; the rest is packed into one block, the largest buffers first, each into th
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: buffers that are packed exactly; with more, the block grows by the share that is lost in packing the largest
-_PACKED = 2500
+_PACKED = 2000
 #: bytes that starts of buffers in a block are multiples of
 _ALIGNMENT = 64
+#: places between other uses of a result's memory that are looked at; further buffers go after the last use
+_EFFORT = 500_000
 
 
 @dataclass(eq=False, slots=True)
@@ -26,18 +30,14 @@ class Buffer:
     """Memory that a kernel writes, and from which step to which it is needed."""
 
     aval: ShapedArray
+    #: the array's size, or what the body of a control-flow op needs besides its operands and results
+    nbytes: int
     kernel: Kernel
     start: int
     end: int
     kind: str = "temporary"
     #: operands' buffers that may be written over
     over: tuple[Buffer, ...] = ()
-    #: for a control-flow op, what its body needs besides its operands and results
-    inner: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        return self.inner or self.aval.nbytes
 
 
 #: ``inner(region, loop)``: the bytes that a region needs besides its parameters and results
@@ -79,13 +79,13 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         (source,) = kernel.inputs
         return [live.of[source][root.attributes["index"]]] if root.op == "get" else live.of[source]
     if root.op == "parameter":
-        return _new(live, [Buffer(root.avals[0], kernel, -1, step, "argument")])
+        return _new(live, [Buffer(root.avals[0], root.avals[0].nbytes, kernel, -1, step, "argument")])
     if root.op == "optimization_barrier":
         return [live.of[k][0] for k in kernel.operands]
     if root.regions:
         need = max(inner(region, root.op == "while") for region in root.regions)
         if need:
-            _new(live, [Buffer(root.avals[0], kernel, step, step, inner=need)])
+            _new(live, [Buffer(root.avals[0], need, kernel, step, step)])
     if root.op == "while":
         return [live.of[k][0] for k in kernel.operands]
     over = tuple(
@@ -94,7 +94,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         for b in live.of[k][:1]
         if b is not None and k.root.shape == root.shape and overwrites(kernel, k)
     )
-    return _new(live, [Buffer(a, kernel, step, step, over=over) for a in root.avals])
+    return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over) for a in root.avals])
 
 
 def overwrites(kernel: Kernel, source: Kernel) -> bool:
@@ -113,46 +113,55 @@ def _new(live: Liveness, buffers: list[Buffer]) -> list[Buffer | None]:
 
 
 # --- allocations --------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class Allocation:
-    """A result's memory: when the result is there, and what used it before."""
+class Allocations:
+    """The results' memory, smallest first, with what uses it before the result is written."""
 
-    nbytes: int
-    written: int
-    result: Buffer
-    used: list[tuple[int, int, Buffer]]
+    def __init__(self, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer]) -> None:
+        self.results = sorted(results, key=lambda b: -b.nbytes)[::-1]
+        self._sizes = np.array([b.nbytes for b in self.results], np.int64)
+        self._written = np.array([b.start for b in self.results], np.int64)
+        given = [donated.get(b) for b in self.results]
+        self._used = [[] if b is None else [(b.start, b.end, b)] for b in given]
+        self._until = np.array([-2 if b is None else b.end for b in given], np.int64)
+        self._effort = _EFFORT
 
-    def takes(self, buffer: Buffer) -> bool:
-        """Put ``buffer`` here if it is out of the way of what is here already."""
-        if buffer.end > self.written or (buffer.end == self.written and buffer not in self.result.over):
+    def take(self, buffer: Buffer) -> bool:
+        """Find the smallest place for a buffer that is not needed any more when the result is written."""
+        first = int(np.searchsorted(self._sizes, buffer.nbytes))
+        written, until = self._written[first:], self._until[first:]
+        after = (until < buffer.start) & (written > buffer.end)
+        for i in np.flatnonzero(after if self._effort < 0 else written >= buffer.end):
+            at = first + int(i)
+            if after[i] or self._fits(buffer, at):
+                insort(self._used[at], (buffer.start, buffer.end, buffer), key=lambda use: use[:2])
+                self._until[at] = max(self._until[at], buffer.end)
+                return True
+        return False
+
+    def _fits(self, buffer: Buffer, at: int) -> bool:
+        """Whether nothing else uses the memory; where one use ends as the next begins, the next must overwrite it."""
+        self._effort -= 1
+        result, used = self.results[at], self._used[at]
+        if result.start == buffer.end and buffer not in result.over:
             return False
-        for start, end, other in self.used:
-            if start > buffer.end or end < buffer.start:
-                continue
-            if (end == buffer.start and other in buffer.over) or (start == buffer.end and buffer in other.over):
-                continue
-            return False
-        insort(self.used, (buffer.start, buffer.end, buffer), key=lambda item: item[:2])
+        near = bisect_left(used, buffer.start, key=lambda use: use[0])
+        for start, end, other in used[max(near - 1, 0) :]:
+            if start > buffer.end:
+                return True
+            meets = (end == buffer.start and other in buffer.over) or (start == buffer.end and buffer in other.over)
+            if end >= buffer.start and not meets:
+                return False
         return True
 
 
 def place(
-    live: Liveness, results: Sequence[Buffer], donated: dict[Buffer, Buffer]
-) -> tuple[list[Allocation], list[Buffer]]:
-    """Allocations of the results, and the buffers that found no place there. ``donated``: result to argument."""
-    allocations = []
-    for result in results:
-        given = donated.get(result)
-        used = [(given.start, given.end, given)] if given is not None else []
-        allocations.append(Allocation(result.nbytes, result.start, result, used))
-    allocations.sort(key=lambda a: -a.nbytes)
-    rest = []
-    for buffer in sorted(live.buffers, key=lambda b: (-b.nbytes, b.kernel.number)):
-        if buffer.kind != "temporary":
-            continue
-        if not any(a.takes(buffer) for a in reversed(allocations) if a.nbytes >= buffer.nbytes):
-            rest.append(buffer)
-    return allocations, rest
+    live: Liveness, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer]
+) -> tuple[list[Buffer], list[Buffer]]:
+    """The results that have memory, and the buffers that found no place there. ``donated``: result to argument."""
+    allocations = Allocations(results, donated)
+    temporaries = [b for b in live.buffers if b.kind == "temporary"]
+    temporaries.sort(key=lambda b: (-b.nbytes, b.kernel.number))
+    return allocations.results, [b for b in temporaries if not allocations.take(b)]
 
 
 def joined(buffers: Sequence[Buffer]) -> list[tuple[int, int, int]]:

@@ -12,9 +12,10 @@ from meshwright.spmd.memory.kernels import Kernel, Use
 def combine(kernels: list[Kernel], results: list[Kernel]) -> None:
     """Combine in place; ``results`` follow."""
     keys = {k: _key(k.root) for k in kernels if k.root.op == "all_reduce"}
+    position = {k: i for i, k in enumerate(kernels)}
     replaced: dict[Kernel, Kernel] = {}
     while keys:
-        together = _together(kernels, keys)
+        together = _together(kernels, keys, position[next(iter(keys))])
         if len(together) > 1:
             replaced.update(_merge(together))
     results[:] = [replaced.get(k, k) for k in results]
@@ -24,15 +25,13 @@ def _key(node: Node) -> Any:
     return node.attributes["replica_groups"], node.attributes.get("reducer"), node.avals[0].dtype
 
 
-def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any]) -> list[Kernel]:
-    """The first all-reduce that is left and those that go with it; takes them out of ``keys``."""
+def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int) -> list[Kernel]:
+    """The first all-reduce that is left, at ``start``, and those that go with it; takes them out of ``keys``."""
     found: list[Kernel] = []
     after: set[Kernel] = set()
-    start = min(keys, key=lambda k: k.number).number
     wanted = None
-    for kernel in kernels:
-        if kernel.number < start:
-            continue
+    for i in range(start, len(kernels)):
+        kernel = kernels[i]
         depends = any(k in after for k in kernel.inputs)
         key = keys.get(kernel)
         if key is not None and (wanted is None or key == wanted):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from meshwright.spmd.memory.kernels import Kernel
 
 _KNOWN = frozenset("add subtract multiply divide negate exponential maximum minimum abs sqrt rsqrt tanh".split())
+_TAKEN = _KNOWN | {"broadcast_in_dim", "matmul"}
 #: elements below which a reduction is left to a loop
 _SMALLEST = 4096
 
@@ -39,7 +40,7 @@ def _grow(reduction: Kernel, kept: set[Kernel]) -> None:
     grown = True
     while grown:
         found = [k for k in dict.fromkeys(i for r in region for i in r.inputs) if k not in region and k not in kept]
-        taken = [k for k in found if _computes(k, tip is not reduction) and all(u in region for u in k.users)]
+        taken = [k for k in found if _computes(k) and all(u in region for u in k.users)]
         region.update(dict.fromkeys(taken))
         grown = bool(taken)
     _merge(tip, region)
@@ -57,11 +58,8 @@ def _spread(reduction: Kernel, kept: set[Kernel]) -> Iterator[Kernel]:
         kernel = user
 
 
-def _computes(kernel: Kernel, products: bool) -> bool:
-    node = kernel.root
-    if kernel.library:
-        return False
-    return node.op in _KNOWN or node.op == "broadcast_in_dim" or (products and node.op == "matmul")
+def _computes(kernel: Kernel) -> bool:
+    return not kernel.library and kernel.root.op in _TAKEN
 
 
 def _merge(tip: Kernel, region: dict[Kernel, None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from meshwright.core import dtypes
@@ -63,17 +64,23 @@ def ordered(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, gi
 
 
 def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
-    lists = {k: [int(d) for d in v.split(",")] for k, v in _LIST.findall(str(given["dot_dimension_numbers"])) if v}
-    lb, rb = lists.get("lhs_batching_dimensions", []), lists.get("rhs_batching_dimensions", [])
-    lc, rc = lists.get("lhs_contracting_dimensions", []), lists.get("rhs_contracting_dimensions", [])
+    lb, rb, lc, rc = _dot_dimensions(given["dot_dimension_numbers"])
     lhs, rhs = operands
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
     matrices = _matrix(make, lhs, lb, lf, lc), _matrix(make, rhs, rb, rc, rf)
-    given = {"dims": str(given["dot_dimension_numbers"])}
+    given = {"dims": given["dot_dimension_numbers"]}
     product = make("matmul", matrices, aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
     return make("reshape", (product,), aval, {})
+
+
+@cache
+def _dot_dimensions(text: str) -> list[tuple[int, ...]]:
+    """Batching dimensions of both sides, and contracting ones, from the attribute's text."""
+    lists = {name: tuple(map(int, dims.split(","))) for name, dims in _LIST.findall(text) if dims}
+    kinds = (f"{side}_{kind}_dimensions" for kind in ("batching", "contracting") for side in ("lhs", "rhs"))
+    return [lists.get(kind, ()) for kind in kinds]
 
 
 def _size(x: Node, dims: Sequence[int]) -> int:

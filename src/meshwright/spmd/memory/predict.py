@@ -159,12 +159,12 @@ class _Plan:
             for r, a in self.aliases.items()
             if (result := results[r]) is not None and (argument := arguments[a]) is not None
         }
-        allocations, rest = place(live, [r for r in results if r is not None and r.kind == "result"], donated)
+        written, rest = place(live, [r for r in results if r is not None and r.kind == "result"], donated)
         spans = joined(rest)
         _, peak = highest(spans)
         held = [
             *(b for b in arguments if b is not None),
-            *(a.result for a in allocations if a.result not in donated),
+            *(b for b in written if b not in donated),
             *(b for b in rest if b.start <= peak <= b.end),
         ]
         return Memory(
