@@ -6,6 +6,7 @@ import numpy as _np
 
 from meshwright.ir.tracing import ArrayMethods as ndarray
 from meshwright.numpy import methods as _methods
+from meshwright.numpy.applying import apply_along_axis, apply_over_axes, vectorize
 from meshwright.numpy.arithmetic import (
     abs,
     absolute,
@@ -29,7 +30,6 @@ from meshwright.numpy.arithmetic import (
     fmod,
     heaviside,
     hypot,
-    ldexp,
     logaddexp,
     logaddexp2,
     maximum,
@@ -71,7 +71,37 @@ from meshwright.numpy.creation import (
     zeros_like,
 )
 from meshwright.numpy.creation import copy_of as copy
-from meshwright.numpy.einsum import einsum
+from meshwright.numpy.einsum import einsum, einsum_path
+from meshwright.numpy.files import (
+    array_repr,
+    array_str,
+    fromfile,
+    fromiter,
+    fromstring,
+    get_printoptions,
+    isscalar,
+    iterable,
+    load,
+    printoptions,
+    save,
+    savez,
+    set_printoptions,
+)
+from meshwright.numpy.filters import (
+    bartlett,
+    blackman,
+    convolve,
+    correlate,
+    ediff1d,
+    gradient,
+    hamming,
+    hanning,
+    i0,
+    interp,
+    kaiser,
+    trapezoid,
+    unwrap,
+)
 from meshwright.numpy.functions import (
     acos,
     acosh,
@@ -115,8 +145,10 @@ from meshwright.numpy.functions import (
     tan,
     tanh,
 )
+from meshwright.numpy.histograms import histogram, histogram2d, histogram_bin_edges, histogramdd
 from meshwright.numpy.indexing import take, take_along_axis
 from meshwright.numpy.inspection import __array_namespace_info__
+from meshwright.numpy.integers import frexp, gcd, lcm, ldexp, packbits, spacing, unpackbits
 from meshwright.numpy.joining import (
     append,
     array_split,
@@ -146,6 +178,7 @@ from meshwright.numpy.linear import (
     trace,
     vdot,
     vecdot,
+    vecmat,
 )
 from meshwright.numpy.logic import (
     bitwise_and,
@@ -207,6 +240,34 @@ from meshwright.numpy.manipulation import (
     trim_zeros,
 )
 from meshwright.numpy.padding import pad
+from meshwright.numpy.polynomials import (
+    poly,
+    polyadd,
+    polyder,
+    polydiv,
+    polyfit,
+    polyint,
+    polymul,
+    polysub,
+    polyval,
+    roots,
+)
+from meshwright.numpy.positions import (
+    c_,
+    diag_indices,
+    diag_indices_from,
+    ix_,
+    mask_indices,
+    mgrid,
+    ogrid,
+    r_,
+    ravel_multi_index,
+    tril_indices,
+    tril_indices_from,
+    triu_indices,
+    triu_indices_from,
+    unravel_index,
+)
 from meshwright.numpy.promotion import broadcast_shapes, result_type
 from meshwright.numpy.ranges import (
     diag,
@@ -251,28 +312,50 @@ from meshwright.numpy.reductions import (
     sum,
     var,
 )
+from meshwright.numpy.rewriting import (
+    block,
+    choose,
+    compress,
+    delete,
+    extract,
+    fill_diagonal,
+    insert,
+    piecewise,
+    place,
+    put,
+    put_along_axis,
+    resize,
+)
 from meshwright.numpy.scalar_types import BY_NAME as _BY_NAME
 from meshwright.numpy.scalar_types import can_cast, finfo, iinfo, isdtype, issubdtype, promote_types
+from meshwright.numpy.searching import argwhere, bincount, digitize, flatnonzero, nonzero, searchsorted
+from meshwright.numpy.sets import (
+    intersect1d,
+    isin,
+    setdiff1d,
+    setxor1d,
+    union1d,
+    unique,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 from meshwright.numpy.sorting import (
     argpartition,
     argsort,
-    argwhere,
-    bincount,
     cumprod,
     cumsum,
     cumulative_prod,
     cumulative_sum,
     diff,
-    digitize,
-    flatnonzero,
-    isin,
     lexsort,
-    nonzero,
+    nancumprod,
+    nancumsum,
     partition,
-    searchsorted,
     sort,
+    sort_complex,
     top_k,
-    unique,
 )
 from meshwright.numpy.statistics import (
     allclose,
@@ -280,8 +363,6 @@ from meshwright.numpy.statistics import (
     array_equiv,
     corrcoef,
     cov,
-    histogram,
-    histogram_bin_edges,
     median,
     nanmedian,
     nanpercentile,
@@ -292,6 +373,9 @@ from meshwright.numpy.statistics import (
 
 globals().update(_BY_NAME)
 bool = _BY_NAME["bool_"]
+#: canonicalized, as all wide types are, unless x64 is enabled
+int_, uint, float_, complex_ = (_BY_NAME[_n] for _n in ("int64", "uint64", "float64", "complex128"))
+single, double, csingle, cdouble = (_BY_NAME[_n] for _n in ("float32", "float64", "complex64", "complex128"))
 
 pi, e, euler_gamma = _np.pi, _np.e, _np.euler_gamma
 inf, nan, newaxis = _np.inf, _np.nan, None

@@ -360,18 +360,6 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
     return ops.div(logaddexp(ops.mul(x, log2), ops.mul(y, log2)), log2)
 
 
-def ldexp(x1: Any, x2: Any, /) -> Any:
-    """``x1 * 2**x2`` for integers ``x2``.
-
-    >>> ldexp(3.0, 2).item()
-    12.0
-    """
-    if not dtypes.is_integer(aval_of(x2, "ldexp", 1).dtype):
-        raise DTypeError(f"ldexp: x2 must be of an integer dtype, got {typeof(x2).dtype}")
-    x, y = operands("ldexp", (x1, x2), to_inexact=True)
-    return ops.mul(x, ops.exp2(y))
-
-
 def modf(x: Any, /) -> tuple[Any, Any]:
     """``(fractional part, whole part)``, both with the sign of ``x``.
 

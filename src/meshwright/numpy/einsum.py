@@ -71,6 +71,16 @@ def einsum(
     return arrays[0]
 
 
+def einsum_path(subscripts: str, /, *operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
+    """The order in which :func:`einsum` would contract: ``(["einsum_path", operand numbers of each step…], report)``.
+
+    >>> einsum_path("ij,jk,kl->il", np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5)))[0][0]
+    'einsum_path'
+    """
+    path, report = opt_einsum.contract_path(subscripts, *map(np.shape, operands), shapes=True, optimize=optimize)
+    return ["einsum_path", *path], str(report)
+
+
 def _hashable(optimize: Any) -> Any:
     optimize = "auto" if optimize is True else optimize
     return tuple(optimize) if isinstance(optimize, list) else optimize

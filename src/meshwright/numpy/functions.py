@@ -15,6 +15,7 @@ from meshwright.numpy.ufunc import unary
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
 
+
 def _analytic(name: str, op: Any, what: str, example: tuple[str, str]) -> Any:
     return unary(name, standard_values(op), what, example, True)
 

@@ -178,6 +178,18 @@ def matvec(x1: Any, x2: Any, /) -> Any:
     return reshape(out, typeof(out).shape[:-1])
 
 
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """Conjugated vectors times matrices; leading dimensions broadcast.
+
+    >>> vecmat(np.ones(2), np.ones((2, 3))).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    x = conjugate(as_operand(x1, "vecmat"))
+    shape = typeof(x).shape
+    out = matmul(reshape(x, (*shape[:-1], 1, *shape[-1:])), x2)
+    return reshape(out, (*typeof(out).shape[:-2], typeof(out).shape[-1]))
+
+
 def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None) -> Any:
     """Sum product over pairs of dimensions.
 

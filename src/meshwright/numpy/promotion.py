@@ -210,6 +210,12 @@ def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
     return out
 
 
+def promote_all(arrays: Sequence[Any]) -> list[Any]:
+    """Arrays in their common dtype, shapes as they are."""
+    dtype = result_type(*arrays)
+    return [x if typeof(x).dtype == dtype else converted(x, dtype) for x in arrays]
+
+
 def converted(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
     """``x`` in another dtype; NumPy values are converted by NumPy, so that nothing is recorded."""
     if isinstance(x, (np.ndarray, np.generic)) and not weak:

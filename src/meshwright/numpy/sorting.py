@@ -1,4 +1,4 @@
-"""Sorting and searching; what depends on values in its shape (nonzero, unique) takes ``size`` while tracing."""
+"""Sorting, and what accumulates along an axis."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, ConcretizationError
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis, static_int
 from meshwright.numpy.creation import asarray
-from meshwright.numpy.indexing import take
-from meshwright.numpy.joining import concatenate, stack
-from meshwright.numpy.logic import truth, where
+from meshwright.numpy.joining import concatenate
 from meshwright.numpy.manipulation import flip, moveaxis, ravel
-from meshwright.numpy.promotion import as_operand, converted, result_type, scalar_like
+from meshwright.numpy.promotion import scalar_like
 from meshwright.numpy.reductions import sum_dtype
 from meshwright.ops import cumulative
 from meshwright.ops import elementwise as ops
 from meshwright.ops import sort as sort_ops
 from meshwright.ops import top_k as top_k_ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.elementwise import convert, select
-from meshwright.ops.reduce import reduce_or
 from meshwright.ops.slice_pad import slice_in_dim
 
 
@@ -105,6 +102,16 @@ def top_k(a: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     return moveaxis(values, -1, d), moveaxis(positions, -1, d)
 
 
+def sort_complex(a: Any) -> Any:
+    """``a`` sorted along the last axis by real, then imaginary part; the result is complex.
+
+    >>> sort_complex(np.array([2 + 1j, 1 + 3j, 1 - 1j])).tolist()
+    [(1-1j), (1+3j), (2+1j)]
+    """
+    x = sort(a)
+    return x if dtypes.is_complex(typeof(x).dtype) else convert(x, dtypes.complex_of(typeof(x).dtype))
+
+
 # --- cumulative ---------------------------------------------------------------------------------------------
 def _cumulate(name: str, a: Any, axis: int | None, dtype: Any, op: Any) -> Any:
     x, d = _flat(a, axis, name)
@@ -131,6 +138,29 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
     [1, 2, 6]
     """
     return _cumulate("cumprod", a, axis, dtype, cumulative.cumprod)
+
+
+def _numbers(a: Any, instead: float) -> Any:
+    x = asarray(a)
+    return select(ops.ne(x, x), scalar_like(instead, x), x) if dtypes.is_inexact(typeof(x).dtype) else x
+
+
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+    """:func:`cumsum` with NaN as 0.
+
+    >>> nancumsum(np.array([1.0, np.nan, 3.0])).tolist()
+    [1.0, 1.0, 4.0]
+    """
+    return cumsum(_numbers(a, 0.0), axis, dtype)
+
+
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+    """:func:`cumprod` with NaN as 1.
+
+    >>> nancumprod(np.array([2.0, np.nan, 3.0])).tolist()
+    [2.0, 2.0, 6.0]
+    """
+    return cumprod(_numbers(a, 1.0), axis, dtype)
 
 
 def _cumulative_api(name: str, op: Any, start: int) -> Any:
@@ -180,156 +210,3 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 cumulative_sum = _cumulative_api("cumulative_sum", cumsum, 0)
 cumulative_prod = _cumulative_api("cumulative_prod", cumprod, 1)
-
-
-# --- searching ----------------------------------------------------------------------------------------------
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
-    """Where in the ascending vector ``a`` the elements of ``v`` belong, before ("left") or after equal ones.
-
-    Every element is compared with all of ``a``; with ``a`` split over a mesh nothing is gathered.
-
-    >>> searchsorted(np.array([1, 3, 5]), 3).item()
-    1
-    """
-    if side not in ("left", "right"):
-        raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
-    a, v = _promoted(a, v)
-    if typeof(a).ndim != 1:
-        raise ArgumentError(f"searchsorted: a must be a vector, got shape {typeof(a).shape}")
-    if sorter is not None:
-        a = take(a, sorter)
-    shape = (*typeof(v).shape, typeof(a).size)
-    row = broadcast_in_dim(a, shape, (len(shape) - 1,))
-    column = broadcast_in_dim(v, shape, range(len(shape) - 1))
-    before = ops.lt(row, column) if side == "left" else ops.le(row, column)
-    if dtypes.is_float(typeof(a).dtype):  # NaN is after all numbers
-        is_nan = ops.ne(column, column)
-        before = ops.or_(before, is_nan if side == "right" else ops.and_(is_nan, ops.eq(row, row)))
-    return reduce_sum(convert(before, dtypes.default_int()), (len(shape) - 1,))
-
-
-def digitize(x: Any, bins: Any, right: bool = False) -> Any:
-    """The number of the bin that each element is in; bins ascend.
-
-    >>> digitize(np.array([0.5, 2.5]), np.array([0.0, 1.0, 2.0])).tolist()
-    [1, 3]
-    """
-    return searchsorted(bins, x, "left" if right else "right")
-
-
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = 0) -> tuple[Any, ...]:
-    """The positions of the elements that are not 0, an array a dimension.
-
-    Args:
-      size: how many, while tracing: fewer are filled up with ``fill_value``, more are cut off.
-
-    Raises:
-      ConcretizationError: a traced array without ``size``.
-
-    >>> nonzero(np.array([0, 3, 4]))[0].tolist()
-    [1, 2]
-    """
-    x = asarray(a)
-    shape = typeof(x).shape
-    if not shape:
-        raise ArgumentError("nonzero: a 0-d array has no positions; use atleast_1d, or test it with x != 0")
-    if size is None:
-        return tuple(asarray(p.astype(dtypes.default_int())) for p in np.nonzero(_concrete(x, "nonzero")))
-    flags = ravel(truth(x, "nonzero"))
-    count = cumulative.cumsum(convert(flags, dtypes.default_int()), 0)
-    wanted = iota(dtypes.default_int(), (size,), 0)
-    flat = searchsorted(count, ops.add(wanted, scalar_like(1, wanted)))  # the first place with so many behind it
-    total = typeof(flags).size
-    found = ops.lt(flat, scalar_like(total, flat))
-    places, fills = [], fill_value if isinstance(fill_value, tuple) else (fill_value,) * len(shape)
-    for d, fill in enumerate(fills):
-        below = int(np.prod(shape[d + 1 :]))
-        place = ops.rem(ops.div(flat, scalar_like(below, flat)), scalar_like(max(shape[d], 1), flat))
-        places.append(select(found, place, scalar_like(fill, place)))
-    return tuple(places)
-
-
-def _concrete(x: Any, name: str) -> np.ndarray:
-    if isinstance(x, Tracer) and x.concrete() is None:
-        raise ConcretizationError(
-            f"{name}: the shape of the result depends on values, and this array is traced ({x.aval}); pass size=, or "
-            "where"
-        )
-    return np.asarray(x)
-
-
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
-    """The positions in the flattened array of the elements that are not 0.
-
-    >>> flatnonzero(np.array([[0, 3], [4, 0]])).tolist()
-    [1, 2]
-    """
-    return nonzero(ravel(a), size=size, fill_value=fill_value)[0]
-
-
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
-    """The positions of the elements that are not 0, a row each.
-
-    >>> argwhere(np.array([[0, 3], [4, 0]])).tolist()
-    [[0, 1], [1, 0]]
-    """
-    return stack(nonzero(a, size=size, fill_value=fill_value), -1)
-
-
-def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
-    """How often each non-negative integer comes, or the sum of its weights.
-
-    Args:
-      length: of the result, while tracing; larger integers are not counted.
-
-    >>> bincount(np.array([0, 2, 2])).tolist()
-    [1, 0, 2]
-    """
-    x = asarray(x)
-    if length is None:
-        concrete = _concrete(x, "bincount")
-        length = max(int(concrete.max()) + 1 if concrete.size else 0, minlength)
-    w = np.asarray(1, dtypes.default_int()) if weights is None else as_operand(weights, "bincount")
-    shape = (typeof(x).size, length)
-    mask = ops.eq(broadcast_in_dim(x, shape, (0,)), iota(typeof(x).dtype, shape, 1))
-    wide = broadcast_in_dim(w, shape, (0,)) if typeof(w).ndim else w
-    return reduce_sum(where(mask, wide, scalar_like(0, w)), (0,))
-
-
-def unique(
-    ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
-    axis: int | None = None, *, equal_nan: bool = True,
-) -> Any:  # fmt: skip
-    """The different elements, in order; of concrete arrays.
-
-    Raises:
-      ConcretizationError: the array is traced.
-
-    >>> unique(np.array([3, 1, 3])).tolist()
-    [1, 3]
-    """
-    concrete = _concrete(asarray(ar), "unique")
-    out: Any = np.unique(  # type: ignore[call-overload]
-        concrete, return_index, return_inverse, return_counts, axis, equal_nan=equal_nan
-    )
-    return tuple(asarray(o) for o in out) if isinstance(out, tuple) else asarray(out)
-
-
-def isin(element: Any, test_elements: Any, *, invert: bool = False) -> Any:
-    """Whether each element is among ``test_elements``.
-
-    >>> isin(np.array([1, 2]), np.array([2, 3])).tolist()
-    [False, True]
-    """
-    x, t = _promoted(element, ravel(test_elements))
-    shape = (*typeof(x).shape, typeof(t).size)
-    same = ops.eq(broadcast_in_dim(x, shape, range(len(shape) - 1)), broadcast_in_dim(t, shape, (len(shape) - 1,)))
-    found = reduce_or(same, (len(shape) - 1,))
-    return ops.not_(found) if invert else found
-
-
-def _promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two arrays in their common dtype, shapes as they are."""
-    a, b = asarray(a), asarray(b)
-    dtype = result_type(a, b)
-    return converted(a, dtype), converted(b, dtype)

@@ -1,4 +1,4 @@
-"""Order statistics, histograms, covariances, and comparisons of whole arrays."""
+"""Order statistics, covariances, and comparisons of whole arrays."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from meshwright.numpy.arithmetic import clip, divide, multiply, subtract
 from meshwright.numpy.axes import normal_axes
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import conj
-from meshwright.numpy.indexing import take, take_along_axis
+from meshwright.numpy.indexing import take_along_axis
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linear import matmul
-from meshwright.numpy.logic import equal, isclose, isnan, where
-from meshwright.numpy.manipulation import broadcast_to, moveaxis, ravel, reshape, shape, transpose
+from meshwright.numpy.logic import isclose, isnan, where
+from meshwright.numpy.manipulation import broadcast_to, moveaxis, reshape, shape, transpose
 from meshwright.numpy.promotion import as_operand, operands, scalar_like
-from meshwright.numpy.ranges import diagonal, linspace
-from meshwright.numpy.reductions import all, any, max, mean, min, sum
-from meshwright.numpy.sorting import searchsorted, sort
+from meshwright.numpy.ranges import diagonal
+from meshwright.numpy.reductions import all, any, mean
+from meshwright.numpy.sorting import sort
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import reduce_sum
 from meshwright.ops.elementwise import convert, select
@@ -146,42 +146,6 @@ def nanmedian(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     2.0
     """
     return nanquantile(a, 0.5, axis, keepdims, method="midpoint")
-
-
-# --- histograms ---------------------------------------------------------------------------------------------
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None) -> Any:
-    """Edges of equal bins from the least to the largest element, or over ``range``; an array is given back.
-
-    >>> histogram_bin_edges(np.array([0.0, 4.0]), 2).tolist()
-    [0.0, 2.0, 4.0]
-    """
-    if getattr(bins, "ndim", 0) or isinstance(bins, (list, tuple)):
-        return asarray(bins)
-    low, high = (min(a), max(a)) if range is None else range
-    low, high = operands("histogram", (low, high), to_inexact=True)
-    flat = ops.eq(low, high)
-    half = scalar_like(0.5, low)
-    return linspace(where(flat, ops.sub(low, half), low), where(flat, ops.add(high, half), high), bins + 1)
-
-
-def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False) -> Any:
-    """``(counts, edges)``: how many elements are in each bin; the last bin includes its upper edge.
-
-    >>> histogram(np.array([0.0, 1.0, 4.0]), 2)[0].tolist()
-    [2.0, 1.0]
-    """
-    (x,) = operands("histogram", (ravel(a),), to_inexact=True)
-    edges = convert(histogram_bin_edges(x, bins, range), typeof(x).dtype)
-    count = shape(edges)[0] - 1
-    place = searchsorted(edges, x, "right")
-    top = take(edges, np.array(count))
-    place = where(ops.eq(x, top), np.asarray(count, typeof(place).dtype), place)
-    inside = equal(reshape(place, (-1, 1)), np.arange(1, count + 1, dtype=np.int32))
-    mass = np.ones((), typeof(x).dtype) if weights is None else reshape(weights, (-1, 1))
-    counts = sum(where(inside, mass, np.zeros((), typeof(x).dtype)), 0)
-    if density:
-        counts = divide(divide(counts, sum(counts)), subtract(edges[1:], edges[:-1]))
-    return counts, edges
 
 
 # --- covariance ---------------------------------------------------------------------------------------------

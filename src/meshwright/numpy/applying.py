@@ -1,0 +1,141 @@
+"""Functions of elements, vectors and axes applied to whole arrays: vectorize, apply_along_axis, apply_over_axes."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import normal_axis
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.manipulation import expand_dims, moveaxis
+from meshwright.numpy.promotion import broadcast_shapes
+from meshwright.transforms.vmap import vmap
+
+_NAMES = r"\((\w+(?:,\w+)*)?\)"
+_SIGNATURE = re.compile(rf"{_NAMES}(?:,{_NAMES})*->{_NAMES}(?:,{_NAMES})*")
+
+
+def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    """``func1d`` of every vector along ``axis``; what it returns stands in the axis's place.
+
+    The function is mapped (``vmap``), and called once.
+
+    Args:
+      func1d: takes a vector, and ``args`` and ``kwargs``; returns an array of any shape.
+
+    >>> apply_along_axis(lambda v: v[0] + v[-1], 1, np.array([[1, 2, 3], [4, 5, 6]])).tolist()
+    [4, 10]
+    """
+    x = asarray(arr)
+    ndim = typeof(x).ndim
+    d = normal_axis(axis, ndim, "apply_along_axis")
+
+    rows = moveaxis(x, d, -1)
+    lead = typeof(rows).shape[:-1]
+    out = vmap(lambda v: asarray(func1d(v, *args, **kwargs)))(rows.reshape((-1, typeof(x).shape[d])))
+    inner = typeof(out).shape[1:]
+    ends = tuple(range(len(lead), len(lead) + len(inner)))
+    return moveaxis(out.reshape((*lead, *inner)), ends, tuple(range(d, d + len(inner))))
+
+
+def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
+    """``func(a, axis)`` for each of ``axes`` in turn; axes that it drops are put back with size 1.
+
+    Raises:
+      ShapeError: the function changes the number of dimensions otherwise.
+
+    >>> apply_over_axes(lambda x, axis: x.sum(axis), np.ones((2, 3)), (0, 1)).tolist()
+    [[6.0]]
+    """
+    x = asarray(a)
+    for axis in [axes] if np.ndim(axes) == 0 else axes:
+        ndim = typeof(x).ndim
+        d = normal_axis(axis, ndim, "apply_over_axes")
+        result = asarray(func(x, d))
+        missing = ndim - typeof(result).ndim
+        if missing not in (0, 1):
+            raise ShapeError(f"apply_over_axes: the function made {typeof(result).ndim} dimensions of {ndim}")
+        x = expand_dims(result, d) if missing else result
+    return x
+
+
+def _parse(signature: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Names of the core dimensions of arguments and results."""
+    text = signature.replace(" ", "")
+    if not _SIGNATURE.fullmatch(text):
+        raise ArgumentError(f"vectorize: signature {signature!r} is not of the form '(m,n),(n)->(m)'")
+    sides = [[tuple(filter(None, names.split(","))) for names in re.findall(_NAMES, side)] for side in text.split("->")]
+    return sides[0], sides[1]
+
+
+def vectorize(
+    pyfunc: Callable[..., Any], *, excluded: Sequence[int | str] = (), signature: str | None = None
+) -> Callable[..., Any]:
+    """``pyfunc``, written for scalars (or for the core dimensions of ``signature``), on arrays that broadcast.
+
+    Args:
+      excluded: numbers and names of arguments that are passed on as they are.
+      signature: core dimensions as for NumPy's generalized ufuncs, such as ``"(m,n),(n)->(m)"``.
+
+    Raises:
+      ArgumentError: a signature that is none, or for another number of arguments. ShapeError: dimensions do not fit.
+
+    >>> vectorize(lambda a, b: a + b)(np.array([1, 2]), np.array([[3], [4]])).tolist()
+    [[4, 5], [5, 6]]
+    """
+    core = None if signature is None else _parse(signature)
+
+    @functools.wraps(pyfunc)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        mapped = [i for i in range(len(args)) if i not in excluded]
+        names = [n for n in kwargs if n not in excluded]
+        given = [asarray(args[i]) for i in mapped] + [asarray(kwargs[n]) for n in names]
+        dims = [()] * len(given) if core is None else core[0]
+        if len(dims) != len(given):
+            raise ArgumentError(f"vectorize: signature {signature!r} is for {len(dims)} arguments, got {len(given)}")
+
+        def inner(*arrays: Any) -> Any:
+            full, named = list(args), dict(kwargs)
+            for i, x in zip(mapped, arrays):
+                full[i] = x
+            named.update(zip(names, arrays[len(mapped) :]))
+            return pyfunc(*full, **named)
+
+        return _mapped(inner, given, dims)
+
+    return call
+
+
+def _mapped(f: Callable[..., Any], arrays: list[Any], dims: Sequence[tuple[str, ...]]) -> Any:
+    """``f`` over all dimensions before the core dimensions, broadcast together."""
+    sizes: dict[str, int] = {}
+    loops = []
+    for x, names in zip(arrays, dims):
+        shape = typeof(x).shape
+        if len(shape) < len(names):
+            raise ShapeError(f"vectorize: an argument of shape {shape} lacks core dimensions ({','.join(names)})")
+        split = len(shape) - len(names)
+        loops.append(shape[:split])
+        for name, size in zip(names, shape[split:]):
+            if sizes.setdefault(name, size) != size:
+                raise ShapeError(f"vectorize: core dimension {name} has sizes {sizes[name]} and {size}")
+    loop = broadcast_shapes(*loops, name="vectorize")
+    for d in reversed(range(len(loop))):
+        # A dimension that an argument lacks, or has with size 1, is not mapped over.
+        axes = []
+        for own in loops:
+            place = d - (len(loop) - len(own))
+            axes.append(None if place < 0 or own[place] == 1 != loop[d] else 0)
+        f = vmap(f, in_axes=tuple(axes), axis_size=loop[d])
+    squeezed = []
+    for x, own in zip(arrays, loops):
+        gone = tuple(i for i, n in enumerate(own) if n == 1 != loop[i + len(loop) - len(own)])
+        squeezed.append(x.squeeze(gone) if gone else x)
+    return pytree.map(asarray, f(*squeezed))

@@ -1,0 +1,124 @@
+"""Arrays as text and in files: NumPy's functions, on the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.numpy.creation import asarray
+from meshwright.runtime.array import Array
+
+#: how NumPy prints, and so arrays here
+set_printoptions, get_printoptions, printoptions = np.set_printoptions, np.get_printoptions, np.printoptions
+
+
+def array_repr(arr: Any, max_line_width: int | None = None, precision: int | None = None) -> str:
+    """The array as an expression, with NumPy's print options.
+
+    >>> array_repr(np.array([1, 2]))
+    'Array([1, 2], dtype=int32)'
+    """
+    x = asarray(arr)
+    if not isinstance(x, Array) or (max_line_width is None and precision is None):
+        return repr(x)
+    text = np.array2string(np.asarray(x), max_line_width, precision, separator=", ", prefix="Array(")
+    return f"Array({text}, dtype={x.dtype.name})"
+
+
+def array_str(a: Any, max_line_width: int | None = None, precision: int | None = None) -> str:
+    """The array's elements as text.
+
+    >>> array_str(np.array([1, 2]))
+    '[1 2]'
+    """
+    x = asarray(a)
+    return np.array_str(np.asarray(x), max_line_width, precision) if isinstance(x, Array) else str(x)
+
+
+def save(file: Any, arr: Any) -> None:
+    """Write an array to a ``.npy`` file (a name or a file object); dtypes that NumPy lacks become its ``V``.
+
+    >>> import io
+    >>> buffer = io.BytesIO()
+    >>> save(buffer, np.array([1, 2]))
+    >>> load(io.BytesIO(buffer.getvalue())).tolist()
+    [1, 2]
+    """
+    np.save(file, np.asarray(arr))
+
+
+def savez(file: Any, *args: Any, **kwds: Any) -> None:
+    """Write arrays, by number or by name, to one ``.npz`` file.
+
+    >>> import io
+    >>> buffer = io.BytesIO()
+    >>> savez(buffer, x=np.array([1, 2]))
+    >>> load(io.BytesIO(buffer.getvalue()))["x"].tolist()
+    [1, 2]
+    """
+    named: dict[str, Any] = {name: np.asarray(x) for name, x in kwds.items()}
+    np.savez(file, *map(np.asarray, args), **named)
+
+
+def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+    """What :func:`save` wrote as an array, or what :func:`savez` wrote as NumPy arrays by name.
+
+    >>> import io
+    >>> buffer = io.BytesIO()
+    >>> save(buffer, np.array([[3.0]]))
+    >>> load(io.BytesIO(buffer.getvalue())).shape
+    (1, 1)
+    """
+    found = np.load(file, *args, **kwargs)
+    return asarray(found) if isinstance(found, np.ndarray) else found
+
+
+def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0) -> Any:
+    """A vector of the numbers in a file, binary or (with ``sep``) text (``numpy.fromfile``).
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "numbers"
+    >>> _ = path.write_bytes(bytes([1, 2]))
+    >>> fromfile(path, "uint8").tolist()
+    [1, 2]
+    """
+    return asarray(np.fromfile(file, dtypes.as_dtype(dtype), count, sep, offset))
+
+
+def fromiter(iter: Iterable[Any], dtype: Any, count: int = -1) -> Any:
+    """A vector of what an iterable gives.
+
+    >>> fromiter((i * i for i in range(3)), "int32").tolist()
+    [0, 1, 4]
+    """
+    return asarray(np.fromiter(iter, dtypes.as_dtype(dtype), count))
+
+
+def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
+    """A vector of the numbers in a text, ``sep`` between them.
+
+    >>> fromstring("1, 2", "int32", sep=",").tolist()
+    [1, 2]
+    """
+    return asarray(np.fromstring(string, dtypes.as_dtype(dtype), count, sep=sep))
+
+
+def isscalar(element: Any) -> bool:
+    """Whether this is a number, or an array of no dimensions.
+
+    >>> isscalar(1.5), isscalar(np.ones(2))
+    (True, False)
+    """
+    return np.isscalar(element) or (hasattr(element, "dtype") and np.ndim(element) == 0)
+
+
+def iterable(y: Any) -> bool:
+    """Whether one can iterate over this.
+
+    >>> iterable([1]), iterable(1)
+    (True, False)
+    """
+    return np.iterable(y)

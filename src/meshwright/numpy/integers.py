@@ -1,0 +1,226 @@
+"""Whole numbers and the bits of numbers: gcd and lcm, packed bits, and floats taken apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.control_flow import while_loop
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, DTypeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.arithmetic import nextafter
+from meshwright.numpy.axes import normal_axis, static_int
+from meshwright.numpy.compiled import compiled
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.logic import truth
+from meshwright.numpy.manipulation import moveaxis, ravel, reshape
+from meshwright.numpy.padding import pad
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, operands, scalar_like, spread
+from meshwright.numpy.reductions import any as any_over
+from meshwright.numpy.reductions import sum
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import convert, select
+
+
+def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
+    pair = operands(name, (x1, x2))
+    dtype = typeof(pair[0]).dtype
+    if not dtypes.is_integer(dtype):
+        raise DTypeError(f"{name}: defined for integers, got dtype {dtype}")
+    shape = broadcast_shapes(*(typeof(x).shape for x in pair), name=name)
+    return [spread(x, shape) for x in pair]
+
+
+def _magnitude(x: Any) -> Any:
+    return x if dtypes.is_unsigned(typeof(x).dtype) else ops.abs_(x)
+
+
+@compiled
+def _gcd(x: Any, y: Any) -> Any:
+    nil = scalar_like(0, x)
+
+    def step(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        a, b = pair
+        done = ops.eq(b, nil)
+        rest = ops.rem(a, select(done, scalar_like(1, b), b))
+        return select(done, a, b), select(done, b, rest)
+
+    return while_loop(lambda pair: any_over(ops.ne(pair[1], nil)), step, (_magnitude(x), _magnitude(y)))[0]
+
+
+def gcd(x1: Any, x2: Any) -> Any:
+    """The greatest common divisor of integers, by Euclid's algorithm; that of 0 and n is n.
+
+    Raises:
+      DTypeError: not integers. ShapeError: shapes do not broadcast.
+
+    >>> gcd(np.array([12, 0]), 18).tolist()
+    [6, 18]
+    """
+    return _gcd(*_integers("gcd", x1, x2))
+
+
+@compiled
+def _lcm(x: Any, y: Any) -> Any:
+    divisor = _gcd(x, y)
+    nothing = ops.eq(divisor, scalar_like(0, x))
+    share = ops.div(_magnitude(x), select(nothing, scalar_like(1, x), divisor))
+    return ops.mul(share, _magnitude(y))
+
+
+def lcm(x1: Any, x2: Any) -> Any:
+    """The least common multiple of integers; with 0 it is 0.
+
+    Raises:
+      DTypeError: not integers. ShapeError: shapes do not broadcast.
+
+    >>> lcm(4, np.array([6, 0])).tolist()
+    [12, 0]
+    """
+    return _lcm(*_integers("lcm", x1, x2))
+
+
+# --- packed bits --------------------------------------------------------------------------------------------
+def _weights(bitorder: str, name: str) -> np.ndarray:
+    if bitorder not in ("big", "little"):
+        raise ArgumentError(f"{name}: bitorder must be 'big' or 'little', got {bitorder!r}")
+    return np.arange(8, dtype=np.uint8)[:: -1 if bitorder == "big" else 1].copy()
+
+
+def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
+    """Bools (or integers that are 0 or not) along ``axis`` as bits of bytes, eight to one, zeros filling up the last.
+
+    Args:
+      axis: by default the array is flattened.
+      bitorder: whether the first of eight is the highest bit ("big") or the lowest ("little").
+
+    >>> packbits(np.array([True, False, True])).tolist()
+    [160]
+    """
+    x = asarray(a)
+    places = _weights(bitorder, "packbits")
+    if not (dtypes.is_integer(typeof(x).dtype) or dtypes.is_bool(typeof(x).dtype)):
+        raise DTypeError(f"packbits: expected bools or integers, got dtype {typeof(x).dtype}")
+    x, d = (ravel(x), 0) if axis is None else (x, normal_axis(axis, typeof(x).ndim, "packbits"))
+    bits = moveaxis(convert(truth(x, "packbits"), dtypes.uint8), d, -1)
+    *lead, n = typeof(bits).shape
+    bits = reshape(pad(bits, [(0, 0)] * len(lead) + [(0, -n % 8)]), (*lead, -(-n // 8), 8))
+    return moveaxis(sum(bits << places, -1, dtypes.uint8), -1, d)
+
+
+def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Any:
+    """The bits of bytes along ``axis``, as 0 and 1, eight for each byte.
+
+    Args:
+      count: how many bits: the first so many, zeros beyond; a negative count leaves so many off.
+
+    Raises:
+      DTypeError: not uint8.
+
+    >>> unpackbits(np.array([160], np.uint8), count=3).tolist()
+    [1, 0, 1]
+    """
+    x = asarray(a)
+    places = _weights(bitorder, "unpackbits")
+    if typeof(x).dtype != dtypes.uint8:
+        raise DTypeError(f"unpackbits: expected uint8, got dtype {typeof(x).dtype}")
+    x, d = (ravel(x), 0) if axis is None else (x, normal_axis(axis, typeof(x).ndim, "unpackbits"))
+    x = moveaxis(x, d, -1)
+    *lead, n = typeof(x).shape
+    bits = reshape((x[..., None] >> places) & np.uint8(1), (*lead, 8 * n))
+    wanted = 8 * n if count is None else static_int(count, "unpackbits", "count")
+    wanted = max(wanted + 8 * n, 0) if wanted < 0 else wanted
+    bits = pad(bits[..., :wanted], [(0, 0)] * len(lead) + [(0, max(wanted - 8 * n, 0))])
+    return moveaxis(bits, -1, d)
+
+
+# --- floats taken apart -------------------------------------------------------------------------------------
+#: bits of the fraction, and what the exponent's bits are more than the exponent of a fraction in [0.5, 1)
+_LAYOUT = {dtypes.float16: (10, 14), dtypes.bfloat16: (7, 126), dtypes.float32: (23, 126), dtypes.float64: (52, 1022)}
+
+
+@compiled
+def _frexp(x: Any) -> tuple[Any, Any]:
+    dtype = typeof(x).dtype
+    fraction, bias = _LAYOUT[dtype]
+    whole = np.dtype(f"int{dtypes.bit_width(dtype)}")
+    # Numbers without a leading one are scaled up first, and their exponent down again.
+    tiny = ops.lt(ops.abs_(x), scalar_like(float(dtypes.ml_dtypes.finfo(dtype).smallest_normal), x))
+    scaled = select(tiny, ops.mul(x, scalar_like(2.0**fraction, x)), x)
+    bits = ops.BitcastConvert(whole).bind(scaled)
+    field = ((1 << (dtypes.bit_width(dtype) - 1 - fraction)) - 1) << fraction
+    exponent = ops.shift_right_logical(ops.and_(bits, scalar_like(field, bits)), scalar_like(fraction, bits))
+    exponent = ops.sub(exponent, scalar_like(bias, exponent))
+    exponent = select(tiny, ops.sub(exponent, scalar_like(fraction, exponent)), exponent)
+    mantissa = ops.or_(ops.and_(bits, scalar_like(~field, bits)), scalar_like(bias << fraction, bits))
+    as_is = ops.or_(ops.eq(x, scalar_like(0, x)), ops.not_(ops.is_finite(x)))
+    mantissa = select(as_is, x, ops.BitcastConvert(dtype).bind(mantissa))
+    return mantissa, convert(select(as_is, scalar_like(0, exponent), exponent), dtypes.int32)
+
+
+def frexp(x: Any, /) -> tuple[Any, Any]:
+    """``(mantissa, exponent)`` with ``x == mantissa * 2**exponent`` and the mantissa's magnitude in [0.5, 1).
+
+    0, infinities and NaN are their own mantissas, with exponent 0.
+
+    Raises:
+      DTypeError: complex numbers, or a narrow float.
+
+    >>> [v.item() for v in frexp(6.0)]
+    [0.75, 3]
+    """
+    (x,) = operands("frexp", (x,), to_inexact=True)
+    if typeof(x).dtype not in _LAYOUT:
+        raise DTypeError(f"frexp: expected a float of 16 bits or more, got dtype {typeof(x).dtype}")
+    return _frexp(x)
+
+
+@compiled
+def _ldexp(x: Any, y: Any) -> Any:
+    dtype = typeof(x).dtype
+    fraction, bias = _LAYOUT[dtype]
+    most = np.array(3 * bias, dtypes.int32)  # beyond the exponents of all quotients of two floats
+    rest = ops.min_(ops.max_(y, ops.neg(most)), most)
+    whole = np.dtype(f"int{dtypes.bit_width(dtype)}")
+    for parts in (3, 2, 1):  # one power of two alone need not be a float
+        share = ops.div(rest, np.array(parts, dtypes.int32))
+        rest = ops.sub(rest, share)
+        bits = ops.shift_left(
+            convert(ops.add(share, np.array(bias + 1, dtypes.int32)), whole), np.array(fraction, whole)
+        )
+        x = ops.mul(x, ops.BitcastConvert(dtype).bind(bits))
+    return x
+
+
+def ldexp(x1: Any, x2: Any, /) -> Any:
+    """``x1 * 2**x2`` for integers ``x2``, exactly.
+
+    Raises:
+      DTypeError: ``x2`` is not of an integer dtype, or ``x1`` is complex.
+
+    >>> ldexp(3.0, 2).item()
+    12.0
+    """
+    if not dtypes.is_integer(aval_of(x2, "ldexp", 1).dtype):
+        raise DTypeError(f"ldexp: x2 must be of an integer dtype, got {typeof(x2).dtype}")
+    (x,), (y,) = operands("ldexp", (x1,), to_inexact=True), operands("ldexp", (x2,))
+    if typeof(x).dtype not in _LAYOUT:
+        raise DTypeError(f"ldexp: expected a float of 16 bits or more, got dtype {typeof(x).dtype}")
+    shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="ldexp")
+    return _ldexp(spread(x, shape), convert(spread(y, shape), dtypes.int32))
+
+
+def spacing(x: Any, /) -> Any:
+    """The distance to the next float away from 0, with the sign of ``x``.
+
+    >>> spacing(1.0).item() == float(np.spacing(np.float32(1.0)))
+    True
+    """
+    (x,) = operands("spacing", (x,), to_inexact=True)
+    if not dtypes.is_float(typeof(x).dtype):
+        raise DTypeError(f"spacing: defined for floats, got dtype {typeof(x).dtype}")
+    negative = ops.lt(x, scalar_like(0, x))
+    away = select(negative, scalar_like(-np.inf, x), scalar_like(np.inf, x))
+    return ops.sub(nextafter(x, spread(away, typeof(x).shape)), x)

@@ -1,0 +1,177 @@
+"""Polynomials as vectors of coefficients, the highest power first (``numpy.poly*``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.arithmetic import add, divide, multiply, subtract
+from meshwright.numpy.axes import static_int
+from meshwright.numpy.creation import asarray, ones, zeros
+from meshwright.numpy.filters import convolve
+from meshwright.numpy.joining import concatenate
+from meshwright.numpy.manipulation import atleast_1d
+from meshwright.numpy.promotion import inexact, operands, result_type, spread
+from meshwright.numpy.searching import concrete
+
+
+def polyval(p: Any, x: Any) -> Any:
+    """The polynomial's value at every element of ``x``, by Horner's rule.
+
+    >>> polyval(np.array([2.0, 0.0, 1.0]), 3.0).item()
+    19.0
+    """
+    p, x = atleast_1d(asarray(p)), asarray(x)
+    x = operands("polyval", (x, p[:1].reshape(()) if typeof(p).size else x))[0]
+    value = spread(zeros((), typeof(x).dtype), typeof(x).shape)
+    for i in range(typeof(p).size):
+        value = add(multiply(value, x), p[i])
+    return value
+
+
+def _aligned(a1: Any, a2: Any) -> tuple[Any, Any]:
+    """Two vectors, the shorter one with zeros before it."""
+    a, b = atleast_1d(asarray(a1)), atleast_1d(asarray(a2))
+    n = max(typeof(a).size, typeof(b).size)
+    padded = [concatenate([zeros((n - typeof(v).size,), typeof(v).dtype), v]) for v in (a, b)]
+    return padded[0], padded[1]
+
+
+def polyadd(a1: Any, a2: Any) -> Any:
+    """The sum of two polynomials.
+
+    >>> polyadd(np.array([1, 2]), np.array([1, 0, 0])).tolist()
+    [1, 1, 2]
+    """
+    return add(*_aligned(a1, a2))
+
+
+def polysub(a1: Any, a2: Any) -> Any:
+    """The difference of two polynomials.
+
+    >>> polysub(np.array([1, 2]), np.array([1, 0, 0])).tolist()
+    [-1, 1, 2]
+    """
+    return subtract(*_aligned(a1, a2))
+
+
+def polymul(a1: Any, a2: Any) -> Any:
+    """The product of two polynomials.
+
+    >>> polymul(np.array([1.0, 2.0]), np.array([1.0, -2.0])).tolist()
+    [1.0, 0.0, -4.0]
+    """
+    return convolve(atleast_1d(asarray(a1)), atleast_1d(asarray(a2)))
+
+
+def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
+    """``(quotient, remainder)`` of two polynomials; the remainder keeps leading zeros.
+
+    Raises:
+      ArgumentError: ``v`` has no coefficients.
+
+    >>> [p.tolist() for p in polydiv(np.array([1.0, 0.0, -4.0]), np.array([1.0, 2.0]))]
+    [[1.0, -2.0], [0.0, 0.0, 0.0]]
+    """
+    rest, v = (asarray(a) for a in (atleast_1d(asarray(u)), atleast_1d(asarray(v))))
+    n, m = typeof(rest).size, typeof(v).size
+    if m == 0:
+        raise ArgumentError("polydiv: the divisor has no coefficients")
+    rest = multiply(rest, ones((), typeof(operands("polydiv", (rest[:1], v[:1]), to_inexact=True)[0]).dtype))
+    quotient = [divide(rest[:1], v[0]) * 0]
+    if n >= m:
+        quotient = []
+        for i in range(n - m + 1):
+            factor = divide(rest[i : i + 1], v[0])
+            quotient.append(factor)
+            rest = rest.at[i : i + m].add(multiply(-1, multiply(factor, v)))
+    return concatenate(quotient), rest
+
+
+def polyder(p: Any, m: int = 1) -> Any:
+    """The ``m``-th derivative of a polynomial.
+
+    >>> polyder(np.array([1.0, 2.0, 3.0])).tolist()
+    [2.0, 2.0]
+    """
+    p = atleast_1d(asarray(p))
+    order = static_int(m, "polyder", "m")
+    if order < 0:
+        raise ArgumentError(f"polyder: the order must not be negative, got {order}")
+    for _ in range(order):
+        n = typeof(p).size
+        p = multiply(p[:-1], np.arange(n - 1, 0, -1).astype(typeof(p).dtype)) if n else p
+    return p
+
+
+def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
+    """The ``m``-th integral of a polynomial, with constants ``k`` (one, or one for each integration).
+
+    >>> polyint(np.array([2.0, 2.0]), k=3.0).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    (p,) = operands("polyint", (atleast_1d(asarray(p)),), to_inexact=True)
+    order = static_int(m, "polyint", "m")
+    constants = atleast_1d(asarray(k, typeof(p).dtype))
+    if order < 0 or typeof(constants).size not in (1, order):
+        raise ArgumentError(
+            f"polyint: order {order} takes one constant or {order}, got shape {typeof(constants).shape}"
+        )
+    for i in range(order):
+        n = typeof(p).size
+        integral = divide(p, np.arange(n, 0, -1).astype(typeof(p).dtype))
+        which = i if typeof(constants).size == order else 0
+        p = concatenate([integral, constants[which : which + 1]])
+    return p
+
+
+def poly(seq_of_zeros: Any) -> Any:
+    """The polynomial with these zeros and leading coefficient 1.
+
+    >>> poly(np.array([2.0, -2.0])).tolist()
+    [1.0, 0.0, -4.0]
+    """
+    (z,) = operands("poly", (atleast_1d(asarray(seq_of_zeros)),), to_inexact=True)
+    if typeof(z).ndim != 1:
+        raise ArgumentError(f"poly: expected a vector of zeros, got shape {typeof(z).shape}")
+    p = ones((1,), typeof(z).dtype)
+    none = zeros((1,), typeof(z).dtype)
+    for i in range(typeof(z).size):
+        p = subtract(concatenate([p, none]), multiply(concatenate([none, p]), z[i]))
+    return p
+
+
+def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, *, w: Any = None) -> Any:
+    """The polynomial of degree ``deg`` that fits points best in the sense of least squares; of concrete arrays.
+
+    Args:
+      x: vector of n positions; y: n values, or shape (n, k) for k fits.
+      rcond: singular values below this part of the largest count as 0.
+      w: a weight for each residual.
+
+    Raises:
+      ConcretizationError: an array is traced.
+
+    >>> np.round(polyfit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), 1), 3).tolist()
+    [2.0, 1.0]
+    """
+    remedy = "fit outside of the traced function"
+    at, values = (concrete(asarray(v), "polyfit", remedy) for v in (x, y))
+    weights = None if w is None else concrete(asarray(w), "polyfit", remedy)
+    found = np.polyfit(at, values, static_int(deg, "polyfit", "deg"), rcond, w=weights)
+    return asarray(found.astype(inexact(result_type(x, y))))
+
+
+def roots(p: Any, *, strip_zeros: bool = True) -> Any:
+    """The zeros of a polynomial: eigenvalues of its companion matrix, of concrete coefficients.
+
+    >>> sorted(roots(np.array([1.0, 0.0, -4.0])).real.tolist())
+    [-2.0, 2.0]
+    """
+    value = concrete(asarray(p), "roots", "find zeros outside of the traced function")
+    found = np.roots(value)
+    return asarray(found.astype(dtypes.complex_of(typeof(asarray(p)).dtype)))

@@ -1,0 +1,249 @@
+"""Positions in arrays: of triangles and diagonals, flat ones and their coordinates, and grids written as slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import normal_shape, static_int
+from meshwright.numpy.creation import arange, asarray
+from meshwright.numpy.joining import concatenate, stack
+from meshwright.numpy.manipulation import expand_dims, reshape
+from meshwright.numpy.promotion import promote_all
+from meshwright.numpy.ranges import linspace, meshgrid
+from meshwright.numpy.searching import nonzero
+
+
+def _default(positions: Sequence[np.ndarray]) -> tuple[Any, ...]:
+    return tuple(asarray(p.astype(dtypes.default_int())) for p in positions)
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """Rows and columns of the elements at and below diagonal ``k`` of an ``n`` by ``m`` matrix.
+
+    >>> [p.tolist() for p in tril_indices(2)]
+    [[0, 1, 1], [0, 0, 1]]
+    """
+    return _default(np.tril_indices(static_int(n, "tril_indices", "n"), k, m))  # type: ignore[return-value]
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """Rows and columns of the elements at and above diagonal ``k`` of an ``n`` by ``m`` matrix.
+
+    >>> [p.tolist() for p in triu_indices(2)]
+    [[0, 0, 1], [0, 1, 1]]
+    """
+    return _default(np.triu_indices(static_int(n, "triu_indices", "n"), k, m))  # type: ignore[return-value]
+
+
+def _matrix_shape(arr: Any, name: str) -> tuple[int, int]:
+    shape = np.shape(arr)
+    if len(shape) != 2:
+        raise ShapeError(f"{name}: expected a matrix, got shape {shape}")
+    return shape
+
+
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+    """:func:`tril_indices` for the shape of a matrix.
+
+    >>> tril_indices_from(np.ones((2, 3)))[1].tolist()
+    [0, 0, 1]
+    """
+    n, m = _matrix_shape(arr, "tril_indices_from")
+    return tril_indices(n, k, m)
+
+
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+    """:func:`triu_indices` for the shape of a matrix.
+
+    >>> triu_indices_from(np.ones((2, 3)))[1].tolist()
+    [0, 1, 2, 1, 2]
+    """
+    n, m = _matrix_shape(arr, "triu_indices_from")
+    return triu_indices(n, k, m)
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
+    """The positions ``(0, 0, …), (1, 1, …)`` of the diagonal of an array of ``ndim`` dimensions of size ``n``.
+
+    >>> [p.tolist() for p in diag_indices(2)]
+    [[0, 1], [0, 1]]
+    """
+    return (arange(static_int(n, "diag_indices", "n")),) * static_int(ndim, "diag_indices", "ndim")
+
+
+def diag_indices_from(arr: Any) -> tuple[Any, ...]:
+    """:func:`diag_indices` for the shape of an array with dimensions of one size.
+
+    >>> diag_indices_from(np.ones((2, 2)))[0].tolist()
+    [0, 1]
+    """
+    shape = np.shape(arr)
+    if len(shape) < 2 or len(set(shape)) > 1:
+        raise ShapeError(f"diag_indices_from: expected two or more dimensions of one size, got shape {shape}")
+    return diag_indices(shape[0], len(shape))
+
+
+def mask_indices(n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None) -> tuple[Any, ...]:
+    """The positions where ``mask_func(ones((n, n)), k)`` is not 0.
+
+    >>> [p.tolist() for p in mask_indices(2, np.triu)]
+    [[0, 0, 1], [0, 1, 1]]
+    """
+    return nonzero(mask_func(np.ones((n, n), np.int32), k), size=size)
+
+
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """The coordinates of flat positions in an array of ``shape``; out of range the nearest, as in JAX.
+
+    >>> [p.item() for p in unravel_index(5, (2, 3))]
+    [1, 2]
+    """
+    sizes = normal_shape(shape, "unravel_index")
+    flat = asarray(indices)
+    total = math.prod(sizes)
+    flat = flat + (flat < 0) * total
+    flat = flat.clip(0, max(total - 1, 0))
+    found = []
+    for size in reversed(sizes):
+        found.append(flat % max(size, 1))
+        flat = flat // max(size, 1)
+    return tuple(reversed(found))
+
+
+def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C") -> Any:
+    """The flat positions of coordinates in an array of shape ``dims``.
+
+    Args:
+      multi_index: an array of integers for each dimension.
+      mode: out of range, "raise" (for concrete coordinates), "wrap" or "clip"; one, or one for each dimension.
+      order: "C" or "F".
+
+    Raises:
+      ArgumentError: coordinates out of range, another mode or order.
+
+    >>> ravel_multi_index((1, 2), (2, 3)).item()
+    5
+    """
+    sizes = normal_shape(dims, "ravel_multi_index")
+    modes = (mode,) * len(sizes) if isinstance(mode, str) else tuple(mode)
+    if len(multi_index) != len(sizes) or len(modes) != len(sizes) or not set(modes) <= {"raise", "wrap", "clip"}:
+        raise ArgumentError(
+            f"ravel_multi_index: {len(multi_index)} coordinates and modes {modes} for dims {sizes}; expected one each, "
+            "modes of 'raise', 'wrap' or 'clip'"
+        )
+    if order not in ("C", "F"):
+        raise ArgumentError(f"ravel_multi_index: order must be 'C' or 'F', got {order!r}")
+    places = [_inside(asarray(i), n, m) for i, n, m in zip(multi_index, sizes, modes)]
+    pairs = list(zip(places, sizes)) if order == "C" else list(zip(places, sizes))[::-1]
+    flat = pairs[0][0]
+    for place, size in pairs[1:]:
+        flat = flat * size + place
+    return flat
+
+
+def _inside(i: Any, size: int, mode: str) -> Any:
+    if mode == "raise":
+        value = np.asarray(i)  # a tracer says what to do instead
+        if ((value < 0) | (value >= size)).any():
+            raise ArgumentError(f"ravel_multi_index: a coordinate is outside of [0, {size}); mode='clip' or 'wrap'")
+        return i
+    return i % size if mode == "wrap" else i.clip(0, size - 1)
+
+
+# --- grids --------------------------------------------------------------------------------------------------
+def ix_(*args: Any) -> tuple[Any, ...]:
+    """Vectors shaped so that together they index the grid of all combinations; bools mean where they are true.
+
+    >>> [i.shape for i in ix_(np.array([0, 1]), np.array([2, 3, 4]))]
+    [(2, 1), (1, 3)]
+    """
+    found = []
+    for d, arg in enumerate(args):
+        x = asarray(arg)
+        if typeof(x).ndim != 1:
+            raise ShapeError(f"ix_: argument {d} must be a vector, got shape {typeof(x).shape}")
+        if dtypes.is_bool(typeof(x).dtype):
+            (x,) = nonzero(x)
+        found.append(reshape(x, [-1 if e == d else 1 for e in range(len(args))]))
+    return tuple(found)
+
+
+def _range_of(s: slice, name: str) -> Any:
+    """``start:stop:step`` as numbers; a complex step is how many, both ends among them."""
+    start = 0 if s.start is None else s.start
+    if s.stop is None:
+        raise ArgumentError(f"{name}: the slice {s} needs a stop")
+    if isinstance(s.step, complex):
+        return linspace(start, s.stop, int(abs(s.step)))
+    return arange(start, s.stop, 1 if s.step is None else s.step)
+
+
+class _Grid:
+    """``grid[0:3, 0:1:5j]``: coordinates over slices, whole or (``sparse``) broadcasting to the grid."""
+
+    def __init__(self, name: str, sparse: bool) -> None:
+        self.name = name
+        self.sparse = sparse
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return _range_of(key, self.name)
+        axes = promote_all([_range_of(s, self.name) for s in key])
+        grids = meshgrid(*axes, indexing="ij", sparse=self.sparse)
+        return tuple(grids) if self.sparse else stack(grids, 0)
+
+    def __repr__(self) -> str:
+        return f"meshwright.numpy.{self.name}"
+
+
+mgrid = _Grid("mgrid", False)
+ogrid = _Grid("ogrid", True)
+
+
+class _Joiner:
+    """``r_[0:3, 5, x]``: arrays, numbers and slices one after the other along an axis."""
+
+    def __init__(self, name: str, axis: int, ndmin: int, place: int) -> None:
+        self.name = name
+        self.default = (axis, ndmin, place)
+
+    def __getitem__(self, key: Any) -> Any:
+        items = list(key) if isinstance(key, tuple) else [key]
+        axis, ndmin, place = self.default
+        if items and isinstance(items[0], str):
+            axis, ndmin, place = self._directive(items.pop(0))
+        parts = [self._part(item, ndmin, place) for item in items]
+        return concatenate(promote_all(parts), axis)
+
+    def _directive(self, text: str) -> tuple[int, int, int]:
+        numbers = text.split(",")
+        if not all(n.strip().lstrip("-").isdigit() for n in numbers) or len(numbers) > 3:
+            raise ArgumentError(f"{self.name}: expected a directive of one to three integers, got {text!r}")
+        _, ndmin, _ = self.default
+        given = [int(n) for n in numbers]
+        return given[0], given[1] if len(given) > 1 else ndmin, given[2] if len(given) > 2 else -1
+
+    def _part(self, item: Any, ndmin: int, place: int) -> Any:
+        x = _range_of(item, self.name) if isinstance(item, slice) else asarray(item)
+        own = typeof(x).ndim
+        missing = max(ndmin, 1) - own
+        if missing <= 0:
+            return x
+        if own == 0:
+            return expand_dims(x, tuple(range(missing)))
+        first = place if place >= 0 else missing + place + 1  # where the array's own dimensions begin
+        return expand_dims(x, tuple(d for d in range(missing + own) if not first <= d < first + own))
+
+    def __repr__(self) -> str:
+        return f"meshwright.numpy.{self.name}"
+
+
+r_ = _Joiner("r_", 0, 1, -1)
+c_ = _Joiner("c_", -1, 2, 0)

@@ -1,0 +1,328 @@
+"""Arrays with elements taken out, put in or replaced: NumPy's ways, as functions that give a new array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.at import IndexUpdater
+from meshwright.numpy.axes import normal_axis, normal_shape
+from meshwright.numpy.creation import asarray, zeros
+from meshwright.numpy.indexing import take
+from meshwright.numpy.joining import concatenate
+from meshwright.numpy.logic import truth, where
+from meshwright.numpy.manipulation import broadcast_arrays, broadcast_to, expand_dims, moveaxis, ravel, reshape
+from meshwright.numpy.promotion import converted, promote_all, scalar_like
+from meshwright.numpy.searching import concrete, flatnonzero
+from meshwright.ops import cumulative
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import iota
+from meshwright.ops.elementwise import convert
+
+
+def _flattened(x: Any, axis: int | None, name: str) -> tuple[Any, int]:
+    x = asarray(x)
+    return (ravel(x), 0) if axis is None else (x, normal_axis(axis, typeof(x).ndim, name))
+
+
+def _positions(obj: Any, size: int, name: str) -> np.ndarray:
+    """Static positions of an index object along a dimension.
+
+    Raises:
+      ArgumentError: out of range; ConcretizationError: traced.
+    """
+    if isinstance(obj, slice):
+        return np.arange(size)[obj]
+    value = concrete(asarray(obj), name, "make the positions static, or use where")
+    if value.dtype == np.bool_:
+        if value.shape != (size,):
+            raise ShapeError(f"{name}: a mask of shape {value.shape} for a dimension of size {size}")
+        return np.flatnonzero(value)
+    if value.size and not ((-size <= value) & (value < size)).all():
+        raise ArgumentError(f"{name}: positions {value.tolist()} are not all inside of a dimension of size {size}")
+    return np.where(value < 0, value + size, value).reshape(-1)
+
+
+# --- taking out ---------------------------------------------------------------------------------------------
+def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
+    """``arr`` without positions ``obj`` (an integer, slice, integers or mask) along ``axis`` (flattened without one).
+
+    Raises:
+      ArgumentError: positions out of range; ConcretizationError: they are traced.
+
+    >>> delete(np.array([1, 2, 3]), 1).tolist()
+    [1, 3]
+    """
+    x, d = _flattened(arr, axis, "delete")
+    size = typeof(x).shape[d]
+    return take(x, np.setdiff1d(np.arange(size), _positions(obj, size, "delete")), d)
+
+
+def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0) -> Any:
+    """The slices along ``axis`` (elements of the flattened array) where ``condition``, a vector, holds.
+
+    Args:
+      size: how many, while tracing: more are cut off, fewer filled up with ``fill_value``.
+
+    >>> compress(np.array([False, True, True]), np.array([1, 2, 3])).tolist()
+    [2, 3]
+    """
+    flags = truth(asarray(condition), "compress")
+    if typeof(flags).ndim != 1:
+        raise ShapeError(f"compress: the condition must be a vector, got shape {typeof(flags).shape}")
+    x, d = _flattened(a, axis, "compress")
+    if size is None:
+        return take(x, flatnonzero(flags), d)
+    count = typeof(x).shape[d]
+    places = flatnonzero(flags[:count], size=size, fill_value=count)
+    return take(x, places, d, mode="fill", fill_value=fill_value)
+
+
+def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
+    """The elements where ``condition`` holds, as a vector; ``size`` as for :func:`compress`.
+
+    >>> extract(np.array([[True, False], [False, True]]), np.array([[1, 2], [3, 4]])).tolist()
+    [1, 4]
+    """
+    return compress(ravel(condition), arr, size=size, fill_value=fill_value)
+
+
+# --- putting in ---------------------------------------------------------------------------------------------
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
+    """``arr`` with ``values`` before the positions ``obj`` (of the array as it was) along ``axis``.
+
+    Raises:
+      ArgumentError: positions out of range; ConcretizationError: they are traced.
+
+    >>> insert(np.array([1, 2, 3]), 1, 9).tolist()
+    [1, 9, 2, 3]
+    """
+    x, d = _flattened(arr, axis, "insert")
+    shape = typeof(x).shape
+    size = shape[d]
+    # The position after the last element is allowed too.
+    single = not isinstance(obj, slice) and np.ndim(obj) == 0
+    if isinstance(obj, slice):
+        before = np.arange(size)[obj]
+    else:
+        given = concrete(asarray(obj), "insert", "make the positions static").reshape(-1)
+        before = np.where(given < 0, given + size, given)
+    if before.size and (before.min() < 0 or before.max() > size):
+        raise ArgumentError(f"insert: positions {before.tolist()} are not all inside of a dimension of size {size}")
+    new = converted(asarray(values), typeof(x).dtype)
+    if single and typeof(new).ndim:  # one position takes whatever stands along the axis
+        new = moveaxis(new, 0, d) if typeof(new).ndim == len(shape) or axis is None else expand_dims(new, d)
+        new = broadcast_to(new, (*shape[:d], typeof(new).shape[d], *shape[d + 1 :]))
+        before = np.repeat(before, typeof(new).shape[d])
+    else:
+        new = broadcast_to(new, (*shape[:d], len(before), *shape[d + 1 :]))
+    order = np.argsort(before, kind="stable")
+    places = before[order] + np.arange(len(before))
+    source = np.empty(size + len(before), int)
+    old = np.setdiff1d(np.arange(len(source)), places)
+    source[old], source[places] = np.arange(size), size + order
+    return take(concatenate([x, new], d), source, d)
+
+
+def resize(a: Any, new_shape: Any) -> Any:
+    """The elements in a new shape, repeated or cut off to fill it.
+
+    >>> resize(np.array([1, 2]), (2, 2)).tolist()
+    [[1, 2], [1, 2]]
+    """
+    shape = normal_shape(new_shape, "resize")
+    flat = ravel(asarray(a))
+    wanted, size = int(np.prod(shape, dtype=int)), typeof(flat).size
+    if size == 0 or wanted == 0:
+        return zeros(shape, typeof(flat).dtype)
+    return reshape(concatenate([flat] * -(-wanted // size))[:wanted], shape)
+
+
+def block(arrays: Any) -> Any:
+    """An array of nested lists of blocks: the innermost along the last axis, and so outwards.
+
+    >>> block([[np.eye(2), np.zeros((2, 1))]]).shape
+    (2, 3)
+    """
+    depth = _depth(arrays)
+    ndim = max([depth, *(typeof(asarray(x)).ndim for x in _leaves(arrays))])
+
+    def join(x: Any, level: int) -> Any:
+        if not isinstance(x, list):
+            x = asarray(x)
+            return reshape(x, (1,) * (ndim - typeof(x).ndim) + typeof(x).shape)
+        return concatenate([join(e, level + 1) for e in x], ndim - depth + level)
+
+    return join(arrays, 0)
+
+
+def _leaves(x: Any) -> list[Any]:
+    return [leaf for e in x for leaf in _leaves(e)] if isinstance(x, list) else [x]
+
+
+def _depth(x: Any) -> int:
+    if isinstance(x, tuple):
+        raise ArgumentTypeError("block: only lists are blocks of blocks, got a tuple")
+    if not isinstance(x, list):
+        return 0
+    depths = {_depth(e) for e in x}
+    if len(depths) != 1:
+        raise ArgumentError("block: lists must be nested equally deep everywhere, and not be empty")
+    return depths.pop() + 1
+
+
+# --- replacing ----------------------------------------------------------------------------------------------
+def _functional(name: str, inplace: bool) -> None:
+    if inplace:
+        raise ArgumentError(f"{name}: arrays are immutable; pass inplace=False and use the result")
+
+
+def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
+    """``arr`` with its elements where ``mask`` holds replaced by those of ``vals``, in order and over again.
+
+    Raises:
+      ArgumentError: ``inplace`` is not False (NumPy's function writes into ``arr``), or there are no values.
+
+    >>> place(np.array([1, 2, 3]), np.array([True, False, True]), np.array([8, 9]), inplace=False).tolist()
+    [8, 2, 9]
+    """
+    _functional("place", inplace)
+    x, flags, new = asarray(arr), ravel(truth(asarray(mask), "place")), ravel(asarray(vals))
+    if typeof(flags).size != typeof(x).size or typeof(new).size == 0:
+        raise ArgumentError(f"place: array {typeof(x)}, mask of {typeof(flags).size} and {typeof(new).size} values")
+    count = cumulative.cumsum(convert(flags, dtypes.default_int()), 0)
+    which = ops.rem(
+        ops.max_(ops.sub(count, scalar_like(1, count)), scalar_like(0, count)), scalar_like(typeof(new).size, count)
+    )
+    chosen = converted(take(new, which, mode="clip"), typeof(x).dtype)
+    return reshape(where(flags, chosen, ravel(x)), typeof(x).shape)
+
+
+def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Any:
+    """``a`` with the elements at flat positions ``ind`` replaced by those of ``v``, over again.
+
+    Args:
+      mode: out of range, "clip" or "wrap"; by default such positions are dropped.
+
+    Raises:
+      ArgumentError: ``inplace`` is not False, another mode, or there are no values.
+
+    >>> put(np.array([1, 2, 3]), np.array([0, 2]), np.array([8, 9]), inplace=False).tolist()
+    [8, 2, 9]
+    """
+    _functional("put", inplace)
+    x, index, new = asarray(a), ravel(asarray(ind)), ravel(asarray(v))
+    size = typeof(x).size
+    if mode not in (None, "clip", "wrap") or (typeof(new).size == 0 and typeof(index).size):
+        raise ArgumentError(f"put: mode must be None, 'clip' or 'wrap', got {mode!r} and {typeof(new).size} values")
+    if typeof(index).size == 0:
+        return x
+    index = index % max(size, 1) if mode == "wrap" else index.clip(0, size - 1) if mode == "clip" else index
+    new = resize(new, (typeof(index).size,))
+    return reshape(IndexUpdater(ravel(x))[index].set(converted(new, typeof(x).dtype), mode="drop"), typeof(x).shape)
+
+
+def put_along_axis(
+    arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: Any = None
+) -> Any:
+    """``arr`` with the elements at ``indices`` along ``axis`` (see :func:`take_along_axis`) replaced by ``values``.
+
+    >>> put_along_axis(np.array([[1, 2], [3, 4]]), np.array([[1], [0]]), 9, 1, inplace=False).tolist()
+    [[1, 9], [9, 4]]
+    """
+    _functional("put_along_axis", inplace)
+    x, d = _flattened(arr, axis, "put_along_axis")
+    index = asarray(indices)
+    if typeof(index).ndim != typeof(x).ndim:
+        raise ShapeError(
+            f"put_along_axis: array {typeof(x).shape} and indices {typeof(index).shape}: as many dimensions"
+        )
+    sizes = [n if e == d else typeof(x).shape[e] for e, n in enumerate(typeof(index).shape)]
+    index = broadcast_to(index, sizes)
+    grid = [index if e == d else iota(dtypes.int32, sizes, e) for e in range(len(sizes))]
+    new = converted(asarray(values), typeof(x).dtype)
+    return reshape(IndexUpdater(x)[tuple(grid)].set(new, mode=mode), typeof(asarray(arr)).shape)
+
+
+def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+    """``a`` with its main diagonal replaced by ``val`` (a number, or values that repeat along it).
+
+    >>> fill_diagonal(np.zeros((2, 2)), 3.0, inplace=False).tolist()
+    [[3.0, 0.0], [0.0, 3.0]]
+    """
+    _functional("fill_diagonal", inplace)
+    if wrap:
+        raise ArgumentError("fill_diagonal: wrap=True is not supported")
+    x = asarray(a)
+    shape = typeof(x).shape
+    if len(shape) < 2 or (len(shape) > 2 and len(set(shape)) > 1):
+        raise ShapeError(f"fill_diagonal: expected a matrix, or more dimensions of one size, got shape {shape}")
+    n = min(shape)
+    new = converted(asarray(val), typeof(x).dtype)
+    return IndexUpdater(x)[(np.arange(n),) * len(shape)].set(resize(new, (n,)) if typeof(new).ndim else new)
+
+
+# --- choosing -----------------------------------------------------------------------------------------------
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    """For each element ``i`` of ``a`` the element of ``choices[i]`` at its place; all broadcast together.
+
+    Args:
+      mode: for numbers out of range: "raise" (concrete ``a``), "wrap" or "clip".
+
+    >>> choose(np.array([1, 0]), [np.array([10, 20]), np.array([30, 40])]).tolist()
+    [30, 20]
+    """
+    if out is not None:
+        raise ArgumentError("choose: out= is not supported, arrays are immutable; use the result")
+    cases = promote_all([asarray(c) for c in choices])
+    which = asarray(a)
+    n = len(cases)
+    if mode == "raise":
+        value = concrete(which, "choose", "pass mode='clip' or 'wrap'")
+        if value.size and (value.min() < 0 or value.max() >= n):
+            raise ArgumentError(f"choose: numbers from {value.min()} to {value.max()} for {n} choices")
+    elif mode in ("wrap", "clip"):
+        which = which % n if mode == "wrap" else which.clip(0, n - 1)
+    else:
+        raise ArgumentError(f"choose: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+    which, *cases = broadcast_arrays(which, *cases)
+    result = cases[0]
+    for i, case in enumerate(cases[1:], 1):
+        result = where(which == i, case, result)
+    return result
+
+
+def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+    """For each element the function (or number) of the last condition that holds; one more function is for the rest.
+
+    Functions are applied to all of ``x``, and must be defined there.
+
+    >>> piecewise(np.array([-1.0, 2.0]), [np.array([True, False])], [0.0, lambda v: v * 2]).tolist()
+    [0.0, 4.0]
+    """
+    x = asarray(x)
+    conditions = [
+        truth(asarray(c), "piecewise")
+        for c in (
+            [condlist] if np.ndim(condlist) <= typeof(x).ndim and not isinstance(condlist, (list, tuple)) else condlist
+        )
+    ]
+    if len(funclist) not in (len(conditions), len(conditions) + 1):
+        raise ArgumentError(
+            f"piecewise: {len(conditions)} conditions take as many functions or one more, got {len(funclist)}"
+        )
+    rest = funclist[-1] if len(funclist) > len(conditions) else 0
+    dtype = typeof(x).dtype
+
+    def value(f: Any) -> Any:
+        return converted(asarray(f(x, *args, **kw) if callable(f) else f), dtype)
+
+    result = broadcast_to(value(rest), typeof(x).shape)
+    for condition, f in zip(conditions, funclist):
+        result = where(condition, value(f), result)
+    return result

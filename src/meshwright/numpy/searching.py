@@ -1,0 +1,228 @@
+"""Where elements stand: in a sorted vector, in bins, among those that are not 0. Work is linear, or a binary search.
+
+What depends on values in its shape takes ``size`` (or ``length``) while tracing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.control_flow import fori_loop
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ConcretizationError
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.numpy.at import IndexUpdater
+from meshwright.numpy.axes import static_int
+from meshwright.numpy.compiled import compiled
+from meshwright.numpy.creation import asarray, full
+from meshwright.numpy.indexing import take
+from meshwright.numpy.joining import stack
+from meshwright.numpy.logic import truth, where
+from meshwright.numpy.manipulation import broadcast_to, flip, ravel
+from meshwright.numpy.promotion import as_operand, converted, result_type, scalar_like
+from meshwright.ops import cumulative
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.elementwise import convert, select
+
+#: vectors up to this long are compared with whole, which costs less than the steps of a binary search
+_SHORT = 32
+
+
+def concrete(x: Any, name: str, remedy: str = "pass size=, or use where") -> np.ndarray:
+    """The value of ``x`` on the host.
+
+    Raises:
+      ConcretizationError: it is traced.
+    """
+    if isinstance(x, Tracer) and x.concrete() is None:
+        raise ConcretizationError(
+            f"{name}: the shape of the result depends on values, and this array is traced ({x.aval}); {remedy}"
+        )
+    return np.asarray(x)
+
+
+def promoted(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two arrays in their common dtype, shapes as they are."""
+    a, b = asarray(a), asarray(b)
+    dtype = result_type(a, b)
+    return converted(a, dtype), converted(b, dtype)
+
+
+# --- in a sorted vector -------------------------------------------------------------------------------------
+def _before(row: Any, x: Any, side: str) -> Any:
+    """Whether the sorted element ``row`` stands before the place of ``x``; NaN is after all numbers."""
+    before = ops.lt(row, x) if side == "left" else ops.le(row, x)
+    if dtypes.is_float(typeof(x).dtype):
+        is_nan = ops.ne(x, x)
+        before = ops.or_(before, is_nan if side == "right" else ops.and_(is_nan, ops.eq(row, row)))
+    return before
+
+
+@compiled(static_argnums=(2,))
+def _compare_all(a: Any, v: Any, side: str) -> Any:
+    shape = (*typeof(v).shape, typeof(a).size)
+    row = broadcast_in_dim(a, shape, (len(shape) - 1,))
+    column = broadcast_in_dim(v, shape, range(len(shape) - 1))
+    return reduce_sum(convert(_before(row, column, side), dtypes.default_int()), (len(shape) - 1,))
+
+
+@compiled(static_argnums=(2,))
+def _binary_search(a: Any, v: Any, side: str) -> Any:
+    a, v = ops.stop_gradient(a), ops.stop_gradient(v)
+    n = typeof(a).size
+    index = dtypes.default_int()
+    if n == 0:
+        return full(typeof(v).shape, 0, index)
+    two, one = np.array(2, index), np.array(1, index)
+
+    def halve(_: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
+        low, high = bounds
+        middle = ops.div(ops.add(low, high), two)
+        # Once low is high, the place is found and the element there must not be counted again.
+        after = ops.and_(_before(take(a, middle, mode="clip"), v, side), ops.lt(low, high))
+        return select(after, ops.add(middle, one), low), select(after, high, middle)
+
+    shape = typeof(v).shape
+    start = (broadcast_to(np.array(0, index), shape), broadcast_to(np.array(n, index), shape))
+    return fori_loop(0, math.ceil(math.log2(n + 1)), halve, start)[0]
+
+
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "auto") -> Any:
+    """Where in the ascending vector ``a`` the elements of ``v`` belong, before ("left") or after equal ones.
+
+    Args:
+      a: vector of size n, or with ``sorter`` (positions) one that they sort.
+      v: array of any shape, which is the result's.
+      method: "scan" is a binary search, whose steps need all of ``a`` on every device; "compare_all" compares each
+        element with all of ``a``, which gathers nothing of an ``a`` that is split over a mesh; "auto" takes the
+        latter for short vectors.
+
+    Raises:
+      ArgumentError: another side or method, or ``a`` is no vector.
+
+    >>> searchsorted(np.array([1, 3, 5]), 3).item()
+    1
+    """
+    if side not in ("left", "right"):
+        raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
+    if method not in ("auto", "scan", "compare_all"):
+        raise ArgumentError(f"searchsorted: method must be 'auto', 'scan' or 'compare_all', got {method!r}")
+    a, v = promoted(a, v)
+    if typeof(a).ndim != 1:
+        raise ArgumentError(f"searchsorted: a must be a vector, got shape {typeof(a).shape}")
+    if sorter is not None:
+        a = take(a, sorter)
+    few = typeof(a).size <= _SHORT if method == "auto" else method == "compare_all"
+    return _compare_all(a, v, side) if few else _binary_search(a, v, side)
+
+
+def digitize(x: Any, bins: Any, right: bool = False, *, method: str = "auto") -> Any:
+    """The number of the bin that each element is in; bins ascend or descend.
+
+    >>> digitize(np.array([0.5, 2.5]), np.array([0.0, 1.0, 2.0])).tolist()
+    [1, 3]
+    """
+    bins = asarray(bins)
+    count = typeof(bins).size
+    if typeof(bins).ndim != 1:
+        raise ArgumentError(f"digitize: bins must be a vector, got shape {typeof(bins).shape}")
+    if count == 0:
+        return full(typeof(asarray(x)).shape, 0, dtypes.default_int())
+    rising = searchsorted(bins, x, "left" if right else "right", method=method)
+    falling = searchsorted(flip(bins), x, "right" if right else "left", method=method)
+    first, last = take(bins, np.array(0)), take(bins, np.array(count - 1))
+    return where(ops.gt(first, last), ops.sub(np.array(count, typeof(falling).dtype), falling), rising)
+
+
+# --- not 0 --------------------------------------------------------------------------------------------------
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+    """The positions of the elements that are not 0, an array a dimension.
+
+    Args:
+      size: how many, while tracing: fewer are filled up with ``fill_value`` (0, or one for each dimension), more are
+        cut off.
+
+    Raises:
+      ConcretizationError: a traced array without ``size``. ArgumentError: a 0-d array.
+
+    >>> nonzero(np.array([0, 3, 4]))[0].tolist()
+    [1, 2]
+    """
+    x = asarray(a)
+    shape = typeof(x).shape
+    if not shape:
+        raise ArgumentError("nonzero: a 0-d array has no positions; use atleast_1d, or test it with x != 0")
+    if size is None:
+        found = np.nonzero(concrete(x, "nonzero"))
+        return tuple(asarray(p.astype(dtypes.default_int())) for p in found)
+    flat = _flat_positions(ravel(truth(x, "nonzero")), static_int(size, "nonzero", "size"))
+    total = math.prod(shape)
+    fills = fill_value if isinstance(fill_value, tuple) else (fill_value or 0,) * len(shape)
+    return tuple(_coordinates(flat, shape, d, fill, total) for d, fill in enumerate(fills))
+
+
+def _flat_positions(flags: Any, size: int) -> Any:
+    """The first ``size`` positions of true elements; the number of elements where there are no more."""
+    index = dtypes.default_int()
+    total = typeof(flags).size
+    count = cumulative.cumsum(convert(flags, index), 0)
+    place = select(flags, ops.sub(count, scalar_like(1, count)), scalar_like(size, count))
+    return IndexUpdater(full((size,), total, index))[place].set(iota(index, (total,), 0), mode="drop")
+
+
+def _coordinates(flat: Any, shape: tuple[int, ...], d: int, fill: Any, total: int) -> Any:
+    below = math.prod(shape[d + 1 :])
+    place = ops.rem(ops.div(flat, scalar_like(max(below, 1), flat)), scalar_like(max(shape[d], 1), flat))
+    return where(ops.lt(flat, scalar_like(total, flat)), place, convert(asarray(fill), typeof(flat).dtype))
+
+
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The positions in the flattened array of the elements that are not 0.
+
+    >>> flatnonzero(np.array([[0, 3], [4, 0]])).tolist()
+    [1, 2]
+    """
+    return nonzero(ravel(a), size=size, fill_value=fill_value)[0]
+
+
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The positions of the elements that are not 0, a row each.
+
+    >>> argwhere(np.array([[0, 3], [4, 0]])).tolist()
+    [[0, 1], [1, 0]]
+    """
+    return stack(nonzero(a, size=size, fill_value=fill_value), -1)
+
+
+# --- counting -----------------------------------------------------------------------------------------------
+def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
+    """How often each non-negative integer comes, or the sum of its weights.
+
+    Args:
+      x: vector of integers; negative ones count as 0.
+      length: of the result, while tracing; larger integers are not counted.
+
+    Raises:
+      ConcretizationError: a traced ``x`` without ``length``. ArgumentError: not a vector of integers.
+
+    >>> bincount(np.array([0, 2, 2])).tolist()
+    [1, 0, 2]
+    """
+    x = asarray(x)
+    if typeof(x).ndim != 1 or not (dtypes.is_integer(typeof(x).dtype) or dtypes.is_bool(typeof(x).dtype)):
+        raise ArgumentError(f"bincount: x must be a vector of integers, got {typeof(x)}")
+    if length is None:
+        value = concrete(x, "bincount", "pass length=")
+        length = max(int(value.max()) + 1 if value.size else 0, minlength)
+    w = np.asarray(1, dtypes.default_int()) if weights is None else as_operand(weights, "bincount")
+    return _counted(convert(x, dtypes.default_int()), w, static_int(length, "bincount", "length"))
+
+
+@compiled(static_argnums=(2,))
+def _counted(x: Any, w: Any, length: int) -> Any:
+    start = full((length,), 0, typeof(w).dtype)
+    return IndexUpdater(start)[ops.max_(x, scalar_like(0, x))].add(w, mode="drop")

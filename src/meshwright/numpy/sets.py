@@ -1,0 +1,277 @@
+"""Arrays as sets: unique elements and what is built on them. By sorting; ``size`` fixes the shape while tracing.
+
+Without ``size``, the number of unique elements of a concrete array is counted on the host first, so that one program
+serves both cases, and derivatives with respect to the elements are those of picking them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.numpy.at import IndexUpdater
+from meshwright.numpy.axes import normal_axis, static_int
+from meshwright.numpy.creation import asarray, full
+from meshwright.numpy.indexing import take
+from meshwright.numpy.joining import concatenate
+from meshwright.numpy.logic import where
+from meshwright.numpy.manipulation import moveaxis, ravel, reshape
+from meshwright.numpy.promotion import converted, scalar_like
+from meshwright.numpy.searching import concrete, nonzero, promoted, searchsorted
+from meshwright.ops import cumulative
+from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.elementwise import convert
+from meshwright.ops.reduce import reduce_or
+from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.sort import sort as sort_op
+
+#: up to this many elements are compared with one by one
+_FEW = 16
+
+
+class UniqueAll(NamedTuple):
+    """What :func:`unique_all` gives."""
+
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCounts(NamedTuple):
+    """What :func:`unique_counts` gives."""
+
+    values: Any
+    counts: Any
+
+
+class UniqueInverse(NamedTuple):
+    """What :func:`unique_inverse` gives."""
+
+    values: Any
+    inverse_indices: Any
+
+
+# --- unique -------------------------------------------------------------------------------------------------
+def unique(
+    ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
+    axis: int | None = None, *, equal_nan: bool = True, size: int | None = None, fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """The different elements (of the flattened array), or with ``axis`` the different slices, in order.
+
+    Args:
+      return_index: also the position of the first of each.
+      return_inverse: also the place of each element among the unique ones, in the shape of ``ar`` (along ``axis``).
+      return_counts: also how often each comes.
+      equal_nan: whether NaNs are one element.
+      size: how many, while tracing: more are cut off, fewer filled up with ``fill_value`` (by default the least).
+
+    Raises:
+      ConcretizationError: the array is traced and there is no ``size``.
+
+    >>> unique(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    x = asarray(ar)
+    shape = typeof(x).shape
+    wanted = (True, return_index, return_inverse, return_counts)
+    if size is None and not isinstance(x, Tracer):
+        return _on_host(concrete(x, "unique"), wanted, axis, equal_nan)
+    if size is None:
+        size = _count(concrete(x, "unique"), axis, equal_nan)
+    rows = reshape(x, (-1, 1)) if axis is None else moveaxis(x, normal_axis(axis, len(shape), "unique"), 0)
+    inner = typeof(rows).shape[1:]
+    n = typeof(rows).shape[0]
+    table = reshape(rows, (n, int(np.prod(inner, dtype=int))))
+    found = _unique_rows(table, static_int(size, "unique", "size"), fill_value, equal_nan)
+    values = reshape(found[0], (size, *inner))
+    values = reshape(values, (size,)) if axis is None else moveaxis(values, 0, normal_axis(axis, len(shape), "unique"))
+    inverse = reshape(found[2], shape) if axis is None else found[2]
+    picked = [r for r, want in zip((values, found[1], inverse, found[3]), wanted) if want]
+    return picked[0] if len(picked) == 1 else tuple(picked)
+
+
+def _on_host(x: np.ndarray, wanted: tuple[bool, ...], axis: int | None, equal_nan: bool) -> Any:
+    out: Any = np.unique(x, *wanted[1:], axis=axis, equal_nan=equal_nan)  # type: ignore[call-overload]
+    if not isinstance(out, tuple):
+        return asarray(out)
+    return (asarray(out[0]), *(asarray(o.astype(dtypes.default_int())) for o in out[1:]))
+
+
+def _count(x: np.ndarray, axis: int | None, equal_nan: bool) -> int:
+    return np.unique(x, axis=axis, equal_nan=equal_nan).shape[0 if axis is None else axis]
+
+
+def _unique_rows(table: Any, size: int, fill_value: Any, equal_nan: bool) -> tuple[Any, Any, Any, Any]:
+    """Unique rows of a matrix, positions of the first of each, places of all rows, counts."""
+    n, width = typeof(table).shape
+    index = dtypes.default_int()
+    if n == 0:
+        fill = scalar_like(0, table) if fill_value is None else converted(asarray(fill_value), typeof(table).dtype)
+        none = full((size,), 0, index)
+        return broadcast_in_dim(fill, (size, width), ()), none, full((0,), 0, index), none
+    columns = [reshape(slice_in_dim(table, c, c + 1, 1, 1), (n,)) for c in range(width)]
+    positions = iota(index, (n,), 0)
+    *ordered, order = sort_op((*columns, positions), 0, True, width) if width else [positions]
+    new = _differs_from_before(ordered, n, equal_nan)
+    (bounds,) = nonzero(new, size=size + 1, fill_value=n)
+    starts, ends = slice_in_dim(bounds, 0, size), slice_in_dim(bounds, 1, size + 1)
+    real = ops.lt(starts, scalar_like(n, starts))
+    first = take(order, starts, mode="clip")
+    values = take(table, where(real, first, take(order, np.array(0))), 0, mode="clip")
+    if fill_value is not None:
+        values = where(reshape(real, (size, 1)), values, converted(asarray(fill_value), typeof(table).dtype))
+    group = cumulative.cumsum(convert(new, index), 0)
+    inverse = IndexUpdater(full((n,), 0, index))[order].set(ops.sub(group, scalar_like(1, group)), unique_indices=True)
+    return values, where(real, first, take(order, np.array(0))), inverse, where(real, ops.sub(ends, starts), 0)
+
+
+def _differs_from_before(columns: list[Any], n: int, equal_nan: bool) -> Any:
+    different: Any = full((n - 1,), False)
+    for column in columns:
+        before, after = slice_in_dim(column, 0, n - 1), slice_in_dim(column, 1, n)
+        changed = ops.ne(before, after)
+        if equal_nan and dtypes.is_inexact(typeof(column).dtype):
+            changed = ops.and_(changed, ops.not_(ops.and_(ops.ne(before, before), ops.ne(after, after))))
+        different = ops.or_(different, changed)
+    return concatenate([full((1,), True), different])
+
+
+def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
+    """Unique elements, first positions, inverse and counts; NaNs are all different (array API).
+
+    >>> unique_all(np.array([3, 1, 3])).counts.tolist()
+    [1, 2]
+    """
+    return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
+    """Unique elements and how often each comes; NaNs are all different (array API).
+
+    >>> unique_counts(np.array([3, 1, 3])).values.tolist()
+    [1, 3]
+    """
+    return UniqueCounts(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
+    """Unique elements and the place of each element among them; NaNs are all different (array API).
+
+    >>> unique_inverse(np.array([3, 1, 3])).inverse_indices.tolist()
+    [1, 0, 1]
+    """
+    return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Unique elements; NaNs are all different (array API).
+
+    >>> unique_values(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    return unique(x, equal_nan=False, size=size, fill_value=fill_value)
+
+
+# --- membership ---------------------------------------------------------------------------------------------
+def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Whether each element is among ``test_elements``, which are sorted and searched.
+
+    >>> isin(np.array([1, 2]), np.array([2, 3])).tolist()
+    [False, True]
+    """
+    x, t = promoted(element, ravel(test_elements))
+    n = typeof(t).size
+    if n <= _FEW or dtypes.is_complex(typeof(x).dtype):
+        shape = (*typeof(x).shape, n)
+        same = ops.eq(broadcast_in_dim(x, shape, range(len(shape) - 1)), broadcast_in_dim(t, shape, (len(shape) - 1,)))
+        found = reduce_or(same, (len(shape) - 1,))
+    else:
+        if dtypes.is_bool(typeof(x).dtype):
+            x, t = convert(x, dtypes.uint8), convert(t, dtypes.uint8)
+        (ordered,) = sort_op((t,), 0)
+        found = ops.eq(take(ordered, searchsorted(ordered, x), mode="clip"), x)
+    return ops.not_(found) if invert else found
+
+
+# --- of two sets --------------------------------------------------------------------------------------------
+def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The unique elements of both arrays.
+
+    >>> union1d(np.array([1, 3]), np.array([2, 3])).tolist()
+    [1, 2, 3]
+    """
+    return unique(concatenate([ravel(ar1), ravel(ar2)]), size=size, fill_value=fill_value)
+
+
+def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str) -> Any:
+    """The elements of a sorted vector that are to be kept; with ``size``, filled up with ``fill_value`` (or 0)."""
+    if size is None:
+        return take(flat, np.flatnonzero(concrete(keep, name, "pass size=")))
+    (places,) = nonzero(keep, size=size, fill_value=typeof(flat).size)
+    fill = converted(asarray(0 if fill_value is None else fill_value), typeof(flat).dtype)
+    return where(ops.lt(places, scalar_like(typeof(flat).size, places)), take(flat, places, mode="clip"), fill)
+
+
+def setdiff1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+) -> Any:
+    """The unique elements of the first array that are not in the second.
+
+    >>> setdiff1d(np.array([3, 1, 2]), np.array([2])).tolist()
+    [1, 3]
+    """
+    flat = ravel(ar1)
+    if size is None:
+        flat = flat if assume_unique else unique(flat)
+        return _kept(flat, isin(flat, ar2, invert=True), None, None, "setdiff1d")
+    flat, new = _sorted_firsts(flat)
+    return _kept(flat, ops.and_(new, isin(flat, ar2, invert=True)), size, fill_value, "setdiff1d")
+
+
+def _sorted_firsts(flat: Any) -> tuple[Any, Any]:
+    """A sorted vector, and which of its elements are the first of their kind."""
+    (ordered,) = sort_op((flat,), 0)
+    n = typeof(flat).size
+    return ordered, _differs_from_before([ordered], n, True) if n else full((0,), True)
+
+
+def intersect1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False, *, size: int | None = None,
+    fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """The unique elements that are in both arrays; with ``return_indices`` also their first positions in each.
+
+    >>> intersect1d(np.array([3, 1, 2]), np.array([2, 3])).tolist()
+    [2, 3]
+    """
+    first, second = promoted(ravel(ar1), ravel(ar2))
+    ordered, new = _sorted_firsts(first)
+    common = _kept(ordered, ops.and_(new, isin(ordered, second)), size, fill_value, "intersect1d")
+    if not return_indices:
+        return common
+    return common, _first_places(first, common), _first_places(second, common)
+
+
+def _first_places(x: Any, values: Any) -> Any:
+    n = typeof(x).size
+    ordered, order = sort_op((x, iota(dtypes.default_int(), (n,), 0)), 0, True, 1)
+    return take(order, searchsorted(ordered, values), mode="clip")
+
+
+def setxor1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+) -> Any:
+    """The unique elements that are in one of the arrays, but not in both.
+
+    >>> setxor1d(np.array([1, 2]), np.array([2, 3])).tolist()
+    [1, 3]
+    """
+    first, second = promoted(ravel(ar1), ravel(ar2))
+    ordered, new = _sorted_firsts(concatenate([first, second]))
+    alone = ops.ne(isin(ordered, first), isin(ordered, second))
+    return _kept(ordered, ops.and_(new, alone), size, fill_value, "setxor1d")
