@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
-from meshwright.ops.collective import ALL_REDUCE, AllGather, AllReduce, AllSlice
+from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ops.collective import ALL_REDUCE, AllGather, AllReduce, AllSlice, Collective
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
 from meshwright.spmd.partition.context import LocalContext
@@ -37,7 +39,7 @@ def sink_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
 def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, mesh: AbstractMesh) -> Moved | None:
     """The equation on the tiles of its gathered operands."""
     gather: Any = next(iter(pending.values())).collective
-    if type(eqn.op).localize is not Op.localize or any(m.collective.axes != gather.axes for m in pending.values()):
+    if any(m.collective.axes != gather.axes for m in pending.values()):
         return None
     rule = eqn_rule(eqn)
     factor = _factor(rule, {i: m.collective.dimension for i, m in pending.items()})  # type: ignore[attr-defined]
@@ -51,14 +53,25 @@ def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, m
     in_avals, out_avals = tuple(a.aval for a in eqn.invars), tuple(v.aval for v in eqn.outvars)
     ctx = LocalContext(mesh, rule, in_avals, out_avals, tuple(ins), tuple(outs))  # type: ignore[arg-type]
     invars, before = _sliced(eqn.invars, ins, pending, gather)  # type: ignore[arg-type]
-    local = eqn.replace(op=eqn.op.localized(ctx), invars=invars)
-    value = local.op.infer(*(pending[i].value if i in pending else a.aval for i, a in enumerate(invars)))
-    if value.shape != ctx.out_local_shapes[0]:
+    op = _local_op(eqn.op, ctx, [pending[i].value if i in pending else a.aval for i, a in enumerate(invars)])
+    if op is None:
         return None
+    local = eqn.replace(op=op, invars=invars)
+    value = op.infer(*(pending[i].value if i in pending else a.aval for i, a in enumerate(invars)))
     if rule.factors[factor].kind == REDUCTION:
         return Moved(local, before, value, ALL_REDUCE[rule.reduction](gather.axes, gather.sizes))
     (dim,) = [d for d, factors in enumerate(rule.results[0]) if factor in factors]
     return Moved(local, before, value, AllGather(gather.axes, gather.sizes, dim))
+
+
+def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | None:
+    """The one op that an op is on tiles; None if it takes several (masks, offsets) or exchanges data."""
+    if type(op).localize is Op.localize:
+        return op.localized(ctx)
+    made = trace_to_jaxpr(lambda *xs: [op.localize(ctx, *xs)], avals).jaxpr
+    if len(made.eqns) != 1 or list(made.eqns[0].invars) != made.invars or isinstance(made.eqns[0].op, Collective):
+        return None
+    return made.eqns[0].op if made.outvars == made.eqns[0].outvars else None
 
 
 def _factor(rule: ShardingRule, gathered: Mapping[int, int]) -> int | None:
