@@ -39,8 +39,8 @@ def layer(params: dict[str, Any], x: Any) -> Any:
     return x + nn.gelu(h @ params["up"] + params["up_bias"]) @ params["down"]
 
 
-def measure() -> dict[str, int]:
-    """Bytes sent by the forward and backward pass, and the textbook's."""
+def partitioned() -> Any:
+    """The forward and backward pass, partitioned."""
     import meshwright as mw
     from meshwright import NamedSharding
     from meshwright import PartitionSpec as P
@@ -59,8 +59,13 @@ def measure() -> dict[str, int]:
     params = {n: struct(s, np.float32) for n, s in shapes().items()}
     x = struct((BATCH, SEQUENCE, WIDTH), np.float32)
     run = mw.jit(step, in_shardings=(weights, batch, batch), out_shardings=(batch, weights, batch))
-    part = run.lower(params, x, x).partition()
-    local = sum(a.nbytes for a in part.jaxpr.in_avals[: len(params)])
+    return run.lower(params, x, x).partition()
+
+
+def measure() -> dict[str, int]:
+    """Bytes sent by the forward and backward pass, and the textbook's."""
+    part = partitioned()
+    local = sum(a.nbytes for a in part.jaxpr.in_avals[: len(shapes())])
     activations = BATCH // DATA * SEQUENCE * WIDTH * 4
     textbook = 8 * activations * (TENSOR - 1) // TENSOR + 2 * local * (DATA - 1) // DATA
     return {"ours": part.bytes_sent, "textbook": textbook, "explain": part.explain()}  # type: ignore[dict-item]
