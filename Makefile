@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check bench fuzz clean
+.PHONY: demo test test-slow check bench conformance fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/meshwright demo
@@ -21,6 +21,10 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# The suite is not on PyPI; ARRAY_API_TESTS=<folder> names a checkout of it (without one, the command says how to get it).
+conformance: $(STAMP)
+	$(BIN)/python tests/conformance/run_suite.py --beside jax.numpy
 
 fuzz: $(STAMP)
 	MESHWRIGHT_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest -m slow tests/executable/test_fuzz.py
