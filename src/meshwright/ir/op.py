@@ -201,6 +201,10 @@ class Op:
         """This op with other jaxprs in its regions."""
         raise RuleError(f"op {self.name} has no regions")
 
+    def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
+        """Ops that compute the same with other sharding rules: tried where this one's rule makes operands move."""
+        return ()
+
     def emit(self, b: Builder, *operands: Any) -> Any:
         """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")

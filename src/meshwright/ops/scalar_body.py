@@ -17,7 +17,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op
-from meshwright.ir.passes import inline_calls
+from meshwright.ir.passes import dead_code, inline_calls
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape
@@ -151,7 +151,7 @@ def read_body(r: Reader, number: int = 0) -> ClosedJaxpr:
     region = r.region(number)
     if region.captured:
         r.fail("has a region that uses values from outside; make them operands, or constants inside of it")
-    return inline_calls(region.jaxpr)
+    return dead_code(inline_calls(region.jaxpr))
 
 
 def as_body_takes(body: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:

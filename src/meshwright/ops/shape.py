@@ -14,7 +14,7 @@ from meshwright.errors import ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.sharding.rule import REPLICATED, WINDOW, ShardingRule, make_rule
+from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule, make_rule
 
 
 def move_dim(x: Any, source: int, target: int) -> Any:
@@ -168,11 +168,62 @@ class Reshape(Linear1):
     def localized(self, ctx: Any) -> Op:
         return Reshape(ctx.out_local_shapes[0])
 
+    def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
+        return (ReshapeRows(self.new_sizes),) if regrouped(avals[0].shape, self.new_sizes) else ()
+
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(self.new_sizes)
 
     def emit(self, b: Builder, x: Any) -> Any:
         return b.op("stablehlo.reshape", [x], b.out_avals)[0]
+
+
+@dataclass(frozen=True)
+class ReshapeRows(Reshape):
+    """A reshape that cuts one dimension into several, or joins several into one, where tiles do not match: the tiles
+    are split by rows of the first of the several, and every device fetches the elements of its own."""
+
+    name: ClassVar[str] = "reshape_rows"
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        before, ins, outs = regrouped(x.shape, self.new_sizes)  # type: ignore[misc]
+        names = [f"d{d}" for d in range(x.ndim + len(self.new_sizes))]
+        head, tail = names[:before], names[before + 1 : x.ndim - ins + 1]
+        sizes = dict(zip([*head, "rows"], x.shape)) | dict(zip(tail, x.shape[before + ins :]))
+        sizes["rows"] = min(x.shape[before], self.new_sizes[before])
+        sides = [[*head, "rows", *[None] * (count - 1), *tail] for count in (ins, outs)]
+        return make_rule(sides[:1], sides[1:], sizes, {"rows": WINDOW}, passes={"rows": SentTimes()})
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        d, ins, outs = regrouped(ctx.in_avals[0].shape, self.new_sizes)  # type: ignore[misc]
+        local = ctx.out_local_shapes[0]
+        if ctx.is_split(0, d):
+            rows = local[d]
+            if ins == 1:  # a row of the result is several elements
+                per_row = math.prod(self.new_sizes[d + 1 : d + outs])
+                x = ctx.fetch_window(x, 0, d, lambda t: t * rows * per_row, rows * per_row)
+            else:  # an element of the result is a part of a row
+                per_row = math.prod(ctx.in_avals[0].shape[d + 1 : d + ins])
+                tiles = range(ctx.num_tiles(0, d))
+                first = [t * rows // per_row for t in tiles]
+                count = max(-(-(t + 1) * rows // per_row) - f for t, f in zip(tiles, first))
+                x = ctx.fetch_window(x, 0, d, lambda t: first[t], count)
+                shape = typeof(x).shape
+                x = reshape(x, (*shape[:d], count * per_row, *shape[d + ins :]))
+                x = ctx.cut(x, 0, d, [t * rows - f * per_row for t, f in zip(tiles, first)], rows)
+        return reshape(x, local)
+
+
+def regrouped(src: Sequence[int], dst: Sequence[int]) -> tuple[int, int, int] | None:
+    """``(d, m, n)`` if the ``m`` dimensions from ``d`` on become ``n``, one of which is 1, and all others stay."""
+    d = 0
+    while d < min(len(src), len(dst)) and src[d] == dst[d]:
+        d += 1
+    behind = 0
+    while behind < min(len(src), len(dst)) - d and src[len(src) - 1 - behind] == dst[len(dst) - 1 - behind]:
+        behind += 1
+    m, n = len(src) - d - behind, len(dst) - d - behind
+    return (d, m, n) if min(m, n) == 1 and max(m, n) > 1 and 0 not in src else None
 
 
 def _positions(src: Sequence[int], dst: Sequence[int], dim: int, before: int) -> list[int]:

@@ -39,6 +39,16 @@ class GatheredParts:
 
 
 @dataclass(frozen=True)
+class SentTimes:
+    """The :data:`Passes` of an op that sends its tiles a number of times, however many there are."""
+
+    times: float = 1.0
+
+    def __call__(self, tiles: int) -> float:
+        return self.times
+
+
+@dataclass(frozen=True)
 class Factor:
     """One loop dimension of an op. ``passes``: what splitting a window factor costs, where that is not little."""
 

@@ -44,6 +44,11 @@ def _subscripts(r: Reader) -> tuple[list[str], str]:
     return inputs.split(","), out
 
 
+def _places(labels: Sequence[str], left: str, right: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where labels stand on either side."""
+    return tuple(map(left.index, labels)), tuple(map(right.index, labels))
+
+
 @reads("stablehlo.unary_einsum")
 def _unary_einsum(r: Reader) -> Any:
     (labels,), out = _subscripts(r)
@@ -59,9 +64,9 @@ def _einsum(r: Reader) -> Any:
     )
     shared = [label for label in left if label in right]
     batch, contracted = ([c for c in shared if (c in out) == wanted] for wanted in (True, False))
-    pairs = [tuple(tuple(s.index(c) for c in labels) for s in (left, right)) for labels in (contracted, batch)]
+    numbers = (_places(contracted, left, right), _places(batch, left, right))
     made = "".join(batch) + "".join(c for side in (left, right) for c in side if c not in shared)
-    return transpose(_product(r, x, y, (pairs[0], pairs[1])), [made.index(c) for c in out])
+    return transpose(_product(r, x, y, numbers), [made.index(c) for c in out])
 
 
 # --- ragged products ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from meshwright.ops import reduce as R
 from meshwright.ops.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
 from meshwright.ops.dot import DotGeneral
 from meshwright.ops.markers import Named
-from meshwright.ops.shape import Reshape, Rev, Squeeze, Transpose
+from meshwright.ops.shape import Reshape, ReshapeRows, Rev, Squeeze, Transpose
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.ops.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.sort import Sort
@@ -31,6 +31,8 @@ def _shapes() -> Iterator[Sample]:
     ):  # fmt: skip
         yield sample(Reshape(new), floats(*old), label="x".join(map(str, new)) or "scalar")
     yield sample(Reshape((12,)), ints(4, 3))
+    for old, new in (((2, 35), (2, 7, 5)), ((7, 5), (35,)), ((7, 2, 3, 2), (42, 2))):
+        yield sample(ReshapeRows(new), floats(*old), label="x".join(map(str, new)))
     yield sample(Squeeze((1,)), floats(5, 1, 3))
     yield sample(Squeeze((0, 2)), ints(1, 6, 1))
     for permutation in itertools.permutations(range(3)):

@@ -168,7 +168,7 @@ class LocalContext:
         parts = []
         for piece, gap in zip(pieces, gaps):
             part = slice_in_dim(x, piece.low, piece.high, dim=dim)
-            if piece.offset:
+            if piece.perm:
                 part = Ppermute(names, sizes, piece.perm).bind(part)
             if gap:
                 config = [(0, 0, 0)] * typeof(x).ndim

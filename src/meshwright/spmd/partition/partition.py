@@ -15,6 +15,7 @@ from typing import Any
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace
@@ -27,7 +28,7 @@ from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.passes.pipeline import Change, communication_passes
-from meshwright.spmd.propagate import Propagation, constraint_dims, eqn_rule, propagate
+from meshwright.spmd.propagate import Propagation, constraint_dims, eqn_rule, propagate, rule_of
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
@@ -167,7 +168,13 @@ class Partitioner:
             return
         values = [self.value(a) for a in eqn.invars]
         wanted = tuple(self.propagation.wanted(v) for v in eqn.outvars)
-        choice = self.choose(eqn, rule, values, wanted)
+        op, choice = eqn.op, self.choose(eqn, eqn.op, rule, values, wanted)
+        if any(layout not in value.layouts for value, layout in zip(values, choice.in_layouts)):
+            avals = tuple(v.aval for v in values)
+            for other in op.alternatives(*avals):
+                tried = self.choose(eqn, other, rule_of(other, avals), values, wanted)
+                if tried.cost < choice.cost:
+                    op, rule, choice = other, rule_of(other, avals), tried
         locals_ = [
             self.bring(v, i, lo, eqn.op.name, n)
             for n, (v, i, lo) in enumerate(zip(values, choice.versions, choice.in_layouts))
@@ -183,7 +190,7 @@ class Partitioner:
         )
         if any(any(lo.dims) for lo in (*choice.in_layouts, *choice.out_layouts)):
             self.trace.note = Reason(eqn.op.name, rule=rule)
-            outs = eqn.op.localize(ctx, *locals_)
+            outs = op.localize(ctx, *locals_)
             self.trace.note = None
         else:
             outs = eqn.op.bind(*locals_)
@@ -191,7 +198,7 @@ class Partitioner:
             self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, eqn.source)
 
     def choose(
-        self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]
+        self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]
     ) -> Choice:
         question = Question(
             rule,
@@ -204,8 +211,8 @@ class Partitioner:
             tuple(v.aval for v in eqn.outvars),
             wanted,
             tuple(self.summands.get(v, 1) for v in eqn.outvars),
-            eqn.op.linear_groups(*(v.aval for v in values)),
-            eqn.op.moves_only,
+            op.linear_groups(*(v.aval for v in values)),
+            op.moves_only,
             self.mesh,
         )
         return choose(question)

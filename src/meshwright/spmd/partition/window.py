@@ -14,22 +14,21 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows ``[low, high)`` of every source tile, sent to the tile ``offset`` before it by the pairs ``perm``."""
+    """Rows ``[low, high)`` of every source tile, sent by the pairs (source, target) ``perm``; without them its own."""
 
-    offset: int
     low: int
     high: int
-    perm: tuple[tuple[int, int], ...]
+    perm: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class WindowPlan:
     """How to assemble the rows that each tile needs.
 
-    ``pieces``, in order of offset, are joined; ``gaps[i]`` rows of nothing stand before piece ``i``. Tile ``t``'s
-    window begins at row ``starts[t]`` of what was joined. ``gather`` says that joining all tiles is cheaper than the
-    exchange; then there are no pieces and ``starts`` count rows of the whole (padded) dimension. ``complete`` means
-    that every row of every window exists, so that nothing has to be filled in.
+    ``pieces`` are joined in order; ``gaps[i]`` rows of nothing stand before piece ``i``. Tile ``t``'s window begins at
+    row ``starts[t]`` of what was joined. ``gather`` says that joining all tiles is cheaper than the exchange; then
+    there are no pieces and ``starts`` count rows of the whole (padded) dimension. ``complete`` means that every row of
+    every window exists, so that nothing has to be filled in.
     """
 
     pieces: tuple[Piece, ...]
@@ -37,6 +36,20 @@ class WindowPlan:
     starts: tuple[int, ...]
     gather: bool
     complete: bool
+
+    @property
+    def sent(self) -> int:
+        """Rows that a device sends."""
+        return sum(p.high - p.low for p in self.pieces if p.perm)
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Rows ``[low, high)`` of tile ``source``: a part of a window."""
+
+    source: int
+    low: int
+    high: int
 
 
 def plan_window(size: int, tiles: int, start: Callable[[int], int], length: int) -> WindowPlan:
@@ -47,32 +60,64 @@ def plan_window(size: int, tiles: int, start: Callable[[int], int], length: int)
 @lru_cache(maxsize=4096)
 def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int) -> WindowPlan:
     rows = -(-size // tiles)
-    ranges: dict[int, list[int]] = {}
-    pairs: dict[int, list[tuple[int, int]]] = {}
+    windows: list[list[_Segment]] = []
     complete = True
-    for t, begin in enumerate(starts):
+    for begin in starts:
         low, high = max(begin, 0), min(begin + length, size)
         complete &= low == begin and high == begin + length
-        for source in range(low // rows, -(-high // rows)) if low < high else ():
-            a, b = max(low - source * rows, 0), min(high - source * rows, rows)
-            offset = source - t
-            known = ranges.setdefault(offset, [a, b])
-            known[0], known[1] = min(known[0], a), max(known[1], b)
-            pairs.setdefault(offset, []).append((source, t))
-    pieces = tuple(Piece(o, ranges[o][0], ranges[o][1], tuple(pairs[o])) for o in sorted(ranges))
-    sent = sum(p.high - p.low for p in pieces if p.offset)
-    if sent > (tiles - 1) * rows:
-        return WindowPlan((), (), starts, True, complete)
-    if not pieces:  # every window lies outside
+        sources = range(low // rows, -(-high // rows)) if low < high else range(0)
+        windows.append([_Segment(s, max(low - s * rows, 0), min(high - s * rows, rows)) for s in sources])
+    if not any(windows):  # every window lies outside
         return WindowPlan((), (), (0,) * tiles, False, False)
+    plans = [_by_distance(windows, starts, rows, complete)]
+    in_turn = _in_turn(windows, starts, rows, complete)
+    if in_turn is not None:
+        plans.append(in_turn)
+    best = min(plans, key=lambda plan: plan.sent)
+    return WindowPlan((), (), starts, True, complete) if best.sent > (tiles - 1) * rows else best
+
+
+def _by_distance(windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool) -> WindowPlan:
+    """A piece for each distance of a source: halos, where all tiles look equally far."""
+    ranges: dict[int, list[int]] = {}
+    pairs: dict[int, list[tuple[int, int]]] = {}
+    for t, window in enumerate(windows):
+        for part in window:
+            offset = part.source - t
+            known = ranges.setdefault(offset, [part.low, part.high])
+            known[0], known[1] = min(known[0], part.low), max(known[1], part.high)
+            pairs.setdefault(offset, []).append((part.source, t))
+    offsets = sorted(ranges)
+    pieces = tuple(Piece(*ranges[o], tuple(pairs[o]) if o else ()) for o in offsets)
     # Rows are counted from the first row of the first piece, relative to the tile's own first row.
-    base = pieces[0].offset * rows + pieces[0].low
+    base = offsets[0] * rows + pieces[0].low
     gaps, end = [], base
-    for piece in pieces:
-        begin = piece.offset * rows + piece.low
+    for offset, piece in zip(offsets, pieces):
+        begin = offset * rows + piece.low
         gaps.append(begin - end)
         end = begin + piece.high - piece.low
     return WindowPlan(pieces, tuple(gaps), tuple(s - t * rows - base for t, s in enumerate(starts)), False, complete)
+
+
+def _in_turn(
+    windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool
+) -> WindowPlan | None:
+    """A piece for the first tile that each window sees, one for the second, …: where tiles change places.
+
+    None if a piece would have to go from one tile to several.
+    """
+    pieces = []
+    most = max(map(len, windows))
+    for number in range(most):
+        parts = {t: window[number] for t, window in enumerate(windows) if number < len(window)}
+        if len({p.source for p in parts.values()}) < len(parts):
+            return None
+        low = min(p.low for p in parts.values())
+        high = rows if number + 1 < most else max(p.high for p in parts.values())
+        moves = tuple((p.source, t) for t, p in parts.items())
+        pieces.append(Piece(low, high, moves if any(s != t for s, t in moves) else ()))
+    begins = tuple((w[0].low - pieces[0].low if w else 0) + min(s, 0) for w, s in zip(windows, starts))
+    return WindowPlan(tuple(pieces), (0,) * most, begins, False, complete)
 
 
 def affine(table: Sequence[int]) -> tuple[int, int] | None:
