@@ -44,7 +44,7 @@ def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
 
 
 def xla_figures(path: str | Path, program: ImportedProgram | None = None) -> PartitionFigures:
-    """What XLA's partitioner makes of a StableHLO file; memory is arguments and temporaries, as compiled.
+    """What XLA's partitioner makes of a StableHLO file; memory is the peak, as compiled.
 
     Raises:
       ArgumentError: the program is written for one device.
@@ -56,4 +56,4 @@ def xla_figures(path: str | Path, program: ImportedProgram | None = None) -> Par
         raise ArgumentError(f"compare: {program.name!r} has no shardings, so XLA has nothing to partition")
     free = [s is None for s in program.parsed.result_shardings]
     found: XlaPartition = xla_partition(Path(path).read_bytes(), devices, free)
-    return PartitionFigures(by_kind(found.collectives), found.seconds, found.argument_bytes + found.temp_bytes)
+    return PartitionFigures(by_kind(found.collectives), found.seconds, found.peak_bytes)

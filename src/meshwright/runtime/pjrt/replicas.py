@@ -21,6 +21,17 @@ class CompiledMemory:
     alias_bytes: int
     temp_bytes: int
 
+    @classmethod
+    def of(cls, executable: Any) -> CompiledMemory:
+        """The figures of a loaded executable."""
+        stats = executable.get_compiled_memory_stats()
+        return cls(
+            stats.argument_size_in_bytes,
+            stats.output_size_in_bytes,
+            stats.alias_size_in_bytes,
+            stats.temp_size_in_bytes,
+        )
+
     @property
     def peak_bytes(self) -> int:
         return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
@@ -41,6 +52,8 @@ def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
     client, devices = _devices(replicas)
     options = xc.CompileOptions()
     options.num_replicas, options.num_partitions = replicas, 1
+    # XLA's default, whatever XLA_FLAGS say: it decides how scatters are computed, and so which buffers there are.
+    options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True)]
     options.device_assignment = xc.DeviceAssignment.create(np.arange(replicas).reshape(replicas, 1))
     try:
         loaded = client.compile_and_load(module, _jax.DeviceList(devices), options)
@@ -48,10 +61,4 @@ def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
         if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
             raise
         raise CompileError(f"XLA could not compile the per-device program: {error}") from None
-    stats = loaded.get_compiled_memory_stats()
-    return CompiledMemory(
-        stats.argument_size_in_bytes,
-        stats.output_size_in_bytes,
-        stats.alias_size_in_bytes,
-        stats.temp_size_in_bytes,
-    )
+    return CompiledMemory.of(loaded)

@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.client import _jax, xc
+from meshwright.runtime.pjrt.replicas import CompiledMemory
 
 _WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
            "c128": 16}  # fmt: skip
@@ -31,11 +32,13 @@ _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 
 @dataclass(frozen=True)
 class XlaPartition:
-    """What XLA makes of a program: ``(kind, bytes sent by one device)`` of each collective, memory, seconds."""
+    """What XLA makes of a program: ``(kind, bytes sent by one device)`` of each collective, memory, seconds.
+
+    ``peak_bytes`` are arguments, results that are not in donated arguments' memory, and temporaries.
+    """
 
     collectives: tuple[tuple[str, int], ...]
-    temp_bytes: int
-    argument_bytes: int
+    peak_bytes: int
     seconds: float
 
     @property
@@ -66,9 +69,8 @@ def xla_partition(module: str | bytes, num_devices: int, free_results: Sequence[
             raise
         raise CompileError(f"XLA's partitioner refused the program: {error}") from None
     seconds = time.perf_counter() - start
-    memory = loaded.get_compiled_memory_stats()
     found = tuple(hlo_collectives(loaded.get_hlo_text(), num_devices))
-    return XlaPartition(found, memory.temp_size_in_bytes, memory.argument_size_in_bytes, seconds)
+    return XlaPartition(found, CompiledMemory.of(loaded).peak_bytes, seconds)
 
 
 def hlo_collectives(text: str, num_devices: int) -> Iterator[tuple[str, int]]:

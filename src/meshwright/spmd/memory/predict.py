@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.source import SourceLocation
+from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place
@@ -29,11 +29,11 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class LiveBuffer:
-    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``."""
+    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``, ``what`` the op."""
 
     nbytes: int
     kind: str
-    op: str
+    what: str
     aval: ShapedArray
     source: SourceLocation
 
@@ -61,7 +61,8 @@ class Memory:
             f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
         ]
         for b in self.buffers[:_SHOWN]:
-            lines.append(f"{show(b.nbytes):>10}  {b.kind:<9}  {b.aval} {b.op}  at {b.source}")
+            where = "" if b.source is UNKNOWN else f"  at {b.source}"
+            lines.append(f"{show(b.nbytes):>10}  {b.kind:<9}  {b.aval} {b.what}{where}")
         if len(self.buffers) > _SHOWN:
             rest = sum(b.nbytes for b in self.buffers[_SHOWN:])
             lines.append(f"{show(rest):>10}  in {len(self.buffers) - _SHOWN} smaller buffers")
@@ -172,8 +173,13 @@ class _Plan:
             sum(r.root.avals[0].nbytes for r in self.results),
             sum(self.parameters[a].root.avals[0].nbytes for a in self.aliases.values()),
             packed(spans),
-            tuple(_shown(b) for b in sorted(held, key=lambda b: -b.nbytes)),
+            tuple(self._shown(b) for b in sorted(held, key=lambda b: -b.nbytes)),
         )
+
+    def _shown(self, buffer: Buffer) -> LiveBuffer:
+        kernel = buffer.kernel
+        what = f"input {self.parameters.index(kernel)}" if buffer.kind == "argument" else kernel.root.op
+        return LiveBuffer(buffer.nbytes, buffer.kind, what, buffer.aval, kernel.root.source)
 
 
 def inner_bytes(region: Graph, loop: bool) -> int:
@@ -200,8 +206,3 @@ def _matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: S
             free.remove(match)
             found[i] = match
     return found
-
-
-def _shown(buffer: Buffer) -> LiveBuffer:
-    root = buffer.kernel.root
-    return LiveBuffer(buffer.nbytes, buffer.kind, root.op, buffer.aval, root.source)

@@ -9,23 +9,26 @@ from meshwright.spmd.memory.kernels import Kernel
 
 
 def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
-    """Everything that ``roots`` read, depth first, numbered anew."""
+    """Everything that ``roots`` read, depth first, numbered anew. Each kernel is entered once, so that kernels that
+    were fused into a cycle (the model is not exact) end too."""
     done: dict[Kernel, None] = {}
+    entered: set[Kernel] = set()
     for root in roots:
-        if root in done:
+        if root in entered:
             continue
+        entered.add(root)
         stack: list[tuple[Kernel, Iterator[Kernel]]] = [(root, iter(root.inputs))]
         while stack:
             kernel, rest = stack[-1]
             for k in rest:
-                if k not in done:
+                if k not in entered:
+                    entered.add(k)
                     stack.append((k, iter(k.inputs)))
                     break
             else:
                 stack.pop()
-                if kernel not in done:
-                    kernel.number = len(done)
-                    done[kernel] = None
+                kernel.number = len(done)
+                done[kernel] = None
     return list(done)
 
 
