@@ -24,6 +24,7 @@ from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, NamedSharding
 from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule, make_rule, pointwise_rule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
+from meshwright.spmd.origin import Annotation, Origins
 
 Dims = tuple[Axes, ...]
 
@@ -44,6 +45,8 @@ class Propagation:
     placements: dict[Var, Placement] = field(default_factory=dict)
     #: values that outputs with a given layout are made of by equations that only pass values through
     pinned: dict[Var, Layout] = field(default_factory=dict)
+    #: what brought the axes there
+    origins: Origins = field(default_factory=Origins)
 
     def layout(self, var: Var) -> Layout:
         """The layout of a value, without partial sums."""
@@ -87,13 +90,13 @@ def propagate(
 ) -> Propagation:
     """Layouts for all values of a jaxpr without calls, from those given for its inputs and outputs."""
     worker = _Worker(jaxpr, mesh)
-    for var, layout in zip(jaxpr.invars, in_layouts):
+    for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
         if layout is not None:
-            worker.fix(var, layout.dims, (True,) * len(layout.dims))
-    for atom, layout in zip(jaxpr.outvars, out_layouts):
+            worker.fix(var, layout.dims, (True,) * len(layout.dims), Annotation("input", number))
+    for number, (atom, layout) in enumerate(zip(jaxpr.outvars, out_layouts)):
         if layout is not None and isinstance(atom, Var) and atom not in worker.result.placements:
             # An output's sharding is a wish for the value: other uses of it may prefer another.
-            worker.fix(atom, layout.dims, (False,) * len(layout.dims))
+            worker.fix(atom, layout.dims, (False,) * len(layout.dims), Annotation("output", number))
     worker.run()
     for atom, layout in zip(jaxpr.outvars, out_layouts):
         if layout is not None and isinstance(atom, Var):
@@ -107,6 +110,7 @@ class _Worker:
         self.mesh = mesh
         self.result = Propagation(mesh)
         self.eqns, self.rules = _with_regions(jaxpr)
+        self.result.origins.eqns = self.eqns
         self.neighbours: dict[Var, list[int]] = {}
         for i, eqn in enumerate(self.eqns):
             for atom in {*(a for a in eqn.invars if isinstance(a, Var)), *eqn.outvars}:
@@ -117,14 +121,16 @@ class _Worker:
         for i, level in enumerate(self.levels):
             self.queues[level].append(i)
 
-    def fix(self, var: Var, dims: Dims, fixed: tuple[bool, ...]) -> None:
+    def fix(self, var: Var, dims: Dims, fixed: tuple[bool, ...], cause: Annotation) -> None:
         self.result.placements[var] = Placement(dims, fixed)
+        self.result.origins.note(var, [a for axes in dims for a in axes], cause)
 
     def run(self) -> None:
         for eqn in self.eqns:
             if isinstance(eqn.op, ShardingConstraint):
                 var = eqn.outvars[0]
-                self.fix(var, *constraint_dims(eqn.op, var.aval.ndim, self.mesh))
+                cause = Annotation("constraint", 0, eqn.source)
+                self.fix(var, *constraint_dims(eqn.op, var.aval.ndim, self.mesh), cause)
         while True:
             queue = next((q for q in self.queues if q), None)
             if queue is None:
@@ -176,6 +182,7 @@ class _Worker:
         merged = tuple(old if fixed else new for old, new, fixed in zip(found.dims, dims, found.fixed))
         if merged == found.dims:
             return
+        self.result.origins.note(var, [a for axes in merged for a in axes], cause)
         found.dims = merged
         for j in self.neighbours.get(var, ()):
             if not self.queued[j]:

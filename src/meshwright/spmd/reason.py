@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.ir.jaxpr import Atom, JaxprEqn
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import ShardingRule
 
@@ -24,6 +25,9 @@ class Reason:
     made_at: SourceLocation = UNKNOWN
     mesh: AbstractMesh | None = None
     rule: ShardingRule | None = None
+    #: the value itself and the equation that needed it, of the program before it was partitioned
+    value: Atom | None = field(default=None, compare=False, repr=False)
+    user: JaxprEqn | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         if self.rule is not None:
@@ -38,8 +42,9 @@ class Reason:
         return f"the result of {self.made_by}" + (f" at {self.made_at}" if self.made_at.file else "")
 
     def _needs(self) -> str:
-        if self.op == "output":
-            return f"output {self.number} has to be"
+        if self.op in ("output", "result"):
+            owner = "" if self.op == "output" else " of the loop or branch"
+            return f"{self.op} {self.number}{owner} has to be"
         if self.op == "sharding_constraint":
             return "with_sharding_constraint wants it"
         return f"{self.op} needs operand {self.number}"

@@ -49,7 +49,7 @@ def _layout(p: Partitioner, atom: Atom, parameter: Var, stacked: bool = False) -
 
 def _bring(p: Partitioner, eqn: JaxprEqn, number: int, layout: Layout) -> Any:
     value = p.value(eqn.invars[number])
-    return p.bring(value, p.cheapest(value, layout), layout, eqn.op.name, number)
+    return p.bring(value, p.cheapest(value, layout), layout, eqn.op.name, number, eqn)
 
 
 def _stacked(layout: Layout) -> Layout:

@@ -41,6 +41,7 @@ class Value:
     aval: ShapedArray
     versions: list[tuple[Layout, Any]]
     made_by: str
+    atom: Var | Literal
     source: source.SourceLocation = source.UNKNOWN
 
     @property
@@ -61,6 +62,8 @@ class Partition:
     replicated: list[str] = field(default_factory=list)
     #: what the communication passes changed
     changes: list[Change] = field(default_factory=list)
+    #: the layouts of inputs and outputs that were asked for
+    asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
 
 
 def partition(
@@ -79,6 +82,7 @@ def partition(
     part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
     passes = communication_passes(mesh, part.in_layouts, combine_bytes)
     part.jaxpr, part.changes = passes.run(part.jaxpr, mesh)
+    part.asked = tuple(in_layouts), tuple(out_layouts)
     return part
 
 
@@ -92,12 +96,14 @@ class Partitioner:
         propagation: Propagation,
         in_layouts: Sequence[Layout | None],
         out_layouts: Sequence[Layout | KeepPartial | None],
+        region: bool = False,
     ) -> None:
         self.closed = jaxpr
         self.mesh = mesh
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
         self.out_layouts = out_layouts
+        self.region = region
         self.env: dict[Var, Value] = {}
         self.trace = JaxprTrace()
         self.replicated: list[str] = []
@@ -113,9 +119,10 @@ class Partitioner:
         with extend_axis_env(self._axis_env()), set_trace(self.trace):
             for number, (var, layout) in enumerate(zip(inner.invars, self.in_layouts)):
                 local = self.trace.new_arg(var.aval.update(shape=layout.local_shape(var.aval.shape, self.mesh)))
-                self.env[var] = Value(var.aval, [(layout, local)], f"input {number}")
+                name = "a parameter of the loop or branch" if self.region else f"input {number}"
+                self.env[var] = Value(var.aval, [(layout, local)], name, var)
             for var, const in zip(inner.constvars, self.closed.consts):
-                self.env[var] = Value(var.aval, [(Layout.replicated(var.aval.ndim), const)], "a constant")
+                self.env[var] = Value(var.aval, [(Layout.replicated(var.aval.ndim), const)], "a constant", var)
             for eqn, rule in zip(inner.eqns, self.rules):
                 with source.at(eqn.source):
                     self.equation(eqn, rule)
@@ -136,17 +143,27 @@ class Partitioner:
     # --- values ---------------------------------------------------------------------------------------------
     def value(self, atom: Var | Literal) -> Value:
         if isinstance(atom, Literal):
-            return Value(atom.aval, [(Layout.replicated(0), atom.val)], "a constant")
+            return Value(atom.aval, [(Layout.replicated(0), atom.val)], "a constant", atom)
         return self.env[atom]
 
-    def bring(self, value: Value, version: int, layout: Layout, op: str, number: int | None = None) -> Any:
+    def bring(
+        self,
+        value: Value,
+        version: int,
+        layout: Layout,
+        op: str,
+        number: int | None = None,
+        user: JaxprEqn | None = None,
+    ) -> Any:
         """The value in ``layout``, resharded from a version if it is not there yet; remembered."""
         for known, local in value.versions:
             if known == layout:
                 return local
         before, local = value.versions[version]
         plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
-        self.trace.note = Reason(op, number, before, layout, value.made_by, value.source, self.mesh)
+        self.trace.note = Reason(
+            op, number, before, layout, value.made_by, value.source, self.mesh, value=value.atom, user=user
+        )
         for step, after in plan.steps:
             local = emit_step(local, step, value.aval.shape, before, after, self.mesh)
             before = after
@@ -164,7 +181,7 @@ class Partitioner:
             return
         if eqn.op.holds_jaxprs and eqn.op.regions():
             for var, out, layout in zip(eqn.outvars, *partition_regions(self, eqn)):
-                self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, eqn.source)
+                self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
             return
         values = [self.value(a) for a in eqn.invars]
         wanted = tuple(self.propagation.wanted(v) for v in eqn.outvars)
@@ -176,7 +193,7 @@ class Partitioner:
                 if tried.cost < choice.cost:
                     op, rule, choice = other, rule_of(other, avals), tried
         locals_ = [
-            self.bring(v, i, lo, eqn.op.name, n)
+            self.bring(v, i, lo, eqn.op.name, n, eqn)
             for n, (v, i, lo) in enumerate(zip(values, choice.versions, choice.in_layouts))
         ]
         self.report(eqn, rule, values, choice)
@@ -189,13 +206,13 @@ class Partitioner:
             choice.out_layouts,
         )
         if any(any(lo.dims) for lo in (*choice.in_layouts, *choice.out_layouts)):
-            self.trace.note = Reason(eqn.op.name, rule=rule)
+            self.trace.note = Reason(eqn.op.name, rule=rule, user=eqn)
             outs = op.localize(ctx, *locals_)
             self.trace.note = None
         else:
             outs = eqn.op.bind(*locals_)
         for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs if eqn.op.multiple_results else [outs]):
-            self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, eqn.source)
+            self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
 
     def choose(
         self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]
@@ -235,7 +252,7 @@ class Partitioner:
         self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout], out_layouts: Sequence[Layout | KeepPartial | None]
     ) -> Partition:
         """A region of the program, partitioned with the layouts that propagation found in it."""
-        part = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, out_layouts).run()
+        part = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, out_layouts, region=True).run()
         self.replicated += part.replicated
         return part
 
@@ -251,8 +268,8 @@ class Partitioner:
                 for d, (axes, is_fixed) in enumerate(zip(dims, fixed))
             )
         )
-        local = self.bring(value, self.cheapest(value, target), target, "sharding_constraint")
-        self.env[var] = Value(var.aval, [(target, local)], value.made_by, value.source)
+        local = self.bring(value, self.cheapest(value, target), target, "sharding_constraint", user=eqn)
+        self.env[var] = Value(var.aval, [(target, local)], value.made_by, var, value.source)
 
     def cheapest(self, value: Value, target: Layout) -> int:
         """The version from which ``target`` costs least."""
@@ -272,4 +289,5 @@ class Partitioner:
             hint = self.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(0)
             layout = hint if any(hint.dims) else value.layouts[0].drop_partial()
         with source.at(value.source):
-            return self.bring(value, self.cheapest(value, layout), layout, "output", number), layout
+            role = "result" if self.region else "output"
+            return self.bring(value, self.cheapest(value, layout), layout, role, number), layout
