@@ -263,7 +263,11 @@ def fmax(x1: Any, x2: Any, /) -> Any:
     >>> fmax(float("nan"), 2.0).item()
     2.0
     """
-    x, y = operands("fmax", (x1, x2))
+    return _fmax(*operands("fmax", (x1, x2)))
+
+
+@compiled
+def _fmax(x: Any, y: Any) -> Any:
     return select(_beats(ops.gt(x, y), y), x, y)
 
 
@@ -273,7 +277,11 @@ def fmin(x1: Any, x2: Any, /) -> Any:
     >>> fmin(float("nan"), 2.0).item()
     2.0
     """
-    x, y = operands("fmin", (x1, x2))
+    return _fmin(*operands("fmin", (x1, x2)))
+
+
+@compiled
+def _fmin(x: Any, y: Any) -> Any:
     return select(_beats(ops.lt(x, y), y), x, y)
 
 
@@ -287,7 +295,11 @@ def hypot(x1: Any, x2: Any, /) -> Any:
     >>> hypot(3.0, 4.0).item()
     5.0
     """
-    x, y = operands("hypot", (x1, x2), to_inexact=True)
+    return _hypot(*operands("hypot", (x1, x2), to_inexact=True))
+
+
+@compiled
+def _hypot(x: Any, y: Any) -> Any:
     a, b = ops.abs_(x), ops.abs_(y)
     large, small = ops.max_(a, b), ops.min_(a, b)
     nil, one, top = (scalar_like(v, large) for v in (0, 1, np.inf))
@@ -303,7 +315,11 @@ def copysign(x1: Any, x2: Any, /) -> Any:
     >>> copysign(2.0, -0.0).item()
     -2.0
     """
-    x, y = operands("copysign", (x1, x2), to_inexact=True)
+    return _copysign(*operands("copysign", (x1, x2), to_inexact=True))
+
+
+@compiled
+def _copysign(x: Any, y: Any) -> Any:
     size = ops.abs_(x)
     return select(signbit(y), ops.neg(size), size)
 
@@ -329,7 +345,11 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
     >>> heaviside(-1.0, 0.5).item()
     0.0
     """
-    x, y = operands("heaviside", (x1, x2), to_inexact=True)
+    return _heaviside(*operands("heaviside", (x1, x2), to_inexact=True))
+
+
+@compiled
+def _heaviside(x: Any, y: Any) -> Any:
     nil, one = scalar_like(0, x), scalar_like(1, x)
     stepped = select(ops.lt(x, nil), nil, select(ops.gt(x, nil), one, x))
     return select(ops.eq(x, nil), y, stepped)
@@ -341,7 +361,11 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
     >>> logaddexp(0.0, 0.0).item() == np.log(np.float32(2)).item()
     True
     """
-    x, y = operands("logaddexp", (x1, x2), to_inexact=True)
+    return _logaddexp(*operands("logaddexp", (x1, x2), to_inexact=True))
+
+
+@compiled
+def _logaddexp(x: Any, y: Any) -> Any:
     top = ops.max_(x, y)
     gap = ops.sub(x, y)
     # Equal infinities have no difference; their sum is the infinity (or NaN) itself.

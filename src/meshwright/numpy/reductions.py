@@ -13,8 +13,9 @@ from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import maximum, minimum
 from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.compiled import compiled
 from meshwright.numpy.logic import truth, where
-from meshwright.numpy.promotion import as_operand, aval_of, inexact, operands, scalar_like
+from meshwright.numpy.promotion import as_operand, aval_of, inexact, is_python_number, operands, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops import reduce as red
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
@@ -316,8 +317,16 @@ def var(
     x = as_operand(a, "var")
     ddof = ddof if correction is None else correction
     target, computed = mean_dtype(x, dtype, "var")
+    axes = normal_axes(axis, typeof(x).ndim, "var")
+    free = ddof if is_python_number(ddof) else np.asarray(ddof).item()
+    return _variance(x, where, axes, target, computed, free, keepdims)
+
+
+@compiled(static_argnums=(2, 3, 4, 5, 6))
+def _variance(
+    x: Any, where: Any, axes: tuple[int, ...], target: np.dtype, computed: np.dtype, ddof: float, keepdims: bool
+) -> Any:
     shape = typeof(x).shape
-    axes = normal_axes(axis, len(shape), "var")
     x = convert(x, computed) if typeof(x).dtype != computed else x
     centered = ops.sub(x, spread_over(mean(x, axes, where=where), shape, axes))
     if dtypes.is_complex(computed):

@@ -11,6 +11,7 @@ from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import clip, divide, multiply, subtract
 from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import conj
 from meshwright.numpy.indexing import take_along_axis
@@ -35,8 +36,12 @@ def _quantile(name: str, a: Any, q: Any, axis: Any, keepdims: bool, method: str,
     (x,) = operands(name, (a,), to_inexact=True)
     (q,) = operands(name, (q,), to_inexact=True)
     q = convert(asarray(q), typeof(x).dtype)
+    return _order_statistic(x, q, normal_axes(axis, typeof(x).ndim, name), keepdims, method, skip_nan)
+
+
+@compiled(static_argnums=(2, 3, 4, 5))
+def _order_statistic(x: Any, q: Any, axes: tuple[int, ...], keepdims: bool, method: str, skip_nan: bool) -> Any:
     sizes = typeof(x).shape
-    axes = normal_axes(axis, len(sizes), name)
     kept = [d for d in range(len(sizes)) if d not in axes]
     x = transpose(asarray(x), (*kept, *axes))
     x = sort(reshape(x, (*(sizes[d] for d in kept), int(np.prod([sizes[d] for d in axes])))), -1)
