@@ -665,4 +665,5 @@ def _read_square(r: Reader) -> Any:
 
 @reads("chlo.conj")
 def _read_conj(r: Reader) -> Any:
-    return conj.bind(*r.operands)
+    (x,) = r.operands
+    return conj.bind(x) if dtypes.is_complex(typeof(x).dtype) else x

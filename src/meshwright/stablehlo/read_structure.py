@@ -9,13 +9,14 @@ import numpy as np
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.stablehlo.read_attributes import constant_array
+from meshwright.stablehlo.read_attributes import constant_array, resource_name
 
 
 @reads("stablehlo.constant", "chlo.constant")
 def _constant(r: Any) -> Any:
     (aval,) = r.out_avals
-    array = constant_array(r.operation, aval)
+    name = resource_name(r.operation)
+    array = constant_array(r.operation, aval) if name is None else r.resource(name, aval)
     if array.ndim == aval.ndim:
         return array if array.ndim else array[()]
     return broadcast_in_dim(array[()], aval.shape, ())
@@ -79,6 +80,11 @@ def _partitioned(r: Any) -> Any:
     r.fail(
         "belongs in a program that is already partitioned; load the program for all devices, with shardings, instead"
     )
+
+
+@reads("chlo.scan")
+def _scan(r: Any) -> Any:
+    r.fail("has no meaning in StableHLO that XLA could run; write the loop as a while, or as a reduce_window")
 
 
 @reads("stablehlo.set_dimension_size")

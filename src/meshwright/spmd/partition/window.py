@@ -88,7 +88,7 @@ def _by_distance(windows: list[list[_Segment]], starts: tuple[int, ...], rows: i
             known[0], known[1] = min(known[0], part.low), max(known[1], part.high)
             pairs.setdefault(offset, []).append((part.source, t))
     offsets = sorted(ranges)
-    pieces = tuple(Piece(*ranges[o], tuple(pairs[o]) if o else ()) for o in offsets)
+    pieces = tuple(Piece(ranges[o][0], ranges[o][1], tuple(pairs[o]) if o else ()) for o in offsets)
     # Rows are counted from the first row of the first piece, relative to the tile's own first row.
     base = offsets[0] * rows + pieces[0].low
     gaps, end = [], base
