@@ -148,6 +148,10 @@ class PaddingWarning(MeshwrightWarning):
     """A dimension was padded because a mesh axis does not divide it."""
 
 
+class ElidedConstantWarning(MeshwrightWarning):
+    """A program's text leaves the values of large constants out; they were read as zeros."""
+
+
 class DTypeWarning(MeshwrightWarning):
     """A requested dtype is not available (64-bit types without ``enable_x64``) and was narrowed."""
 

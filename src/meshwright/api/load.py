@@ -24,6 +24,7 @@ from meshwright.core.dtypes import wide_types
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
+    ElidedConstantWarning,
     ImportProgramError,
     MeshError,
     ReplicationWarning,
@@ -52,7 +53,7 @@ from meshwright.sharding import (
 )
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
-from meshwright.stablehlo.hlo import module_text, to_hlo
+from meshwright.stablehlo.hlo import hlo_text, module_text
 from meshwright.stablehlo.parse import Parameter, ParsedProgram
 from meshwright.stablehlo.sources import parse_program
 
@@ -254,7 +255,8 @@ class ImportedProgram:
                 f"partition: {self.name!r} has no shardings, so it says nothing of devices; call .partition(mesh) or "
                 ".partition(num_devices=8)"
             )
-        if self.annotations and mesh.size != self.num_partitions:
+        tiled = self.num_partitions > 1 or any(_num_devices(s) is not None for s in self.annotations)
+        if tiled and self.annotations and mesh.size != self.num_partitions:
             raise MeshError(
                 f"partition: {self.name!r} has shardings for {self.num_partitions} devices, {mesh!r} has {mesh.size}; "
                 f"use a mesh of {self.num_partitions} devices"
@@ -287,7 +289,7 @@ class ImportedProgram:
             case "stablehlo":
                 return module_text(self._module(), debug_info)
             case "hlo":
-                return to_hlo(self._module()).as_hlo_text()
+                return hlo_text(self._module())
         raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
 
     def __repr__(self) -> str:
@@ -382,6 +384,14 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
     parsed = parse_program(data, file)
     for text in parsed.warnings:
         warnings.warn(f"{file}: {text}", ReplicationWarning, stacklevel=2)
+    if parsed.elided:
+        warnings.warn(
+            f"{file}: the values of {parsed.elided} constants are left out of the text and read as zeros: the program "
+            "can be partitioned and costed, but computes something else; print it with all constants (in HLO: "
+            "print_large_constants=True)",
+            ElidedConstantWarning,
+            stacklevel=2,
+        )
     return ImportedProgram(parsed)
 
 

@@ -22,10 +22,12 @@ from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, Sharding
 from meshwright.spmd import report
+from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
+from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
-from meshwright.stablehlo.hlo import module_text, to_hlo
+from meshwright.stablehlo.hlo import hlo_text, module_text
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class OutputDifference:
 class PartitionedProgram:
     """The program that every device runs; see the members.
 
-    ``chosen`` names the inputs and outputs (``"input 0"``) whose shardings nobody gave.
+    ``chosen`` names the inputs and outputs (``"input 0"``) whose shardings nobody gave; ``names`` are what the user
+    calls the inputs.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class PartitionedProgram:
         out_tree: Any = None,
         donated: Sequence[int] = (),
         chosen: Iterable[str] = (),
+        names: Sequence[str] = (),
     ) -> None:
         self.part = part
         self.mesh = mesh
@@ -61,6 +65,7 @@ class PartitionedProgram:
         self.out_tree = out_tree
         self.donated = tuple(donated)
         self.chosen = frozenset(chosen)
+        self.names = tuple(names)
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -119,10 +124,23 @@ class PartitionedProgram:
         """Inputs and outputs whose dimensions the mesh does not divide, in words."""
         return [text for _, text in self._padding]
 
-    def explain(self) -> str:
-        """Every collective, largest first, with its cause and source line; then what was padded or replicated."""
+    def explain(
+        self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None
+    ) -> Explanation:
+        """Every collective, largest first, with its causes and source line; then what was padded or replicated.
+
+        With ``suggest``, also the annotation that would remove it, where one was found that makes the program send
+        less: the program is partitioned again with one sharding added or changed, for at most so many ``seconds`` and
+        ``tries``, beginning with the largest collective. ``progress`` is told how many of how many collectives are
+        done, and the number of tries.
+        """
+        mesh = self.mesh.abstract_mesh
+        found = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
         notes = [*self.part.replicated, *self.padded]
-        return report.explain(self.collectives, self.mesh.abstract_mesh, self.peak_bytes, notes)
+        if suggest and found:
+            found, more = advised(found, Advisor(self.part, self.names, seconds, tries), progress)
+            notes += more
+        return Explanation(headline(self.collectives, mesh, self.peak_bytes), found, notes)
 
     def warn(self) -> None:
         """Warn of operands that had to be replicated, and of dimensions that were padded because of given shardings."""
@@ -157,7 +175,7 @@ class PartitionedProgram:
             case "stablehlo":
                 return module_text(self._module())
             case "hlo":
-                return to_hlo(self._module()).as_hlo_text()
+                return hlo_text(self._module())
         raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
 
     def _repr_html_(self) -> str:

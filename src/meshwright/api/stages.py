@@ -31,7 +31,7 @@ from meshwright.sharding import (
     named_to_hlo,
 )
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
-from meshwright.stablehlo.hlo import module_text, to_hlo
+from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Lowered:
     def as_text(self, dialect: str = "stablehlo", *, debug_info: bool = False) -> str:
         """The program as text; with ``debug_info``, StableHLO has op names and source lines."""
         if dialect == "hlo":
-            return self.compiler_ir("hlo").as_hlo_text()
+            return hlo_text(self.module)
         return module_text(self.compiler_ir(dialect), debug_info)
 
     def partition(self, mesh: Mesh | AbstractMesh | None = None, num_devices: int | None = None) -> PartitionedProgram:

@@ -25,3 +25,8 @@ def to_hlo(module: ir.Module) -> Any:
     """The ``XlaComputation`` of a module: ``as_hlo_text()``, ``as_hlo_dot_graph()``,
     ``as_serialized_hlo_module_proto()``, ``program_shape()``."""
     return _jax.mlir.mlir_module_to_xla_computation(module_bytecode(module), use_tuple_args=False, return_tuple=False)
+
+
+def hlo_text(module: ir.Module) -> str:
+    """The HLO text of a module, constants of any size written out, so that it can be read again."""
+    return to_hlo(module).as_hlo_text(True)

@@ -11,8 +11,10 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from meshwright.core import source
@@ -26,7 +28,7 @@ from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
 from meshwright.ops.call import Jit
 from meshwright.ops.opaque import Opaque
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
-from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType
+from meshwright.stablehlo.read_attributes import ELIDED, Attributes, UnsupportedType, blob_array, resource_blobs
 from meshwright.stablehlo.read_shardings import MeshDeclaration, read_meshes, read_per_value, read_sharding
 
 #: nested calls deeper than this are written out, so that no pass has to follow a long chain of them
@@ -59,6 +61,8 @@ class ParsedProgram:
     meshes: dict[str, MeshDeclaration]
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    #: how many constants have no values in the text, and were read as zeros
+    elided: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,15 @@ class OperationReader:
     def note(self, text: str) -> None:
         """Something that was left out."""
         self.module.notes.setdefault(text)
+
+    def resource(self, name: str, aval: ShapedArray) -> np.ndarray:
+        """The elements of a constant that stand in a blob of the module; zeros where the text leaves them out."""
+        if name == ELIDED:
+            self.module.elided += 1
+            return np.zeros((), aval.dtype)
+        if name not in self.module.blobs:
+            self.fail(f"the blob {name!r} of a constant is not in the module")
+        return blob_array(self.module.blobs[name], aval)
 
     def warn(self, text: str) -> None:
         """Something that costs speed."""
@@ -243,10 +256,11 @@ def _results(rule: ReadRule, reader: OperationReader) -> list[Any]:
 
 
 def rule_of(operation: ir.Operation, name: str) -> ReadRule | None:
-    """The reading rule of an operation; ``mhlo`` ones are read like those of StableHLO."""
+    """The reading rule of an operation; ``mhlo`` ones are read like those of StableHLO and CHLO."""
     rule = READERS.get(name)
     if rule is None and name.startswith("mhlo."):
-        rule = READERS.get("stablehlo." + name.removeprefix("mhlo."))
+        rest = name.removeprefix("mhlo.")
+        rule = READERS.get(f"stablehlo.{rest}") or READERS.get(f"chlo.{rest}")
     return rule
 
 
@@ -278,7 +292,14 @@ class ModuleReader:
         self.meshes: dict[str, MeshDeclaration] = {}
         self.notes: dict[str, None] = {}
         self.warnings: dict[str, None] = {}
+        #: constants whose values the text leaves out
+        self.elided = 0
         self._draws = itertools.count()
+
+    @cached_property
+    def blobs(self) -> dict[str, bytes]:
+        """The elements of constants that stand behind the module, by name."""
+        return resource_blobs(self.text or self.module.operation.get_asm())
 
     def next_draw(self) -> int:
         """A number for each draw of random numbers without a key."""
@@ -350,6 +371,7 @@ class ModuleReader:
         return ParsedProgram(
             name.removeprefix("jit_"), jaxpr, self._entry_parameters(operation, jaxpr),
             self._result_shardings(operation, jaxpr), partitions, self.meshes, list(self.notes), list(self.warnings),
+            self.elided,
         )  # fmt: skip
 
     def _entry_parameters(self, operation: ir.Operation, jaxpr: ClosedJaxpr) -> tuple[Parameter, ...]:

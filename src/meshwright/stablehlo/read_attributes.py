@@ -149,6 +149,35 @@ def constant_array(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
         return _from_assembly(operation, aval)
 
 
+_RESOURCE = re.compile(r"dense_resource<([^>]*)>")
+_BLOB = re.compile(r'^\s*"?([^\s":]+)"?: "0x([0-9A-Fa-f]*)"', re.MULTILINE)
+ELIDED = "__elided__"
+
+
+def resource_name(operation: ir.Operation) -> str | None:
+    """The name of the blob behind the module in which a constant's elements stand, if they do."""
+    try:
+        value = operation.attributes["value"]
+    except TypeError:  # as in constant_array: no Python object stands for it
+        return None
+    if isinstance(value, ir.DenseElementsAttr):
+        return None
+    found = _RESOURCE.match(str(value))
+    return found[1].strip('"') if found else None
+
+
+def resource_blobs(text: str) -> dict[str, bytes]:
+    """The blobs of a module's text by name: each begins with four bytes that give its alignment."""
+    start = text.rfind("{-#")
+    return {} if start < 0 else {name: bytes.fromhex(hexa)[4:] for name, hexa in _BLOB.findall(text[start:])}
+
+
+def blob_array(blob: bytes, aval: ShapedArray) -> np.ndarray:
+    """The elements of a blob: of rank 0 where it holds one for all."""
+    elements = np.frombuffer(blob, aval.dtype)
+    return elements.reshape(() if elements.size == 1 != aval.size else aval.shape)
+
+
 def _splat(elements: Any, aval: ShapedArray) -> np.ndarray:
     value = elements.get_splat_value().value
     if dtypes.is_float(aval.dtype) or dtypes.is_bool(aval.dtype):

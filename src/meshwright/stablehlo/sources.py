@@ -41,6 +41,7 @@ class _Source:
     module: ir.Module
     file: str
     text: str = ""
+    elided: int = 0
 
 
 def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
@@ -52,9 +53,11 @@ def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
     source = _module(data, file)
     try:
         with wide_types():
-            return ModuleReader(source.module, source.file, source.text).read()
+            program = ModuleReader(source.module, source.file, source.text).read()
     except (UnicodeError, RuntimeError) as error:  # strings that are no text
         raise ImportProgramError(f"{file}: the program is damaged: {error}") from None
+    program.elided += source.elided
+    return program
 
 
 def _module(data: str | bytes, file: str) -> _Source:
@@ -121,14 +124,15 @@ def _from_bytecode(data: bytes, file: str) -> ir.Module:
 # --- HLO ----------------------------------------------------------------------------------------------------
 def _from_hlo_text(text: str, file: str) -> _Source:
     try:
-        module = _hlo.hlo_module_from_text(text)
+        parsed = _hlo.hlo_module_from_text(text)
     except Exception as error:
         _reraise_unless_xla(error)
         found = _HLO_POSITION.search(str(error))
         where = f"{file}:{found[1]}:{found[2]}: {found[3]}" if found else f"{file}: {error}"
         raise ImportProgramError(where) from None
-    computation = _hlo.XlaComputation(module.as_serialized_hlo_module_proto())
-    return _Source(_parse_mlir(_jax.mlir.xla_computation_to_mlir_module(computation), file), file)
+    computation = _hlo.XlaComputation(parsed.as_serialized_hlo_module_proto())
+    module = _parse_mlir(_jax.mlir.xla_computation_to_mlir_module(computation), file)
+    return _Source(module, file, elided=text.count("constant({...})"))  # which XLA reads as zeros, silently
 
 
 def _reraise_unless_xla(error: Exception) -> None:
