@@ -7,18 +7,21 @@ from typing import Any
 
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.schedule import kernel_post_order
 
 
-def combine(kernels: list[Kernel], results: list[Kernel]) -> None:
+def combine(results: list[Kernel], effects: Sequence[Kernel]) -> None:
     """Combine in place; ``results`` follow."""
+    kernels = kernel_post_order([*results, *effects])
     keys = {k: _key(k.root) for k in kernels if k.root.op == "all_reduce"}
-    position = {k: i for i, k in enumerate(kernels)}
-    replaced: dict[Kernel, Kernel] = {}
     while keys:
-        together = _together(kernels, keys, position[next(iter(keys))])
+        together = _together(kernels, keys, next(iter(keys)).number)
         if len(together) > 1:
-            replaced.update(_merge(together))
-    results[:] = [replaced.get(k, k) for k in results]
+            replaced = _merge(together)
+            results[:] = [replaced.get(k, k) for k in results]
+            # What depends on one of them depends on all of them now.
+            kernels = kernel_post_order([*results, *effects])
+            keys = {k: keys[k] for k in kernels if k in keys}
 
 
 def _key(node: Node) -> Any:

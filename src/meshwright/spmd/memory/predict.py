@@ -87,8 +87,8 @@ class _Plan:
         kept = {*self.results, *effects}
         fuse_reductions(kernels, kept)
         kernels = [k for k in kernels if k.users or k in kept or k.root.op == "parameter"]
-        kernels = fuse(kernels, kept)
-        combine(kernels, self.results)
+        fuse(kernels, kept)
+        combine(self.results, effects)
         self.aliases = _matched(self.results, self.parameters, donated) if aliases is None else aliases
         self._copy_results()
         roots = [*self.results, *effects]

@@ -9,20 +9,16 @@ from meshwright.spmd.memory.kernels import Kernel
 
 
 def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
-    """Everything that ``roots`` read, depth first, numbered anew. Each kernel is entered once, so that kernels that
-    were fused into a cycle (the model is not exact) end too."""
+    """Everything that ``roots`` read, depth first, numbered anew."""
     done: dict[Kernel, None] = {}
-    entered: set[Kernel] = set()
     for root in roots:
-        if root in entered:
+        if root in done:
             continue
-        entered.add(root)
         stack: list[tuple[Kernel, Iterator[Kernel]]] = [(root, iter(root.inputs))]
         while stack:
             kernel, rest = stack[-1]
             for k in rest:
-                if k not in entered:
-                    entered.add(k)
+                if k not in done:
                     stack.append((k, iter(k.inputs)))
                     break
             else:
