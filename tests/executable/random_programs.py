@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ MESHES = [
     *((sizes, ("x", "y")) for sizes in ((2, 2), (2, 3), (4, 2))),
 ]
 Shape = tuple[int, ...]
+#: set to run a program on one device, without its constraints
+WITHOUT_MESH: ContextVar[bool] = ContextVar("WITHOUT_MESH", default=False)
 UNARY = {"tanh": mnp.tanh, "sin": mnp.sin, "neg": lambda x: -x, "square": mnp.square, "sigmoid": nn.sigmoid}
 BINARY = {"add": mnp.add, "sub": mnp.subtract, "mul": mnp.multiply, "max": mnp.maximum}
 REDUCE = {"sum": mnp.sum, "max": mnp.max, "min": mnp.min, "mean": mnp.mean}
@@ -35,6 +38,10 @@ class Program:
     steps: list[tuple[str, Callable[[Sequence[Any]], Any]]] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    #: how deep in bodies of control flow it stands
+    depth: int = 0
+    #: whether reverse mode goes through it: no loop of unknown length
+    reversible: bool = True
 
     def __call__(self, *args: Any) -> list[Any]:
         values = list(args)
@@ -266,13 +273,95 @@ def _softmax(draw: Any, program: Program, mesh: Any) -> None:
         program.add(f"softmax v{i}", lambda v, i=i: nn.softmax(v[i]), program.shapes[i])
 
 
+def _body(draw: Any, program: Program, mesh: Any, inputs: Sequence[Shape], result: Shape) -> Program:
+    """A small program with a result of the shape ``result``, which is that of one of its inputs."""
+    body = Program(list(inputs), shapes=list(inputs), depth=program.depth + 1)
+    for _ in range(draw(st.integers(1, 3))):
+        makers[draw(st.sampled_from(sorted(makers)))](draw, body, mesh)
+    fitting = [i for i, s in enumerate(body.shapes) if s == result]
+    body.outputs = [fitting[-1], draw(st.sampled_from(range(len(body.shapes))))]
+    program.reversible &= body.reversible
+    return body
+
+
+def _bounded(x: Any) -> Any:
+    """Values stay near 1, however often a loop goes round."""
+    return mnp.tanh(x)
+
+
+def _cond(draw: Any, program: Program, mesh: Any) -> None:
+    i, j = _pick(draw, program), _pick(draw, program)
+    if i is None or j is None or program.depth > 1:
+        return
+    shapes = [program.shapes[i], program.shapes[j]]
+    branches = [_body(draw, program, mesh, shapes, shapes[0]) for _ in range(2)]
+    program.add(
+        f"if sum(v{j}) > 0.1\n{_indented(branches[0])}\nelse\n{_indented(branches[1])}\nof v{i} v{j}",
+        lambda v, i=i, j=j, b=branches: lax.cond(
+            mnp.sum(v[j]) > 0.1, lambda x, y: b[0](x, y)[0], lambda x, y: b[1](x, y)[0], v[i], v[j]
+        ),
+        shapes[0],
+    )
+
+
+def _loop(draw: Any, program: Program, mesh: Any) -> None:
+    i, j = _pick(draw, program), _pick(draw, program)
+    if i is None or j is None or program.depth > 1:
+        return
+    shapes = [program.shapes[i], program.shapes[j]]
+    body, n, counted = _body(draw, program, mesh, shapes, shapes[0]), draw(st.integers(0, 3)), draw(st.booleans())
+    program.reversible &= counted
+
+    def step(v: Sequence[Any]) -> Any:
+        def once(x: Any) -> Any:
+            return _bounded(body(x, v[j])[0])
+
+        if counted:
+            return lax.fori_loop(0, n, lambda _, x: once(x), v[i])
+        until = lax.while_loop(
+            lambda state: (state[0] < n) & (mnp.sum(state[1]) < 50), lambda state: (state[0] + 1, once(state[1])),
+            (0, v[i]),
+        )  # fmt: skip
+        return until[1]
+
+    program.add(f"{'for' if counted else 'while'} {n}\n{_indented(body)}\nof v{i} v{j}", step, shapes[0])
+
+
+def _scan(draw: Any, program: Program, mesh: Any) -> None:
+    i, k = _pick(draw, program), _pick(draw, program)
+    j = _pick(draw, program, lambda s: len(s) >= 1 and s[0] <= 5)
+    if i is None or j is None or k is None or program.depth > 1:
+        return
+    rows = program.shapes[j]
+    shapes = [program.shapes[i], rows[1:], program.shapes[k]]
+    body, reverse = _body(draw, program, mesh, shapes, shapes[0]), draw(st.booleans())
+    stacked = body.shapes[body.outputs[1]]
+
+    def step(v: Sequence[Any]) -> Any:
+        def once(carry: Any, x: Any) -> tuple[Any, Any]:
+            new, out = body(carry, x, v[k])
+            return _bounded(new), out
+
+        return lax.scan(once, v[i], v[j], reverse=reverse)
+
+    number = len(program.shapes)
+    text = f"scan{' reversed' * reverse}\n{_indented(body)}\nof v{i} over v{j} with v{k}"
+    program.add(f"carry of {text}", lambda v: step(v)[0], shapes[0])
+    if math.prod(stacked) * rows[0] <= 4096 and len(stacked) < 4:
+        program.add(f"stack of the scan of v{number}", lambda v: step(v)[1], (rows[0], *stacked))
+
+
+def _indented(body: Program) -> str:
+    return "\n".join("    " + line for line in repr(body).split("\n"))
+
+
 def _constrain(draw: Any, program: Program, mesh: Any) -> None:
     i = _pick(draw, program, lambda s: len(s) >= 1)
     if i is not None:
         sharding = NamedSharding(mesh, draw(specs(mesh, len(program.shapes[i]))))
         program.add(
             f"constrain v{i} to {sharding.spec}",
-            lambda v, i=i, s=sharding: mw.with_sharding_constraint(v[i], s),
+            lambda v, i=i, s=sharding: v[i] if WITHOUT_MESH.get() else mw.with_sharding_constraint(v[i], s),
             program.shapes[i],
         )
 
@@ -284,7 +373,7 @@ makers: dict[str, Callable[[Any, Program, Any], None]] = {
     "cumsum": _along("cumsum", lambda x, d: mnp.cumsum(x, d)),
     "sort": _along("sort", lambda x, d: mnp.sort(x, d)), "take": _take, "scatter": _scatter, "conv": _conv,
     "pool": _pool,
-    "softmax": _softmax, "constrain": _constrain,
+    "softmax": _softmax, "constrain": _constrain, "cond": _cond, "loop": _loop, "scan": _scan,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_programs import MESHES, programs, specs
+from random_programs import MESHES, WITHOUT_MESH, programs, specs
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -25,7 +25,7 @@ QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_bl
 
 
 def check(data: st.DataObject) -> None:
-    """Draw a program and shardings; compare; verify every jaxpr on the way."""
+    """Draw a program and shardings; compare; verify every jaxpr on the way; perhaps read it from text, and compare."""
     sizes, names = data.draw(st.sampled_from(MESHES), label="mesh")
     mesh = mw.AbstractMesh(sizes, names)
     program = data.draw(programs(mesh), label="program")
@@ -33,7 +33,7 @@ def check(data: st.DataObject) -> None:
         data.draw(st.none() | specs(mesh, len(s)).map(lambda p: NamedSharding(mesh, p)), label="sharding")
         for s in program.inputs
     ]
-    differentiate = data.draw(st.booleans(), label="gradient")
+    differentiate = program.reversible and data.draw(st.booleans(), label="gradient")
     results = program.inputs if differentiate else [program.shapes[i] for i in program.outputs]
     wanted = [
         data.draw(st.none() | specs(mesh, len(s)).map(lambda p: NamedSharding(mesh, p)), label="output sharding")
@@ -46,15 +46,40 @@ def check(data: st.DataObject) -> None:
     function = mw.grad(total, argnums=tuple(range(len(program.inputs)))) if differentiate else program
     rng = np.random.default_rng(0)
     values = [rng.normal(size=s).astype(np.float32) for s in program.inputs]
+    dialect = data.draw(st.sampled_from([None, None, "stablehlo", "hlo"]), label="read again from text")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MeshwrightWarning)
         outs = tuple(wanted) if differentiate else wanted
         lowered = mw.jit(lambda *a: function(*a), in_shardings=tuple(shardings), out_shardings=outs).lower(*values)
-        part = lowered.partition(mesh)
         verify(lowered.program.jaxpr, "traced")
-        verify(part.jaxpr, "partitioned")
-        verify(virtual_program(part.part), "virtual")
-        part.verify(*values, rtol=2e-4, atol=2e-4)
+        check_partitioned(lowered.partition(mesh), values)
+        if dialect is not None:
+            loaded = mw.load(lowered.as_text(dialect))
+            verify(loaded.jaxpr, "read")
+            check_partitioned(loaded.partition(num_devices=None if any_tiled(loaded) else mesh.size), values)
+            for mine, theirs in zip(mw.tree.leaves(loaded(*values)), on_one_device(function, values)):
+                np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=2e-4, atol=2e-4)
+
+
+def check_partitioned(part, values):
+    """All forms of a partitioned program are well-formed, and it computes what the unpartitioned one does."""
+    verify(part.jaxpr, "partitioned")
+    verify(virtual_program(part.part), "virtual")
+    part.verify(*values, rtol=2e-4, atol=2e-4)
+
+
+def on_one_device(function, values):
+    """The results without a mesh."""
+    token = WITHOUT_MESH.set(True)
+    try:
+        return mw.tree.leaves(mw.jit(lambda *a: function(*a))(*values))
+    finally:
+        WITHOUT_MESH.reset(token)
+
+
+def any_tiled(loaded):
+    """Whether the text says for how many devices it is."""
+    return loaded.num_partitions > 1
 
 
 @settings(max_examples=80, derandomize=True, **QUIET)
