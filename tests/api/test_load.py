@@ -369,3 +369,17 @@ def test_wrong_arguments():
         program(X, W.T)
     with pytest.raises(ArgumentError, match="expected 'jaxpr', 'stablehlo' or 'hlo', got 'c'"):
         program.as_text("c")
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_ops():
+    kind, count = "tensor<64x32xf32>", 100_000
+    lines = ['func.func public @main(%a0: tensor<64x32xf32> {mhlo.sharding = "{devices=[8,1]<=[8]}"}, '
+             "%w: tensor<32x32xf32>) -> tensor<64x32xf32> {"]  # fmt: skip
+    for i in range(count):
+        product = f"stablehlo.dot_general %a{i}, %w, contracting_dims = [1] x [0] : ({kind}, tensor<32x32xf32>) -> {kind}"
+        sum_ = f"stablehlo.add %a{i}, %a{max(i - 2, 0)} : {kind}"
+        lines.append(f"  %a{i + 1} = {(product, f'stablehlo.tanh %a{i} : {kind}', sum_, sum_)[i % 4]}")
+    part = mw.load("\n".join([*lines, f"  return %a{count} : {kind}", "}"])).partition()
+    assert len(part.jaxpr.eqns) == count
+    assert part.bytes_sent == 0
