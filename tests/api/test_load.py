@@ -377,7 +377,8 @@ def test_a_hundred_thousand_ops():
     lines = ['func.func public @main(%a0: tensor<64x32xf32> {mhlo.sharding = "{devices=[8,1]<=[8]}"}, '
              "%w: tensor<32x32xf32>) -> tensor<64x32xf32> {"]  # fmt: skip
     for i in range(count):
-        product = f"stablehlo.dot_general %a{i}, %w, contracting_dims = [1] x [0] : ({kind}, tensor<32x32xf32>) -> {kind}"
+        types = f"({kind}, tensor<32x32xf32>) -> {kind}"
+        product = f"stablehlo.dot_general %a{i}, %w, contracting_dims = [1] x [0] : {types}"
         sum_ = f"stablehlo.add %a{i}, %a{max(i - 2, 0)} : {kind}"
         lines.append(f"  %a{i + 1} = {(product, f'stablehlo.tanh %a{i} : {kind}', sum_, sum_)[i % 4]}")
     part = mw.load("\n".join([*lines, f"  return %a{count} : {kind}", "}"])).partition()
