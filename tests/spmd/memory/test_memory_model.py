@@ -109,6 +109,28 @@ def test_results_that_are_arguments_are_copies():
     assert found.output_bytes == (2 * 8 + 4) * 64 * 4 and found.temp_bytes == 0
 
 
+def test_a_result_that_another_result_needs_is_computed_in_both():
+    def f(x):
+        y = x + x
+        return y, x + y
+
+    found = memory(f, f32(16, 64))
+    assert (found.output_bytes, found.temp_bytes) == (8 * KIB, 0)
+
+
+def test_all_reduces_that_would_wait_for_each_other_stay_apart():
+    """Those over one axis are combined; then those over the other axis, of which one needs the other, cannot be."""
+
+    def f(x, y):
+        a, b = lax.psum(x, "data"), lax.psum(y, "model")
+        return lax.psum(mnp.sin(a), "model"), lax.psum(mnp.sin(b), "data")
+
+    run = mw.shard_map(f, mesh=MESH, in_specs=(P(), P()), out_specs=(P(), P()))
+    found = mw.jit(run).lower(f32(16, 64), f32(16, 64)).partition().memory
+    assert found.output_bytes == 8 * KIB
+    assert sum(b.what == "all_reduce" for b in found.buffers) == 3
+
+
 def test_loops_work_in_place():
     def filled(x):
         return lax.fori_loop(0, 7, lambda i, y: y.at[i].set(y[i] * 2), x)

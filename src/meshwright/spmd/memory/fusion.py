@@ -31,7 +31,7 @@ def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
             _, producer = heapq.heappop(queue)
             if producer in stay or not may_fuse(kernel, producer, kept):
                 continue
-            kernel.absorb(producer)
+            kernel.absorb(producer, producer in kept)
             if not producer.users and producer not in kept:
                 gone.add(producer)
             for k in producer.inputs:

@@ -71,8 +71,8 @@ class Kernel:
         new.users[self] = None
         old.users.pop(self, None)
 
-    def absorb(self, producer: Kernel) -> None:
-        """Compute what ``producer`` computes inside of this kernel."""
+    def absorb(self, producer: Kernel, kept: bool = False) -> None:
+        """Compute what ``producer`` computes inside of this kernel; ``kept``: it is a result, and so computed anyway."""
         how = self.inputs.pop(producer)
         self.members.update(producer.members)
         for kernel, use in producer.inputs.items():
@@ -81,7 +81,7 @@ class Kernel:
             self.inputs[kernel] = through if known is None else known.beside(through)
             kernel.users[self] = None
         del producer.users[self]
-        if not producer.users:
+        if not producer.users and not kept:
             for kernel in producer.inputs:
                 kernel.users.pop(producer, None)
 
