@@ -72,7 +72,7 @@ class Kernel:
         old.users.pop(self, None)
 
     def absorb(self, producer: Kernel, kept: bool = False) -> None:
-        """Compute what ``producer`` computes inside of this kernel; ``kept``: it is a result, and so computed anyway."""
+        """Compute what ``producer`` computes inside of this kernel; ``kept``: it is a result, computed anyway."""
         how = self.inputs.pop(producer)
         self.members.update(producer.members)
         for kernel, use in producer.inputs.items():
