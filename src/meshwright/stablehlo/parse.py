@@ -28,6 +28,7 @@ from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
 from meshwright.ops.call import Jit
 from meshwright.ops.opaque import Opaque
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.read_attributes import ELIDED, Attributes, UnsupportedType, blob_array, resource_blobs
 from meshwright.stablehlo.read_shardings import MeshDeclaration, read_meshes, read_per_value, read_sharding
 
@@ -316,7 +317,7 @@ class ModuleReader:
         try:
             self.meshes = read_meshes(self.module)
             entry = self._entry(operations)
-            *callees, _ = _in_call_order(entry, operations)
+            *callees, _ = in_call_order(entry, operations)
             for name in callees:
                 self.functions[name] = self._function(operations[name], name)
             return self._program(operations[entry], entry)
@@ -473,46 +474,3 @@ def _hlo_aliases(module: ir.Module) -> dict[int, int]:
         if not list(alias["parameter_index"]):
             found[alias["parameter_number"].value] = output[0] if output else 0
     return found
-
-
-def _in_call_order(entry: str, functions: dict[str, ir.Operation]) -> list[str]:
-    """The functions that ``entry`` needs, callees first; ``entry`` is the last.
-
-    Raises:
-      ImportProgramError: functions that call each other in a circle, or one that is not there.
-    """
-    callees = {name: _callees(f) for name, f in functions.items()} if len(functions) > 1 else {entry: []}
-    order: list[str] = []
-    state: dict[str, int] = {}
-    stack = [(entry, iter(callees[entry]))]
-    state[entry] = 1
-    while stack:
-        name, rest = stack[-1]
-        callee = next(rest, None)
-        if callee is None:
-            stack.pop()
-            state[name] = 2
-            order.append(name)
-        elif callee not in callees:
-            raise ImportProgramError(f"function {name!r} calls {callee!r}, which the module does not have")
-        elif state.get(callee) == 1:
-            raise ImportProgramError(f"functions {name!r} and {callee!r} call each other; expected no recursion")
-        elif callee not in state:
-            state[callee] = 1
-            stack.append((callee, iter(callees[callee])))
-    return order
-
-
-def _callees(function: ir.Operation) -> list[str]:
-    found: dict[str, None] = {}
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        for attribute in ("callee", "decomposition"):
-            if attribute in operation.attributes:
-                found[operation.attributes[attribute].value] = None
-        if "called_computations" in operation.attributes:
-            found.update((symbol.value, None) for symbol in operation.attributes["called_computations"])
-        return ir.WalkResult.ADVANCE
-
-    function.walk(visit)
-    return list(found)

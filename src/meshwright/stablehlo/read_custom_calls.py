@@ -7,6 +7,7 @@ elements are is spelled in several ways more.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,13 @@ def _composite(r: Any) -> Any:
 
 @reads("stablehlo.custom_call")
 def _custom_call(r: Any) -> Any:
+    if len(r.out_avals) == 1 and isinstance(r.out_avals[0], tuple):  # as HLO has several results
+        outs = _called(Respelled(r, out_avals=r.out_avals[0]))
+        return [tuple(outs) if isinstance(outs, list) else (outs,)]
+    return _called(r)
+
+
+def _called(r: Any) -> Any:
     target = r.attr("call_target_name")
     rule = READERS.get(f"custom_call:{target}")
     if rule is not None:
@@ -83,9 +91,9 @@ def _top_k(r: Any) -> list[Any]:
 @reads("custom_call:ApproxTopK", "custom_call:PartialReduce")
 def _approximate_top_k(r: Any) -> list[Any]:
     """Exactly what is asked for approximately; as many as the result holds, which may be more than are asked for."""
-    said = r.attr("mhlo.backend_config", {})
+    said = r.attr("mhlo.backend_config", None) or json.loads(r.attr("backend_config", "") or "{}")
     if "reduction_dim" not in said:
-        r.fail("has no mhlo.backend_config with the reduction_dim that is asked for")
+        r.fail("has no reduction_dim in its backend_config, which says along what to look")
     dim, operands = said["reduction_dim"], r.operands[: len(r.operands) // 2]
     k = r.out_avals[0].shape[dim]
     (name,) = r.attr("called_computations")

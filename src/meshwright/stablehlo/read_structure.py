@@ -9,6 +9,7 @@ import numpy as np
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape import reshape
 from meshwright.stablehlo.read_attributes import constant_array, resource_name
 
 
@@ -28,7 +29,7 @@ def _call(r: Any) -> Any:
     return r.call(r.attr("callee"), r.operands)
 
 
-@reads("sdy.named_computation")
+@reads("sdy.named_computation", "mhlo.fusion")
 def _named_computation(r: Any) -> Any:
     return r.body.block(r.operation.regions[0].blocks[0], r.operands)
 
@@ -44,9 +45,23 @@ def _get_tuple_element(r: Any) -> Any:
     return r.operands[0][r.attr("index")]
 
 
-@reads("stablehlo.optimization_barrier", "custom_call:annotate_device_placement")
+@reads("stablehlo.optimization_barrier", "custom_call:annotate_device_placement", "mhlo.copy", "mhlo.domain")
 def _barrier(r: Any) -> Any:
     return list(r.operands)
+
+
+@reads("mhlo.add_dependency")
+def _add_dependency(r: Any) -> Any:
+    return r.operands[0]
+
+
+@reads("mhlo.bitcast")
+def _bitcast(r: Any) -> Any:
+    """The same bytes under another shape; layouts are all row-major here."""
+    (x,), (out,) = r.operands, r.out_avals
+    if typeof(x).dtype != out.dtype:
+        r.fail(f"gives {typeof(x)} the type {out}; expected another shape alone, or a bitcast_convert")
+    return reshape(x, out.shape)
 
 
 # --- sizes --------------------------------------------------------------------------------------------------
@@ -65,7 +80,7 @@ def _token(r: Any) -> list[Any]:
 # --- what has no meaning here -------------------------------------------------------------------------------
 @reads(
     "stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv", "stablehlo.async_start",
-    "stablehlo.async_done",
+    "stablehlo.async_done", "mhlo.xla.rng_get_and_update_state",
 )  # fmt: skip
 def _communicates(r: Any) -> Any:
     r.fail("talks to the host or to other programs, which has no meaning here; pass values as arguments and results")

@@ -13,11 +13,16 @@ class Respelled:
     """A :class:`~meshwright.ir.reading.Reader` like ``reader``, for the reading rule of another operation."""
 
     def __init__(
-        self, reader: Any, operands: Sequence[Any] | None = None, attributes: Mapping[str, Any] | None = None
+        self,
+        reader: Any,
+        operands: Sequence[Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        out_avals: Sequence[ShapedArray] | None = None,
     ) -> None:
         self._reader = reader
-        self._attributes = attributes or {}
+        self._attributes = dict(attributes or {})
         self.operands = list(reader.operands if operands is None else operands)
+        self.out_avals = list(reader.out_avals if out_avals is None else out_avals)
 
     @property
     def in_avals(self) -> list[ShapedArray]:
