@@ -410,3 +410,9 @@ def test_scalar_types() -> None:
     assert mnp.isdtype(mnp.int8, "integral") and not mnp.isdtype(mnp.int8, ("bool", "real floating"))
     assert mnp.issubdtype(mnp.bfloat16, mnp.floating)
     assert typeof(mnp.asarray(2)).weak_type and not typeof(mnp.int32(2)).weak_type
+
+
+def test_linspace_ends_where_it_should() -> None:
+    for num in (2, 11, 50, 99, 104):
+        for stop in (1.0, 0.1, 7.3):
+            assert mnp.linspace(0.0, stop, num)[-1].item() == np.float32(stop)

@@ -13,13 +13,14 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.numpy.arithmetic import add, floor, multiply, power, subtract
 from meshwright.numpy.axes import static_int
+from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp, log
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, result_type, scalar_like, spread
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.elementwise import convert
+from meshwright.ops.elementwise import convert, select
 from meshwright.ops.shape import move_dim, transpose
 from meshwright.ops.slice_pad import pad, slice_
 from meshwright.runtime.array import from_numpy
@@ -51,16 +52,26 @@ def linspace(
     shape = broadcast_shapes(typeof(low).shape, typeof(high).shape, name="linspace")
     low, high = spread(low, shape), spread(high, shape)
     gaps = max(num - endpoint, 1)
-    weight = ops.div(iota(dtypes.real_of(computed), (num,), 0), np.asarray(gaps, dtypes.real_of(computed)))
-    weight = broadcast_in_dim(converted(weight, computed), (num, *shape), (0,))
-    # Weighting both ends is exact at both, where start + i * step need not be at the last.
-    result = add(multiply(low, subtract(1, weight)), multiply(high, weight))
+    result = _between(low, high, num, gaps)
     if not dtypes.is_inexact(target):
         result = floor(result)
     ndim = len(shape) + 1
     result = move_dim(converted(result, target), 0, operator.index(axis) % ndim)
     result = asarray(result, device=device)
     return (result, ops.div(ops.sub(high, low), scalar_like(gaps, low))) if retstep else result
+
+
+@compiled(static_argnums=(2, 3))
+def _between(low: Any, high: Any, num: int, gaps: int) -> Any:
+    """The first ``num`` of ``gaps + 1`` numbers evenly apart, along a new first dimension."""
+    computed, shape = typeof(low).dtype, typeof(low).shape
+    count = iota(dtypes.real_of(computed), (num,), 0)
+    # XLA may multiply by a reciprocal instead, which need not give 1 at the end.
+    weight = ops.div(count, scalar_like(gaps, count))
+    weight = select(ops.eq(count, scalar_like(gaps, count)), scalar_like(1, count), weight)
+    weight = broadcast_in_dim(converted(weight, computed), (num, *shape), (0,))
+    # Weighting both ends is exact at both, where start + i * step need not be at the last.
+    return add(multiply(low, subtract(1, weight)), multiply(high, weight))
 
 
 def logspace(
