@@ -53,3 +53,19 @@ def test_demo_trains_and_explains():
     assert "because" in out and "digits.py" in out
     assert "equals the unpartitioned one" in " ".join(out.split())
     assert "CPU 0,1" in out
+
+
+def test_vae_learns_and_matches_one_device():
+    out = run(sys.executable, "examples/vae.py", "40")
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", out)]
+    assert losses[-1] < losses[0] - 10
+    assert int(re.search(r"bytes sent a step: ([\d,]+)", out).group(1).replace(",", "")) > 0
+    assert float(re.search(r"one device: ([\d.e+-]+)", out).group(1)) < 1e-4
+
+
+def test_maml_adapts_and_matches_one_device():
+    out = run(sys.executable, "examples/maml.py", "200")
+    before, after = (float(re.search(rf"{n} inner steps: loss ([\d.]+)", out).group(1)) for n in (0, 1))
+    assert after < before
+    assert "all_reduce over tasks" in out
+    assert float(re.search(r"one device: ([\d.e+-]+)", out).group(1)) < 1e-4

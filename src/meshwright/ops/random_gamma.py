@@ -77,7 +77,9 @@ def _split(k0: Any, k1: Any, num: int) -> list[list[Any]]:
 
 def _word(key: Sequence[Any], dtype: np.dtype) -> Any:
     """The bits that one number of ``dtype`` is made of."""
-    return combined_words(*threefry2x32(*key, _ZERO, _ZERO), bits_needed(dtype))
+    k0, k1 = key
+    a, b = threefry2x32(k0, k1, _ZERO, _ZERO)
+    return combined_words(a, b, bits_needed(dtype))
 
 
 def _uniform(key: Sequence[Any], dtype: np.dtype) -> Any:
