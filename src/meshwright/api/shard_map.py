@@ -11,11 +11,13 @@ import numpy as np
 
 from meshwright.api.jit import jit
 from meshwright.core import pytree
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.state import STATE, extend_axis_env
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.manual import ShardMap
 from meshwright.ops.shape import expand_dims, squeeze
+from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.runtime.devices import devices as all_devices
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
@@ -61,10 +63,15 @@ def shard_map(
     get the same. ``out_specs`` say how the results are put together; where they leave out an axis, the results must be
     equal along it (this is not checked). Collectives in ``f`` name the axes of the mesh.
 
+    ``axis_names`` are the *manual* axes of the mesh (none given: all that no enclosing ``shard_map`` has made manual);
+    specs and collectives name these. The others stay automatic: ``f`` is written as for one device along them, and is
+    partitioned over them as any jitted function is, sharding constraints included.
+
     Raises (when called):
       MeshError: no mesh is given or set.
       ShapeError: a dimension is not divisible by the number of parts.
-      ArgumentError: specs that do not fit the arguments or results.
+      ArgumentError: specs that do not fit the arguments or results; ``axis_names`` that are not of the mesh, or that
+        are manual already.
 
     Example:
       >>> mesh = mw.make_mesh((2,), ("x",))
@@ -84,11 +91,7 @@ def shard_map(
         mesh = where if where is not None else get_mesh()
         if mesh is None:
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
-        if axis_names and set(axis_names) != set(mesh.axis_names):
-            raise ArgumentError(
-                f"shard_map: axis_names={sorted(axis_names)} must be all axes of the mesh, {list(mesh.axis_names)}"
-            )
-        return _call(f, mesh, in_specs, out_specs, args)
+        return _call(f, mesh, _manual_axes(mesh, axis_names), in_specs, out_specs, args)
 
     program = jit(traced)
 
@@ -99,21 +102,72 @@ def shard_map(
     return wrapped
 
 
-def _call(f: Callable[..., Any], mesh: Mesh | AbstractMesh, in_specs: Any, out_specs: Any, args: Any) -> Any:
+def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:
+    """The axes that are manual in the region, in mesh order.
+
+    Raises:
+      ArgumentError: names that are no axes of the mesh, or that an enclosing region has made manual.
+    """
+    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    outside = [a for a in mesh.axis_names if a in STATE.axis_env]
+    unknown = sorted(set(names) - set(mesh.axis_names))
+    if unknown or set(names) & set(outside) or (not names and len(outside) == len(mesh.axis_names)):
+        found = f"axis_names={sorted(names)}" if names else "no axis_names"
+        raise ArgumentError(
+            f"shard_map: {found}, the mesh has the axes {list(mesh.axis_names)}"
+            + (f", of which {outside} are manual already" if outside else "")
+            + "; name axes of the mesh that no enclosing shard_map has"
+        )
+    return tuple(a for a in mesh.axis_names if (a in names if names else a not in outside))
+
+
+def _check_manual(specs: Sequence[PartitionSpec], manual: Sequence[str], mesh: Mesh | AbstractMesh, what: str) -> None:
+    for spec in specs:
+        named = {a for d in range(len(spec)) for a in spec.axes(d)}
+        if not named <= set(manual):
+            raise ArgumentError(
+                f"shard_map: {what} has {spec}, but of the axes of {mesh!r} only {list(manual)} are manual; specs say "
+                "nothing of the others (constrain values with with_sharding_constraint)"
+            )
+
+
+def _check_constraints(jaxpr: ClosedJaxpr, manual: Sequence[str]) -> None:
+    for eqn in all_eqns(jaxpr.jaxpr):
+        if isinstance(eqn.op, ShardingConstraint):
+            spec = eqn.op.sharding.spec
+            named = sorted({a for d in range(len(spec)) for a in spec.axes(d)} & set(manual))
+            if named:
+                raise ShardingError(
+                    f"shard_map: the constraint {spec} at {eqn.source} names {', '.join(named)}, manual here; values "
+                    "inside are parts along manual axes already: name automatic axes, or constrain outside"
+                )
+
+
+def _call(
+    f: Callable[..., Any],
+    mesh: Mesh | AbstractMesh,
+    manual: tuple[str, ...],
+    in_specs: Any,
+    out_specs: Any,
+    args: Any,
+) -> Any:
     flat, in_tree = pytree.flatten(args)
     if isinstance(in_specs, tuple) and not _is_spec(in_specs) and len(in_specs) != len(args):
         raise ArgumentError(f"shard_map: in_specs has {len(in_specs)} entries, {name_of(f)} got {len(args)} arguments")
     specs = _flat_specs(list(in_specs) if isinstance(in_specs, list) else in_specs, args, mesh, "shard_map in_specs")
+    _check_manual(specs, manual, mesh, "in_specs")
     parts = [_part(x, s, mesh, p) for x, s, p in zip(flat, specs, pytree.paths(args))]
-    with extend_axis_env(mesh.shape):
+    with extend_axis_env({a: mesh.shape[a] for a in manual}):
         jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
+    _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
     found = _flat_specs(out_specs, outs, mesh, "shard_map out_specs")
+    _check_manual(found, manual, mesh, "out_specs")
     for aval, spec, path in zip(jaxpr.out_avals, found, pytree.paths(outs)):
         if len(spec) > aval.ndim:
             raise ArgumentError(f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries")
     whole = [PartitionSpec()] * len(consts)
-    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found))
+    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found), () if len(manual) == len(mesh.axis_names) else manual)
     return pytree.unflatten(out_tree, op.bind(*consts, *flat))
 
 

@@ -38,6 +38,7 @@ from meshwright.ops.elementwise import (
 )
 from meshwright.ops.shape import above, expand_dims, move_dim, reshape, squeeze
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.sharding.rule import ShardingRule, make_rule
 
 #: most slices that a reduction over a virtual axis is written out as; XLA's CPU reduce over a major dimension is slow
 _MOST_SLICES = 64
@@ -72,6 +73,16 @@ class Collective(Op):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(*tangents)
+
+    def moved_dims(self) -> tuple[int, ...]:
+        """The dimensions that change hands: in a region that is automatic along other axes, these do not split them."""
+        return ()
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        out = self.infer(*avals)
+        names = [None if d in self.moved_dims() else f"d{d}" for d in range(out.ndim)]
+        sizes = {f"d{d}": size for d, size in enumerate(out.shape) if d not in self.moved_dims()}
+        return make_rule([names] * len(avals), [names], sizes)
 
 
 def _batched(x: Any, dim: int | None, size: int) -> tuple[Any, int]:
@@ -262,6 +273,9 @@ class AllGather(Collective):
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.dimension,)
+
     def infer(self, x: ShapedArray) -> ShapedArray:
         d = self.dimension
         if not 0 <= d < x.ndim:
@@ -302,6 +316,9 @@ class AllSlice(Collective):
     name: ClassVar[str] = "all_slice"
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.dimension,)
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         d = self.dimension
@@ -373,6 +390,9 @@ class ReduceScatter(Collective):
     kind: ClassVar[str] = "reduce_scatter"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.dimension,)
+
     def infer(self, x: ShapedArray) -> ShapedArray:
         d = self.dimension
         _check_split(self, x, d)
@@ -419,6 +439,9 @@ class AllToAll(Collective):
     kind: ClassVar[str] = "all_to_all"
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def moved_dims(self) -> tuple[int, ...]:
+        return (self.split_dimension, self.concat_dimension)
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         s, c = self.split_dimension, self.concat_dimension

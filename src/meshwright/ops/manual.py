@@ -4,6 +4,10 @@ The op holds the per-device jaxpr, whose collectives name mesh axes, and says ho
 device gets. The partitioner brings the operands to these layouts and puts the equations in. Its transpose is JAX's:
 cotangents of results that are equal on several devices are shared out among them, those of operands that several
 devices had are summed.
+
+Of the mesh's axes some may be *manual* and the others *automatic*: then the jaxpr is written for one position along
+the manual axes, and is itself partitioned over the others (``sdy.manual_computation`` of Shardy, ``shard_map`` with
+``axis_names`` of JAX). Its values have the shapes that they have at such a position.
 """
 
 from __future__ import annotations
@@ -40,7 +44,25 @@ class ShardMap(RegionOp):
     jaxpr: ClosedJaxpr
     mesh: Mesh | AbstractMesh
     out_specs: Specs
+    #: the manual axes; none named: all
+    axis_names: tuple[str, ...] = ()
     name: ClassVar[str] = "shard_map"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        shown = super().params
+        return shown if self.axis_names else {k: v for k, v in shown.items() if k != "axis_names"}
+
+    @property
+    def manual(self) -> dict[str, int]:
+        """The manual axes and their sizes."""
+        sizes = self.mesh.shape
+        return {a: sizes[a] for a in self.axis_names or sizes}
+
+    @property
+    def automatic(self) -> tuple[str, ...]:
+        """The axes over which the partitioner splits the region."""
+        return tuple(a for a in self.mesh.axis_names if self.axis_names and a not in self.axis_names)
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         for i, (aval, spec, want) in enumerate(zip(avals, self.in_specs, self.jaxpr.in_avals, strict=True)):
@@ -70,10 +92,10 @@ class ShardMap(RegionOp):
     def _over(
         self, jaxpr: ClosedJaxpr, in_specs: Sequence[PartitionSpec], out_specs: Sequence[PartitionSpec]
     ) -> ShardMap:
-        return ShardMap(tuple(in_specs), jaxpr, self.mesh, tuple(out_specs))
+        return ShardMap(tuple(in_specs), jaxpr, self.mesh, tuple(out_specs), self.axis_names)
 
     def _axes(self) -> Any:
-        return extend_axis_env(self.mesh.shape)
+        return extend_axis_env(self.manual)
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -93,7 +115,7 @@ class ShardMap(RegionOp):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         with self._axes():
             parts = t.derive(_split, self.jaxpr, tuple(known))
-        every = PartitionSpec(tuple(self.mesh.axis_names))
+        every = PartitionSpec(tuple(self.manual))
         stacked = [every] * parts.num_stacked
         known_specs = pick(self.in_specs, known)
         given = pick(args, known)
@@ -111,7 +133,7 @@ class ShardMap(RegionOp):
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
         linear = tuple(isinstance(x, Linear) for x in args)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
-        sizes = tuple(self.mesh.shape.items())
+        sizes = tuple(self.manual.items())
         with self._axes():
             jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.in_specs, self.out_specs, sizes)
         specs = pick(self.in_specs, linear)
@@ -128,11 +150,12 @@ class ShardMap(RegionOp):
                 f"vmap: spmd_axis_name={axis.spmd} must name axes of the mesh of its shard_map, {self.mesh!r}, and "
                 f"these must divide the mapped size {axis.size}"
             )
-        local = dataclasses.replace(axis, size=axis.size // prod(shape[n] for n in axis.spmd))
+        manual, sizes = tuple(n for n in axis.spmd if n in self.manual), self.manual
+        local = dataclasses.replace(axis, size=axis.size // prod(sizes[n] for n in manual))
         with self._axes():
             jaxpr, out_dims = t.batch(self.jaxpr, local, tuple(dims))
-        in_specs = [_with_dim(s, d, axis.spmd) for s, d in zip(self.in_specs, dims)]
-        out_specs = [_with_dim(s, d, axis.spmd) for s, d in zip(self.out_specs, out_dims)]
+        in_specs = [_with_dim(s, d, manual) for s, d in zip(self.in_specs, dims)]
+        out_specs = [_with_dim(s, d, manual) for s, d in zip(self.out_specs, out_dims)]
         return self._over(jaxpr, in_specs, out_specs).bind(*args), list(out_dims)
 
     def emit(self, b: Builder, *operands: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,9 +10,37 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.passes import in_regions
+from meshwright.ops.elementwise import copy
 from meshwright.ops.shape import Linear1
 from meshwright.sharding import UNCONSTRAINED, NamedSharding, PartitionSpec, named_to_hlo
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+
+@dataclass(frozen=True)
+class Leeway:
+    """What a constraint says besides the axes of each dimension, as Shardy's annotations can.
+
+    open: dimensions that may be split by further axes.
+    priorities: of each dimension (none given: all 0); those of priority 0 spread first, then those of 1, ...
+    replicated: axes that may not split the value.
+    unreduced: axes over which the value may stay a sum that is still to be made.
+    """
+
+    open: tuple[int, ...] = ()
+    priorities: tuple[int, ...] = ()
+    replicated: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+
+    def with_dim(self, dim: int) -> Leeway:
+        """The same with a dimension more at ``dim``."""
+        moved = tuple(d + (d >= dim) for d in self.open)
+        priorities = (*self.priorities[:dim], 0, *self.priorities[dim:]) if self.priorities else ()
+        return dataclasses.replace(self, open=moved, priorities=priorities)
+
+
+#: a constraint that says all
+STRICT = Leeway()
 
 
 @dataclass(frozen=True)
@@ -19,8 +48,18 @@ class ShardingConstraint(Linear1):
     """The operand, laid out as ``sharding`` says; ``UNCONSTRAINED`` dimensions are left to the partitioner."""
 
     sharding: NamedSharding
+    leeway: Leeway = STRICT
     name: ClassVar[str] = "sharding_constraint"
     moves_only: ClassVar[bool] = True
+
+    @property
+    def params(self) -> dict[str, Any]:
+        said = {"sharding": self.sharding}
+        return said if self.leeway == STRICT else {**said, "leeway": self.leeway}
+
+    def is_open(self, dim: int) -> bool:
+        """Whether the partitioner may split a dimension further."""
+        return dim in self.leeway.open or self.sharding.spec.is_unconstrained(dim)
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         self.sharding.check_compatible(x.shape, "with_sharding_constraint")
@@ -34,7 +73,8 @@ class ShardingConstraint(Linear1):
         entries = list(self.sharding.spec)
         entries += [None] * max(0, dim - len(entries))  # type: ignore[operator]
         entries.insert(dim, axis.spmd or UNCONSTRAINED)  # type: ignore[arg-type]
-        return ShardingConstraint(NamedSharding(self.sharding.mesh, PartitionSpec(*entries))).bind(x), dim
+        sharding = NamedSharding(self.sharding.mesh, PartitionSpec(*entries))
+        return ShardingConstraint(sharding, self.leeway.with_dim(dim)).bind(x), dim  # type: ignore[arg-type]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return pointwise_rule([x.ndim], x.shape)
@@ -45,6 +85,15 @@ class ShardingConstraint(Linear1):
             "stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"',
             **{"mhlo.sharding": f'"{text}"'},
         )[0]  # fmt: skip
+
+
+def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """``jaxpr`` with identities in the place of constraints, in its regions too."""
+
+    def free(eqn: JaxprEqn) -> JaxprEqn:
+        return eqn.replace(op=copy) if isinstance(eqn.op, ShardingConstraint) else in_regions(eqn, without_constraints)
+
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[free(e) for e in jaxpr.jaxpr.eqns]))
 
 
 def constrain(

@@ -22,12 +22,13 @@ from meshwright.ops.control import RegionOp
 from meshwright.ops.elementwise import copy
 from meshwright.ops.manual import GLOBAL_PROGRAM, ShardMap
 from meshwright.ops.shape import squeeze
+from meshwright.ops.sharding_constraint import without_constraints
 from meshwright.ops.slice_pad import slice_in_dim
 from meshwright.runtime.simplify import merge_dot_dims
 from meshwright.sharding import AbstractMesh, Layout, PartitionSpec
 from meshwright.sharding.rule import REDUCTION
 from meshwright.spmd.partition.partition import Partition, partition
-from meshwright.spmd.propagate import eqn_rule
+from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.reshard.emit import fit_rows
 from meshwright.spmd.varying import region_inputs, varying
 from meshwright.transforms.batching import BatchTrace
@@ -62,7 +63,8 @@ def virtual_program(part: Partition) -> ClosedJaxpr:
 
 
 def _global_program(op: ShardMap) -> ClosedJaxpr:
-    """What a ``shard_map`` computes on global arrays."""
+    """What a ``shard_map`` computes on global arrays; how its region is split over automatic axes does not matter."""
+    op = op.with_regions([without_constraints(op.jaxpr)])
     ins = [Var(a) for a in _global_avals(op, op.jaxpr.in_avals, op.in_specs)]
     outs = [Var(a) for a in op.infer(*(v.aval for v in ins))]
     jaxpr = ClosedJaxpr(Jaxpr([], ins, outs, [JaxprEqn(op, ins, outs)], op.name))

@@ -3,7 +3,8 @@
 Forwards and backwards over the equations until nothing changes, as GSPMD (Xu et al. 2021, section 3.5) and Shardy do:
 each equation's sharding rule says which dimensions share a factor, and axes spread along it. Dimensions that the user
 fixed are never changed. Equations that only pass values through come first, so that the layout of a large elementwise
-neighbourhood is settled before contractions choose among competing axes.
+neighbourhood is settled before contractions choose among competing axes. Annotations may have priorities, as in Shardy:
+those of one priority have spread everywhere before those of the next begin to.
 
 The result is a wish, not a plan: the partitioner decides by cost, with these layouts as what values should become.
 """
@@ -11,19 +12,18 @@ The result is a wish, not a plan: the partitioner decides by cost, with these la
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 
-from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ir.op import Op
-from meshwright.ops.control import PARAMETER, RegionOp, Tie
-from meshwright.ops.manual import ShardMap
+from meshwright.ops.propagation_marks import PropagationBarrier, ShardingGroup
 from meshwright.ops.sharding_constraint import ShardingConstraint
-from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, NamedSharding
-from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule, make_rule, pointwise_rule
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
+from meshwright.spmd.flatten import flatten
 from meshwright.spmd.origin import Annotation, Origins
 
 Dims = tuple[Axes, ...]
@@ -31,10 +31,24 @@ Dims = tuple[Axes, ...]
 
 @dataclass
 class Placement:
-    """What propagation knows of one value: axes by dimension, and which dimensions the user fixed."""
+    """What propagation knows of one value: axes by dimension, which dimensions the user fixed, and the axes that may
+    not split it."""
 
     dims: Dims
     fixed: tuple[bool, ...]
+    barred: frozenset[str] = frozenset()
+
+    def with_dim(self, dim: int, axes: Axes, fixed: bool, barred: frozenset[str]) -> Placement:
+        """The same with another dimension ``dim``."""
+        dims = (*self.dims[:dim], axes, *self.dims[dim + 1 :])
+        return Placement(dims, (*self.fixed[:dim], fixed, *self.fixed[dim + 1 :]), barred)
+
+    def grown(self, dims: Dims) -> Dims:
+        """``dims`` as far as they are allowed."""
+        return tuple(
+            old if fixed else old + tuple(takewhile(lambda a: a not in self.barred, new[len(old) :]))
+            for old, new, fixed in zip(self.dims, dims, self.fixed)
+        )
 
 
 @dataclass
@@ -62,24 +76,12 @@ class Propagation:
         return Layout(found.dims) if found is not None and any(found.dims) else None
 
 
-@lru_cache(maxsize=65536)
-def rule_of(op: Op, avals: tuple[ShapedArray, ...]) -> ShardingRule:
-    """The op's sharding rule, remembered."""
-    return op.sharding_rule(*avals)
-
-
-def eqn_rule(eqn: JaxprEqn) -> ShardingRule:
-    """The sharding rule of an equation."""
-    avals = tuple(a.aval for a in eqn.invars)
-    return eqn.op.sharding_rule(*avals) if eqn.op.holds_jaxprs else rule_of(eqn.op, avals)
-
-
-def constraint_dims(op: ShardingConstraint, ndim: int, mesh: AbstractMesh) -> tuple[Dims, tuple[bool, ...]]:
-    """The axes that a constraint gives each dimension, and which dimensions it fixes."""
-    spec = op.sharding.spec
-    layout = op.sharding.layout(ndim)
-    fixed = tuple(not (d < len(spec) and spec[d] is UNCONSTRAINED) for d in range(ndim))
-    return layout.dims, fixed
+def placement_of(op: ShardingConstraint, ndim: int, mesh: AbstractMesh) -> Placement:
+    """What a constraint says of its value."""
+    dims = op.sharding.layout(ndim).dims
+    used = {a for axes in dims for a in axes}
+    barred = frozenset(a for a in mesh.expand(op.leeway.replicated) if a not in used)
+    return Placement(dims, tuple(not op.is_open(d) for d in range(ndim)), barred)
 
 
 def propagate(
@@ -92,11 +94,11 @@ def propagate(
     worker = _Worker(jaxpr, mesh)
     for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
         if layout is not None:
-            worker.fix(var, layout.dims, (True,) * len(layout.dims), Annotation("input", number))
+            worker.fix(var, Placement(layout.dims, (True,) * len(layout.dims)), Annotation("input", number))
     for number, (atom, layout) in enumerate(zip(jaxpr.outvars, out_layouts)):
         if layout is not None and isinstance(atom, Var) and atom not in worker.result.placements:
             # An output's sharding is a wish for the value: other uses of it may prefer another.
-            worker.fix(atom, layout.dims, (False,) * len(layout.dims), Annotation("output", number))
+            worker.fix(atom, Placement(layout.dims, (False,) * len(layout.dims)), Annotation("output", number))
     worker.run()
     for atom, layout in zip(jaxpr.outvars, out_layouts):
         if layout is not None and isinstance(atom, Var):
@@ -109,7 +111,7 @@ class _Worker:
     def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh) -> None:
         self.mesh = mesh
         self.result = Propagation(mesh)
-        self.eqns, self.rules = _with_regions(jaxpr)
+        self.eqns, self.rules = flatten(jaxpr)
         self.result.origins.eqns = self.eqns
         self.neighbours: dict[Var, list[int]] = {}
         for i, eqn in enumerate(self.eqns):
@@ -118,19 +120,43 @@ class _Worker:
         self.levels = [_level(e, r) for e, r in zip(self.eqns, self.rules)]
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
+        #: dimensions that take part from a later priority on
+        self.later: dict[int, list[tuple[Var, int, Placement]]] = {}
         for i, level in enumerate(self.levels):
             self.queues[level].append(i)
 
-    def fix(self, var: Var, dims: Dims, fixed: tuple[bool, ...], cause: Annotation) -> None:
-        self.result.placements[var] = Placement(dims, fixed)
-        self.result.origins.note(var, [a for axes in dims for a in axes], cause)
+    def fix(self, var: Var, placement: Placement, cause: Annotation) -> None:
+        self.result.placements[var] = placement
+        self.result.origins.note(var, [a for axes in placement.dims for a in axes], cause)
 
     def run(self) -> None:
         for eqn in self.eqns:
             if isinstance(eqn.op, ShardingConstraint):
-                var = eqn.outvars[0]
-                cause = Annotation("constraint", 0, eqn.source)
-                self.fix(var, *constraint_dims(eqn.op, var.aval.ndim, self.mesh), cause)
+                self.constrain(eqn, eqn.op)
+        self.settle()
+        for priority in sorted(self.later):
+            for var, dim, said in self.later[priority]:
+                now = self.result.placements[var]
+                axes = said.dims[dim]
+                self.result.placements[var] = now.with_dim(dim, axes, said.fixed[dim], now.barred.difference(axes))
+                self.wake(var)
+            self.settle()
+        self.agree()
+
+    def constrain(self, eqn: JaxprEqn, op: ShardingConstraint) -> None:
+        """Place a constraint's value. Dimensions of lower priority wait: until their turn they are whole, and their
+        axes are kept free on this value."""
+        var = eqn.outvars[0]
+        said = now = placement_of(op, var.aval.ndim, self.mesh)
+        for dim, priority in enumerate(op.leeway.priorities):
+            if priority:
+                now = now.with_dim(dim, (), True, now.barred.union(said.dims[dim]))
+                self.later.setdefault(priority, []).append((var, dim, said))
+        self.fix(var, said, Annotation("constraint", 0, eqn.source))
+        self.result.placements[var] = now
+
+    def settle(self) -> None:
+        """Spread axes until nothing changes."""
         while True:
             queue = next((q for q in self.queues if q), None)
             if queue is None:
@@ -138,6 +164,18 @@ class _Worker:
             i = queue.popleft()
             self.queued[i] = False
             self.visit(i)
+
+    def agree(self) -> None:
+        """The values of an exact sharding group get one layout: that of the first which has any."""
+        groups: dict[str, list[Var]] = {}
+        for eqn in self.eqns:
+            if isinstance(eqn.op, ShardingGroup) and eqn.op.exact:
+                groups.setdefault(eqn.op.group, []).append(eqn.outvars[0])
+        for members in groups.values():
+            dims = next((d for d in map(self.dims_of, members) if any(d)), None)
+            for var in members:
+                if dims is not None and len(dims) == var.aval.ndim:
+                    self.result.placements[var] = Placement(dims, (True,) * len(dims))
 
     def pin(self) -> None:
         """Carry the layouts of outputs backwards through equations that pass values through.
@@ -171,84 +209,28 @@ class _Worker:
         if not any(any(d) for d in dims):
             return
         new = spread(rule, dims, len(eqn.invars), self.mesh)
-        for atom, old, wanted in zip(atoms, dims, new):
-            if wanted != old and isinstance(atom, Var):
+        barrier = eqn.op if isinstance(eqn.op, PropagationBarrier) else None
+        for n, (atom, old, wanted) in enumerate(zip(atoms, dims, new)):
+            if wanted != old and isinstance(atom, Var) and (barrier is None or barrier.crosses(n < len(eqn.invars))):
                 self.update(atom, wanted, i)
 
     def update(self, var: Var, dims: Dims, cause: int) -> None:
         found = self.result.placements.get(var)
         if found is None:
             found = self.result.placements[var] = Placement(((),) * var.aval.ndim, (False,) * var.aval.ndim)
-        merged = tuple(old if fixed else new for old, new, fixed in zip(found.dims, dims, found.fixed))
+        merged = found.grown(dims)
         if merged == found.dims:
             return
         self.result.origins.note(var, [a for axes in merged for a in axes], cause)
         found.dims = merged
+        self.wake(var)
+
+    def wake(self, var: Var) -> None:
+        """Look again at the equations of a value."""
         for j in self.neighbours.get(var, ()):
             if not self.queued[j]:
                 self.queued[j] = True
                 self.queues[self.levels[j]].append(j)
-
-
-def _with_regions(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[ShardingRule]]:
-    """The equations with those of regions, and their rules.
-
-    A control-flow op is replaced by the equations of its regions and, for each of its ties, by an equation that says
-    that these values have the same dimensions.
-    """
-    eqns: list[JaxprEqn] = []
-    rules: list[ShardingRule] = []
-    for eqn in jaxpr.eqns:
-        op = eqn.op
-        if not isinstance(op, RegionOp):
-            eqns.append(eqn)
-            rules.append(eqn_rule(eqn))
-            continue
-        if isinstance(op, ShardMap):
-            for constraint, rule in _manual(op, eqn):
-                eqns.append(constraint)
-                rules.append(rule)
-            continue
-        ties = [(tie, _tie_rule(tie, eqn)) for tie in op.ties()]
-        before = [(e, r) for tie, (e, r) in ties if tie[-1].side == PARAMETER]
-        after = [(e, r) for tie, (e, r) in ties if tie[-1].side != PARAMETER]
-        inner = [_with_regions(region.jaxpr) for region in op.regions()]
-        eqns += [e for e, _ in before] + [e for es, _ in inner for e in es] + [e for e, _ in after]
-        rules += [r for _, r in before] + [r for _, rs in inner for r in rs] + [r for _, r in after]
-    return eqns, rules
-
-
-def _manual(op: ShardMap, eqn: JaxprEqn) -> Iterator[tuple[JaxprEqn, ShardingRule]]:
-    """The layouts of a manual region's operands and results, as constraints."""
-    for atom, spec in zip(eqn.invars, op.in_specs):
-        if isinstance(atom, Var):
-            rule = pointwise_rule([atom.aval.ndim], atom.aval.shape)
-            constraint = ShardingConstraint(NamedSharding(op.mesh, spec))
-            yield JaxprEqn(constraint, [atom], [Var(atom.aval)], eqn.source), rule
-    for var, spec in zip(eqn.outvars, op.out_specs):
-        constraint = ShardingConstraint(NamedSharding(op.mesh, spec))
-        yield JaxprEqn(constraint, [], [var], eqn.source), pointwise_rule([], var.aval.shape)
-
-
-def _tie_rule(tie: Tie, eqn: JaxprEqn) -> tuple[JaxprEqn, ShardingRule]:
-    """A tie as an equation whose rule says that all values have the same dimensions."""
-    regions = [r.jaxpr for r in eqn.op.regions()]
-    atoms: list[Var | Literal] = []
-    for end in tie:
-        match end.side:
-            case "operand":
-                atoms.append(eqn.invars[end.index])
-            case "result":
-                atoms.append(eqn.outvars[end.index])
-            case "parameter":
-                atoms.append(regions[end.body].invars[end.index])
-            case _:
-                atoms.append(regions[end.body].outvars[end.index])
-    shape = atoms[0].aval.shape[tie[0].stacked :]
-    names = [f"d{d}" for d in range(len(shape))]
-    dims = [[None, *names] if end.stacked else names for end in tie]
-    rule = make_rule(dims[:-1], dims[-1:], dict(zip(names, shape)))
-    return JaxprEqn(eqn.op, atoms[:-1], atoms[-1:], eqn.source), rule  # type: ignore[arg-type]
 
 
 def _level(eqn: JaxprEqn, rule: ShardingRule) -> int:

@@ -13,18 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
-from meshwright.ir.tracing import eval_jaxpr
+from meshwright.ir.tracing import record_again
 from meshwright.ops.control import split
 from meshwright.ops.control_cond import Cond
 from meshwright.ops.control_scan import Scan
 from meshwright.ops.control_while import While
 from meshwright.ops.manual import ShardMap
-from meshwright.sharding import Layout
+from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
+from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.partition.keep import KeepPartial
-from meshwright.spmd.propagate import eqn_rule
 
 if TYPE_CHECKING:
     from meshwright.spmd.partition.partition import Partitioner
@@ -200,11 +201,36 @@ def _cond(p: Partitioner, op: Cond, eqn: JaxprEqn) -> Results:
 
 
 def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
-    """A region that is a per-device program already: its equations are put in as they are."""
-    layouts = op.layouts(op.in_specs, [a.aval for a in eqn.invars])
-    operands = [_bring(p, eqn, i, layout) for i, layout in enumerate(layouts)]
-    outs = eval_jaxpr(op.jaxpr, op.jaxpr.consts, *operands)
-    return outs, op.layouts(op.out_specs, [v.aval for v in eqn.outvars])
+    """A region that is a per-device program along its manual axes: it is partitioned over the others and put in."""
+    avals = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
+    ins, outs = (op.layouts(specs, side) for specs, side in zip((op.in_specs, op.out_specs), avals))
+    rest = AbstractMesh([p.mesh.shape[a] for a in p.mesh.axis_names if a not in op.manual],
+                        [a for a in p.mesh.axis_names if a not in op.manual])  # fmt: skip
+    params = op.jaxpr.jaxpr.invars
+    inner = [_automatic(p.propagation.layout(v), cut, v.aval, rest) for v, cut in zip(params, ins)]
+    part = p.nested(op.jaxpr, inner, [KeepPartial()] * len(outs), rest)
+    fitting = [_automatic(lo, cut, a, rest) for lo, cut, a in zip(part.out_layouts, outs, op.jaxpr.out_avals)]
+    if fitting != part.out_layouts:
+        part = p.nested(op.jaxpr, inner, fitting, rest)
+    operands = [_bring(p, eqn, i, _joined(cut, lo)) for i, (cut, lo) in enumerate(zip(ins, inner))]
+    results = record_again(part.jaxpr, p.trace, operands)
+    return results, [_joined(cut, lo) for cut, lo in zip(outs, part.out_layouts)]
+
+
+def _automatic(layout: Layout, cut: Layout, aval: ShapedArray, mesh: AbstractMesh) -> Layout:
+    """``layout`` without the axes whose tiles of a manual part would be no tiles of the whole dimension."""
+    dims = zip(layout.dims, cut.dims, aval.shape)
+    return Layout(
+        tuple(() if manual and size % mesh.sizes(axes) else axes for axes, manual, size in dims),
+        layout.partial,
+        layout.reduction,
+    )
+
+
+def _joined(cut: Layout, layout: Layout) -> Layout:
+    """The parts that manual axes cut, themselves laid out as ``layout``."""
+    dims = tuple(manual + axes for manual, axes in zip(cut.dims, layout.dims))
+    return Layout(dims, layout.partial, layout.reduction)
 
 
 _HANDLERS: dict[type[Op], Callable[[Partitioner, Any, JaxprEqn], Results]] = {

@@ -19,16 +19,18 @@ from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace
+from meshwright.ops.propagation_marks import PropagationMark, ShardingGroup
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REPLICATED, ShardingRule
+from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.context import LocalContext
 from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.passes.pipeline import Change, communication_passes
-from meshwright.spmd.propagate import Propagation, constraint_dims, eqn_rule, propagate, rule_of
+from meshwright.spmd.propagate import Propagation, placement_of, propagate
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
@@ -177,7 +179,11 @@ class Partitioner:
     # --- equations ------------------------------------------------------------------------------------------
     def equation(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
         if isinstance(eqn.op, ShardingConstraint):
-            self.constraint(eqn)
+            self.lay_out(eqn, self.constraint(eqn, eqn.op))
+            return
+        if isinstance(eqn.op, PropagationMark):
+            grouped = isinstance(eqn.op, ShardingGroup) and eqn.op.exact
+            self.lay_out(eqn, self.propagation.layout(eqn.outvars[0]) if grouped else None)
             return
         if eqn.op.holds_jaxprs and eqn.op.regions():
             for var, out, layout in zip(eqn.outvars, *partition_regions(self, eqn)):
@@ -249,27 +255,44 @@ class Partitioner:
                     )
 
     def nested(
-        self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout], out_layouts: Sequence[Layout | KeepPartial | None]
+        self,
+        jaxpr: ClosedJaxpr,
+        in_layouts: Sequence[Layout],
+        out_layouts: Sequence[Layout | KeepPartial | None],
+        mesh: AbstractMesh | None = None,
     ) -> Partition:
-        """A region of the program, partitioned with the layouts that propagation found in it."""
-        part = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, out_layouts, region=True).run()
+        """A region of the program, partitioned with the layouts that propagation found in it.
+
+        ``mesh`` has the axes over which to partition, where these are not all.
+        """
+        mesh = self.mesh if mesh is None else mesh
+        part = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run()
         self.replicated += part.replicated
         return part
 
-    def constraint(self, eqn: JaxprEqn) -> None:
-        value = self.value(eqn.invars[0])
-        var = eqn.outvars[0]
-        dims, fixed = constraint_dims(eqn.op, var.aval.ndim, self.mesh)  # type: ignore[arg-type]
-        present = value.layouts[0]
-        taken = {a for axes, is_fixed in zip(dims, fixed) if is_fixed for a in axes}
-        target = Layout(
-            tuple(
-                axes if is_fixed else tuple(a for a in present.dims[d] if a not in taken)
-                for d, (axes, is_fixed) in enumerate(zip(dims, fixed))
-            )
-        )
-        local = self.bring(value, self.cheapest(value, target), target, "sharding_constraint", user=eqn)
-        self.env[var] = Value(var.aval, [(target, local)], value.made_by, var, value.source)
+    def constraint(self, eqn: JaxprEqn, op: ShardingConstraint) -> Layout:
+        """The layout of a constraint's result: open dimensions as propagation grew them, or as they are."""
+        var, present = eqn.outvars[0], self.value(eqn.invars[0]).layouts[0]
+        said = placement_of(op, var.aval.ndim, self.mesh)
+        found = self.propagation.layout(var)
+        taken = set(said.barred).union(*said.dims)
+        dims = list(said.dims)
+        for d, (axes, fixed) in enumerate(zip(said.dims, said.fixed)):
+            if not fixed:
+                more = found.dims[d][len(axes) :] if axes else present.dims[d]
+                dims[d] = axes + tuple(a for a in more if a not in taken)
+                taken.update(dims[d])
+        unreduced = self.mesh.expand(op.leeway.unreduced)
+        kept = [a for a in present.partial if a in unreduced and a not in taken]
+        return Layout(tuple(dims)).with_partial(kept, present.reduction)
+
+    def lay_out(self, eqn: JaxprEqn, target: Layout | None) -> None:
+        """The result of an equation that is its operand, in a layout of its own or (None) in any that there is."""
+        value, var = self.value(eqn.invars[0]), eqn.outvars[0]
+        versions = value.versions
+        if target is not None:
+            versions = [(target, self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn))]
+        self.env[var] = Value(var.aval, versions, value.made_by, var, value.source)
 
     def cheapest(self, value: Value, target: Layout) -> int:
         """The version from which ``target`` costs least."""

@@ -17,10 +17,10 @@ from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.collective import ALL_REDUCE, AllGather, AllReduce, AllSlice, Collective
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
+from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.partition.context import LocalContext
 from meshwright.spmd.passes.partial_sums import reduce_rule
 from meshwright.spmd.passes.sink import Moved, Sinking
-from meshwright.spmd.propagate import eqn_rule
 from meshwright.spmd.varying import Variance
 
 

@@ -1,0 +1,135 @@
+"""A program as propagation sees it: one list of equations, those of regions among them, each with its sharding rule.
+
+A control-flow op is replaced by the equations of its regions and, for each of its ties, by an equation that says that
+these values have the same dimensions. A manual region is replaced by its equations too, if it is automatic along some
+axes: its parameters are tied to the part of the operands' dimensions that the manual axes leave. Sharding groups become
+an equation over all their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import Op
+from meshwright.ops.control import PARAMETER, RegionOp, Tie
+from meshwright.ops.manual import ShardMap
+from meshwright.ops.propagation_marks import ShardingGroup
+from meshwright.ops.sharding_constraint import Leeway, ShardingConstraint
+from meshwright.sharding import NamedSharding, PartitionSpec
+from meshwright.sharding.rule import ShardingRule, make_rule, pointwise_rule
+
+Ruled = tuple[JaxprEqn, ShardingRule]
+
+
+@lru_cache(maxsize=65536)
+def rule_of(op: Op, avals: tuple[ShapedArray, ...]) -> ShardingRule:
+    """The op's sharding rule, remembered."""
+    return op.sharding_rule(*avals)
+
+
+def eqn_rule(eqn: JaxprEqn) -> ShardingRule:
+    """The sharding rule of an equation."""
+    avals = tuple(a.aval for a in eqn.invars)
+    return eqn.op.sharding_rule(*avals) if eqn.op.holds_jaxprs else rule_of(eqn.op, avals)
+
+
+def flatten(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[ShardingRule]]:
+    """The equations of a jaxpr without calls and of its regions, and their rules."""
+    found = list(_with_regions(jaxpr))
+    found += _groups([eqn for eqn, _ in found])
+    return [eqn for eqn, _ in found], [rule for _, rule in found]
+
+
+def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:
+    for eqn in jaxpr.eqns:
+        op = eqn.op
+        if isinstance(op, ShardMap):
+            yield from _manual(op, eqn)
+        elif isinstance(op, RegionOp):
+            ties = [(tie, _tie(tie, eqn)) for tie in op.ties()]
+            yield from (ruled for tie, ruled in ties if tie[-1].side == PARAMETER)
+            for region in op.regions():
+                yield from _with_regions(region.jaxpr)
+            yield from (ruled for tie, ruled in ties if tie[-1].side != PARAMETER)
+        else:
+            yield eqn, eqn_rule(eqn)
+
+
+def _tie(tie: Tie, eqn: JaxprEqn) -> Ruled:
+    """A tie as an equation whose rule says that all values have the same dimensions."""
+    regions = [r.jaxpr for r in eqn.op.regions()]
+    atoms: list[Atom] = []
+    for end in tie:
+        match end.side:
+            case "operand":
+                atoms.append(eqn.invars[end.index])
+            case "result":
+                atoms.append(eqn.outvars[end.index])
+            case "parameter":
+                atoms.append(regions[end.body].invars[end.index])
+            case _:
+                atoms.append(regions[end.body].outvars[end.index])
+    shape = atoms[0].aval.shape[tie[0].stacked :]
+    names = [f"d{d}" for d in range(len(shape))]
+    dims = [[None, *names] if end.stacked else names for end in tie]
+    rule = make_rule(dims[:-1], dims[-1:], dict(zip(names, shape)))
+    return JaxprEqn(eqn.op, atoms[:-1], atoms[-1:], eqn.source), rule  # type: ignore[arg-type]
+
+
+# --- manual regions -----------------------------------------------------------------------------------------
+def _manual(op: ShardMap, eqn: JaxprEqn) -> Iterator[Ruled]:
+    """Constraints for the manual axes of operands and results, the region, and the ties between."""
+    inner = op.jaxpr.jaxpr
+    for atom, spec, var in zip(eqn.invars, op.in_specs, inner.invars):
+        if isinstance(atom, Var):
+            cut = Var(atom.aval)
+            rule = pointwise_rule([cut.aval.ndim], cut.aval.shape)
+            yield JaxprEqn(_cut(op, spec, cut), [atom], [cut], eqn.source), rule
+            if op.automatic:
+                yield JaxprEqn(op, [cut], [var], eqn.source), make_rule(*_parts(op, spec, cut, var, entering=True))
+    if op.automatic:
+        yield from _with_regions(inner)
+    for out, spec, atom in zip(eqn.outvars, op.out_specs, inner.outvars):
+        yield JaxprEqn(_cut(op, spec, out), [], [out], eqn.source), pointwise_rule([], out.aval.shape)
+        if op.automatic and isinstance(atom, Var):
+            yield JaxprEqn(op, [atom], [out], eqn.source), make_rule(*_parts(op, spec, out, atom, entering=False))
+
+
+def _cut(op: ShardMap, spec: PartitionSpec, var: Var) -> ShardingConstraint:
+    """The manual axes split ``var`` as ``spec`` says and in no other way; automatic ones may split it too."""
+    free = tuple(range(var.aval.ndim)) if op.automatic else ()
+    return ShardingConstraint(NamedSharding(op.mesh, spec), Leeway(free, replicated=tuple(op.manual) if free else ()))
+
+
+def _parts(
+    op: ShardMap, spec: PartitionSpec, whole: Var, part: Var, entering: bool
+) -> tuple[list[list[list[str]]], list[list[list[str]]], dict[str, int]]:
+    """A dimension of ``whole`` is a manual factor and the dimension of ``part``."""
+    sizes: dict[str, int] = {}
+    outer, inner = [], []
+    for d, size in enumerate(part.aval.shape):
+        sizes[f"d{d}"] = size
+        inner.append([f"d{d}"])
+        outer.append([f"d{d}"])
+        if spec.axes(d):
+            sizes[f"m{d}"] = whole.aval.shape[d] // max(1, size) if size else 1
+            outer[d].insert(0, f"m{d}")
+    return ([outer], [inner], sizes) if entering else ([inner], [outer], sizes)
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+def _groups(eqns: list[JaxprEqn]) -> Iterator[Ruled]:
+    """For every sharding group, an equation that says that its values have the same dimensions."""
+    members: dict[tuple[str, int], list[JaxprEqn]] = {}
+    for eqn in eqns:
+        if isinstance(eqn.op, ShardingGroup) and not isinstance(eqn.invars[0], Literal):
+            members.setdefault((eqn.op.group, eqn.outvars[0].aval.ndim), []).append(eqn)
+    for (_, rank), group in members.items():
+        if len(group) > 1:
+            values = [eqn.outvars[0] for eqn in group]
+            shape = [min(v.aval.shape[d] for v in values) for d in range(rank)]
+            rule = pointwise_rule([rank] * (len(values) - 1), shape)
+            yield JaxprEqn(group[-1].op, values[:-1], values[-1:], group[-1].source), rule
