@@ -54,9 +54,11 @@ def test_gradient() -> None:
     """
     assert str(part.jaxpr).split("\n") == lines(expected)
     explained = """
-        1 collective on mesh data=4 × model=2; each device sends 7 B a run and holds at most 320 B
+        1 collective on mesh data=4 × model=2; each device sends 7 B a run and holds at most 324 B
            1. all_reduce over data, model (8 devices): f32[] -> f32[] sends 7 B (100 %)
               because the result of reduce_sum at test_partitioned_text.py (loss) is in partial sums over data, model and output 0 has to be whole
+              caused by data in the sharding of input 1 (x)
+              caused by model in the sharding of input 0 (w)
               at test_partitioned_text.py (loss)
     """  # noqa: E501
     assert without_places(part.explain()) == lines(explained)

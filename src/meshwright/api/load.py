@@ -52,6 +52,7 @@ from meshwright.sharding import (
     mesh_of,
 )
 from meshwright.sharding.sdy import SdySharding
+from meshwright.spmd.explain.explanation import Explanation
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
 from meshwright.stablehlo.parse import Parameter, ParsedProgram
@@ -85,6 +86,10 @@ class _WidePartitionedProgram(PartitionedProgram):
     def as_text(self, dialect: str = "jaxpr") -> str:
         with wide_types():
             return super().as_text(dialect)
+
+    def explain(self, *args: Any, **options: Any) -> Explanation:
+        with wide_types():
+            return super().explain(*args, **options)
 
 
 class ImportedProgram:
@@ -224,13 +229,17 @@ class ImportedProgram:
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     # --- partitioning ---------------------------------------------------------------------------------------
-    def partition(self, mesh: AnyMesh | None = None, num_devices: int | None = None) -> PartitionedProgram:
+    def partition(
+        self, mesh: AnyMesh | None = None, num_devices: int | None = None, *, combine_bytes: int = 0
+    ) -> PartitionedProgram:
         """The per-device program.
 
         ``mesh`` names the axes; a program whose shardings name devices can be put on any mesh whose axes can say them.
-        Without shardings in the program, a mesh or ``num_devices`` is needed.
+        Without shardings in the program, a mesh or ``num_devices`` is needed. ``combine_bytes`` is the size of the
+        buckets in which small collectives go together; 0: each goes alone.
 
         Raises:
+          ArgumentError: a negative ``combine_bytes``.
           MeshError: there is no mesh, or not the number of devices that the program is written for.
           ShardingError: a sharding that the mesh cannot say.
         """
@@ -239,11 +248,14 @@ class ImportedProgram:
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
         jaxpr = replace_annotations(flat, lambda eqn: _constraint(eqn, chosen))
         out_tree = pytree.structure([0] * len(self.out_avals))
+        names = [p.name for p in self.parameters]
+        with wide_types() if self.is_wide else nullcontext():
+            made = partition_program(
+                jaxpr, chosen, in_shardings, out_shardings, self.name, out_tree, self.donated, names, combine_bytes
+            )
         if not self.is_wide:
-            return partition_program(jaxpr, chosen, in_shardings, out_shardings, self.name, out_tree, self.donated)
-        with wide_types():
-            made = partition_program(jaxpr, chosen, in_shardings, out_shardings, self.name, out_tree, self.donated)
-        return _WidePartitionedProgram(made.part, chosen, self.name, out_tree, self.donated)
+            return made
+        return _WidePartitionedProgram(made.part, chosen, self.name, out_tree, self.donated, made.chosen, names)
 
     def _mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:

@@ -136,7 +136,7 @@ class PartitionedProgram:
         """
         mesh = self.mesh.abstract_mesh
         found = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
-        notes = [*self.part.replicated, *self.padded]
+        notes = [*self.part.replicated, *self.padded, *(f"communication pass: {c}" for c in self.part.changes)]
         if suggest and found:
             found, more = advised(found, Advisor(self.part, self.names, seconds, tries), progress)
             notes += more
@@ -305,17 +305,25 @@ def partition_program(
     name: str,
     out_tree: Any = None,
     donated: Sequence[int] = (),
+    names: Sequence[str] = (),
+    combine_bytes: int = 0,
 ) -> PartitionedProgram:
-    """Partition a closed jaxpr for a mesh; ``None`` shardings are chosen."""
+    """Partition a closed jaxpr for a mesh; ``None`` shardings are chosen, ``names`` are those of the inputs.
+
+    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
+    """
+    if combine_bytes < 0:
+        raise ArgumentError(f"partition: combine_bytes must not be negative, got {combine_bytes}")
     abstract = mesh.abstract_mesh
 
     def layouts(shardings: Sequence[Sharding | None], avals: Sequence[ShapedArray]) -> list[Layout | None]:
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(shardings, avals)]
 
-    part = partition(jaxpr, abstract, layouts(in_shardings, jaxpr.in_avals), layouts(out_shardings, jaxpr.out_avals))
+    ins, outs = layouts(in_shardings, jaxpr.in_avals), layouts(out_shardings, jaxpr.out_avals)
+    part = partition(jaxpr, abstract, ins, outs, combine_bytes)
     for eqn in all_eqns(part.jaxpr.jaxpr):
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
     sides = (("input", in_shardings), ("output", out_shardings))
     chosen = [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
-    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen)
+    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen, names)

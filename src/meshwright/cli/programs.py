@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from meshwright.api.compare import our_figures, xla_figures
@@ -18,6 +20,12 @@ from meshwright.errors import ArgumentError, MeshwrightWarning
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.report import Collective, human_bytes
 
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    TextColumn("{task.fields[tries]} tried"),
+    TimeElapsedColumn(),
+)
 TEXTS = ("jaxpr", "stablehlo", "hlo")
 
 File = Annotated[Path, typer.Argument(help="HLO text or proto, StableHLO text or bytecode, or a portable artifact")]
@@ -52,10 +60,24 @@ def partition(
         typer.echo(part.as_text(text))
 
 
-def explain(file: File, mesh: MeshOption = "", devices: DevicesOption = 0) -> None:
-    """Partition a program; say of each collective what it sends and why it is there."""
-    _, part = partitioned(file, mesh, devices, Console(stderr=True, highlight=False))
-    typer.echo(part.explain())
+def explain(
+    file: File,
+    mesh: MeshOption = "",
+    devices: DevicesOption = 0,
+    suggest: Annotated[bool, typer.Option(help="try which annotation would remove each collective")] = True,
+    seconds: Annotated[float, typer.Option(min=0, help="time to try annotations")] = 20.0,
+) -> None:
+    """Partition a program; say of each collective what it sends, why it is there and what would remove it."""
+    console = Console(stderr=True, highlight=False)
+    _, part = partitioned(file, mesh, devices, console)
+    with Progress(*_COLUMNS, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("trying annotations", total=None, tries=0)
+
+        def progress(done: int, count: int, tries: int) -> None:
+            bar.update(task, completed=done, total=count, tries=tries)
+
+        found = part.explain(suggest, seconds=seconds, tries=sys.maxsize, progress=progress)
+    typer.echo(found)
 
 
 def compare(file: File) -> None:

@@ -78,3 +78,10 @@ class Merged:
 
 def _said(reason: Reason | None) -> str:
     return str(reason) if reason is not None else "it is written in the program"
+
+
+def reasons_of(note: Reason | Merged | None) -> tuple[Reason, ...]:
+    """The reasons in a note."""
+    if isinstance(note, Merged):
+        return tuple(reason for reason, _ in note.parts if reason is not None)
+    return () if note is None else (note,)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective import Collective as CollectiveOp
 from meshwright.ops.control import RegionOp
+from meshwright.ops.control_cond import Cond
 from meshwright.sharding import AbstractMesh
+from meshwright.spmd.reason import Reason, reasons_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Collective:
     bytes_sent: int
     source: SourceLocation
     reason: str
+    #: the reason as data; of several where this collective does the work of several; none if the program itself has it
+    reasons: tuple[Reason, ...] = ()
+    #: the bytes are an upper bound: it is in a branch that may not be taken
+    is_bound: bool = False
 
     def __str__(self) -> str:
         axes = ", ".join(self.axes)
@@ -54,25 +60,61 @@ def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray)
 
 def collectives(jaxpr: Jaxpr, mesh: AbstractMesh) -> list[Collective]:
     """The collectives of a per-device program, in program order."""
-    return list(_collectives(jaxpr.eqns, 1, ""))
+    found = []
+    for place in _places(jaxpr.eqns, _Place(None, 1)):
+        eqn: JaxprEqn = place.eqn  # type: ignore[assignment]
+        op: CollectiveOp = eqn.op  # type: ignore[assignment]
+        reason = (str(eqn.note) if eqn.note is not None else "written in the program") + place.note
+        made = Collective(
+            op.kind, op.axes, op.group_size, eqn.invars[0].aval, eqn.outvars[0].aval, place.count, place.bytes_sent,
+            eqn.source, reason, reasons_of(eqn.note), place.is_bound,
+        )  # fmt: skip
+        found.append(made)
+    return found
 
 
-def _collectives(eqns: Iterable[JaxprEqn], count: int, note: str) -> Iterable[Collective]:
-    """``count`` is the trip count of the loops around the equations; ``note`` says where it is not known."""
+def totals(jaxpr: Jaxpr) -> tuple[int, int]:
+    """Number of collectives, and the bytes that one device sends in one run."""
+    sent = [place.bytes_sent for place in _places(jaxpr.eqns, _Place(None, 1))]
+    return len(sent), sum(sent)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A collective, the trip count of the loops around it, and whether they may run less often or not at all."""
+
+    eqn: JaxprEqn | None
+    count: int
+    note: str = ""
+    is_bound: bool = False
+
+    @property
+    def bytes_sent(self) -> int:
+        if self.eqn is None:
+            return 0
+        op: CollectiveOp = self.eqn.op  # type: ignore[assignment]
+        return self.count * wire_bytes(op.kind, op.group_size, self.eqn.invars[0].aval, self.eqn.outvars[0].aval)
+
+
+def _places(eqns: Iterable[JaxprEqn], around: _Place) -> Iterator[_Place]:
     for eqn in eqns:
         op = eqn.op
         if isinstance(op, RegionOp):
-            trips = op.trips(eqn.invars)
-            inside = note if trips is not None else f" (counted once: how often the {op.name} runs is not known)"
+            inside = _inside(eqn, op, around)
             for region in op.regions():
-                yield from _collectives(region.eqns, count * (1 if trips is None else trips), inside)
+                yield from _places(region.eqns, inside)
         if isinstance(op, CollectiveOp) and op.kind:
-            operand, result = eqn.invars[0].aval, eqn.outvars[0].aval
-            sent = wire_bytes(op.kind, op.group_size, operand, result)
-            reason = (str(eqn.note) if eqn.note is not None else "written in the program") + note
-            yield Collective(
-                op.kind, op.axes, op.group_size, operand, result, count, sent * count, eqn.source, reason
-            )
+            yield replace(around, eqn=eqn)
+
+
+def _inside(eqn: JaxprEqn, op: RegionOp, around: _Place) -> _Place:
+    """Around the equations of a control-flow op's bodies."""
+    trips = op.trips(eqn.invars)
+    if trips is None:
+        return replace(around, note=f" (counted once: how often the {op.name} runs is not known)")
+    if isinstance(op, Cond):
+        return replace(around, note=" (at most: only in one branch of a cond)", is_bound=True)
+    return replace(around, count=around.count * trips)
 
 
 def human_bytes(n: float) -> str:
@@ -82,27 +124,3 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return f"{n:.1f} GiB"
-
-
-def explain(found: list[Collective], mesh: AbstractMesh, peak: int, notes: list[str]) -> str:
-    """Every collective, largest first, with its cause and source line; equal ones (of repeated layers) in one entry."""
-    total = sum(c.bytes_sent for c in found)
-    axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
-    lines = [
-        f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {human_bytes(total)} "
-        f"a run and holds at most {human_bytes(peak)}"
-    ]
-    groups: dict[tuple[str, str, str], list[Collective]] = {}
-    for c in found:
-        groups.setdefault((str(c), c.reason, str(c.source)), []).append(c)
-    ordered = sorted(groups.items(), key=lambda item: -sum(c.bytes_sent for c in item[1]))
-    for number, ((what, reason, where), same) in enumerate(ordered, 1):
-        sent = sum(c.bytes_sent for c in same)
-        share = f"{100 * sent / total:.0f} %" if total else "0 %"
-        times = f"{len(same)} × " if len(same) > 1 else ""
-        lines.append(f"{number:4}. {times}{what} sends {human_bytes(sent)} ({share})")
-        lines.append(f"      because {reason}")
-        lines.append(f"      at {where}")
-    for note in notes:
-        lines.append(f"  note: {note}")
-    return "\n".join(lines)

@@ -67,7 +67,7 @@ def apply(names: str, jaxpr: ClosedJaxpr, inputs: Sequence[Input], combine_bytes
 def optimize(jaxpr: ClosedJaxpr, inputs: Sequence[Input], combine_bytes: int = 0) -> tuple[ClosedJaxpr, list[Change]]:
     """The jaxpr after the whole pipeline."""
     with extend_axis_env(MESH.shape):
-        return communication_passes(MESH, layouts(inputs), combine_bytes).run(jaxpr, MESH)
+        return communication_passes(MESH, layouts(inputs), combine_bytes).run(jaxpr)
 
 
 def sent(jaxpr: ClosedJaxpr) -> int:

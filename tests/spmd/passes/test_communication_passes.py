@@ -481,6 +481,14 @@ def test_widening_comes_after_the_gather():
         """)  # fmt: skip
 
 
+def test_a_gather_does_not_move_past_a_slice_by_the_same_axis():
+    inputs = [array(3, 1, over="y")]
+    before = trace(lambda a: all_slice(gather(a, "y", 1), "y", 0), inputs)
+    after, _ = optimize(before, inputs)
+    assert kinds(after) == ["all_to_all"]
+    same(before, after, inputs)
+
+
 # --- combining ----------------------------------------------------------------------------------------------
 def combinable(a, b):
     return lax.psum(a, "x"), gather(a, "y", 1), lax.psum(b, "x"), gather(b, "y"), lax.psum(b, "y")

@@ -83,7 +83,7 @@ def partition(
     found = propagate(flat.jaxpr, mesh, in_layouts, out_layouts)
     part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
     passes = communication_passes(mesh, part.in_layouts, combine_bytes)
-    part.jaxpr, part.changes = passes.run(part.jaxpr, mesh)
+    part.jaxpr, part.changes = passes.run(part.jaxpr)
     part.asked = tuple(in_layouts), tuple(out_layouts)
     return part
 

@@ -19,7 +19,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.partition.context import LocalContext
-from meshwright.spmd.passes.partial_sums import reduce_rule
+from meshwright.spmd.passes.partial_sums import meets, reduce_rule
 from meshwright.spmd.passes.sink import Moved, Sinking
 from meshwright.spmd.varying import Variance
 
@@ -39,7 +39,7 @@ def sink_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
 def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, mesh: AbstractMesh) -> Moved | None:
     """The equation on the tiles of its gathered operands."""
     gather: Any = next(iter(pending.values())).collective
-    if any(m.collective.axes != gather.axes for m in pending.values()):
+    if any(m.collective.axes != gather.axes for m in pending.values()) or meets(eqn.op, gather, variance):
         return None
     rule = eqn_rule(eqn)
     factor = _factor(rule, {i: m.collective.dimension for i, m in pending.items()})  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
+from meshwright.ir.op import Op
 from meshwright.ops.collective import AllReduce, AllSlice, Collective
 from meshwright.ops.reduce import Reduction
 from meshwright.spmd.passes.sink import Moved, Sinking, plain_price
@@ -34,7 +35,7 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
     if not isinstance(first, AllReduce) or any(m.collective != first for m in pending.values()):
         return None
     others = [a for i, a in enumerate(eqn.invars) if i not in pending]
-    if isinstance(eqn.op, Collective) and set(variance.units(eqn.op.axes)) & set(variance.units(first.axes)):
+    if meets(eqn.op, first, variance):
         return None
     if not _commutes(eqn, frozenset(pending), first) or not all(variance.same(a, first.axes) for a in others):
         return None
@@ -42,6 +43,11 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
     if avals[next(iter(pending))].dtype != eqn.outvars[0].aval.dtype:
         return None  # rounding differs
     return Moved(eqn, (), eqn.op.infer(*avals), first)
+
+
+def meets(op: Op, collective: Collective, variance: Variance) -> bool:
+    """Whether an op is a collective over some of the same axes."""
+    return isinstance(op, Collective) and bool(set(variance.units(op.axes)) & set(variance.units(collective.axes)))
 
 
 def _commutes(eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce) -> bool:

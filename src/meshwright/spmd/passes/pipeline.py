@@ -18,7 +18,7 @@ from meshwright.spmd.passes.hoist import hoist_invariants
 from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
-from meshwright.spmd.report import collectives, human_bytes
+from meshwright.spmd.report import human_bytes, totals
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Pipeline:
     def __str__(self) -> str:
         return "\n".join(f"{number}. {step.name}" for number, step in enumerate(self.passes, 1))
 
-    def run(self, jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> tuple[ClosedJaxpr, list[Change]]:
+    def run(self, jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Change]]:
         """The jaxpr after all passes, verified after each that changed it, and what those did.
 
         Raises:
@@ -57,16 +57,11 @@ class Pipeline:
             if after is jaxpr:
                 continue
             verify(after, f"after pass {step.name!r}")
-            was, now = (_figures(j, mesh) for j in (jaxpr, after))
+            was, now = totals(jaxpr.jaxpr), totals(after.jaxpr)
             if was != now:
                 changes.append(Change(step.name, (was[0], now[0]), (was[1], now[1])))
             jaxpr = after
         return jaxpr, changes
-
-
-def _figures(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> tuple[int, int]:
-    found = collectives(jaxpr.jaxpr, mesh)
-    return len(found), sum(c.bytes_sent for c in found)
 
 
 def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:

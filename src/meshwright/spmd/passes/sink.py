@@ -110,7 +110,7 @@ class Sinking:
 
     # --- which values are pending, and at what price -----------------------------------------------------------
     def _node(self, eqn: JaxprEqn) -> Node | None:
-        if len(eqn.outvars) != 1 or eqn.op.has_effects or eqn.op.holds_jaxprs:
+        if eqn.op.multiple_results or eqn.op.has_effects or eqn.op.holds_jaxprs:
             return None
         children = {i: self.nodes[a] for i, a in enumerate(eqn.invars) if isinstance(a, Var) and self._movable(a)}
         if children:

@@ -1,0 +1,38 @@
+"""Which annotations a collective goes back to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.origin import Annotation, Origins
+from meshwright.spmd.reason import Reason
+from meshwright.spmd.report import Collective
+
+
+def origin_of(reason: Reason, axis: str, origins: Origins) -> Annotation | None:
+    """The annotation that brought an axis to the value that a collective is about, or to the equation that needs it."""
+    atoms = [reason.value] if reason.value is not None else []
+    if reason.user is not None:
+        atoms += [*reason.user.invars, *reason.user.outvars]
+    return next((found for atom in atoms if (found := origins.of(atom, axis)) is not None), None)
+
+
+def causes(found: Collective, origins: Origins, mesh: AbstractMesh, names: Sequence[str]) -> tuple[str, ...]:
+    """For the axes of a collective, the annotations that they come from, in words."""
+    lines: dict[str, None] = {}
+    for reason in found.reasons:
+        grouped: dict[Annotation | None, list[str]] = {}
+        for axis in _axes(found, mesh):
+            grouped.setdefault(origin_of(reason, axis, origins), []).append(axis)
+        for origin, axes in grouped.items():
+            if origin is not None:
+                lines[f"{', '.join(mesh.coalesce(axes))} in {origin.describe(names)}"] = None
+    return tuple(lines)
+
+
+def _axes(found: Collective, mesh: AbstractMesh) -> Iterator[str]:
+    """The collective's axes as atoms, those that a program brought itself aside."""
+    for axis in found.axes:
+        if axis in mesh.shape or ":" in axis:
+            yield from mesh.atoms_of(axis)

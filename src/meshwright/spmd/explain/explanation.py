@@ -1,0 +1,153 @@
+"""The explanation of a per-device program: a text, and the rows it was made of."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.explain.causes import causes
+from meshwright.spmd.explain.suggest import Advisor, Progress, Suggestion
+from meshwright.spmd.origin import Origins
+from meshwright.spmd.report import Collective, human_bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Equal collectives (those of repeated layers) with their causes, the bytes of all of them, and the remedy."""
+
+    collective: Collective
+    repeats: int
+    bytes_sent: int
+    share: float
+    causes: tuple[str, ...] = ()
+    suggestion: Suggestion | None = None
+
+    def lines(self, advised: Mapping[Suggestion, int]) -> list[str]:
+        """What, why, where and what to do; ``advised`` are the numbers of entries with the same advice."""
+        times = f"{self.repeats} × " if self.repeats > 1 else ""
+        most = "at most " if self.collective.is_bound else ""
+        found = [f"{times}{self.collective} sends {most}{human_bytes(self.bytes_sent)} ({100 * self.share:.0f} %)"]
+        found.append(f"because {self.collective.reason}")
+        found += [f"caused by {cause}" for cause in self.causes]
+        found.append(f"at {self.collective.source}")
+        if self.suggestion is not None:
+            same = advised.get(self.suggestion)
+            found.append(f"removed by {self.suggestion}" if same is None else f"removed by what removes {same}.")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry as plain values, for tables and JSON."""
+        c = self.collective
+        advice = self.suggestion
+        return {
+            "kind": c.kind,
+            "axes": list(c.axes),
+            "group_size": c.group_size,
+            "operand": str(c.operand),
+            "result": str(c.result),
+            "repeats": self.repeats,
+            "count": c.count,
+            "bytes_sent": self.bytes_sent,
+            "is_upper_bound": c.is_bound,
+            "share": self.share,
+            "reason": c.reason,
+            "causes": list(self.causes),
+            "source": str(c.source),
+            "suggestion": None if advice is None else advice.text,
+            "suggestion_saves": None if advice is None else advice.bytes_saved,
+        }
+
+
+def entries(found: Sequence[Collective], origins: Origins, mesh: AbstractMesh, names: Sequence[str]) -> list[Entry]:
+    """The collectives, largest first, equal ones together."""
+    total = sum(c.bytes_sent for c in found)
+    groups: dict[tuple[str, str, str], list[Collective]] = {}
+    for c in found:
+        groups.setdefault((str(c), c.reason, str(c.source)), []).append(c)
+    made = []
+    for same in groups.values():
+        sent = sum(c.bytes_sent for c in same)
+        why = causes(same[0], origins, mesh, names)
+        made.append(Entry(same[0], len(same), sent, sent / total if total else 0.0, why))
+    return sorted(made, key=lambda e: -e.bytes_sent)
+
+
+def advised(
+    found: Sequence[Entry], advisor: Advisor, progress: Progress | None = None
+) -> tuple[list[Entry], list[str]]:
+    """The entries with the annotations that would remove them, as far as there was time, and notes of what was not."""
+    made = list(found)
+    for number, entry in enumerate(found):
+        if advisor.is_spent:
+            left = f"{len(found) - number} of {len(found)} entries"
+            return made, [f"{len(advisor.tried)} annotations were tried; no time was left for {left} of the smallest"]
+        if progress is not None:
+            progress(number, len(found), len(advisor.tried))
+        made[number] = replace(entry, suggestion=advisor.advise(entry.collective))
+    if progress is not None:
+        progress(len(found), len(found), len(advisor.tried))
+    return made, [f"{len(advisor.tried)} annotations were tried"]
+
+
+class Explanation(str):
+    """What ``explain`` returns: text, with its rows in ``entries``.
+
+    It is a string, so that it can be printed, searched and written to a file; ``rows()`` gives plain dictionaries, and
+    a notebook shows a table.
+    """
+
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+
+    def __new__(cls, head: str, entries: Sequence[Entry], notes: Sequence[str]) -> Explanation:
+        lines = [head]
+        advised: dict[Suggestion, int] = {}
+        for number, entry in enumerate(entries, 1):
+            first, *rest = entry.lines(advised)
+            lines += [f"{number:4}. {first}", *(f"      {line}" for line in rest)]
+            if entry.suggestion is not None:
+                advised.setdefault(entry.suggestion, number)
+        made = super().__new__(cls, "\n".join([*lines, *(f"  note: {note}" for note in notes)]))
+        made.entries, made.notes = tuple(entries), tuple(notes)
+        return made
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The entries as dictionaries."""
+        return [entry.to_dict() for entry in self.entries]
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("collective", "bytes sent", "because", "at", "removed by"))
+        rows = "".join(_row(entry) for entry in self.entries)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        title = html.escape(self.partition("\n")[0])
+        return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>" + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def _row(entry: Entry) -> str:
+    times = f"{entry.repeats} × " if entry.repeats > 1 else ""
+    why = "<br>".join(html.escape(s) for s in (entry.collective.reason, *(f"caused by {c}" for c in entry.causes)))
+    cells = (
+        html.escape(f"{times}{entry.collective}"),
+        f"{human_bytes(entry.bytes_sent)} ({100 * entry.share:.0f} %)",
+        why,
+        html.escape(str(entry.collective.source)),
+        html.escape(str(entry.suggestion or "")),
+    )
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def headline(found: Sequence[Collective], mesh: AbstractMesh, peak: int) -> str:
+    """How many collectives there are, what a device sends and what it holds."""
+    total = sum(c.bytes_sent for c in found)
+    axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
+    sent = ("at most " if any(c.is_bound for c in found) else "") + human_bytes(total)
+    return (
+        f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {sent} a run and holds at "
+        f"most {human_bytes(peak)}"
+    )

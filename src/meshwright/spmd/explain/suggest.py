@@ -1,0 +1,235 @@
+"""The annotation that would remove a collective, found by trying: partition again, compare the bytes.
+
+Candidates are one sharding on one value near the collective: the value in the layout that it is needed in, or kept in
+the one it has; the other operands and the results of the equation that needs it, split alike; the annotations that the
+layouts go back to without the axes in question. The one that saves most is the advice. What makes devices repeat each
+other's arithmetic is none: giving up data parallelism saves its all-reduces, but that is not what was asked.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.sharding import AbstractMesh, Layout, NamedSharding
+from meshwright.spmd.explain.causes import origin_of
+from meshwright.spmd.factors import factor_axes_of, join_axes
+from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.partition.partition import Partition, partition
+from meshwright.spmd.reason import Reason
+from meshwright.spmd.report import Collective, collectives, human_bytes
+
+#: how many times the arithmetic of a device an annotation may make it do
+MOST_WORK = 1.1
+
+#: told how many collectives of how many are done, and how often the program was partitioned again
+Progress = Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """An annotation in words, the bytes of a run that it saves (and of how many), and what it adds to the peak and to
+    the arithmetic of a device (as a share of it)."""
+
+    text: str
+    bytes_saved: int
+    bytes_before: int
+    peak_added: int
+    work_added: float
+
+    def __str__(self) -> str:
+        share = 100 * self.bytes_saved / self.bytes_before
+        found = f"{self.text}: saves {human_bytes(self.bytes_saved)} ({share:.0f} %)"
+        if self.peak_added:
+            found += f"; a device holds {human_bytes(abs(self.peak_added))} {'more' if self.peak_added > 0 else 'less'}"
+        if self.work_added >= 0.005:
+            found += f" and does {100 * self.work_added:.0f} % more arithmetic"
+        return found
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout for an ``input`` or ``output`` (by number) or for a ``value`` in between."""
+
+    kind: str
+    number: int
+    value: Var | None
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a candidate leads to: the bytes and the arithmetic of a run, how many collectives of each sort, and the
+    program."""
+
+    bytes_sent: int
+    work: int
+    sorts: Counter[object]
+    part: Partition
+
+    @staticmethod
+    def of(part: Partition) -> _Outcome:
+        found = collectives(part.jaxpr.jaxpr, part.mesh)
+        sorts = Counter(sort for c in found for sort in _sorts(c))
+        return _Outcome(sum(c.bytes_sent for c in found), _work(part.jaxpr.jaxpr), sorts, part)
+
+
+def _sorts(c: Collective) -> tuple[object, object]:
+    """What stays equal when a collective stays, and what when it moves."""
+    return (c.kind, str(c.source)), (c.kind, c.axes, c.operand)
+
+
+def _work(jaxpr: Jaxpr) -> int:
+    """Points of the loop nests of a device's equations."""
+    return sum(eqn_rule(eqn).work for eqn in all_eqns(jaxpr) if not eqn.op.holds_jaxprs)
+
+
+class Advisor:
+    """Tries candidates for one partitioned program, each once, for at most so many ``seconds`` and ``tries``."""
+
+    def __init__(self, part: Partition, names: Sequence[str], seconds: float, tries: int) -> None:
+        self.part = part
+        self.names = names
+        self.mesh = part.mesh
+        self.until = time.monotonic() + seconds
+        self.tries = tries
+        self.tried: dict[Candidate, _Outcome] = {}
+        inner = part.source.jaxpr
+        self.inputs = {v: i for i, v in enumerate(inner.invars)}
+        self.made = {v: e for e in inner.eqns for v in e.outvars}
+        self.before = _Outcome.of(part)
+
+    @property
+    def is_spent(self) -> bool:
+        return len(self.tried) >= self.tries or time.monotonic() > self.until
+
+    def advise(self, found: Collective) -> Suggestion | None:
+        """The annotation that removes a collective and saves most, of those that there was time for."""
+        best: tuple[Candidate, _Outcome] | None = None
+        for candidate in self._candidates(found):
+            if candidate not in self.tried:
+                if self.is_spent:
+                    break
+                self.tried[candidate] = self._try(candidate)
+            outcome = self.tried[candidate]
+            if outcome.work > MOST_WORK * self.before.work:
+                continue
+            if any(outcome.sorts[sort] >= self.before.sorts[sort] for sort in _sorts(found)):
+                continue  # it is still there, or has only moved
+            if outcome.bytes_sent >= self.before.bytes_sent:
+                continue
+            price = outcome.bytes_sent, self._held(candidate)
+            if best is None or price < (best[1].bytes_sent, self._held(best[0])):
+                best = candidate, outcome
+        if best is None:
+            return None
+        candidate, outcome = best
+        peaks = [predict(p.jaxpr, p.mesh).peak_bytes for p in (outcome.part, self.part)]
+        saved = self.before.bytes_sent - outcome.bytes_sent
+        work = outcome.work / max(1, self.before.work) - 1
+        return Suggestion(self._text(candidate), saved, self.before.bytes_sent, peaks[0] - peaks[1], work)
+
+    def _held(self, candidate: Candidate) -> int:
+        """Elements of a device's part of the value that a candidate is about."""
+        source, number = self.part.source, candidate.number
+        avals = {"input": source.in_avals, "output": source.out_avals}.get(candidate.kind, [])
+        aval = candidate.value.aval if candidate.value is not None else avals[number]
+        return math.prod(candidate.layout.local_shape(aval.shape, self.mesh))
+
+    # --- trying --------------------------------------------------------------------------------------------
+    def _try(self, candidate: Candidate) -> _Outcome:
+        ins, outs = (list(layouts) for layouts in self.part.asked)
+        source = self.part.source
+        match candidate.kind:
+            case "input":
+                ins[candidate.number] = candidate.layout
+            case "output":
+                outs[candidate.number] = candidate.layout
+            case _:
+                source = _constrained(source, candidate, self.mesh)
+        return _Outcome.of(partition(source, self.mesh, ins, outs))
+
+    # --- candidates ----------------------------------------------------------------------------------------
+    def _candidates(self, found: Collective) -> Iterator[Candidate]:
+        for reason in found.reasons:
+            yield from self._of_origins(reason, found)
+            before, after = reason.before, reason.after
+            if before is None or after is None or reason.value is None:
+                continue
+            if reason.op == "output" and reason.number is not None:
+                yield Candidate("output", reason.number, None, before.drop_partial())
+            for layout in dict.fromkeys((after.drop_partial(), before.drop_partial())):
+                yield from self._on(reason.value, layout)
+                if reason.user is not None:
+                    yield from self._of_user(reason.user, reason.value, layout)
+
+    def _of_origins(self, reason: Reason, found: Collective) -> Iterator[Candidate]:
+        """The annotations that the axes come from, without these axes."""
+        axes = [a for name in found.axes for a in self.mesh.atoms_of(name)]
+        for axis in axes:
+            origin = origin_of(reason, axis, self.part.propagation.origins)
+            if origin is None or origin.kind == "constraint":
+                continue
+            layouts = self.part.in_layouts if origin.kind == "input" else self.part.out_layouts
+            without = tuple(tuple(a for a in dims if a not in axes) for dims in layouts[origin.number].dims)
+            yield Candidate(origin.kind, origin.number, None, Layout(without))
+
+    def _of_user(self, user: JaxprEqn, value: Atom, layout: Layout) -> Iterator[Candidate]:
+        """The other operands and the results of an equation, split along the factors that ``layout`` splits."""
+        if user.op.holds_jaxprs:
+            return
+        rule = eqn_rule(user)
+        number = next((i for i, a in enumerate(user.invars) if a is value), None)
+        if number is None:
+            return
+        axes = factor_axes_of(layout.dims, rule.operands[number], rule, self.mesh)
+        assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
+        sizes = [f.size for f in rule.factors]
+        others = [(a, fs) for a, fs in zip(user.invars, rule.operands) if a is not value]
+        for atom, factors in [*others, *zip(user.outvars, rule.results)]:
+            joined = [join_axes(fs, sizes, assigned, self.mesh) if fs else ((), True) for fs in factors]
+            if all(fits for _, fits in joined):
+                yield from self._on(atom, Layout(tuple(dims for dims, _ in joined)))
+
+    def _on(self, atom: Atom, layout: Layout) -> Iterator[Candidate]:
+        """A layout on a value outside of loops and branches, if it does not have it already."""
+        if atom in self.inputs:
+            number = self.inputs[atom]  # type: ignore[index]
+            if layout != self.part.in_layouts[number]:
+                yield Candidate("input", number, None, layout)
+        elif atom in self.made:
+            yield Candidate("value", 0, atom, layout)  # type: ignore[arg-type]
+
+    # --- words ---------------------------------------------------------------------------------------------
+    def _text(self, candidate: Candidate) -> str:
+        spec = candidate.layout.to_spec(self.mesh)
+        text = "P(" + ", ".join(map(repr, spec)) + ")"
+        if candidate.value is not None:
+            maker = self.made[candidate.value]
+            return f"with_sharding_constraint to {text} on the result of {maker.op.name} at {maker.source}"
+        named = candidate.kind == "input" and candidate.number < len(self.names)
+        name = f" ({self.names[candidate.number]})" if named else ""
+        return f"{text} as the sharding of {candidate.kind} {candidate.number}{name}"
+
+
+def _constrained(jaxpr: ClosedJaxpr, candidate: Candidate, mesh: AbstractMesh) -> ClosedJaxpr:
+    """The program with a sharding constraint behind a value, which all that use it get."""
+    value = candidate.value
+    if value is None:
+        return jaxpr
+    held = Var(value.aval)
+    op = ShardingConstraint(NamedSharding.from_layout(mesh, candidate.layout))
+    eqns: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        uses = any(a is value for a in eqn.invars)
+        eqns.append(eqn.replace(invars=[held if a is value else a for a in eqn.invars]) if uses else eqn)
+        if any(v is value for v in eqn.outvars):
+            eqns.append(JaxprEqn(op, [value], [held], eqn.source))
+    outs = [held if a is value else a for a in jaxpr.jaxpr.outvars]
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=eqns, outvars=outs))
