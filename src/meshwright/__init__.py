@@ -41,6 +41,7 @@ from meshwright.sharding import (
     get_mesh,
     set_mesh,
 )
+from meshwright.transforms import checkify
 from meshwright.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
 from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
@@ -64,6 +65,7 @@ __all__ = [
     "SingleDeviceSharding",
     "SymbolicZero",
     "block_until_ready",
+    "checkify",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

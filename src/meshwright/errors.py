@@ -127,6 +127,10 @@ class CallbackError(MeshwrightError, RuntimeError):
     """A Python function that a program calls raised, or returned something else than it was declared to."""
 
 
+class CheckError(MeshwrightError, ValueError):
+    """A check that the program made of its own values failed."""
+
+
 class DeviceError(MeshwrightError, RuntimeError):
     """A device that does not exist, or a backend that failed."""
 

@@ -12,7 +12,7 @@ from meshwright import lax
 
 MODULES = [
     "api.callbacks", "api.control_flow", "api.lax_functions", "api.shard_map", "api.tracing", "inspect.debug",
-    "transforms.autodiff", "transforms.custom_jvp", "transforms.jacobian", "transforms.remat",
+    "transforms.autodiff", "transforms.checkify", "transforms.custom_jvp", "transforms.jacobian", "transforms.remat",
 ]  # fmt: skip
 
 

@@ -42,6 +42,7 @@ WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(
         ("pure_callback", "io_callback", "debug_callback"), "calls a Python function: tests/api/test_callbacks.py"
     ),
+    "check": "has no meaning in a compiled program: tests/transforms/test_checkify.py",
     "inspect_sharding": "has an effect and no result: tests/inspect",
     "optimization_barrier": "any number of results, each an operand: tests/transforms/test_remat.py",
     **dict.fromkeys(

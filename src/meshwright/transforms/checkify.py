@@ -1,0 +1,331 @@
+"""``meshwright.checkify``: checks inside traced functions, whose outcome is a value that the function returns.
+
+``checkify(f)`` traces ``f`` and threads an error through its jaxpr, bodies of control flow included: the number of the
+first check that failed, and the arguments of its message. Source: ``jax.experimental.checkify`` for the interface.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes, pytree, source
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from meshwright.ir.passes import inline_calls
+from meshwright.ir.tracing import Tracer, trace_to_jaxpr, typeof
+from meshwright.ops.broadcast_reduce import match_shape
+from meshwright.ops.check import Check
+from meshwright.ops.control_cond import Cond
+from meshwright.ops.control_scan import Scan
+from meshwright.ops.control_while import While
+from meshwright.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from meshwright.ops.elementwise import and_, eq, le, lt, ne, not_, or_, scalar_like, select
+from meshwright.ops.gather_add import Gather, ScatterBase
+from meshwright.ops.indexed import in_bounds
+from meshwright.ops.reduce import reduce_and, reduce_or
+from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+
+#: what :func:`checkify` looks for; sets, to be joined by ``|``
+user_checks = frozenset({"user"})
+nan_checks = frozenset({"nan"})
+index_checks = frozenset({"index"})
+div_checks = frozenset({"div"})
+float_checks = nan_checks | div_checks
+automatic_checks = float_checks | index_checks
+all_checks = automatic_checks | user_checks
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a program where a check may fail."""
+
+    number: int
+    check: Check
+    values: tuple[ShapedArray, ...]
+    first: int
+
+
+class Error:
+    """What a checked function found: a pytree, so that it may leave ``jit`` and ``vmap``."""
+
+    def __init__(self, code: Any, values: Sequence[Any], sites: tuple[Site, ...]) -> None:
+        self.code = code
+        self.values = tuple(values)
+        self.sites = sites
+
+    def get(self) -> str | None:
+        """The message of the first check that failed, or None. Under ``vmap``, that of the first entry with one."""
+        codes = np.asarray(self.code)
+        if not codes.any():
+            return None
+        at = np.unravel_index(int(np.argmax(codes != 0)), codes.shape)
+        site = self.sites[int(codes[at]) - 1]
+        values = self.values[site.first : site.first + len(site.values)]
+        return site.check.text([np.asarray(v)[at] for v in values])
+
+    def throw(self) -> None:
+        """Raise the message, if there is one.
+
+        Raises:
+          CheckError: a check failed.
+        """
+        message = self.get()
+        if message is not None:
+            raise CheckError(message)
+
+    def __repr__(self) -> str:
+        return "Error(traced)" if isinstance(self.code, Tracer) else f"Error({self.get()!r})"
+
+
+pytree.register_pytree_node(Error, lambda e: ((e.code, e.values), e.sites), lambda sites, xs: Error(xs[0], xs[1], sites))
+
+
+def check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
+    """Check that ``pred``, a bool scalar, is True, in a function that goes through :func:`checkify`.
+
+    On concrete values it raises at once.
+
+    Args:
+      msg: a format string for ``args`` and ``kwargs``, which are arrays.
+
+    Raises:
+      CheckError: it is not. ArgumentTypeError: ``pred`` is no bool scalar.
+
+    Example:
+      >>> @mw.checkify.checkify
+      ... def inverse(x):
+      ...     mw.checkify.check(x != 0, "x must not be 0, got {}", x)
+      ...     return 1 / x
+      >>> error, _ = mw.jit(inverse)(0.0)
+      >>> error.get()
+      'x must not be 0, got 0.0'
+    """
+    aval = typeof(pred)
+    if aval.shape != () or not dtypes.is_bool(aval.dtype):
+        raise ArgumentTypeError(f"checkify.check: pred must be a bool scalar, got {aval}; reduce it with .all()")
+    names = (*[None] * len(args), *kwargs)
+    Check(msg, names).bind(pred, *args, *kwargs.values())
+
+
+def check_error(error: Error) -> None:
+    """Raise the error that a checked function returned; inside another checked function, make it that one's.
+
+    Raises:
+      CheckError: a check failed.
+    """
+    if not isinstance(error.code, Tracer):
+        error.throw()
+        return
+    for site in error.sites:
+        values = error.values[site.first : site.first + len(site.values)]
+        site.check.bind(ne(error.code, np.int32(site.number)), *values)
+
+
+def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = user_checks) -> Any:
+    """A function that returns ``(error, fun(...))`` and does not raise when a check fails.
+
+    Args:
+      errors: which checks: ``user_checks`` (calls of :func:`check`), ``nan_checks`` (an op makes a NaN),
+        ``index_checks`` (an index is out of bounds), ``div_checks`` (a division by zero), or several, joined by ``|``.
+
+    Raises:
+      ArgumentError: ``errors`` is something else.
+
+    Example:
+      >>> f = mw.checkify.checkify(lambda x, i: mnp.log(x)[i], errors=mw.checkify.index_checks)
+      >>> error, _ = mw.jit(f)(mnp.ones(3), 5)
+      >>> error.get()[:44]
+      'index out of bounds: dynamic_slice of f32[3]'
+    """
+    if fun is None:
+        return functools.partial(checkify, errors=errors)
+    require_callable(fun, "checkify")
+    if not isinstance(errors, frozenset) or not errors <= all_checks:
+        raise ArgumentError(f"checkify: errors must be made of user_checks, nan_checks, ..., got {errors!r}")
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
+        flat, in_tree = pytree.flatten((args, kwargs))
+
+        def call(*leaves: Any) -> Any:
+            given, named = pytree.unflatten(in_tree, leaves)
+            return fun(*given, **named)
+
+        jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
+        jaxpr = inline_calls(jaxpr)
+        checker = _Checker(errors)
+        checker.collect(jaxpr.jaxpr)
+        outs, (code, *values) = checker.run(jaxpr, [*hoisted, *flat], checker.start())
+        return Error(code, values, tuple(checker.sites)), pytree.unflatten(out_tree, outs)
+
+    return wrapped
+
+
+class _Checker:
+    """Runs a jaxpr with its checks. The state is the number of the first failed check (0: none), then the arguments of
+    all messages."""
+
+    def __init__(self, errors: frozenset[str]) -> None:
+        self.errors = errors
+        self.sites: list[Site] = []
+        self.of: dict[tuple[int, str], Site] = {}
+        self.count = 0
+
+    # --- what there is to check -----------------------------------------------------------------------------
+    def collect(self, jaxpr: Jaxpr) -> None:
+        """Number the checks of a jaxpr and its bodies."""
+        for eqn in jaxpr.eqns:
+            op = eqn.op
+            regions = op.regions() if op.holds_jaxprs else ()
+            for region in regions:
+                self.collect(region.jaxpr)
+            where = f"at {eqn.source}"
+            if isinstance(op, Check):
+                if "user" in self.errors:
+                    self.add(eqn, "user", op, [a.aval for a in eqn.invars[1:]])
+            elif "index" in self.errors and isinstance(op, (Gather, ScatterBase, DynamicSlice, DynamicUpdateSlice)):
+                starts = [a.aval for a in (eqn.invars[1:2] if isinstance(op, (Gather, ScatterBase)) else _starts(eqn))]
+                message = f"index out of bounds: {op.name} of {eqn.invars[0].aval} at index {{}} {where}"
+                if starts:
+                    text = message.replace("{}", ", ".join(["{}"] * len(starts)))
+                    self.add(eqn, "index", Check(text, (None,) * len(starts)), starts)
+            if "div" in self.errors and op.name in ("div", "rem"):
+                self.add(eqn, "div", Check(f"division by zero {where}"), ())
+            if "nan" in self.errors and not regions and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars):
+                self.add(eqn, "nan", Check(f"nan made by {op.name} {where}"), ())
+
+    def add(self, eqn: JaxprEqn, kind: str, check: Check, values: Sequence[ShapedArray]) -> None:
+        site = Site(len(self.sites) + 1, check, tuple(values), self.count)
+        self.sites.append(site)
+        self.of[id(eqn), kind] = site
+        self.count += len(values)
+
+    def start(self) -> list[Any]:
+        """The state before anything ran."""
+        return [np.int32(0), *(np.zeros(a.shape, a.dtype) for s in self.sites for a in s.values)]
+
+    def concerns(self, jaxpr: Jaxpr) -> bool:
+        """Whether there are checks in a body."""
+        for eqn in jaxpr.eqns:
+            if any((id(eqn), kind) in self.of for kind in self.errors):
+                return True
+            if eqn.op.holds_jaxprs and any(self.concerns(r.jaxpr) for r in eqn.op.regions()):
+                return True
+        return False
+
+    # --- running --------------------------------------------------------------------------------------------
+    def run(self, jaxpr: ClosedJaxpr, args: Sequence[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
+        inner = jaxpr.jaxpr
+        env: dict[Any, Any] = dict(zip((*inner.constvars, *inner.invars), (*jaxpr.consts, *args)))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else env[atom]
+
+        for eqn in inner.eqns:
+            with source.at(eqn.source):
+                outs, state = self.equation(eqn, [read(a) for a in eqn.invars], state)
+            env.update(zip(eqn.outvars, outs))
+        return [read(a) for a in inner.outvars], state
+
+    def equation(self, eqn: JaxprEqn, args: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
+        op = eqn.op
+        if isinstance(op, Check):
+            return [], self.note(eqn, "user", lambda: not_(args[0]), args[1:], state)
+        if isinstance(op, (Scan, Cond, While)) and any(self.concerns(r.jaxpr) for r in op.regions()):
+            return self.control(op, args, state)
+        starts = args[1:2] if isinstance(op, (Gather, ScatterBase)) else args[len(args) - len(_starts(eqn)) :]
+        state = self.note(eqn, "index", lambda: _outside(eqn, starts), starts, state)
+        state = self.note(eqn, "div", lambda: _any(eq(args[1], scalar_like(0, args[1]))), (), state)
+        result = op.bind(*args)
+        outs = list(result) if op.multiple_results else [result]
+        return outs, self.note(eqn, "nan", lambda: _has_nan(outs), (), state)
+
+    def note(
+        self, eqn: JaxprEqn, kind: str, failed: Callable[[], Any], values: Sequence[Any], state: list[Any]
+    ) -> list[Any]:
+        """The state after a check of an equation, if there is one."""
+        site = self.of.get((id(eqn), kind))
+        if site is None:
+            return state
+        code, *rest = state
+        first = and_(failed(), eq(code, np.int32(0)))
+        for i, value in enumerate(values):
+            at = site.first + i
+            rest[at] = select(match_shape(first, typeof(value).update(dtype=dtypes.bool_)), value, rest[at])
+        return [select(first, np.int32(site.number), code), *rest]
+
+    def control(self, op: Scan | Cond | While, args: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
+        """An op with bodies that have checks: the state goes through them."""
+        n = len(state)
+        types = [typeof(x).strong() for x in state]
+
+        def checked(body: ClosedJaxpr, before: int) -> ClosedJaxpr:
+            """A body that takes the state after ``before`` parameters, and returns it first."""
+
+            def fun(*xs: Any) -> list[Any]:
+                outs, after = self.run(body, [*xs[:before], *xs[before + n :]], list(xs[before : before + n]))
+                return [*after, *outs]
+
+            avals = body.in_avals
+            return trace_to_jaxpr(fun, [*avals[:before], *types, *avals[before:]], body.jaxpr.debug_name)
+
+        if isinstance(op, Cond):
+            outs = Cond(tuple(checked(b, 0) for b in op.branches)).bind(args[0], *state, *args[1:])
+        elif isinstance(op, Scan):
+            at = op.num_consts
+            new = op.with_body(checked(op.jaxpr, at), at, n + op.num_carry)
+            outs = new.bind(*args[:at], *state, *args[at:])
+        else:
+            outs = self._loop(op, args, state, checked(op.body_jaxpr, op.body_nconsts))
+        return outs[n:], list(outs[:n])
+
+    def _loop(self, op: While, args: list[Any], state: list[Any], body: ClosedJaxpr) -> list[Any]:
+        """A loop; checks in its predicate are left out, the same values are in its body."""
+        c, n = op.cond_nconsts, len(state)
+        types = [typeof(x).strong() for x in state]
+        at = c + op.body_nconsts
+
+        def again(*xs: Any) -> list[Any]:
+            return _Checker(frozenset()).run(op.cond_jaxpr, [*xs[:c], *xs[c + n :]], [])[0]
+
+        avals = op.cond_jaxpr.in_avals
+        cond = trace_to_jaxpr(again, [*avals[:c], *types, *avals[c:]], op.cond_jaxpr.jaxpr.debug_name)
+        return While(body, op.body_nconsts, cond, c).bind(*args[:at], *state, *args[at:])
+
+
+# --- what may be wrong --------------------------------------------------------------------------------------
+def _any(x: Any) -> Any:
+    return reduce_or(x, range(typeof(x).ndim))
+
+
+def _has_nan(outs: Sequence[Any]) -> Any:
+    found = [_any(ne(x, x)) for x in outs if dtypes.is_inexact(typeof(x).dtype)]
+    return functools.reduce(or_, found)
+
+
+def _starts(eqn: JaxprEqn) -> list[Any]:
+    """The positions that a dynamic slice or update starts at."""
+    skip = {DynamicSlice: 1, DynamicUpdateSlice: 2}.get(type(eqn.op))  # type: ignore[arg-type]
+    return [] if skip is None else list(eqn.invars[skip:])
+
+
+def _outside(eqn: JaxprEqn, starts: Sequence[Any]) -> Any:
+    """Whether a window of an equation lies partly outside of its operand."""
+    op, shape = eqn.op, eqn.invars[0].aval.shape
+    if isinstance(op, (Gather, ScatterBase)):
+        if isinstance(op, Gather):
+            limits = op.dimension_numbers.limits(shape, op.slice_sizes)
+        else:
+            window = op.window(shape, eqn.invars[2].aval.shape)
+            limits = op.dimension_numbers.gather().limits(shape, window)
+        inside = in_bounds(starts[0], limits)
+        return not_(reduce_and(inside, range(typeof(inside).ndim)))
+    sizes = op.slice_sizes if isinstance(op, DynamicSlice) else eqn.invars[1].aval.shape
+    found = [or_(lt(s, scalar_like(0, s)), not_(le(s, scalar_like(d - k, s)))) for s, d, k in zip(starts, shape, sizes)]
+    return functools.reduce(or_, found)

@@ -1,0 +1,143 @@
+"""checkify: checks as values, through control flow, jit, vmap and grad, with jax's outcomes."""
+
+from __future__ import annotations
+
+import jax
+import jax.experimental.checkify as jax_checkify
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import checkify, lax
+from meshwright.errors import CheckError
+
+X = np.array([1.0, 4.0, 9.0], np.float32)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_user_checks_give_the_first_message(jitted):
+    def f(x, n):
+        checkify.check(x.sum() > n, "sum {} must be over {limit}", x.sum(), limit=n)
+        checkify.check(x[0] > 5, "first {}", x[0])
+        return x * 2
+
+    g = checkify.checkify(f)
+    g = mw.jit(g) if jitted else g
+    error, out = g(X, 20.0)
+    np.testing.assert_array_equal(out, X * 2)
+    assert error.get() == "sum 14.0 must be over 20.0"
+    assert g(X, 2.0)[0].get() == "first 1.0"
+    assert g(X + 9, 2.0)[0].get() is None
+    g(X + 9, 2.0)[0].throw()
+    with pytest.raises(CheckError, match="first 1"):
+        checkify.check_error(g(X, 2.0)[0])
+
+
+@pytest.mark.parametrize("case", ["scan", "cond", "while", "nested"])
+def test_control_flow_as_in_jax(case):
+    def make(c, l, n, control):
+        def body(carry, x):
+            c.check(x < 5, "step {i} of {x}", i=carry, x=x)
+            return carry + 1, x * 2
+
+        def scan(x):
+            return control.scan(body, 0, x)
+
+        def cond(x):
+            def yes(x):
+                c.check(x[0] > 3, "small {}", x[0])
+                return x
+
+            return control.cond(x.sum() > 10, yes, lambda x: x + 1, x)
+
+        def loop(x):
+            def step(s):
+                c.check(s[1] < 3, "too many: {}", s[1])
+                return s[0] / 2, s[1] + 1
+
+            return control.while_loop(lambda s: s[0].sum() > 1, step, (x, 0))
+
+        def nested(x):
+            return control.scan(lambda i, y: control.cond(y > 3, lambda: body(i, y), lambda: (i, y)), 0, x)
+
+        return {"scan": scan, "cond": cond, "while": loop, "nested": nested}[case]
+
+    ours = mw.jit(checkify.checkify(make(checkify, lax, mnp, lax)))
+    theirs = jax.jit(jax_checkify.checkify(make(jax_checkify, jax.lax, jnp, jax.lax)))
+    for x in (X, X / 10, X + 100, X - 3):
+        (error, out), (want_error, want) = ours(x), theirs(x)
+        said = want_error.get()
+        assert (error.get() is None) == (said is None)
+        if said is not None:
+            assert error.get() == said.split(" (`check` failed)")[0]
+        for a, b in zip(mw.tree.leaves(out), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
+
+
+def test_nan_checks_name_the_op_and_line():
+    f = mw.jit(checkify.checkify(lambda x: mnp.sqrt(mnp.log(x)).sum(), errors=checkify.nan_checks))
+    assert f(X)[0].get() is None
+    message = f(X - 5)[0].get()
+    assert message.startswith("nan made by log at test_checkify.py")
+    assert f(X / 2)[0].get().startswith("nan made by sqrt")
+    inside = checkify.checkify(lambda x: lax.scan(lambda c, x: (c + mnp.log(x), None), 0.0, x)[0], checkify.nan_checks)
+    assert inside(X - 5)[0].get().startswith("nan made by log")
+    gradient = checkify.checkify(mw.grad(lambda x: mnp.sqrt(x - x)), errors=checkify.float_checks)
+    assert "division by zero" in gradient(1.0)[0].get()
+
+
+USES = {
+    "getitem": lambda x, i: x[i],
+    "array": lambda x, i: x[mnp.stack([0, i])],
+    "set": lambda x, i: x.at[i].set(2.0),
+    "add": lambda x, i: x.at[mnp.stack([0, i])].add(2.0),
+    "slice": lambda x, i: lax.dynamic_slice(x, [i], (1,)),
+    "update": lambda x, i: lax.dynamic_update_slice(x, x[:1], [i]),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+def test_index_checks(use):
+    f = mw.jit(checkify.checkify(use, errors=checkify.index_checks))
+    assert f(X, 2)[0].get() is None and f(X, -1)[0].get() is None
+    for bad in (3, -4, 77):
+        message = f(X, bad)[0].get()
+        assert message is not None and "out of bounds" in message and "f32[3]" in message and "test_checkify" in message
+
+
+def test_division_checks():
+    f = checkify.checkify(lambda x, y: x // y, errors=checkify.div_checks)
+    assert f(np.array([4, 5]), np.array([2, 1]))[0].get() is None
+    assert "division by zero" in f(np.array([4, 5]), np.array([2, 0]))[0].get()
+
+
+def test_vmap_outside_and_inside():
+    def f(x):
+        checkify.check(x < 4, "got {}", x)
+        return x
+
+    assert mw.vmap(checkify.checkify(f))(X)[0].get() == "got 4.0"
+    assert mw.vmap(checkify.checkify(f))(X / 10)[0].get() is None
+    assert checkify.checkify(mw.vmap(f))(X)[0].get() == "got [1. 4. 9.]"
+
+
+def test_errors_of_an_inner_function_and_eager_checks(refuses):
+    inner = checkify.checkify(lambda x: (checkify.check(x > 0, "inner {}", x), x)[1])
+
+    def outer(x):
+        error, y = inner(x)
+        checkify.check_error(error)
+        return y
+
+    assert mw.jit(checkify.checkify(outer))(-1.0)[0].get() == "inner -1.0"
+    checkify.check(np.bool_(True), "fine")
+    with refuses(ValueError, "not 3"):
+        checkify.check(np.bool_(False), "not {}", 3)
+    with refuses(TypeError, "bool scalar", ".all()"):
+        checkify.check(X > 0, "x")
+    with refuses(NotImplementedError, "checkify.checkify(f)"):
+        mw.jit(lambda x: checkify.check(x > 0, "x"))(1.0)
+    with refuses(ValueError, "user_checks"):
+        checkify.checkify(lambda x: x, errors="nan")
