@@ -66,9 +66,13 @@ def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, m
 
 def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | None:
     """The one op that an op is on tiles; None if it takes several (masks, offsets) or exchanges data."""
+
+    def results(out: Any) -> list[Any]:
+        return list(out) if op.multiple_results else [out]
+
     if type(op).localize is Op.localize:
         return op.localized(ctx)
-    made = trace_to_jaxpr(lambda *xs: [op.localize(ctx, *xs)], avals).jaxpr
+    made = trace_to_jaxpr(lambda *xs: results(op.localize(ctx, *xs)), avals).jaxpr
     if len(made.eqns) != 1 or list(made.eqns[0].invars) != made.invars or isinstance(made.eqns[0].op, Collective):
         return None
     return made.eqns[0].op if made.outvars == made.eqns[0].outvars else None
