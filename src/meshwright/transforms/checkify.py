@@ -83,7 +83,9 @@ class Error:
         return "Error(traced)" if isinstance(self.code, Tracer) else f"Error({self.get()!r})"
 
 
-pytree.register_pytree_node(Error, lambda e: ((e.code, e.values), e.sites), lambda sites, xs: Error(xs[0], xs[1], sites))
+pytree.register_pytree_node(
+    Error, lambda e: ((e.code, e.values), e.sites), lambda sites, parts: Error(parts[0], parts[1], sites)
+)
 
 
 def check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
