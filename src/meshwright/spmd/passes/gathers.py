@@ -7,6 +7,7 @@ over it, the partial sums are reduced.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, m
     outs = [_layout(dims, factor, atoms) for dims in rule.results]
     if any(lo is None for lo in (*ins, *outs)) or not _gathered_only_there(ins, pending):
         return None
+    if not _even(eqn, (*ins, *outs), math.prod(gather.sizes)):  # type: ignore[arg-type]
+        return None
     in_avals, out_avals = tuple(a.aval for a in eqn.invars), tuple(v.aval for v in eqn.outvars)
     ctx = LocalContext(mesh, rule, in_avals, out_avals, tuple(ins), tuple(outs))  # type: ignore[arg-type]
     invars, before = _sliced(eqn.invars, ins, pending, gather)  # type: ignore[arg-type]
@@ -66,13 +69,9 @@ def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, m
 
 def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | None:
     """The one op that an op is on tiles; None if it takes several (masks, offsets) or exchanges data."""
-
-    def results(out: Any) -> list[Any]:
-        return list(out) if op.multiple_results else [out]
-
     if type(op).localize is Op.localize:
         return op.localized(ctx)
-    made = trace_to_jaxpr(lambda *xs: results(op.localize(ctx, *xs)), avals).jaxpr
+    made = trace_to_jaxpr(lambda *xs: [op.localize(ctx, *xs)], avals).jaxpr
     if len(made.eqns) != 1 or list(made.eqns[0].invars) != made.invars or isinstance(made.eqns[0].op, Collective):
         return None
     return made.eqns[0].op if made.outvars == made.eqns[0].outvars else None
@@ -100,6 +99,13 @@ def _layout(dims: Sequence[Sequence[int]], factor: int, atoms: tuple[str, ...]) 
 
 def _gathered_only_there(layouts: Sequence[Layout | None], pending: Mapping[int, Moved]) -> bool:
     return all(lo is not None and any(lo.dims) for i, lo in enumerate(layouts) if i in pending)
+
+
+def _even(eqn: JaxprEqn, layouts: Sequence[Layout], devices: int) -> bool:
+    """Whether all split dimensions have one size, which the devices divide."""
+    values = [*eqn.invars, *eqn.outvars]
+    sizes = {n for v, lo in zip(values, layouts) for n, axes in zip(v.aval.shape, lo.dims) if axes}
+    return len(sizes) == 1 and sizes.pop() % devices == 0
 
 
 def _sliced(
