@@ -51,6 +51,32 @@ def test_sends_no_more_than_xla(name):
     assert all(c.source.file for c in part.collectives)
 
 
+#: all-gathers of XLA's own partitioner
+XLA_GATHERS = {"vit_train": 86, "clip_train": 177}
+
+
+@pytest.mark.parametrize("name", XLA_GATHERS)
+def test_gathers_nothing_twice(name):
+    """A bias's gradient is gathered once, not its moments and its update too."""
+    part = mw.load(program_path(name)).partition()
+    gathers = [e for e in part.jaxpr.eqns if e.op.name == "all_gather"]
+    assert 0 < len(gathers) < XLA_GATHERS[name] / 2
+    values = [(e.note.value, e.op.axes, e.op.dimension) for e in gathers]
+    assert len(set(values)) == len(values)
+
+
+def test_explain_finds_the_annotation_that_saves_most():
+    program = mw.load(program_path("resnet_fwd"))
+    part = program.partition()
+    entries = part.explain(suggest=True, seconds=60).entries
+    advice = [e.suggestion for e in entries if e.suggestion]
+    assert advice and all(0 < s.bytes_saved < part.bytes_sent for s in advice)
+    name = program.parameters[29].name
+    assert any(name in cause for e in entries for cause in e.causes)
+    assert advice[0].text == f"P(None, None, None, None) as the sharding of input 29 ({name})"
+    assert advice[0].bytes_saved == 32 << 10
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_as_in_xla_and_partitioned(name):
     path = program_path(name)

@@ -54,6 +54,19 @@ def test_explain_names_the_original_line(file):
     assert "model.py:12 (product)" in done.stdout
 
 
+def test_explain_suggests_unless_told_not_to(file):
+    done = run("explain", file, "--seconds", "60")
+    assert done.returncode == 0, done.stderr
+    assert "caused by x0 in the sharding of input 0" in done.stdout and "annotations were tried" in done.stdout
+    assert "annotations were tried" not in run("explain", file, "--no-suggest").stdout
+
+
+def test_partition_combines_on_request(file):
+    done = run("partition", file, "--combine-bytes", "1024", "--verify")
+    assert done.returncode == 0, done.stderr
+    assert "verified: 1 outputs" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -39,6 +39,9 @@ def partition(
     devices: DevicesOption = 0,
     verify: Annotated[bool, typer.Option("--verify", help="run it against the unpartitioned program")] = False,
     text: Annotated[str, typer.Option("--text", help=f"print the per-device program: {', '.join(TEXTS)}")] = "",
+    combine_bytes: Annotated[
+        int, typer.Option("--combine-bytes", min=0, help="send small collectives together, in buckets of so many bytes")
+    ] = 0,
 ) -> None:
     """Partition a program; print what its devices send and hold."""
     if text and text not in TEXTS:
@@ -46,7 +49,7 @@ def partition(
     # The program's text alone goes to the standard output, so that it can be piped.
     console = Console(stderr=bool(text), highlight=False)
     start = time.perf_counter()
-    program, part = partitioned(file, mesh, devices, console)
+    program, part = partitioned(file, mesh, devices, console, combine_bytes)
     found = part.collectives
     elapsed = time.perf_counter() - start
     axes = " × ".join(f"{name}={size}" for name, size in part.mesh.shape.items())
@@ -98,7 +101,9 @@ def compare(file: File) -> None:
     console.print(table)
 
 
-def partitioned(file: Path, mesh: str, devices: int, console: Console) -> tuple[ImportedProgram, PartitionedProgram]:
+def partitioned(
+    file: Path, mesh: str, devices: int, console: Console, combine_bytes: int = 0
+) -> tuple[ImportedProgram, PartitionedProgram]:
     """The program in a file, and its per-device program; warnings are printed.
 
     Raises:
@@ -110,7 +115,7 @@ def partitioned(file: Path, mesh: str, devices: int, console: Console) -> tuple[
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MeshwrightWarning)
         program = load(file)
-        part = program.partition(chosen, devices or None)
+        part = program.partition(chosen, devices or None, combine_bytes=combine_bytes)
     for warning in caught:
         console.print(f"warning: {warning.message}", markup=False, style="yellow", soft_wrap=True)
     return program, part

@@ -2,7 +2,7 @@
 
 Starting a collective costs microseconds whatever it carries, so that a hundred gradients of biases are better sent
 together (the gradient buckets of Li et al. 2020, "PyTorch Distributed"). All-reduces and all-gathers over the same axes
-and of the same type wait for each other until the first of their results is needed or ``limit`` bytes are together.
+and of the same type wait for each other, and what needs their results for them, until ``limit`` bytes are together.
 
 This pays on devices that are apart. On a virtual mesh collectives cost nothing and copies do, so the pass is off unless
 it is asked for (``partition(combine_bytes=...)``).
@@ -10,14 +10,14 @@ it is asked for (``partition(combine_bytes=...)``).
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.passes import in_regions
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.collective import AllGather, AllReduce, Collective
@@ -29,52 +29,78 @@ from meshwright.spmd.passes.rewrite import merged_note
 def combine_collectives(jaxpr: ClosedJaxpr, limit: int) -> ClosedJaxpr:
     """With all-reduces and all-gathers in buckets of at most ``limit`` bytes."""
     inner = jaxpr.jaxpr
-    buckets = _Buckets(limit)
-    for old in inner.eqns:
-        eqn = in_regions(old, lambda region: combine_collectives(region, limit)) if old.op.holds_jaxprs else old
-        buckets.release(a for a in eqn.invars if isinstance(a, Var))
-        buckets.add(eqn)
-    buckets.release_all()
-    return jaxpr.replace(jaxpr=inner.replace(eqns=buckets.eqns)) if buckets.combined else jaxpr
+    eqns = [in_regions(e, lambda r: combine_collectives(r, limit)) if e.op.holds_jaxprs else e for e in inner.eqns]
+    buckets = _buckets(inner, limit)
+    if buckets:
+        eqns = _in_order(eqns, buckets)
+    changed = buckets or any(new.op is not old.op for new, old in zip(eqns, inner.eqns))
+    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns)) if changed else jaxpr
 
 
-@dataclass
-class _Buckets:
-    """Equations in order, and collectives that wait for others to go with them."""
-
-    limit: int
-    eqns: list[JaxprEqn] = field(default_factory=list)
-    waiting: dict[Hashable, list[JaxprEqn]] = field(default_factory=dict)
-    combined: bool = False
-    _bucket_of: dict[Var, Hashable] = field(default_factory=dict)
-
-    def add(self, eqn: JaxprEqn) -> None:
-        key = _key(eqn)
+def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:
+    """Numbers of the equations that go together: at least two of a kind, none of which needs another's result."""
+    open_: dict[Hashable, list[int]] = {}
+    held: dict[Hashable, int] = {}
+    found: list[list[int]] = []
+    for number, (eqn, height) in enumerate(zip(jaxpr.eqns, _heights(jaxpr))):
+        kind = _key(eqn)
         size = eqn.invars[0].aval.nbytes if eqn.invars else 0
-        if key is None or size > self.limit:
-            self.eqns.append(eqn)
-            return
-        if sum(e.invars[0].aval.nbytes for e in self.waiting.get(key, ())) + size > self.limit:
-            self._send(key)
-        self.waiting.setdefault(key, []).append(eqn)
-        self._bucket_of[eqn.outvars[0]] = key
+        if kind is None or size > limit:
+            continue
+        key = kind, height
+        if key not in open_ or held[key] + size > limit:
+            open_[key], held[key] = [], 0
+            found.append(open_[key])
+        open_[key].append(number)
+        held[key] += size
+    return [bucket for bucket in found if len(bucket) > 1]
 
-    def release(self, needed: Any) -> None:
-        """Send the buckets that these values are in."""
-        for key in {self._bucket_of[v] for v in needed if v in self._bucket_of}:
-            self._send(key)
 
-    def release_all(self) -> None:
-        for key in list(self.waiting):
-            self._send(key)
+def _heights(jaxpr: Jaxpr) -> list[int]:
+    """For each equation, the most collectives on a way from its results to the end, itself included.
 
-    def _send(self, key: Hashable) -> None:
-        bucket = self.waiting.pop(key, [])
-        for eqn in bucket:
-            del self._bucket_of[eqn.outvars[0]]
-        # A region's equations may have changed without any bucket of two.
-        self.combined |= len(bucket) > 1
-        self.eqns += _together(bucket) if len(bucket) > 1 else bucket
+    Two of the same height cannot need one another. The reductions of all gradients, after which only the optimizer
+    comes, have the same.
+    """
+    below: dict[Var, int] = {}
+    heights = []
+    for eqn in reversed(jaxpr.eqns):
+        height = max((below.get(v, 0) for v in eqn.outvars), default=0) + (_key(eqn) is not None)
+        heights.append(height)
+        for atom in eqn.invars:
+            if isinstance(atom, Var):
+                below[atom] = max(below.get(atom, 0), height)
+    return heights[::-1]
+
+
+def _in_order(eqns: Sequence[JaxprEqn], buckets: Sequence[Sequence[int]]) -> list[JaxprEqn]:
+    """The equations, each bucket where its last member was; what needs an earlier member's result waits for it."""
+    place = {number: bucket[-1] for bucket in buckets for number in bucket}
+    members = {bucket[-1]: [eqns[n] for n in bucket] for bucket in buckets}
+    maker = {v: place.get(n, n) for n, eqn in enumerate(eqns) for v in eqn.outvars}
+    needs: dict[int, set[int]] = {place.get(n, n): set() for n in range(len(eqns))}
+    last_effect = None
+    for number, eqn in enumerate(eqns):
+        node = place.get(number, number)
+        needs[node].update(maker[a] for a in eqn.invars if isinstance(a, Var) and a in maker)
+        if eqn.op.has_effects:
+            needs[node].update(() if last_effect is None else (last_effect,))
+            last_effect = node
+    users: dict[int, list[int]] = {}
+    for node, wanted in needs.items():
+        for other in wanted:
+            users.setdefault(other, []).append(node)
+    ready = [node for node, wanted in needs.items() if not wanted]
+    heapq.heapify(ready)
+    found: list[JaxprEqn] = []
+    while ready:
+        node = heapq.heappop(ready)
+        found += _together(members[node]) if node in members else [eqns[node]]
+        for user in users.get(node, ()):
+            needs[user].discard(node)
+            if not needs[user]:
+                heapq.heappush(ready, user)
+    return found
 
 
 def _key(eqn: JaxprEqn) -> Hashable:
