@@ -124,6 +124,11 @@ class PartitionedProgram:
         """Inputs and outputs whose dimensions the mesh does not divide, in words."""
         return [text for _, text in self._padding]
 
+    @property
+    def notes(self) -> list[str]:
+        """What was replicated or padded, and what the communication passes changed, in words."""
+        return [*self.part.replicated, *self.padded, *(f"communication pass: {c}" for c in self.part.changes)]
+
     def explain(
         self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None
     ) -> Explanation:
@@ -136,7 +141,7 @@ class PartitionedProgram:
         """
         mesh = self.mesh.abstract_mesh
         found = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
-        notes = [*self.part.replicated, *self.padded, *(f"communication pass: {c}" for c in self.part.changes)]
+        notes = list(self.notes)
         if suggest and found:
             found, more = advised(found, Advisor(self.part, self.names, seconds, tries), progress)
             notes += more

@@ -55,7 +55,7 @@ def partition(
     axes = " × ".join(f"{name}={size}" for name, size in part.mesh.shape.items())
     console.print(f"[bold]{program.name}[/bold] on mesh {axes}: read and partitioned in {elapsed:.2f} s")
     console.print(_summary(part, found))
-    for note in (*program.notes, *part.part.replicated, *part.padded):
+    for note in (*program.notes, *part.notes):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if verify:
         _verify(console, part)
