@@ -17,8 +17,7 @@ from typing import Any
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshwright.ir.passes import in_regions
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.collective import AllGather, AllReduce, Collective
 from meshwright.ops.shape import move_dim, reshape
@@ -26,15 +25,10 @@ from meshwright.ops.slice_pad import concatenate, slice_in_dim
 from meshwright.spmd.passes.rewrite import merged_note
 
 
-def combine_collectives(jaxpr: ClosedJaxpr, limit: int) -> ClosedJaxpr:
+def combine_collectives(jaxpr: Jaxpr, limit: int) -> Jaxpr:
     """With all-reduces and all-gathers in buckets of at most ``limit`` bytes."""
-    inner = jaxpr.jaxpr
-    eqns = [in_regions(e, lambda r: combine_collectives(r, limit)) if e.op.holds_jaxprs else e for e in inner.eqns]
-    buckets = _buckets(inner, limit)
-    if buckets:
-        eqns = _in_order(eqns, buckets)
-    changed = buckets or any(new.op is not old.op for new, old in zip(eqns, inner.eqns))
-    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns)) if changed else jaxpr
+    buckets = _buckets(jaxpr, limit)
+    return jaxpr.replace(eqns=_in_order(jaxpr.eqns, buckets)) if buckets else jaxpr
 
 
 def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:

@@ -85,5 +85,5 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         Pass("drop what became dead", drop_dead),
     ]
     if combine_bytes:
-        passes.append(Pass("combine small collectives", lambda jaxpr: combine_collectives(jaxpr, combine_bytes)))
+        passes.append(everywhere("combine small collectives", lambda j, _: combine_collectives(j, combine_bytes)))
     return Pipeline(tuple(passes))
