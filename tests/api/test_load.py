@@ -329,12 +329,10 @@ def test_operations_without_meaning_name_their_line():
 
 
 def test_shardings_that_do_not_fit():
-    wrong_count = mw.load(LAYER.replace("[4,2]<=[8]", "[2,2]<=[4]"))
-    with pytest.raises(ImportProgramError, match=r"written for 8 devices.*names 4"):
-        wrong_count.partition()
-    wrong_rank = mw.load(LAYER.replace("{devices=[4,2]<=[8]}", "{devices=[4,2,1]<=[8]}"))
-    with pytest.raises(ShardingError, match=r"result 0|for 3 dimensions"):
-        wrong_rank.partition()
+    wrong_count = LAYER.replace("[4,2]<=[8]", "[2,2]<=[4]")
+    raises(wrong_count, r"<text>:2: func.func: result 0: .* names 4 devices but the program runs on 8")
+    wrong_rank = LAYER.replace("{devices=[4,2]<=[8]}", "{devices=[4,2,1]<=[8]}")
+    raises(wrong_rank, r"<text>:2: func.func: result 0: .* for 3 dimensions")
     with pytest.raises(MeshError, match=r"for 8 devices, .* has 6"):
         mw.load(LAYER).partition(AbstractMesh((3, 2), ("a", "b")))
     listed = mw.load(LAYER.replace("{devices=[2,4]<=[8]}", "{devices=[2,4]0,1,2,3,4,5,7,6}"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.binding import annotate_ends, bind_to_mesh, is_plain, on_mesh, without_annotations
 from meshwright.api.partitioned import PartitionedProgram, partition_program
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
@@ -30,27 +31,25 @@ from meshwright.errors import (
     ReplicationWarning,
     ShapeError,
 )
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise import copy
+from meshwright.ops.device_collective import DeviceCollective, DeviceOp
+from meshwright.ops.manual_computation import ManualComputation
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
-from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.sharding_constraint import without_constraints
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.sharding import (
-    UNCONSTRAINED,
     AbstractMesh,
     HloSharding,
     Mesh,
     NamedSharding,
-    PartitionSpec,
     device_order_of,
-    hlo_to_layout,
-    manual_axes,
     mesh_of,
 )
+from meshwright.sharding.device_groups import groups_sharding
 from meshwright.sharding.sdy import SdySharding
 from meshwright.spmd.explain.explanation import Explanation
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
@@ -151,15 +150,21 @@ class ImportedProgram:
           ImportProgramError: shardings over several meshes, or that do not fit the number of devices.
         """
         declared = {s.mesh: None for s in self.annotations if isinstance(s, SdySharding)}
+        if not declared and self.has_manual_regions:
+            declared = {d.mesh: None for d in self.parsed.meshes.values() if d.mesh.axis_names}
         if len(declared) > 1:
             raise ImportProgramError(
                 f"{self.name!r} has shardings over different meshes ({', '.join(map(str, declared))}); expected one"
             )
         for mesh in declared:
-            ids = next((d.device_ids for d in self.parsed.meshes.values() if d.mesh == mesh), ())
-            return _with_devices(mesh, ids)
+            orders = {d.device_ids for d in self.parsed.meshes.values() if d.mesh == mesh}
+            if len(orders) > 1:
+                raise ImportProgramError(
+                    f"{self.name!r} declares {mesh!r} with different orders of its devices; expected one"
+                )
+            return _with_devices(mesh, next(iter(orders), ()))
         shardings = [s for s in self.annotations if isinstance(s, HloSharding)]
-        if not shardings or self.num_partitions == 1:
+        if self.num_partitions == 1 or not (shardings or self.has_manual_regions):
             return None
         for sharding in shardings:
             if sharding.num_devices not in (None, self.num_partitions):
@@ -167,8 +172,16 @@ class ImportedProgram:
                     f"{self.name!r} is written for {self.num_partitions} devices, but its sharding {sharding} names "
                     f"{sharding.num_devices}"
                 )
-        order = device_order_of(shardings, self.num_partitions)
-        return _with_devices(mesh_of(shardings, self.num_partitions), order)
+        n = self.num_partitions
+        order = device_order_of(shardings, n)
+        groups = [g for g in _group_shardings(self.jaxpr.jaxpr) if g.num_devices == n]
+        shardings += [g for g in groups if device_order_of([*shardings, g], n) == order]
+        return _with_devices(mesh_of(shardings, n), order)
+
+    @cached_property
+    def has_manual_regions(self) -> bool:
+        """Whether parts of the program are written for one device already."""
+        return any(isinstance(e.op, (ManualComputation, DeviceOp)) for e in all_eqns(self.jaxpr.jaxpr))
 
     @property
     def in_shardings(self) -> list[NamedSharding | None]:
@@ -205,7 +218,9 @@ class ImportedProgram:
     @cached_property
     def _executable(self) -> Executable:
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
-        plain = replace_annotations(flat, lambda eqn: eqn.replace(op=copy))
+        if self.has_manual_regions:
+            flat = bind_to_mesh(flat, self.mesh or AbstractMesh((self.num_partitions,), ("devices",)), self.name)
+        plain = without_constraints(without_annotations(flat))
         return compile_jaxpr(plain, self.name, [default_sharding()] * len(self.out_avals))
 
     def __call__(self, *args: Any) -> Any:
@@ -244,9 +259,13 @@ class ImportedProgram:
           ShardingError: a sharding that the mesh cannot say.
         """
         chosen = self._mesh_for(mesh, num_devices)
-        in_shardings, out_shardings = self._shardings_on(chosen)
+        ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
+        in_shardings, out_shardings = (
+            [named if said is None or is_plain(said) else None for named, said in zip(*side)]
+            for side in zip(self._shardings_on(chosen), ends)
+        )
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
-        jaxpr = replace_annotations(flat, lambda eqn: _constraint(eqn, chosen))
+        jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
         out_tree = pytree.structure([0] * len(self.out_avals))
         names = [p.name for p in self.parameters]
         with wide_types() if self.is_wide else nullcontext():
@@ -324,60 +343,25 @@ def _with_devices(mesh: AbstractMesh, order: Sequence[int]) -> AnyMesh:
     return Mesh(devices, mesh.axis_names)
 
 
-def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedSharding:
-    """A sharding of the program over a mesh.
-
-    Raises:
-      ShardingError: the mesh has no axes for it.
-      ImportProgramError: a manual or unreduced value where that has no meaning.
-    """
-    abstract = mesh.abstract_mesh
-    if isinstance(sharding, SdySharding):
-        if sharding.unreduced:
-            raise ImportProgramError(f"{what} is unreduced in {sharding}; reduce it in the program")
-        return NamedSharding(mesh, sharding.spec())
-    if sharding.kind == "maximal":
-        return NamedSharding(mesh, PartitionSpec())  # held by one device there, by all here
-    order = list(mesh.device_ids) if isinstance(mesh, Mesh) else None
-    if manual_axes(sharding, abstract, order):
-        raise ImportProgramError(f"{what} is manual ({sharding}); manual regions are not supported yet")
-    layout = hlo_to_layout(sharding, ndim, abstract, order)
-    if layout.partial:
-        raise ImportProgramError(f"{what} is unreduced in {sharding}; reduce it in the program")
-    return NamedSharding.from_layout(mesh, layout)
+def _annotations(jaxpr: Jaxpr) -> Iterator[Annotation | None]:
+    for eqn in all_eqns(jaxpr):
+        op = eqn.op
+        if isinstance(op, ShardingAnnotation):
+            yield op.sharding
+        elif isinstance(op, ManualComputation):
+            yield from (*op.in_shardings, *op.out_shardings)
+            yield op.manual if isinstance(op.manual, HloSharding) else None
 
 
-def _constraint(eqn: JaxprEqn, mesh: AnyMesh) -> JaxprEqn:
-    """The equation with the annotation's sharding over ``mesh``."""
-    op: Any = eqn.op
-    ndim = eqn.outvars[0].aval.ndim
-    sharding = on_mesh(op.sharding, ndim, mesh, f"the value at {eqn.source}")
-    if op.unspecified:
-        entries = [UNCONSTRAINED if d in op.unspecified else sharding.spec.axes(d) for d in range(ndim)]
-        sharding = NamedSharding(mesh, PartitionSpec(*entries))
-    return eqn.replace(op=ShardingConstraint(sharding))
-
-
-def _annotations(jaxpr: Jaxpr) -> list[Annotation]:
-    return [e.op.sharding for e in all_eqns(jaxpr) if isinstance(e.op, ShardingAnnotation)]
+def _group_shardings(jaxpr: Jaxpr) -> list[HloSharding]:
+    """What the groups of collectives ask of a mesh."""
+    groups = dict.fromkeys(e.op.groups for e in all_eqns(jaxpr) if isinstance(e.op, DeviceCollective))
+    return [s for s in map(groups_sharding, groups) if s is not None]
 
 
 def _dtypes(jaxpr: Jaxpr) -> set[np.dtype]:
     atoms = (a for e in all_eqns(jaxpr) for a in (*e.invars, *e.outvars))
     return {a.aval.dtype for a in (*atoms, *jaxpr.invars, *jaxpr.outvars)}
-
-
-def replace_annotations(jaxpr: ClosedJaxpr, replace: Any) -> ClosedJaxpr:
-    """With every equation that annotates a value replaced by ``replace(eqn)``; inner jaxprs too."""
-
-    def eqn_of(eqn: JaxprEqn) -> JaxprEqn:
-        if isinstance(eqn.op, ShardingAnnotation):
-            return replace(eqn)
-        return eqn
-
-    if not any(isinstance(e.op, ShardingAnnotation) for e in jaxpr.eqns):
-        return jaxpr
-    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[eqn_of(e) for e in jaxpr.eqns]))
 
 
 # --- load ---------------------------------------------------------------------------------------------------

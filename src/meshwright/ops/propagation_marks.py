@@ -14,6 +14,9 @@ from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ops.shape import Linear1
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
+#: in the order in which Shardy numbers them
+DIRECTIONS = ("NONE", "FORWARD", "BACKWARD", "BOTH")
+
 
 @dataclass(frozen=True)
 class PropagationMark(Linear1):
@@ -51,7 +54,7 @@ class ShardingGroup(PropagationMark):
 
 @dataclass(frozen=True)
 class PropagationBarrier(PropagationMark):
-    """Axes cross it only in the ``direction``: ``"FORWARD"``, ``"BACKWARD"`` or, not at all, ``"NONE"``."""
+    """Axes cross it only in the ``direction``, one of :data:`DIRECTIONS`."""
 
     direction: str = "NONE"
     name: ClassVar[str] = "propagation_barrier"
@@ -61,4 +64,4 @@ class PropagationBarrier(PropagationMark):
 
     def crosses(self, backward: bool) -> bool:
         """Whether axes spread to the operand, or else to the result."""
-        return self.direction == ("BACKWARD" if backward else "FORWARD")
+        return self.direction in ("BOTH", "BACKWARD" if backward else "FORWARD")

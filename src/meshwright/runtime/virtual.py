@@ -55,7 +55,8 @@ def virtual_program(part: Partition) -> ClosedJaxpr:
             outs = eval_jaxpr(local, local.consts, *entered)
             left = [leave(x, lo, a.shape, units) for x, lo, a in zip(outs, part.out_layouts, out_avals)]
         for trace in reversed(traces):
-            left = [_first(*trace.unwrap(x)) for x in left]
+            with set_trace(trace.parent):
+                left = [_first(*trace.unwrap(x)) for x in left]
             trace.alive = False
         return left
 

@@ -101,7 +101,7 @@ def _tile_numbers(sharding: HloSharding, order: Sequence[int] | None) -> np.ndar
 
 
 def _expect_atoms(sharding: HloSharding, numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...]:
-    atoms = _atoms_counted(numbers, mesh)
+    atoms = atoms_counted(numbers, mesh)
     if atoms is None:
         raise ShardingError(
             f"sharding {sharding} does not follow the axes of {mesh}; make a mesh with mesh_of(shardings, "
@@ -110,7 +110,7 @@ def _expect_atoms(sharding: HloSharding, numbers: np.ndarray, mesh: AbstractMesh
     return atoms
 
 
-def _atoms_counted(numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...] | None:
+def atoms_counted(numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...] | None:
     """The atoms, major to minor, whose mixed-radix number ``numbers`` is, position by position."""
     weights: dict[str, int] = {}
     stride = mesh.size

@@ -142,6 +142,8 @@ class _Parser:
             )
         if not iota and len(set(tiles.order)) != math.prod(dims):  # type: ignore[arg-type]
             raise self.error("a device is listed twice; every device holds one tile")
+        if not iota and max(tiles.order) >= math.prod(dims):  # type: ignore[arg-type, type-var]
+            raise self.error(f"device {max(tiles.order)} is listed; expected 0 to {math.prod(dims) - 1}")  # type: ignore
         return tiles
 
     def iota(self) -> IotaOrder:

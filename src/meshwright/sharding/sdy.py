@@ -1,7 +1,7 @@
 """Shardy's shardings: axes of a named mesh for each dimension, which may be open to more.
 
-``[{"x", ?}, {"y"}]`` splits dimension 0 over ``x`` and lets the partitioner split it further; dimension 1 is split over
-``y``, finally. Priorities say which annotations count first; the partitioner here considers all at once.
+``[{"x", ?}, {"y"}p1]`` splits dimension 0 over ``x`` and lets the partitioner split it further; dimension 1 is split
+over ``y``, finally, but spreads to other values only when annotations of higher priority (0 is the highest) have.
 
 Source: Shardy's sharding representation (https://openxla.org/shardy/sharding_representation).
 """
@@ -40,7 +40,13 @@ class SdySharding:
     @property
     def is_open(self) -> bool:
         """Whether it says nothing: no axes, and every dimension open."""
-        return not any(d.axes or d.is_closed for d in self.dimensions) and not self.unreduced
+        return not any(d.axes or d.is_closed for d in self.dimensions) and not self.unreduced and not self.replicated
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says the axes of each dimension, finally, and nothing else."""
+        plain = all(d.is_closed and not d.priority for d in self.dimensions)
+        return plain and not self.replicated and not self.unreduced
 
     def spec(self) -> PartitionSpec:
         """As a spec: open dimensions without axes are unconstrained."""

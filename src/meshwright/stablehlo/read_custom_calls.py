@@ -22,7 +22,7 @@ from meshwright.ops.shape import move_dim
 from meshwright.ops.slice_pad import slice_in_dim
 from meshwright.ops.sort import SortBody
 from meshwright.ops.top_k import TopK
-from meshwright.stablehlo.parse import read_opaque
+from meshwright.stablehlo.read_bodies import read_opaque
 from meshwright.stablehlo.respelled import Respelled
 
 #: what names differ in between dialects

@@ -1,8 +1,11 @@
-"""Sharding attributes of StableHLO programs: GSPMD's ``mhlo.sharding`` and Shardy's ``sdy.sharding``."""
+"""Sharding attributes of StableHLO programs: GSPMD's ``mhlo.sharding`` and Shardy's ``sdy.sharding``.
+
+What an attribute says may be about a value alone, or make it one of a group; either is an equation on the value.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -10,8 +13,11 @@ from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from meshwright.errors import ShardingError
 from meshwright.ir.reading import reads
-from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.ir.tracing import typeof
+from meshwright.ops.propagation_marks import DIRECTIONS, PropagationBarrier, ShardingGroup
+from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.sharding import AbstractMesh, HloSharding, parse_hlo_sharding
 from meshwright.sharding.sdy import SdyDimension, SdySharding
 
@@ -24,7 +30,37 @@ class MeshDeclaration:
     device_ids: tuple[int, ...] = ()
 
 
-Meshes = dict[str, MeshDeclaration]
+@dataclass(frozen=True)
+class Meshes:
+    """The meshes that a module declares, by name, and the number of devices that it says it is for."""
+
+    declared: dict[str, MeshDeclaration] = field(default_factory=dict)
+    num_partitions: int | None = None
+
+    def checked(self, sharding: Annotation) -> Annotation:
+        """``sharding``, which fits the number of devices.
+
+        Raises:
+          ShardingError: it names another number of devices, or devices that there are not.
+        """
+        n = self.num_partitions
+        if n is None or n == 1:
+            return sharding
+        if isinstance(sharding, HloSharding):
+            sharding.check(sharding.rank or 0, n, "num_partitions")
+        elif sharding.mesh.size != n:
+            raise ShardingError(
+                f"sharding {sharding} is over {sharding.mesh!r}, the program has num_partitions = {n}; use a mesh of "
+                f"{n} devices"
+            )
+        return sharding
+
+
+def check_rank(sharding: Annotation | None, aval: Any) -> None:
+    """Raises ``ShardingError`` unless a sharding is for as many dimensions as a value has."""
+    rank = None if sharding is None else annotated_rank(sharding)
+    if rank is not None and rank != aval.ndim:
+        raise ShardingError(f"sharding {sharding} is for {rank} dimensions, the value is {aval}; give one for each")
 
 
 # --- GSPMD --------------------------------------------------------------------------------------------------
@@ -49,39 +85,39 @@ def _hlo_text(attribute: ir.Attribute) -> str | bytes:
 def _elements(sharding: HloSharding, count: int) -> list[HloSharding | None]:
     """One for each leaf of the value; ``unknown`` says nothing."""
     leaves = list(sharding.elements) if sharding.kind == "tuple" else [sharding] * count
-    leaves += [HloSharding("unknown")] * (count - len(leaves))
-    return [None if s.kind == "unknown" else s for s in leaves[:count]]
+    if sharding.kind == "tuple" and len(leaves) != count:
+        raise ShardingError(f"sharding {sharding} has {len(leaves)} elements, the value has {count}; give one for each")
+    return [None if s == HloSharding("unknown") else s for s in leaves]
 
 
 # --- Shardy -------------------------------------------------------------------------------------------------
-def read_meshes(module: ir.Module) -> Meshes:
-    """The meshes that a module declares, by name."""
-    found: Meshes = {}
-    for view in module.body.operations:
-        operation = view.operation
-        if operation.name == "sdy.mesh":
-            found[operation.attributes["sym_name"].value] = _mesh(operation.attributes["mesh"])
-    return found
-
-
-def _mesh(attribute: ir.Attribute) -> MeshDeclaration:
+def mesh_declaration(attribute: ir.Attribute) -> MeshDeclaration:
+    """A mesh attribute as a value."""
     mesh = sdy.MeshAttr(attribute)
     axes = [sdy.MeshAxisAttr(a) for a in mesh.axes]
     abstract = AbstractMesh([a.size for a in axes], [a.name for a in axes])
     return MeshDeclaration(abstract, tuple(mesh.device_ids))
 
 
+def manual_axes_of(attribute: ir.Attribute) -> tuple[str, ...]:
+    """The names in an ``sdy`` list of manual axes."""
+    axes = sdy.ManualAxesAttr(attribute)
+    return tuple(axes[i] for i in range(len(axes)))
+
+
 def _tensor_sharding(attribute: ir.Attribute, meshes: Meshes) -> SdySharding | None:
     value = sdy.TensorShardingAttr(attribute)
     ref = value.mesh_or_ref
-    declared = meshes[ref.value] if isinstance(ref, ir.FlatSymbolRefAttr) else _mesh(ref)
+    declared = meshes.declared[ref.value] if isinstance(ref, ir.FlatSymbolRefAttr) else mesh_declaration(ref)
     sharding = SdySharding(
         declared.mesh,
         tuple(_dimension(d) for d in value.dimension_shardings),
         tuple(map(_axis, value.replicated_axes)),
         tuple(map(_axis, value.unreduced_axes)),
     )
-    return None if sharding.is_open else sharding
+    if sharding.is_open or not sharding.mesh.axis_names:  # a mesh without axes is one device
+        return None
+    return meshes.checked(sharding)
 
 
 def _dimension(attribute: ir.Attribute) -> SdyDimension:
@@ -106,51 +142,98 @@ def read_sharding(attributes: Any, count: int, meshes: Meshes) -> list[Annotatio
     if "sdy.sharding" in attributes:
         return [_tensor_sharding(attributes["sdy.sharding"], meshes)] * count
     if "mhlo.sharding" in attributes:
-        return list(_elements(hlo_annotation(_hlo_text(attributes["mhlo.sharding"])), count))
+        found = _elements(hlo_annotation(_hlo_text(attributes["mhlo.sharding"])), count)
+        return [None if s is None else meshes.checked(s) for s in found]
     return [None] * count
 
 
 def read_per_value(attributes: Any, count: int, meshes: Meshes) -> list[Annotation | None]:
     """What the attributes of an operation say of each of its ``count`` results."""
     if "sdy.sharding" in attributes:
-        per_value = sdy.TensorShardingPerValueAttr(attributes["sdy.sharding"])
-        return [_tensor_sharding(s, meshes) for s in per_value.shardings]
+        return per_value(attributes, "sdy.sharding", count, meshes)
     return read_sharding(attributes, count, meshes)
+
+
+def annotate(x: Any, sharding: Annotation | None, unspecified: tuple[int, ...] = ()) -> Any:
+    """``x`` with what a sharding says of it."""
+    if sharding is None or isinstance(x, tuple) or x is None:
+        return x
+    group = sharding.group if isinstance(sharding, HloSharding) else ""
+    if group:
+        sharding = sharding.with_group("")  # type: ignore[union-attr]
+    # Of a scalar there is nothing to say, and reductions are known by what they do with scalars.
+    if sharding != HloSharding("unknown") and (typeof(x).ndim or annotated_rank(sharding)):
+        x = ShardingAnnotation(sharding, unspecified).bind(x)
+    if group:
+        kind, _, number = group.partition(" ")
+        x = ShardingGroup(number, kind == "shard_as").bind(x)
+    return x
+
+
+def unspecified_dims(r: Any) -> tuple[int, ...]:
+    """The dimensions that a custom call leaves to the partitioner."""
+    config = str(r.attr("backend_config", ""))
+    inside = config.partition("unspecified_dims=[")[2].partition("]")[0]
+    return tuple(int(d) for d in inside.split(",") if d.strip())
 
 
 @reads("custom_call:Sharding")
 def _sharding_call(r: Any) -> Any:
     (x,) = r.operands
     (sharding,) = read_sharding(r.operation.attributes, 1, r.module.meshes)
-    if sharding is None:
-        return x
-    config = str(r.attr("backend_config", ""))
-    inside = config.partition("unspecified_dims=[")[2].partition("]")[0]
-    return ShardingAnnotation(sharding, tuple(int(d) for d in inside.split(",") if d.strip())).bind(x)
+    return annotate(x, sharding, unspecified_dims(r))
 
 
 @reads("sdy.sharding_constraint", "sdy.reshard")
 def _sdy_constraint(r: Any) -> Any:
-    sharding = _tensor_sharding(r.operation.attributes["sharding"], r.module.meshes)
-    return r.operands[0] if sharding is None else ShardingAnnotation(sharding).bind(*r.operands)
+    (x,) = r.operands
+    return annotate(x, _tensor_sharding(r.operation.attributes["sharding"], r.module.meshes))
 
 
-@reads("sdy.propagation_barrier", "sdy.data_flow_edge")
-def _passing(r: Any) -> Any:
-    return list(r.operands)
+@reads(
+    "sdy.all_gather", "sdy.all_slice", "sdy.all_to_all", "sdy.collective_permute", "sdy.all_reduce",
+    "sdy.reduce_scatter", "sdy.sharded_to_unreduced", "sdy.replicated_to_unreduced",
+)  # fmt: skip
+def _sdy_collective(r: Any) -> Any:
+    """A reshard by a way that the program prescribes; here the partitioner chooses the way."""
+    (x,) = r.operands
+    return annotate(x, _tensor_sharding(r.operation.attributes["out_sharding"], r.module.meshes))
+
+
+@reads("sdy.propagation_barrier")
+def _propagation_barrier(r: Any) -> Any:
+    return PropagationBarrier(DIRECTIONS[r.attr("allowed_direction")]).bind(*r.operands)
+
+
+@reads("sdy.data_flow_edge")
+def _data_flow_edge(r: Any) -> Any:
+    (x,) = r.operands
+    attributes = r.operation.attributes
+    if "sharding" not in attributes:
+        return x
+    return annotate(x, _tensor_sharding(attributes["sharding"], r.module.meshes))
 
 
 @reads("sdy.sharding_group")
 def _group(r: Any) -> Any:
-    r.note("sharding groups are not kept together: an sdy.sharding_group was read as no constraint")
+    """The operation has no result: what comes after it uses the value of the group."""
+    (value,) = r.operation.operands
+    r.body.env[value] = ShardingGroup(str(r.attr("group_id"))).bind(*r.operands)
     return []
 
 
-@reads("sdy.manual_computation")
-def _manual(r: Any) -> Any:
-    r.fail("manual computations are not supported yet; export the program with automatic sharding only")
+@reads("sdy.named_computation")
+def _named_computation(r: Any) -> Any:
+    """A function written out in its place, with shardings of its parameters and results."""
+    operation, meshes = r.operation, r.module.meshes
+    ins = per_value(operation.attributes, "in_shardings", len(r.operands), meshes)
+    args = [annotate(x, s) for x, s in zip(r.operands, ins)]
+    outs = r.body.block(operation.regions[0].blocks[0], args)
+    return [annotate(y, s) for y, s in zip(outs, per_value(operation.attributes, "out_shardings", len(outs), meshes))]
 
 
-@reads("custom_call:SPMDFullToShardShape", "custom_call:SPMDShardToFullShape")
-def _manual_call(r: Any) -> Any:
-    r.fail("manual regions (shard_map) are not supported yet; export the program with automatic sharding only")
+def per_value(attributes: Any, name: str, count: int, meshes: Meshes) -> list[Annotation | None]:
+    """The shardings of several values in one attribute."""
+    if name not in attributes:
+        return [None] * count
+    return [_tensor_sharding(s, meshes) for s in sdy.TensorShardingPerValueAttr(attributes[name]).shardings]

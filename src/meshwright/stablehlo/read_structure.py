@@ -29,8 +29,8 @@ def _call(r: Any) -> Any:
     return r.call(r.attr("callee"), r.operands)
 
 
-@reads("sdy.named_computation", "mhlo.fusion")
-def _named_computation(r: Any) -> Any:
+@reads("mhlo.fusion")
+def _fusion(r: Any) -> Any:
     return r.body.block(r.operation.regions[0].blocks[0], r.operands)
 
 
@@ -84,17 +84,6 @@ def _token(r: Any) -> list[Any]:
 )  # fmt: skip
 def _communicates(r: Any) -> Any:
     r.fail("talks to the host or to other programs, which has no meaning here; pass values as arguments and results")
-
-
-@reads(
-    "stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.all_to_all", "stablehlo.reduce_scatter",
-    "stablehlo.collective_permute", "stablehlo.collective_broadcast", "stablehlo.cross-replica-sum",
-    "stablehlo.partition_id", "stablehlo.replica_id",
-)  # fmt: skip
-def _partitioned(r: Any) -> Any:
-    r.fail(
-        "belongs in a program that is already partitioned; load the program for all devices, with shardings, instead"
-    )
 
 
 @reads("chlo.scan")

@@ -26,7 +26,7 @@ from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
 # Every op's file declares its reading rules.
 for _found in pkgutil.iter_modules(ops.__path__):
     importlib.import_module(f"{ops.__name__}.{_found.name}")
-for _name in ("read_structure", "read_custom_calls", "read_derived", "read_products", "read_random"):
+for _name in ("read_structure", "read_manual", "read_custom_calls", "read_derived", "read_products", "read_random"):
     importlib.import_module(f"meshwright.stablehlo.{_name}")
 
 _BYTECODE = b"ML\xefR"

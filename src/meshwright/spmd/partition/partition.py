@@ -19,6 +19,7 @@ from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace
+from meshwright.ops.collective import Collective
 from meshwright.ops.propagation_marks import PropagationMark, ShardingGroup
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout
@@ -212,7 +213,8 @@ class Partitioner:
             choice.out_layouts,
         )
         if any(any(lo.dims) for lo in (*choice.in_layouts, *choice.out_layouts)):
-            self.trace.note = Reason(eqn.op.name, rule=rule, user=eqn)
+            written = isinstance(op, Collective)  # not put in here: the program has it
+            self.trace.note = None if written else Reason(eqn.op.name, rule=rule, user=eqn)
             outs = op.localize(ctx, *locals_)
             self.trace.note = None
         else:

@@ -1,0 +1,295 @@
+"""A program's shardings on a mesh: what it writes in numbers of devices, or about a mesh of its own, becomes axes.
+
+Annotations become sharding constraints, manual regions ``shard_map``, and collectives over groups of devices such over
+axes. Inside a manual region annotations are about the other axes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.core import dtypes, source
+from meshwright.errors import ImportProgramError, MeshwrightError, ShardingError
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.passes import in_regions, inline_calls
+from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ops.call import Jit
+from meshwright.ops.collective import AxisIndex, Ppermute, axis_index_of
+from meshwright.ops.device_collective import DeviceNumber, DeviceOp, entry_at_position, in_groups
+from meshwright.ops.elementwise import convert, copy, zeros_like
+from meshwright.ops.manual import ShardMap
+from meshwright.ops.manual_computation import ManualComputation
+from meshwright.ops.propagation_marks import ShardingGroup
+from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.ops.sharding_constraint import Leeway, ShardingConstraint
+from meshwright.sharding import (
+    AnyMesh,
+    HloSharding,
+    Layout,
+    NamedSharding,
+    PartitionSpec,
+    hlo_to_layout,
+    manual_axes,
+)
+from meshwright.sharding.device_groups import ManualGrid, device_order
+from meshwright.sharding.sdy import SdySharding
+
+
+# --- one sharding -------------------------------------------------------------------------------------------
+def constraint_on(
+    sharding: Annotation, unspecified: Sequence[int], ndim: int, mesh: AnyMesh, manual: Sequence[str] = ()
+) -> ShardingConstraint | None:
+    """What an annotation asks of a value of ``ndim`` dimensions; None if nothing, as all is manual.
+
+    ``manual`` are the axes that are manual where the value is.
+
+    Raises:
+      ShardingError: the mesh has no axes for it.
+      ImportProgramError: axes that are manual and split the value all the same, or are manual here only.
+    """
+    if isinstance(sharding, SdySharding):
+        axes = {a for d in sharding.dimensions for a in d.axes}
+        _check_automatic(sharding, mesh.abstract_mesh.expand(axes), mesh, manual)
+        leeway = Leeway(
+            tuple(d for d, said in enumerate(sharding.dimensions) if said.axes and not said.is_closed),
+            tuple(d.priority for d in sharding.dimensions) if any(d.priority for d in sharding.dimensions) else (),
+            tuple(a for a in sharding.replicated if a not in manual),
+            sharding.unreduced,
+        )
+        return ShardingConstraint(NamedSharding(mesh, sharding.spec()), leeway)
+    if sharding.kind == "maximal":
+        return ShardingConstraint(NamedSharding(mesh, PartitionSpec()))  # held by one device there, by all here
+    order = device_order(mesh).tolist()
+    outside = set(manual_axes(sharding, mesh.abstract_mesh, order)).difference(mesh.abstract_mesh.expand(manual))
+    if (outside and sharding.kind != "manual") or (sharding.kind == "manual" and not manual):
+        raise ImportProgramError(
+            f"sharding {sharding} is manual, but the value is in no region that is manual along "
+            f"{', '.join(sorted(outside)) or 'any axis'}; bring it into one with SPMDFullToShardShape"
+        )
+    if sharding.kind == "manual":
+        return None
+    layout = hlo_to_layout(sharding, ndim, mesh.abstract_mesh, order)
+    _check_automatic(sharding, layout.split_axes, mesh, manual)
+    named = NamedSharding.from_layout(mesh, Layout(layout.dims))
+    return ShardingConstraint(named, Leeway(tuple(unspecified), unreduced=mesh.abstract_mesh.coalesce(layout.partial)))
+
+
+def _check_automatic(sharding: Annotation, atoms: Sequence[str], mesh: AnyMesh, manual: Sequence[str]) -> None:
+    both = set(atoms).intersection(mesh.abstract_mesh.expand(manual))
+    if both:
+        axes = ", ".join(mesh.abstract_mesh.coalesce(mesh.abstract_mesh.in_mesh_order(both)))
+        raise ImportProgramError(
+            f"sharding {sharding} splits by {axes}, which is manual there; inside a manual region values are parts "
+            "along manual axes already, and only the other axes can split them"
+        )
+
+
+def is_plain(sharding: Annotation) -> bool:
+    """Whether it says how a value is split, finally, and nothing else."""
+    if isinstance(sharding, SdySharding):
+        return sharding.is_plain
+    return sharding.kind != "unreduced" and "unreduced" not in sharding.subgroups
+
+
+def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedSharding:
+    """A sharding of a parameter or result over a mesh.
+
+    Raises:
+      ShardingError: the mesh has no axes for it.
+      ImportProgramError: a manual value.
+    """
+    try:
+        found = constraint_on(sharding, (), ndim, mesh)
+    except ImportProgramError as error:
+        raise ImportProgramError(f"{what}: {error}") from None
+    if found is None:
+        raise ImportProgramError(f"{what} is manual ({sharding}); parameters and results are whole")
+    return found.sharding
+
+
+# --- a program ----------------------------------------------------------------------------------------------
+def bind_to_mesh(jaxpr: ClosedJaxpr, mesh: AnyMesh, name: str) -> ClosedJaxpr:
+    """A program without calls, its shardings over the axes of ``mesh``.
+
+    Raises:
+      ImportProgramError: a sharding, region or group of devices that has no meaning on this mesh; says where.
+      ShardingError: the mesh has no axes for a sharding.
+    """
+    return inline_calls(_Binder(mesh, name).jaxpr(jaxpr, ()))
+
+
+class _Binder:
+    def __init__(self, mesh: AnyMesh, name: str) -> None:
+        self.mesh = mesh
+        self.name = name
+        self.grids: dict[tuple[str, ...], ManualGrid] = {}
+
+    def jaxpr(self, jaxpr: ClosedJaxpr, manual: tuple[str, ...]) -> ClosedJaxpr:
+        inner = jaxpr.jaxpr
+        env: dict[Var, Atom] = {}
+
+        def read(atom: Atom) -> Atom:
+            return env.get(atom, atom) if isinstance(atom, Var) else atom
+
+        eqns = []
+        for eqn in inner.eqns:
+            eqn = eqn.replace(invars=[read(a) for a in eqn.invars])
+            bound = self.equation(eqn, manual)
+            if bound is None:
+                env[eqn.outvars[0]] = eqn.invars[0]
+            else:
+                eqns.append(bound)
+        return jaxpr.replace(jaxpr=inner.replace(eqns=eqns, outvars=[read(a) for a in inner.outvars]))
+
+    def equation(self, eqn: JaxprEqn, manual: tuple[str, ...]) -> JaxprEqn | None:
+        """The equation on the mesh; None for an annotation that says nothing there."""
+        op = eqn.op
+        try:
+            if isinstance(op, ShardingAnnotation):
+                found = constraint_on(op.sharding, op.unspecified, eqn.outvars[0].aval.ndim, self.mesh, manual)
+                return None if found is None else eqn.replace(op=found)
+            if isinstance(op, ManualComputation):
+                return self.region(eqn, op, manual)
+            if isinstance(op, DeviceOp):
+                return self.device_op(eqn, op, manual)
+        except MeshwrightError as error:
+            kind = ShardingError if isinstance(error, ShardingError) else ImportProgramError
+            raise kind(f"{self.name!r}, {op.name} at {eqn.source}: {error}") from error
+        return in_regions(eqn, lambda body: self.jaxpr(body, manual))
+
+    # --- manual regions -------------------------------------------------------------------------------------
+    def region(self, eqn: JaxprEqn, op: ManualComputation, manual: tuple[str, ...]) -> JaxprEqn:
+        mine = self.axes_of(op, manual)
+        body = self.jaxpr(op.jaxpr, self.in_mesh_order((*manual, *mine)))
+        if not mine:
+            return eqn.replace(op=Jit(op.name, body, inline=True))
+        sides = (op.in_shardings, eqn.invars), (op.out_shardings, eqn.outvars)
+        ins, outs = (tuple(self.cut(s, a, mine) for s, a in zip(*side)) for side in sides)
+        found = ShardMap(ins, body, self.mesh, outs, mine if len(mine) < len(self.mesh.axis_names) else ())
+        results = found.infer(*(a.aval for a in eqn.invars))
+        for got, want in zip(results, eqn.outvars):
+            if got.shape != want.aval.shape:
+                raise ImportProgramError(f"the parts of a result make up {got}, it is declared {want.aval}")
+        return eqn.replace(op=found)
+
+    def in_mesh_order(self, axes: Sequence[str]) -> tuple[str, ...]:
+        return tuple(a for a in self.mesh.axis_names if a in axes)
+
+    def axes_of(self, op: ManualComputation, manual: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes that a region makes manual."""
+        mesh = self.mesh.abstract_mesh
+        if isinstance(op.manual, HloSharding):
+            atoms = set(manual_axes(op.manual, mesh, device_order(self.mesh).tolist()))
+        else:
+            atoms = set(mesh.expand(op.manual))
+        axes = self.in_mesh_order([mesh.axis_of(a) for a in atoms])
+        parts = sorted(set(mesh.expand(axes)) - atoms)
+        if parts:
+            raise ImportProgramError(
+                f"the region is manual along a part of {', '.join(axes)} only (not along {', '.join(parts)}); "
+                f"use a mesh that has this part as an axis of its own instead of {self.mesh!r}"
+            )
+        return tuple(a for a in axes if a not in manual)
+
+    def cut(self, sharding: Annotation | None, value: Atom, mine: tuple[str, ...]) -> PartitionSpec:
+        """How the axes ``mine`` cut a value into its parts."""
+        if sharding is None:
+            return PartitionSpec()
+        mesh, ndim = self.mesh.abstract_mesh, value.aval.ndim
+        if isinstance(sharding, SdySharding):
+            dims = tuple(mesh.expand(d.axes) for d in sharding.dimensions)
+        else:
+            dims = hlo_to_layout(sharding, ndim, mesh, device_order(self.mesh).tolist()).dims
+        atoms = set(mesh.expand(mine))
+        entries = []
+        for d, axes in enumerate(dims):
+            own = tuple(a for a in axes if a in atoms)
+            if own != axes[: len(own)]:
+                raise ImportProgramError(
+                    f"sharding {sharding} splits dimension {d} of {value.aval} by other axes before those that are "
+                    "manual; parts of a region must be blocks: put the manual axes first"
+                )
+            entries.append(mesh.coalesce(own))
+        return PartitionSpec(*entries)
+
+    # --- collectives ----------------------------------------------------------------------------------------
+    def device_op(self, eqn: JaxprEqn, op: DeviceOp, manual: tuple[str, ...]) -> JaxprEqn:
+        if not manual and self.mesh.size > 1:
+            raise ImportProgramError("stands in no manual region")
+        grid = self.grids.setdefault(manual, ManualGrid(self.mesh, manual))
+        fun = self.number(grid) if isinstance(op, DeviceNumber) else self.collective(op, grid)
+        with source.at(eqn.source):
+            jaxpr = trace_to_jaxpr(fun, [a.aval for a in eqn.invars], op.name)
+        return eqn.replace(op=Jit(op.name, jaxpr, inline=True))
+
+    def number(self, grid: ManualGrid) -> Callable[..., list[Any]]:
+        """The number of the device at this position; along automatic axes, of the first."""
+        sizes = grid.grid.axis_sizes
+        return lambda: [convert(entry_at_position(grid.manual, sizes, grid.devices[0]), dtypes.uint32)]
+
+    def collective(self, op: Any, grid: ManualGrid) -> Callable[..., list[Any]]:
+        collective = op.collective
+        mesh = self.mesh.abstract_mesh
+
+        def sizes(axes: Sequence[str]) -> tuple[int, ...]:
+            return tuple(mesh.axis_size(a) for a in axes)
+
+        if isinstance(collective, Ppermute):
+            axes, perm = grid.permutation(collective.perm)
+            if not axes:
+                return (lambda x: [x]) if perm else (lambda x: [zeros_like(x)])
+            return lambda x: [Ppermute(axes, sizes(axes), perm).bind(x)]
+        groups = grid.groups(op.groups)
+        found = grid.axes_of(groups)
+        if found is None:
+            return lambda *xs: [in_groups(collective, groups, grid.manual, sizes(grid.manual), *xs)]
+        if isinstance(collective, AxisIndex):
+            return lambda: [axis_index_of(found, sizes(found))]
+        if not found:
+            return lambda x: [x]
+        return lambda x: [collective.over(found, sizes(found)).bind(x)]
+
+
+# --- annotations --------------------------------------------------------------------------------------------
+def annotate_ends(
+    jaxpr: ClosedJaxpr, ins: Sequence[Annotation | None], outs: Sequence[Annotation | None]
+) -> ClosedJaxpr:
+    """``jaxpr`` with annotations, as equations, on parameters and results whose shardings say more than their split."""
+    inner = jaxpr.jaxpr
+    before: list[JaxprEqn] = []
+    env = {v: _marked(v, s, before) for v, s in zip(inner.invars, ins)}
+
+    def read(atom: Atom) -> Atom:
+        return env.get(atom, atom) if isinstance(atom, Var) else atom
+
+    after: list[JaxprEqn] = []
+    results = [_marked(read(a), s, after) for a, s in zip(inner.outvars, outs)]
+    if not before and not after:
+        return jaxpr
+    eqns = [e.replace(invars=[read(a) for a in e.invars]) for e in inner.eqns] if before else inner.eqns
+    return jaxpr.replace(jaxpr=inner.replace(eqns=[*before, *eqns, *after], outvars=results))
+
+
+def _marked(atom: Any, sharding: Annotation | None, eqns: list[JaxprEqn]) -> Any:
+    ops: list[Any] = []
+    group = sharding.group if isinstance(sharding, HloSharding) else ""
+    if sharding is not None and not is_plain(sharding):
+        ops.append(ShardingAnnotation(sharding))
+    if group:
+        kind, _, number = group.partition(" ")
+        ops.append(ShardingGroup(number, kind == "shard_as"))
+    for op in ops:
+        out = Var(atom.aval)
+        eqns.append(JaxprEqn(op, [atom], [out]))
+        atom = out
+    return atom
+
+
+def without_annotations(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """``jaxpr`` with identities in the place of annotations, in its regions too."""
+
+    def free(eqn: JaxprEqn) -> JaxprEqn:
+        return eqn.replace(op=copy) if isinstance(eqn.op, ShardingAnnotation) else in_regions(eqn, without_annotations)
+
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[free(e) for e in jaxpr.jaxpr.eqns]))

@@ -1,0 +1,142 @@
+"""Groups of device numbers, as collectives of HLO and StableHLO write them, in terms of mesh axes.
+
+In a region that is manual along some axes of a mesh, a collective's groups lie along manual axes: for every position
+along the other axes they are the same groups of manual positions. Most are the rows of a sub-grid, that is, all devices
+that differ along certain axes only; those have axes as their name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.errors import ShardingError
+from meshwright.sharding.hlo import HloSharding
+from meshwright.sharding.hlo_convert import atoms_counted
+from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
+from meshwright.sharding.tile_assignment import TileAssignment
+from meshwright.sharding.tiles import atom_coordinates, tile_numbers
+
+#: one tuple of device numbers (or positions) a group
+Groups = tuple[tuple[int, ...], ...]
+
+
+def device_order(mesh: AnyMesh) -> np.ndarray:
+    """The device number at each position of a mesh; devices of a part of a machine are numbered among themselves."""
+    if not isinstance(mesh, Mesh):
+        return np.arange(mesh.size)
+    return np.argsort(np.argsort(np.array(mesh.device_ids)))
+
+
+def groups_sharding(groups: Groups) -> HloSharding | None:
+    """The sharding whose tiles are the positions inside groups: what the groups ask of a mesh.
+
+    None if groups differ in size.
+    """
+    if not groups or len({len(g) for g in groups}) > 1 or sorted(d for g in groups for d in g) != list(
+        range(sum(map(len, groups)))
+    ):  # fmt: skip
+        return None
+    devices = tuple(np.array(groups).T.reshape(-1).tolist())
+    return HloSharding.tiled(TileAssignment((len(groups[0]), len(groups)), devices), ("replicated",))
+
+
+@dataclass(frozen=True)
+class ManualGrid:
+    """The devices of ``mesh`` as a grid of its axes ``manual``, for each position along the other axes."""
+
+    mesh: AnyMesh
+    manual: tuple[str, ...]
+
+    @cached_property
+    def grid(self) -> AbstractMesh:
+        """The manual axes as a mesh."""
+        return AbstractMesh([self.mesh.shape[a] for a in self.manual], self.manual)
+
+    @cached_property
+    def devices(self) -> np.ndarray:
+        """``devices[automatic position, manual position]``: the device number."""
+        names = self.mesh.axis_names
+        rest = [a for a in names if a not in self.manual]
+        order = [names.index(a) for a in (*rest, *self.manual)]
+        numbers = device_order(self.mesh).reshape(self.mesh.axis_sizes).transpose(order)
+        return numbers.reshape(-1, self.grid.size)
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """For each device number, its automatic and its manual position."""
+        return {int(d): (i, j) for (i, j), d in np.ndenumerate(self.devices)}
+
+    def _by_automatic(self, groups: Groups, what: str) -> Groups:
+        """Groups of manual positions, checked to be the same for every automatic position."""
+        found: list[set[tuple[int, ...]]] = [set() for _ in self.devices]
+        for group in groups:
+            unknown = [d for d in group if d not in self._places]
+            if unknown:
+                raise ShardingError(f"{what} {group} names device {unknown[0]}; the mesh has {self.mesh.size} devices")
+            rows = {self._places[d][0] for d in group}
+            if len(rows) > 1:
+                raise ShardingError(
+                    f"{what} {group} goes along axes that are not manual here ({self._said()}); make all axes that it "
+                    "goes along manual"
+                )
+            found[rows.pop() if rows else 0].add(tuple(self._places[d][1] for d in group))
+        if any(f != found[0] for f in found):
+            raise ShardingError(
+                f"each {what} must be there for all positions along the axes that are not manual here ({self._said()})"
+            )
+        return tuple(sorted(found[0]))
+
+    def _said(self) -> str:
+        return f"manual: {', '.join(self.manual) or 'none'} of {self.mesh!r}"
+
+    def groups(self, groups: Groups) -> Groups:
+        """Groups of device numbers as groups of manual positions; none given: all devices in one.
+
+        Raises:
+          ShardingError: groups that go along other axes, or differ along them; numbers that are no devices.
+        """
+        if not groups:
+            groups = (tuple(range(self.mesh.size)),)
+        return self._by_automatic(groups, "group")
+
+    def axes_of(self, groups: Groups) -> tuple[str, ...] | None:
+        """The axes, major to minor, along which groups of manual positions lie; None if they are no sub-grid."""
+        numbers = np.full(self.grid.size, -1)
+        for group in groups:
+            numbers[list(group)] = np.arange(len(group))
+        if (numbers < 0).any():
+            return None
+        atoms = atoms_counted(numbers, self.grid)
+        if atoms is None:
+            return None
+        where = atom_coordinates(self.grid)
+        others = [where[a] for a in self.grid.atoms if a not in atoms]
+        if any(len(set(other[list(group)].tolist())) > 1 for other in others for group in groups):
+            return None
+        return self.grid.coalesce(atoms)
+
+    def permutation(self, pairs: Groups) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+        """Pairs of device numbers as the fewest axes, and pairs of positions along these.
+
+        Raises:
+          ShardingError: pairs that go along other axes, or differ along them; numbers that are no devices.
+        """
+        found = self._by_automatic(pairs, "source_target_pair")
+        kept = self.grid.atoms
+        for atom in self.grid.atoms:
+            fewer = tuple(a for a in kept if a != atom)
+            along = tile_numbers(self.grid, (atom,))
+            size = self.grid.axis_size(atom)
+            parts = [self._along(fewer, [p for p in found if along[p[0]] == i]) for i in range(size)]
+            if all(along[s] == along[t] for s, t in found) and all(part == parts[0] for part in parts):
+                kept = fewer
+        return self.grid.coalesce(kept), tuple(sorted(self._along(kept, found)))
+
+    def _along(self, atoms: tuple[str, ...], pairs: Sequence[tuple[int, ...]]) -> set[tuple[int, int]]:
+        """Pairs of manual positions as pairs of positions along some atoms."""
+        numbers = tile_numbers(self.grid, atoms)
+        return {(int(numbers[s]), int(numbers[t])) for s, t in pairs}

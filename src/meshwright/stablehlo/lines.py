@@ -1,0 +1,34 @@
+"""Where an operation stands in the text that it was read from."""
+
+from __future__ import annotations
+
+import re
+
+from jaxlib.mlir import ir
+
+
+def line_of(text: str, module: ir.Module, operation: ir.Operation) -> int:
+    """The line of ``text``, from which ``module`` was parsed, on which ``operation`` stands; 0 if it is not found.
+
+    Locations do not tell: where the text has some, they are those of the program that it was made from. So the
+    operations of one name are counted, in the module and in its text.
+    """
+    name, before = operation.name, 0
+
+    def visit(other: ir.Operation) -> ir.WalkResult:
+        nonlocal before
+        if other == operation:
+            return ir.WalkResult.INTERRUPT
+        before += other.name == name
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    spelled = re.compile(rf'(?:(?:^|=|applies)\s*|")({re.escape(name)})\b')
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("#loc"):
+            continue
+        here = len(spelled.findall(line))
+        if here > before:
+            return number
+        before -= here
+    return 0

@@ -1,0 +1,235 @@
+"""GSPMD's manual regions: from the places where values enter and leave them to regions.
+
+A value is manual from an ``SPMDFullToShardShape`` on until an ``SPMDShardToFullShape``, and so is what is computed from
+it; device numbers are manual from where they are taken. Equations on manual values that are connected make up one
+region. Regions inside of regions lie one border deeper, and are found in the jaxpr of the outer one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.errors import ImportProgramError
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns, sub_jaxprs
+from meshwright.ir.passes import in_regions
+from meshwright.ops.device_collective import DeviceOp
+from meshwright.ops.manual_computation import FullToShard, ManualComputation, ShardToFull
+from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.sharding import HloSharding
+
+ALL_MANUAL = HloSharding("manual")
+
+
+def form_regions(jaxpr: ClosedJaxpr, known: Mapping[Var, Annotation]) -> ClosedJaxpr:
+    """``jaxpr`` with its manual regions as :class:`ManualComputation`; ``known`` are shardings of its parameters.
+
+    Raises:
+      ImportProgramError: values that enter or leave a region without saying how they are sharded.
+    """
+    if not any(isinstance(e.op, (FullToShard, ShardToFull)) for e in all_eqns(jaxpr.jaxpr)):
+        return jaxpr
+    inner = jaxpr.jaxpr
+    eqns = [in_regions(e, lambda body: form_regions(body, {})) for e in inner.eqns]
+    return jaxpr.replace(jaxpr=_Regions(inner.replace(eqns=eqns), known).formed())
+
+
+@dataclass
+class _Region:
+    """The numbers of the equations of one region: those at its border, and those inside."""
+
+    entries: list[int] = field(default_factory=list)
+    exits: list[int] = field(default_factory=list)
+    inside: list[int] = field(default_factory=list)
+
+
+class _Regions:
+    def __init__(self, jaxpr: Jaxpr, known: Mapping[Var, Annotation]) -> None:
+        self.jaxpr = jaxpr
+        self.depth: dict[Var, int] = {}
+        self.annotation: dict[Var, Annotation] = dict(known)
+        self.parent: dict[Var, Var] = {}
+        self.borders: list[int] = []
+        self.inside: list[int] = []
+        for number, eqn in enumerate(jaxpr.eqns):
+            self._visit(number, eqn)
+
+    # --- which values are manual ----------------------------------------------------------------------------
+    def _visit(self, number: int, eqn: JaxprEqn) -> None:
+        manual = [a for a in eqn.invars if isinstance(a, Var) and self.depth.get(a, 0)]
+        depth = max((self.depth[a] for a in manual), default=0)
+        if isinstance(eqn.op, ShardingAnnotation):
+            self.annotation[eqn.outvars[0]] = eqn.op.sharding
+        enters, leaves = isinstance(eqn.op, FullToShard), isinstance(eqn.op, ShardToFull)
+        after = depth + 1 if enters else max(0, depth - 1) if leaves else depth
+        if not depth and not enters and not leaves and _is_device_dependent(eqn):
+            after = 1
+        if (enters and not depth) or (leaves and depth <= 1):
+            self.borders.append(number)
+        elif after:
+            self.inside.append(number)
+        else:
+            return
+        members = [*manual, *(eqn.outvars if after else ())]
+        for var in eqn.outvars if after else ():
+            self.depth[var] = after
+        for var in members[1:]:
+            self.parent[self._root(var)] = self._root(members[0])
+
+    def _root(self, var: Var) -> Var:
+        while var in self.parent:
+            var = self.parent[var]
+        return var
+
+    def _region_of(self, eqn: JaxprEqn) -> Var:
+        """What stands for the region of an equation: a manual value, or the result that leaves it all by itself."""
+        manual = [a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var) and self.depth.get(a, 0)]
+        return self._root(manual[0]) if manual else eqn.outvars[0]
+
+    # --- regions --------------------------------------------------------------------------------------------
+    def formed(self) -> Jaxpr:
+        eqns = self.jaxpr.eqns
+        regions: dict[Var, _Region] = {}
+        for number in self.borders:
+            region = regions.setdefault(self._region_of(eqns[number]), _Region())
+            (region.entries if isinstance(eqns[number].op, FullToShard) else region.exits).append(number)
+        for number in self.inside:
+            found = regions.get(self._region_of(eqns[number]))
+            if found is not None:  # without a border it belongs to a region of the caller
+                found.inside.append(number)
+        for atom in self.jaxpr.outvars:
+            if isinstance(atom, Var) and self.depth.get(atom) and self._root(atom) in regions:
+                raise ImportProgramError(
+                    f"{self.jaxpr.debug_name!r} returns a value of a manual region; bring it out of the region "
+                    "(custom call SPMDShardToFullShape) first"
+                )
+        taken = {n for r in regions.values() for n in (*r.entries, *r.exits, *r.inside)}
+        nodes = [(n, [eqn]) for n, eqn in enumerate(eqns) if n not in taken]
+        nodes += [(min([*r.entries, *r.exits, *r.inside]), self._computation(r)) for r in regions.values()]
+        return self.jaxpr.replace(eqns=_in_order(nodes, self.jaxpr))
+
+    def _computation(self, region: _Region) -> list[JaxprEqn]:
+        eqns = self.jaxpr.eqns
+        entries, exits, inside = ([eqns[n] for n in part] for part in (region.entries, region.exits, region.inside))
+        operands: list[Atom] = [e.invars[0] for e in entries]
+        params = [Var(e.outvars[0].aval) for e in entries]
+        renamed: dict[Var, Var] = {}
+        made = {v for e in (*entries, *inside) for v in e.outvars}
+        for eqn in (*inside, *exits):
+            for atom in eqn.invars:
+                if isinstance(atom, Var) and atom not in made and atom not in renamed:
+                    renamed[atom] = Var(atom.aval)
+                    operands.append(atom)
+                    params.append(renamed[atom])
+        in_shardings = [self._said(e) for e in entries] + [None] * (len(operands) - len(entries))
+        body: list[JaxprEqn] = []
+        for entry, param in zip(entries, list(params)):
+            said = Var(param.aval)
+            body += _annotation(entry, param, said)
+            renamed[entry.outvars[0]] = said if body and body[-1].outvars[0] is said else param
+
+        def read(atom: Atom) -> Atom:
+            return renamed.get(atom, atom) if isinstance(atom, Var) else atom
+
+        body += [e.replace(invars=[read(a) for a in e.invars]) for e in inside]
+        results: list[Var] = []
+        after: list[JaxprEqn] = []
+        for leaving in exits:
+            (result,) = leaving.outvars
+            value = Var(result.aval)
+            outside = _annotation(leaving, value, result)
+            results.append(value if outside else result)
+            after += outside
+        op = ManualComputation(
+            tuple(in_shardings),
+            ClosedJaxpr(Jaxpr([], params, [read(e.invars[0]) for e in exits], body, "manual_computation")),
+            tuple(e.op.sharding for e in exits),  # type: ignore[attr-defined]
+            self._manual(entries, exits),
+            tuple(v.aval for v in results),
+        )
+        return [JaxprEqn(op, operands, results, (exits or entries)[0].source), *after]
+
+    def _said(self, entry: JaxprEqn) -> Annotation:
+        operand = entry.invars[0]
+        found = self.annotation.get(operand) if isinstance(operand, Var) else HloSharding.replicated()
+        if found is None:
+            raise ImportProgramError(
+                f"the operand of SPMDFullToShardShape at {entry.source} has no sharding; annotate it (custom call "
+                "Sharding), so that it is known how it is cut"
+            )
+        return found
+
+    def _manual(self, entries: Sequence[JaxprEqn], exits: Sequence[JaxprEqn]) -> HloSharding:
+        """The sharding of the values of the region."""
+        if entries:
+            return entries[0].op.sharding  # type: ignore[attr-defined]
+        inner = exits[0].invars[0]
+        found = self.annotation.get(inner) if isinstance(inner, Var) else None
+        return found if isinstance(found, HloSharding) else ALL_MANUAL
+
+
+def _annotation(border: JaxprEqn, value: Var, result: Var) -> list[JaxprEqn]:
+    """An equation that annotates ``value`` with what the border says of it, if it says more than what is manual."""
+    op: Any = border.op
+    if not any(n > 1 for n in op.sharding.tile_counts) or len(op.unspecified) == value.aval.ndim:
+        return []
+    return [JaxprEqn(ShardingAnnotation(op.sharding, op.unspecified), [value], [result], border.source)]
+
+
+def outside_regions(jaxpr: Jaxpr) -> Iterator[DeviceOp]:
+    """The ops for a single device that stand in no manual region, in calls and control flow too."""
+    seen: set[int] = set()
+    pending = [jaxpr]
+    while pending:
+        inner = pending.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for eqn in inner.eqns:
+            if isinstance(eqn.op, DeviceOp):
+                yield eqn.op
+            elif eqn.op.holds_jaxprs and not isinstance(eqn.op, ManualComputation):
+                pending += sub_jaxprs(eqn.op)
+
+
+def _is_device_dependent(eqn: JaxprEqn) -> bool:
+    """Whether an equation (or what it calls) takes a device number, outside of manual regions in it."""
+    if isinstance(eqn.op, DeviceOp):
+        return not eqn.invars
+    return eqn.op.holds_jaxprs and not isinstance(eqn.op, ManualComputation) and _takes_number(eqn)
+
+
+def _takes_number(eqn: JaxprEqn) -> bool:
+    bodies = [b for b in (eqn.op.body(), *eqn.op.regions()) if b is not None]
+    return any(_is_device_dependent(e) for b in bodies for e in b.jaxpr.eqns)
+
+
+def _in_order(nodes: Sequence[tuple[int, list[JaxprEqn]]], jaxpr: Jaxpr) -> list[JaxprEqn]:
+    """The equations of ``nodes``, in their order as far as each comes after what it uses."""
+    maker = {v: i for i, (_, eqns) in enumerate(nodes) for e in eqns for v in e.outvars}
+    users: list[set[int]] = [set() for _ in nodes]
+    waits = [0] * len(nodes)
+    for i, (_, eqns) in enumerate(nodes):
+        needs = {maker[a] for e in eqns for a in e.invars if isinstance(a, Var) and a in maker} - {i}
+        waits[i] = len(needs)
+        for j in needs:
+            users[j].add(i)
+    ready = [(number, i) for i, (number, _) in enumerate(nodes) if not waits[i]]
+    heapq.heapify(ready)
+    found: list[JaxprEqn] = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        found += nodes[i][1]
+        for j in users[i]:
+            waits[j] -= 1
+            if not waits[j]:
+                heapq.heappush(ready, (nodes[j][0], j))
+    if any(waits):
+        blocked = next(eqns[0] for i, (_, eqns) in enumerate(nodes) if waits[i])
+        raise ImportProgramError(
+            f"a manual region of {jaxpr.debug_name!r} (at {blocked.source}) needs a value that is computed from its "
+            "own results outside of it; give the region that takes it back up values of its own"
+        )
+    return found

@@ -1,0 +1,251 @@
+"""Reading the operations of a function, one by one, with the rules of their ops; regions become jaxprs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from meshwright.core import source
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ImportProgramError, MeshwrightError
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
+from meshwright.ir.reading import READERS, ReadRule, Region, Unreadable, binary_op_name
+from meshwright.ir.state import set_trace
+from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
+from meshwright.ops.call import Jit
+from meshwright.ops.opaque import Opaque
+from meshwright.stablehlo.read_attributes import ELIDED, UnsupportedType, blob_array
+from meshwright.stablehlo.read_shardings import annotate, read_per_value
+
+if TYPE_CHECKING:
+    from meshwright.stablehlo.parse import ModuleReader
+
+#: nested calls deeper than this are written out, so that no pass has to follow a long chain of them
+_MOST_NESTED = 32
+_MOST_EQUATIONS = 1_000_000
+_TERMINATORS = ("func.return", "stablehlo.return", "mhlo.return", "sdy.return")
+_ABOUT_SHARDING = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+_SHARDING_ATTRIBUTES = ("mhlo.sharding", "sdy.sharding")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that has been read, and how deeply calls nest in it."""
+
+    jaxpr: ClosedJaxpr
+    height: int
+
+
+class OperationReader:
+    """Implements :class:`meshwright.ir.reading.Reader` on MLIR."""
+
+    __slots__ = ("body", "name", "operation")
+
+    def __init__(self, body: BodyReader, operation: ir.Operation, name: str) -> None:
+        self.body = body
+        self.operation = operation
+        self.name = name
+
+    @property
+    def module(self) -> ModuleReader:
+        return self.body.module
+
+    @property
+    def operands(self) -> list[Any]:
+        env = self.body.env
+        return [env[v] for v in self.operation.operands]
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return [typeof(x) for x in self.operands]
+
+    @property
+    def out_avals(self) -> list[Any]:
+        types = self.module.attributes
+        return [types.type(v.type) for v in self.operation.results]
+
+    def attr(self, name: str, default: Any = ...) -> Any:
+        attributes = self.operation.attributes
+        if name in attributes:
+            return self.module.attributes.value(attributes[name])
+        if default is ...:
+            self.fail(f"attribute {name!r} is missing")
+        return default
+
+    def attrs(self) -> dict[str, Any]:
+        attributes = self.operation.attributes
+        return {name: self.module.attributes.value(attributes[name]) for name in attributes}
+
+    def attribute_texts(self) -> tuple[tuple[str, str], ...]:
+        """All attributes as MLIR text, but for shardings."""
+        attributes = self.operation.attributes
+        return tuple((n, str(attributes[n])) for n in attributes if n not in _SHARDING_ATTRIBUTES)
+
+    def num_regions(self) -> int:
+        return len(self.operation.regions)
+
+    def region(self, number: int = 0) -> Region:
+        return self.body.region(self.operation.regions[number])
+
+    def made_by(self, operand: int) -> JaxprEqn | None:
+        value = self.operands[operand]
+        var = getattr(value, "variable", None)
+        eqns = getattr(value.owner, "eqns", ()) if var is not None else ()
+        return next((e for e in reversed(eqns) if var in e.outvars), None)
+
+    def reducer(self, number: int = 0) -> str:
+        region = self.region(number)
+        return "" if region.captured else binary_op_name(region.jaxpr)
+
+    def call(self, name: str, args: Sequence[Any]) -> list[Any]:
+        """The results of the function ``name``."""
+        function = self.module.functions[name]
+        if function.height < _MOST_NESTED:
+            return Jit(name, function.jaxpr).bind(*args)
+        self.body.count(len(function.jaxpr.eqns))
+        return eval_jaxpr(function.jaxpr, function.jaxpr.consts, *args)
+
+    def note(self, text: str) -> None:
+        """Something that was left out."""
+        self.module.notes.setdefault(text)
+
+    def resource(self, name: str, aval: ShapedArray) -> np.ndarray:
+        """The elements of a constant that stand in a blob of the module; zeros where the text leaves them out."""
+        if name == ELIDED:
+            self.module.elided += 1
+            return np.zeros((), aval.dtype)
+        if name not in self.module.blobs:
+            self.fail(f"the blob {name!r} of a constant is not in the module")
+        return blob_array(self.module.blobs[name], aval)
+
+    def warn(self, text: str) -> None:
+        """Something that costs speed."""
+        self.module.warnings.setdefault(text)
+
+    def fail(self, why: str) -> NoReturn:
+        raise Failure(self.operation, why)
+
+
+class Failure(Exception):
+    """An operation that cannot be read; the place in the text is found later."""
+
+    def __init__(self, operation: ir.Operation, why: str) -> None:
+        super().__init__(why)
+        self.operation = operation
+
+
+class BodyReader:
+    """Reads one function: its blocks, in order, under the current trace."""
+
+    def __init__(self, module: ModuleReader) -> None:
+        self.module = module
+        self.env: dict[ir.Value, Any] = {}
+        self.equations = 0
+
+    def count(self, more: int) -> None:
+        """Bound the growth of calls that are written out."""
+        self.equations += more
+        if self.equations > _MOST_EQUATIONS:
+            raise ImportProgramError(
+                f"{self.module.file}: written out, calls nested more than {_MOST_NESTED} deep make more than "
+                f"{_MOST_EQUATIONS} equations; export the program with fewer nested functions"
+            )
+
+    def block(self, block: ir.Block, args: Sequence[Any]) -> list[Any]:
+        """The values that a block returns for its arguments."""
+        env = self.env
+        env.update(zip(block.arguments, args))
+        location = self.module.attributes.location
+        for view in block.operations:
+            operation = view.operation
+            name = operation.name
+            if name in _TERMINATORS:
+                return [env[v] for v in operation.operands]
+            with source.at(location(operation.location)):
+                outs = self.operation(operation, name)
+            results = operation.results
+            if len(results) != len(outs):
+                raise Failure(operation, f"has {len(results)} results, its reading rule gave {len(outs)}")
+            env.update(zip(results, outs))
+        return []
+
+    def operation(self, operation: ir.Operation, name: str) -> list[Any]:
+        """The results of one operation."""
+        reader = OperationReader(self, operation, name)
+        rule = rule_of(operation, name)
+        try:
+            outs = read_opaque(reader) if rule is None else _results(rule, reader)
+            attributes = operation.attributes
+            if any(a in attributes for a in _SHARDING_ATTRIBUTES) and not _is_about_sharding(operation, name):
+                outs = self._annotate(reader, outs)
+            return outs
+        except UnsupportedType as error:
+            raise Failure(operation, str(error)) from None
+        except MeshwrightError as error:
+            raise Failure(operation, str(error)) from error
+
+    def _annotate(self, reader: OperationReader, outs: list[Any]) -> list[Any]:
+        """Results with the shardings that the operation carries."""
+        found = read_per_value(reader.operation.attributes, len(outs), self.module.meshes)
+        return [annotate(x, s) for x, s in zip(outs, found)]
+
+    def region(self, region: ir.Region) -> Region:
+        """A region as a jaxpr whose first parameters are what it uses of the surrounding program."""
+        block = region.blocks[0]
+        trace = JaxprTrace()
+        args = [trace.new_arg(self.module.attributes.type(a.type)) for a in block.arguments]
+        with set_trace(trace):
+            outs = self.block(block, args)
+        closed = trace.finish(outs, "region")
+        pairs = list(zip(closed.jaxpr.constvars, closed.consts))
+        captured = [(v, c) for v, c in pairs if isinstance(c, Tracer)]
+        kept = [(v, c) for v, c in pairs if not isinstance(c, Tracer)]
+        inner = closed.jaxpr
+        jaxpr = Jaxpr(
+            [v for v, _ in kept], [*(v for v, _ in captured), *inner.invars], inner.outvars, inner.eqns, "region"
+        )
+        return Region(ClosedJaxpr(jaxpr, [c for _, c in kept]), [c for _, c in captured])
+
+
+def _is_about_sharding(operation: ir.Operation, name: str) -> bool:
+    """Whether an operation itself is an annotation, whose rule reads its sharding."""
+    if name != "stablehlo.custom_call":
+        return False
+    return operation.attributes["call_target_name"].value in _ABOUT_SHARDING
+
+
+def _results(rule: ReadRule, reader: OperationReader) -> list[Any]:
+    try:
+        out = rule(reader)
+    except Unreadable:
+        return read_opaque(reader)
+    return out if isinstance(out, list) else [out]
+
+
+def rule_of(operation: ir.Operation, name: str) -> ReadRule | None:
+    """The reading rule of an operation; ``mhlo`` ones are read like those of StableHLO and CHLO."""
+    rule = READERS.get(name)
+    if rule is None and name.startswith("mhlo."):
+        rest = name.removeprefix("mhlo.")
+        rule = READERS.get(f"stablehlo.{rest}") or READERS.get(f"chlo.{rest}")
+    return rule
+
+
+def read_opaque(reader: Any) -> list[Any]:
+    """An operation kept as it is."""
+    if not reader.name.startswith(("stablehlo.", "chlo.", "mhlo.")):
+        reader.fail("has no meaning here; expected operations of StableHLO, CHLO, func and sdy")
+    regions = [reader.region(i) for i in range(reader.num_regions())]
+    if any(region.captured for region in regions):
+        reader.fail("has a region that uses values from outside; this form is not supported")
+    operands, results = reader.operands, reader.out_avals
+    if any(isinstance(x, tuple) or x is None for x in (*operands, *results)):
+        reader.fail("takes or returns a tuple or a token; this form is not supported")
+    attributes = reader.attribute_texts()
+    side_effect = dict(attributes).get("has_side_effect") == "true"
+    op = Opaque(reader.name, attributes, tuple(r.jaxpr for r in regions), tuple(results), side_effect)
+    return op.bind(*operands)

@@ -1,0 +1,216 @@
+"""Manual regions and what stands in them: collectives over groups of devices, and device numbers.
+
+What a collective's groups number (replicas, partitions or both) depends on its kind, its channel and
+``use_global_device_ids``; StableHLO's specification calls these its communication strategies. Programs have one replica
+here: they are written for all devices, and replicated programs are partitioned already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.ir.reading import reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.collective import (
+    ALL_REDUCE,
+    AllGather,
+    AllToAll,
+    AxisIndex,
+    Collective,
+    Ppermute,
+    Psum,
+    ReduceScatter,
+)
+from meshwright.ops.device_collective import GROUP, DeviceCollective, DeviceNumber
+from meshwright.ops.elementwise import convert, eq, select, zeros_like
+from meshwright.ops.manual_computation import FullToShard, ManualComputation, ShardToFull
+from meshwright.ops.shape import expand_dims, reshape
+from meshwright.sharding import HloSharding
+from meshwright.sharding.device_groups import Groups
+from meshwright.stablehlo.read_shardings import annotate, manual_axes_of, per_value, read_sharding, unspecified_dims
+
+#: the reductions of all-reduces, by the op that their region applies
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
+
+
+# --- regions ------------------------------------------------------------------------------------------------
+@reads("sdy.manual_computation")
+def _manual_computation(r: Any) -> Any:
+    attributes, meshes = r.operation.attributes, r.module.meshes
+    operands, results = r.operands, r.out_avals
+    ins = per_value(attributes, "in_shardings", len(operands), meshes)
+    outs = per_value(attributes, "out_shardings", len(results), meshes)
+    region = r.region()
+    op = ManualComputation(
+        (*[None] * len(region.captured), *ins),
+        region.jaxpr,
+        tuple(outs),
+        manual_axes_of(attributes["manual_axes"]),
+        tuple(results),
+    )
+    values = op.bind(*region.captured, *(annotate(x, s) for x, s in zip(operands, ins)))
+    return [annotate(y, s) for y, s in zip(values, outs)]
+
+
+@reads("custom_call:SPMDFullToShardShape", "custom_call:SPMDShardToFullShape")
+def _border(r: Any) -> Any:
+    """Where a value enters or leaves; what lies between becomes a region when the function has been read."""
+    (x,), (aval,) = r.operands, r.out_avals
+    (sharding,) = read_sharding(r.operation.attributes, 1, r.module.meshes)
+    if not isinstance(sharding, HloSharding):
+        r.fail("has no mhlo.sharding; expected one, which says how the value lies on the devices after it")
+    border = FullToShard if r.attr("call_target_name") == "SPMDFullToShardShape" else ShardToFull
+    return border(sharding, aval, unspecified_dims(r)).bind(x)
+
+
+# --- groups of devices --------------------------------------------------------------------------------------
+def _strategy(r: Any, replicas_with_channel: bool) -> str:
+    """What a collective's groups number: ``replica``, ``partition`` or ``all partitions`` of a replica."""
+    channel = r.attr("channel_handle", {}) or r.attr("channel_id", 0)
+    number = channel.get("handle", 0) if isinstance(channel, dict) else channel
+    if replicas_with_channel and r.attr("use_global_device_ids", False):
+        return "partition"
+    if number <= 0:
+        return "replica"
+    return "all partitions" if replicas_with_channel else "partition"
+
+
+def _groups(r: Any, attribute: str, replicas_with_channel: bool = False) -> Groups | None:
+    """The groups of device numbers, none for all devices in one group; None if every device is a group of its own."""
+    table = np.asarray(r.attr(attribute, np.zeros((0, 0), np.int64)))
+    groups = tuple(tuple(int(d) for d in row if d >= 0) for row in table.tolist())
+    replicas, partitions = r.module.num_replicas, r.module.num_partitions
+    strategy = _strategy(r, replicas_with_channel)
+    if replicas > 1 or (strategy == "replica" and any(d for group in groups for d in group)):
+        r.fail(
+            "belongs in a program that is already partitioned; load the program for all devices, with shardings or "
+            "manual regions, instead"
+        )
+    if strategy == "replica" or partitions == 1:
+        return None
+    if strategy == "all partitions":
+        return ()
+    numbers = [d for group in groups for d in group]
+    if attribute == "replica_groups" and len(set(numbers)) < len(numbers):
+        r.fail(f"{attribute} {list(map(list, groups))} name a device twice; each device is in one group")
+    if partitions is not None and any(d >= partitions for d in numbers):
+        r.fail(f"{attribute} name device {max(numbers)}; the program has devices 0 to {partitions - 1}")
+    if attribute == "replica_groups" and len({len(group) for group in groups}) > 1:
+        r.fail(f"{attribute} {list(map(list, groups))} differ in size; expected groups of one size")
+    return groups
+
+
+def _bind(r: Any, collective: Collective, groups: Groups, *operands: Any) -> Any:
+    return DeviceCollective(collective, groups, origin=r.module.remember(r.operation)).bind(*operands)
+
+
+def _size(r: Any, groups: Groups) -> int:
+    """The number of devices in a group."""
+    size = len(groups[0]) if groups else r.module.num_partitions
+    if size is None:
+        r.fail("has no replica_groups, and the module does not say its num_partitions; give one of them")
+    return size
+
+
+# --- collectives --------------------------------------------------------------------------------------------
+@reads("stablehlo.all_reduce", "stablehlo.cross-replica-sum")
+def _all_reduce(r: Any) -> Any:
+    groups = _groups(r, "replica_groups", True)
+    if groups is None:
+        return list(r.operands)
+    op = ALL_REDUCE[_reduction(r)]((GROUP,), (_size(r, groups),))
+    return [_bind(r, op, groups, x) for x in r.operands]
+
+
+def _reduction(r: Any) -> str:
+    name = r.reducer() if r.num_regions() else "add"
+    if name not in _REDUCTIONS:
+        r.fail("reduces by something else than add, multiply, maximum, minimum, and, or; expected one of these")
+    return _REDUCTIONS[name]
+
+
+@reads("stablehlo.all_gather")
+def _all_gather(r: Any) -> Any:
+    return _joined(r, "all_gather_dim", lambda dim, n: AllGather((GROUP,), (n,), dim))
+
+
+@reads("stablehlo.reduce_scatter")
+def _reduce_scatter(r: Any) -> Any:
+    kind = _reduction(r)
+    return _joined(r, "scatter_dimension", lambda dim, n: ReduceScatter((GROUP,), (n,), dim, kind))
+
+
+def _joined(r: Any, attribute: str, collective: Any) -> Any:
+    groups = _groups(r, "replica_groups", True)
+    if groups is None:
+        return list(r.operands)
+    op = collective(r.attr(attribute), _size(r, groups))
+    _check_results(r, [op.infer(a) for a in r.in_avals])
+    return [_bind(r, op, groups, x) for x in r.operands]
+
+
+def _check_results(r: Any, avals: Sequence[Any]) -> None:
+    for got, want in zip(avals, r.out_avals):
+        if got.shape != want.shape:
+            r.fail(f"groups of this size give {got}, the result is declared {want}; make the groups fit the shapes")
+
+
+@reads("stablehlo.all_to_all")
+def _all_to_all(r: Any) -> Any:
+    groups = _groups(r, "replica_groups")
+    if groups is None:
+        return list(r.operands)
+    n, split, concat = _size(r, groups), r.attr("split_dimension"), r.attr("concat_dimension")
+    if r.attr("split_count", n) != n:
+        r.fail(f"split_count is {r.attr('split_count')}, its groups have {n} devices; expected the same")
+    outs = []
+    for x in r.operands:
+        if split != concat:
+            outs.append(_bind(r, AllToAll((GROUP,), (n,), split, concat), groups, x))
+            continue
+        # What arrives is joined along a dimension of its own, then merged.
+        y = _bind(r, AllToAll((GROUP,), (n,), split + 1, split), groups, expand_dims(x, [split]))
+        outs.append(reshape(y, typeof(x).shape))
+    return outs
+
+
+@reads("stablehlo.collective_permute")
+def _collective_permute(r: Any) -> Any:
+    pairs = _groups(r, "source_target_pairs")
+    if pairs is None:
+        table = np.asarray(r.attr("source_target_pairs"))
+        return list(r.operands) if table.size else [zeros_like(x) for x in r.operands]
+    n = max([r.module.num_partitions or 0, *(d + 1 for pair in pairs for d in pair)])
+    op = Ppermute((GROUP,), (n,), tuple((s, t) for s, t in pairs))
+    return [_bind(r, op, (), x) for x in r.operands]
+
+
+@reads("stablehlo.collective_broadcast")
+def _collective_broadcast(r: Any) -> Any:
+    """A sum to which only the first device of each group gives something."""
+    groups = _groups(r, "replica_groups")
+    if groups is None:
+        return list(r.operands)
+    n = _size(r, groups)
+    first = eq(_bind(r, AxisIndex((GROUP,), (n,)), groups), np.int32(0))
+    outs = []
+    for x in r.operands:
+        aval = typeof(x)
+        mine = select(broadcast_in_dim(first, aval.shape, ()), x, zeros_like(x))
+        kind = ALL_REDUCE["or"] if aval.dtype == np.bool_ else Psum
+        outs.append(_bind(r, kind((GROUP,), (n,)), groups, mine))
+    return outs
+
+
+@reads("stablehlo.partition_id", "stablehlo.replica_id")
+def _number(r: Any) -> Any:
+    (aval,) = r.out_avals
+    if r.name.endswith("replica_id") or r.module.num_partitions == 1:
+        if r.module.num_replicas > 1:
+            r.fail("belongs in a program that is already partitioned; load the program for all devices instead")
+        return convert(np.uint32(0), aval.dtype)
+    return convert(DeviceNumber(origin=r.module.remember(r.operation)).bind(), aval.dtype)
