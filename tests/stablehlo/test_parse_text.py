@@ -156,13 +156,15 @@ def test_against_xla(name):
 
 
 KEPT = {
-    "stablehlo.triangular_solve": main("%x: tensor<3x3xf32>, %y: tensor<3x2xf32>", "tensor<3x2xf32>", """
+    "stablehlo.triangular_solve": main("%x: tensor<3x3xf16>, %y: tensor<3x2xf16>", "tensor<3x2xf16>", """
   %0 = "stablehlo.triangular_solve"(%x, %y) {left_side = true, lower = true, unit_diagonal = false,
-      transpose_a = #stablehlo<transpose NO_TRANSPOSE>} : (tensor<3x3xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
-  return %0 : tensor<3x2xf32>"""),
+      transpose_a = #stablehlo<transpose NO_TRANSPOSE>} : (tensor<3x3xf16>, tensor<3x2xf16>) -> tensor<3x2xf16>
+  return %0 : tensor<3x2xf16>"""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_operations_that_are_kept(name):
-    check_text(KEPT[name], np.tril(array(3, 3)) + 3 * np.eye(3, dtype=np.float32), array(3, 2), opaque=[name])
+    """LAPACK has no kernels for half precision."""
+    matrix = (np.tril(array(3, 3)) + 3 * np.eye(3)).astype(np.float16)
+    check_text(KEPT[name], matrix, array(3, 2).astype(np.float16), opaque=[name])

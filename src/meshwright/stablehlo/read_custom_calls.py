@@ -61,7 +61,10 @@ def _called(r: Any) -> Any:
     target = r.attr("call_target_name")
     rule = READERS.get(f"custom_call:{target}")
     if rule is not None:
-        return rule(r)
+        try:
+            return rule(r)
+        except Unreadable:
+            pass
     rule = rule_by_name(target)
     if rule is not None:
         return rule(Respelled(r, attributes=r.attr("mhlo.attributes", {})))

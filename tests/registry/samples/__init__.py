@@ -1,6 +1,7 @@
 """Samples of every registered op: what the checks of this folder go over."""
 
 from meshwright.ops.elementwise import Elementwise
+from samples.algebra import algebra_samples
 from samples.bodies import body_samples
 from samples.elementwise import elementwise_samples
 from samples.sample import Sample, floats, ints
@@ -10,7 +11,9 @@ from samples.windowed import windowed_samples
 __all__ = ["DISTINCT", "SAMPLES", "WITHOUT_SAMPLE", "Sample", "floats", "ints"]
 
 #: every sample
-SAMPLES: list[Sample] = [*elementwise_samples(), *structural_samples(), *windowed_samples(), *body_samples()]
+SAMPLES: list[Sample] = [
+    *elementwise_samples(), *structural_samples(), *windowed_samples(), *body_samples(), *algebra_samples(),
+]  # fmt: skip
 
 
 def _shared_code(sample: Sample) -> object:

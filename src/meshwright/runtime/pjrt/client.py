@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # silences the client's log 
 
 from jaxlib import _jax
 from jaxlib import xla_client as xc
+from jaxlib.cpu import _lapack
 
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.callback import failure_in
@@ -26,6 +27,16 @@ from meshwright.ops.callback import failure_in
 DLPACK_CPU = (1, 0)
 
 _starting = threading.Lock()
+
+for _name, _kernel in _lapack.registrations().items():
+    if _name.endswith("_ffi"):
+        xc.register_custom_call_target(_name, _kernel, platform="cpu", api_version=1)
+
+
+@cache
+def _load_lapack() -> None:
+    """Let the kernels find SciPy's LAPACK; takes 0.1 s, so only programs that call one wait for it."""
+    _lapack.initialize()
 
 
 @cache
@@ -94,6 +105,8 @@ def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any
     Raises:
       CompileError: XLA refused the program; carries its message.
     """
+    if (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
+        _load_lapack()
     try:
         devices = _jax.DeviceList((device(),))
         host = [list(callbacks)] if callbacks else []
