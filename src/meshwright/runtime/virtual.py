@@ -27,8 +27,8 @@ from meshwright.ops.slice_pad import slice_in_dim
 from meshwright.runtime.simplify import merge_dot_dims
 from meshwright.sharding import AbstractMesh, Layout, PartitionSpec
 from meshwright.sharding.rule import REDUCTION
-from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.reshard.emit import fit_rows
 from meshwright.spmd.varying import region_inputs, varying
 from meshwright.transforms.batching import BatchTrace

@@ -87,11 +87,15 @@ _QUICK = [
 ]
 
 
+#: what they replaced lacks a few functions of complex numbers
+_COMPLETE = [("xla_cpu_use_fusion_emitters", "True")]
+
+
 @cache
-def _compile_options(quick: bool) -> Any:
+def _compile_options(quick: bool, complete: bool = False) -> Any:
     options = xc.CompileOptions()
-    if quick:
-        options.env_option_overrides = _QUICK
+    if quick or complete:
+        options.env_option_overrides = _COMPLETE if complete else _QUICK
     options.num_replicas = options.num_partitions = 1
     options.device_assignment = xc.DeviceAssignment.create(np.array([[0]]))
     return options
@@ -107,14 +111,23 @@ def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any
     """
     if (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
         _load_lapack()
+    devices = _jax.DeviceList((device(),))
+    host = [list(callbacks)] if callbacks else []
+
+    def compiled(options: Any) -> Any:
+        try:
+            return client().compile_and_load(module, devices, options, *host)
+        except Exception as error:
+            if not _is_xla_error(error):
+                raise
+            raise CompileError(f"XLA could not compile {name!r}: {error}") from None
+
     try:
-        devices = _jax.DeviceList((device(),))
-        host = [list(callbacks)] if callbacks else []
-        return client().compile_and_load(module, devices, _compile_options(quick), *host)
-    except Exception as error:
-        if not _is_xla_error(error):
+        return compiled(_compile_options(quick))
+    except CompileError as error:
+        if "UNIMPLEMENTED" not in str(error):
             raise
-        raise CompileError(f"XLA could not compile {name!r}: {error}") from None
+    return compiled(_compile_options(quick, complete=True))
 
 
 def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:
