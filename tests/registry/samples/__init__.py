@@ -43,6 +43,9 @@ WITHOUT_SAMPLE: dict[str, str] = {
     "rng_bit_generator": "has a state of 64-bit words: tests/executable/test_every_op_form.py",
     "sharding_annotation": "what a loaded program says about shardings: tests/api/test_load.py",
     **dict.fromkeys(
+        ("propagation_barrier", "sharding_group"), "what a loaded program says about shardings: tests/stablehlo"
+    ),
+    **dict.fromkeys(
         ("pure_callback", "io_callback", "debug_callback"), "calls a Python function: tests/api/test_callbacks.py"
     ),
     "check": "has no meaning in a compiled program: tests/transforms/test_checkify.py",
