@@ -382,3 +382,9 @@ def test_a_hundred_thousand_ops():
     part = mw.load("\n".join([*lines, f"  return %a{count} : {kind}", "}"])).partition()
     assert len(part.jaxpr.eqns) == count
     assert part.bytes_sent == 0
+
+
+def test_a_program_for_several_devices_that_shards_nothing():
+    header = "module @m attributes {mhlo.num_partitions = 6 : i32} {\n"
+    part = mw.load(f"{header}{main('  return %x : tensor<f32>')}\n}}").partition()
+    assert part.mesh.size == 6

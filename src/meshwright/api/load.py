@@ -279,6 +279,8 @@ class ImportedProgram:
     def _mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
             return self.mesh
+        if num_devices is None and self.num_partitions > 1:
+            num_devices = self.num_partitions
         if mesh is None and num_devices is not None:
             mesh = AbstractMesh((num_devices,), ("devices",))
         if mesh is None:
