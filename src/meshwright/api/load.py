@@ -202,7 +202,7 @@ class ImportedProgram:
         for side, shardings, avals in sides:
             named: list[NamedSharding | None] = []
             for i, (sharding, aval) in enumerate(zip(shardings, avals)):
-                if sharding is None or mesh is None:
+                if sharding is None or mesh is None or _says_nothing(sharding):
                     named.append(None)
                 else:
                     named.append(on_mesh(sharding, aval.ndim, mesh, f"{side} {i} of {self.name!r}"))
@@ -333,6 +333,11 @@ class ImportedProgram:
 
 
 # --- shardings on a mesh ------------------------------------------------------------------------------------
+def _says_nothing(sharding: Annotation) -> bool:
+    """Whether a sharding makes its value one of a group and says nothing else."""
+    return isinstance(sharding, HloSharding) and sharding.kind == "unknown"
+
+
 def _num_devices(sharding: Annotation) -> int | None:
     return sharding.mesh.size if isinstance(sharding, SdySharding) else sharding.num_devices
 

@@ -94,14 +94,16 @@ def _text(sharding: Annotation | None, ndim: int) -> str:
     return "{replicated}" if sharding is None else annotation_text(sharding, ndim)
 
 
-def _cross(b: Any, target: str, x: Any, before: ShapedArray, after: ShapedArray, outside: str, inside: str) -> Any:
-    """``x`` over the border of a region, with its sharding before and after."""
+def _cross(b: Any, target: str, x: Any, before: ShapedArray, after: ShapedArray, was: str, becomes: str) -> Any:
+    """``x`` over the border of a region, with its sharding before and after; axes that are not manual may split it."""
+    dims = list(range(before.ndim))
+    free = {"backend_config": f'"unspecified_dims={dims}"'} if dims else {}
 
     def call(name: str, value: Any, aval: ShapedArray, text: str) -> Any:
-        attributes = {"mhlo.sharding": f'"{text}"'}
-        return b.op("stablehlo.custom_call", [value], [aval], call_target_name=f'"{name}"', **attributes)[0]
+        said = {"mhlo.sharding": f'"{text}"', **free}
+        return b.op("stablehlo.custom_call", [value], [aval], call_target_name=f'"{name}"', **said)[0]
 
-    return call(target, call("Sharding", x, before, outside), after, inside)
+    return call(target, call("Sharding", x, before, was), after, becomes)
 
 
 # --- the borders of a region --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from meshwright.ops.shape import Linear1
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 #: in the order in which Shardy numbers them
-DIRECTIONS = ("NONE", "FORWARD", "BACKWARD", "BOTH")
+DIRECTIONS = ("NONE", "FORWARD", "BACKWARD")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,13 @@ class ShardingGroup(PropagationMark):
         # The values of a group may be batched differently, or not at all.
         return args[0], dims[0]
 
+    def emit(self, b: Builder, x: Any) -> Any:
+        if not self.group.isdecimal():
+            return x
+        text = f"{{unknown {'shard_as' if self.exact else 'shard_like'} {self.group}}}"
+        said = {"call_target_name": '"Sharding"', "mhlo.sharding": f'"{text}"'}
+        return b.op("stablehlo.custom_call", [x], b.out_avals, **said)[0]
+
 
 @dataclass(frozen=True)
 class PropagationBarrier(PropagationMark):
@@ -64,4 +71,4 @@ class PropagationBarrier(PropagationMark):
 
     def crosses(self, backward: bool) -> bool:
         """Whether axes spread to the operand, or else to the result."""
-        return self.direction in ("BOTH", "BACKWARD" if backward else "FORWARD")
+        return self.direction == ("BACKWARD" if backward else "FORWARD")

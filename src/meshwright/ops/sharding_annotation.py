@@ -52,7 +52,10 @@ class ShardingAnnotation(Linear1):
         return pointwise_rule([x.ndim], x.shape)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        extra = {"backend_config": f'"unspecified_dims={list(self.unspecified)}"'} if self.unspecified else {}
+        free = list(self.unspecified)
+        if isinstance(self.sharding, SdySharding):
+            free = [d for d, said in enumerate(self.sharding.dimensions) if not said.is_closed]
+        extra = {"backend_config": f'"unspecified_dims={free}"'} if free else {}
         return b.op(
             "stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"',
             **{"mhlo.sharding": f'"{annotation_text(self.sharding, b.in_avals[0].ndim)}"'}, **extra,

@@ -132,4 +132,5 @@ def _groups(eqns: list[JaxprEqn]) -> Iterator[Ruled]:
             values = [eqn.outvars[0] for eqn in group]
             shape = [min(v.aval.shape[d] for v in values) for d in range(rank)]
             rule = pointwise_rule([rank] * (len(values) - 1), shape)
-            yield JaxprEqn(group[-1].op, values[:-1], values[-1:], group[-1].source), rule
+            tie = ShardingGroup(group[-1].op.group, exact=False)  # type: ignore[attr-defined]
+            yield JaxprEqn(tie, values[:-1], values[-1:], group[-1].source), rule

@@ -120,6 +120,7 @@ class _Worker:
         self.levels = [_level(e, r) for e, r in zip(self.eqns, self.rules)]
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
+        self.groups = [(e, e.op.group) for e in self.eqns if isinstance(e.op, ShardingGroup) and e.op.exact]
         #: dimensions that take part from a later priority on
         self.later: dict[int, list[tuple[Var, int, Placement]]] = {}
         for i, level in enumerate(self.levels):
@@ -133,6 +134,7 @@ class _Worker:
         for eqn in self.eqns:
             if isinstance(eqn.op, ShardingConstraint):
                 self.constrain(eqn, eqn.op)
+        self.agree(at_first=True)
         self.settle()
         for priority in sorted(self.later):
             for var, dim, said in self.later[priority]:
@@ -165,17 +167,21 @@ class _Worker:
             self.queued[i] = False
             self.visit(i)
 
-    def agree(self) -> None:
-        """The values of an exact sharding group get one layout: that of the first which has any."""
-        groups: dict[str, list[Var]] = {}
-        for eqn in self.eqns:
-            if isinstance(eqn.op, ShardingGroup) and eqn.op.exact:
-                groups.setdefault(eqn.op.group, []).append(eqn.outvars[0])
-        for members in groups.values():
-            dims = next((d for d in map(self.dims_of, members) if any(d)), None)
-            for var in members:
-                if dims is not None and len(dims) == var.aval.ndim:
-                    self.result.placements[var] = Placement(dims, (True,) * len(dims))
+    def agree(self, at_first: bool = False) -> None:
+        """Fix the values of each exact sharding group: to the layout of the first of them that has any.
+
+        Before anything has spread (``at_first``) the operands show what annotations say of the values.
+        """
+        found: dict[str, Dims] = {}
+        for eqn, group in self.groups:
+            dims = self.dims_of(eqn.invars[0] if at_first else eqn.outvars[0])
+            if any(dims):
+                found.setdefault(group, dims)
+        for eqn, group in self.groups:
+            var, dims = eqn.outvars[0], found.get(group, ())
+            known = self.result.placements.get(var)
+            if dims and len(dims) == var.aval.ndim and not (known and all(known.fixed)):
+                self.fix(var, Placement(dims, (True,) * len(dims)), Annotation("constraint", 0, eqn.source))
 
     def pin(self) -> None:
         """Carry the layouts of outputs backwards through equations that pass values through.

@@ -47,6 +47,8 @@ class Reason:
             return f"{self.op} {self.number}{owner} has to be"
         if self.op == "sharding_constraint":
             return "with_sharding_constraint wants it"
+        if self.op == "sharding_group":
+            return "its sharding group wants it"
         return f"{self.op} needs operand {self.number}"
 
     def _states(self, before: Layout, after: Layout, mesh: AbstractMesh) -> str:

@@ -153,7 +153,9 @@ class _Regions:
 
     def _said(self, entry: JaxprEqn) -> Annotation:
         operand = entry.invars[0]
-        found = self.annotation.get(operand) if isinstance(operand, Var) else HloSharding.replicated()
+        if not operand.aval.ndim:
+            return HloSharding.replicated()
+        found = self.annotation.get(operand) if isinstance(operand, Var) else None
         if found is None:
             raise ImportProgramError(
                 f"the operand of SPMDFullToShardShape at {entry.source} has no sharding; annotate it (custom call "

@@ -1,0 +1,442 @@
+"""Every form of GSPMD's and Shardy's annotations: read, partitioned, run against the unpartitioned program, with the
+effect that the form is to have."""
+# ruff: noqa: E501 -- lines of program texts
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import meshwright as mw
+from meshwright import PartitionSpec as P
+from meshwright.ops.collective import AllReduce
+
+MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
+
+
+def check(text: str, **options: Any) -> Any:
+    """The partitioned program, after it was compared with the unpartitioned one."""
+    program = mw.load(text)
+    part = program.partition(**options)
+    part.verify()
+    return part
+
+
+def specs(part: Any) -> tuple[list[P], list[P]]:
+    return [s.spec for s in part.in_shardings], [s.spec for s in part.out_shardings]
+
+
+def kinds(part: Any) -> list[str]:
+    return [c.kind for c in part.collectives]
+
+
+def gspmd(sharding: str, n: int = 8) -> str:
+    """``tanh(x) @ w`` with ``sharding`` on the product."""
+    return f"""module attributes {{mhlo.num_partitions = {n} : i32}} {{
+  func.func @main(%x: tensor<8x6xf32>, %w: tensor<6x4xf32>) -> tensor<8x4xf32> {{
+    %0 = stablehlo.tanh %x : tensor<8x6xf32>
+    %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x4xf32>) -> tensor<8x4xf32>
+    %2 = stablehlo.custom_call @Sharding(%1) {{mhlo.sharding = "{sharding}"}} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %3 = stablehlo.sine %2 : tensor<8x4xf32>
+    return %3 : tensor<8x4xf32>
+  }}
+}}"""
+
+
+# --- GSPMD: tile assignments --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("sharding", "local", "devices"),
+    [
+        ("{devices=[4,2]<=[8]}", (2, 2), None),
+        ("{devices=[4,2]<=[2,4]T(1,0)}", (2, 2), None),
+        ("{devices=[2,2,2]<=[2,2,2]T(2,0,1) last_tile_dim_replicate}", (4, 2), None),
+        ("{devices=[4,2]0,1,2,3,4,5,6,7}", (2, 2), None),
+        ("{devices=[4,2]3,0,6,1,7,2,5,4}", (2, 2), (3, 0, 6, 1, 7, 2, 5, 4)),
+        ("{devices=[2,1,4]0,3,1,2,5,4,7,6 last_tile_dim_replicate}", (4, 4), None),
+        ("{devices=[8,1]7,6,5,4,3,2,1,0}", (1, 4), (7, 6, 5, 4, 3, 2, 1, 0)),
+        ("{devices=[2,2,2]<=[8] last_tile_dims={replicated}}", (4, 2), None),
+        ("{replicated}", (8, 4), None),
+        ("{maximal device=5}", (8, 4), None),
+    ],
+)
+def test_tile_assignments(sharding: str, local: tuple[int, ...], devices: tuple[int, ...] | None) -> None:
+    program = mw.load(gspmd(sharding))
+    part = check(gspmd(sharding), **({} if program.mesh is not None else {"num_devices": 8}))
+    (result,) = part.jaxpr.out_avals
+    assert result.shape == local
+    if devices is not None:
+        assert program.mesh.device_ids == devices
+
+
+def test_unknown_says_nothing() -> None:
+    assert mw.load(gspmd("{unknown}")).annotations == []
+    part = check(gspmd("{unknown}"), num_devices=8)
+    assert specs(part) == ([P(None, None), P(None, None)], [P(None, None)])
+
+
+def test_unreduced_stays_a_sum() -> None:
+    """The product stays a sum of terms over the annotated devices until the sine needs it whole."""
+    text = gspmd("{devices=[1,1,2,4]<=[8] last_tile_dims={unreduced, replicated}}").replace(
+        "%x: tensor<8x6xf32>", '%x: tensor<8x6xf32> {mhlo.sharding = "{devices=[1,2,4]<=[8] last_tile_dim_replicate}"}'
+    )
+    part = check(text)
+    (sum_,) = part.collectives
+    assert (sum_.kind, sum_.group_size) == ("all_reduce", 2) and "sin needs" in sum_.reason
+    # Annotated as replicated instead, it is the annotation that makes the sum.
+    (sum_,) = check(
+        text.replace("{devices=[1,1,2,4]<=[8] last_tile_dims={unreduced, replicated}}", "{replicated}")
+    ).collectives
+    assert "wants it" in sum_.reason
+
+
+def test_unspecified_dimensions_are_free() -> None:
+    """Dimension 1 takes the split of ``w``'s columns."""
+    text = gspmd("{devices=[4,1,2]<=[8] last_tile_dim_replicate}").replace(
+        "%w: tensor<6x4xf32>",
+        '%w: tensor<6x4xf32> {mhlo.sharding = "{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}"}',
+    )
+    fixed = check(text)
+    assert fixed.jaxpr.out_avals[0].shape == (2, 4)
+    free = check(
+        text.replace(
+            '{mhlo.sharding = "{devices=[4,1,2]',
+            '{backend_config = "unspecified_dims=[1]", mhlo.sharding = "{devices=[4,1,2]',
+        )
+    )
+    assert free.jaxpr.out_avals[0].shape == (2, 2) and kinds(free) == []
+    everything = text.replace(
+        '{mhlo.sharding = "{devices=[4,1,2]',
+        '{backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[4,1,2]',
+    )
+    assert check(everything).jaxpr.out_avals[0].shape == (2, 2)
+
+
+GROUPED = """module attributes {mhlo.num_partitions = 8 : i32} {
+  func.func @main(%x: tensor<8x6xf32> {mhlo.sharding = "{devices=[4,2]<=[8]}"}, %y: tensor<8x6xf32>)
+      -> (tensor<8x6xf32>, tensor<8x6xf32>) {
+    %0 = stablehlo.custom_call @Sharding(%x) {mhlo.sharding = "{unknown KIND 7}"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %1 = stablehlo.custom_call @Sharding(%y) {mhlo.sharding = "{unknown KIND 7}"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %2 = stablehlo.sine %0 : tensor<8x6xf32>
+    %3 = stablehlo.cosine %1 : tensor<8x6xf32>
+    return %2, %3 : tensor<8x6xf32>, tensor<8x6xf32>
+  }
+}"""
+
+
+@pytest.mark.parametrize("kind", ["shard_as", "shard_like"])
+def test_groups_are_sharded_alike(kind: str) -> None:
+    part = check(GROUPED.replace("KIND", kind))
+    ins, outs = specs(part)
+    assert ins[0] == ins[1] == outs[0] == outs[1] == P("x0", "x1")
+
+
+@pytest.mark.parametrize("kind", ["shard_as", "shard_like"])
+def test_a_group_against_another_annotation(kind: str) -> None:
+    """``shard_as`` moves the other value, ``shard_like`` gives way to what it says itself."""
+    other = "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate KIND 7}"
+    text = GROUPED.replace('(%y) {mhlo.sharding = "{unknown KIND 7}"}', f'(%y) {{mhlo.sharding = "{other}"}}')
+    _, outs = specs(check(text.replace("KIND", kind)))
+    assert outs == [P("x0", "x1"), P("x0", "x1") if kind == "shard_as" else P("x1", None)]
+
+
+def test_groups_of_parameters() -> None:
+    text = GROUPED.replace('"{devices=[4,2]<=[8]}"', '"{devices=[4,2]<=[8] shard_as 3}"').replace(
+        "%y: tensor<8x6xf32>)", '%y: tensor<8x6xf32> {mhlo.sharding = "{unknown shard_as 3}"})'
+    )
+    text = text.replace("KIND 7", "shard_like 1", 1).replace("KIND 7", "shard_like 2")
+    assert specs(check(text))[0] == [P("x0", "x1")] * 2
+
+
+WHILE = """HloModule loop, num_partitions=8
+
+cond {
+  state = (s32[], f32[8,6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(3)
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+
+body {
+  state = (s32[], f32[8,6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = f32[8,6] get-tuple-element(state), index=1
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  turned = f32[8,6] sine(x), sharding={devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}
+  flipped = f32[8,6] reverse(turned), dimensions={0}
+  ROOT out = (s32[], f32[8,6]) tuple(next, flipped)
+}
+
+ENTRY main {
+  x = f32[8,6] parameter(0), sharding={devices=[4,1,2]<=[8] last_tile_dim_replicate}
+  zero = s32[] constant(0)
+  start = (s32[], f32[8,6]) tuple(zero, x), sharding={{replicated}, {devices=[4,1,2]<=[8] last_tile_dim_replicate}}
+  loop = (s32[], f32[8,6]) while(start), condition=cond, body=body, sharding={{replicated}, {devices=[2,2,2]<=[8] last_tile_dim_replicate}}
+  ROOT y = f32[8,6] get-tuple-element(loop), index=1
+}
+"""
+
+
+def test_annotations_of_hlo_instructions_in_a_loop() -> None:
+    """Tuples of shardings on tuples and loops, and an annotation in the loop's body."""
+    program = mw.load(WHILE)
+    assert program.mesh.axis_sizes == (2, 2, 2)
+    part = check(WHILE)
+    assert part.jaxpr.in_avals[0].shape == (2, 6)
+    (loop,) = (e for e in part.jaxpr.jaxpr.eqns if e.op.name == "scan")
+    (sine,) = (e for e in loop.op.jaxpr.jaxpr.eqns if e.op.name == "sin")
+    assert sine.outvars[0].aval.shape[1] == 3
+    assert part.jaxpr.out_avals[0].shape == (4, 3)
+
+
+INSTRUCTIONS = """HloModule kinds, num_partitions=4
+
+ENTRY main {
+  x = f32[8,6] parameter(0), sharding={devices=[4,1]<=[4]}
+  w = f32[6,4] parameter(1)
+  dot = f32[8,4] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={devices=[2,2]<=[4]}
+  turned = f32[4,8] transpose(dot), dimensions={1,0}, sharding={devices=[1,4]<=[4]}
+  joined = f32[32] reshape(turned), sharding={devices=[2,2]<=[4] last_tile_dim_replicate}
+  order = s32[32] iota(), iota_dimension=0, sharding={devices=[4]<=[4]}
+  two = (f32[32], s32[32]) sort(joined, order), dimensions={0}, to_apply=less, sharding={{devices=[4]<=[4]}, {replicated}}
+  sorted = f32[32] get-tuple-element(two), index=0
+  places = s32[32] get-tuple-element(two), index=1
+  ROOT out = (f32[32], s32[32]) tuple(sorted, places)
+}
+"""
+
+
+def test_annotations_of_hlo_instructions_of_any_kind() -> None:
+    less = """less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = s32[] parameter(2)
+  d = s32[] parameter(3)
+  ROOT l = pred[] compare(a, b), direction=LT
+}
+
+"""
+    text = INSTRUCTIONS.replace("ENTRY", less + "ENTRY")
+    program = mw.load(text)
+    assert [str(a) for a in program.annotations] == [
+        "{devices=[4,1]<=[4]}", "{devices=[2,2]<=[4]}", "{devices=[1,4]<=[4]}",
+        "{devices=[2,2]<=[4] last_tile_dim_replicate}", "{devices=[4]<=[4]}", "{replicated}",
+    ]  # fmt: skip
+    part = check(text)
+    (dot,) = (e for e in part.jaxpr.jaxpr.eqns if e.op.name == "dot_general")
+    assert dot.outvars[0].aval.shape in ((4, 2), (2, 4))
+    assert [s.spec for s in part.out_shardings] == [P(("x0", "x1")), P(None)]
+
+
+# --- Shardy -------------------------------------------------------------------------------------------------
+def shardy(body: str, x: str = "", y: str = "", mesh: str = MESH, out: str = "") -> str:
+    """A program of ``x`` and ``y``, which gives ``%r``."""
+    attribute = {
+        k: f" {{sdy.sharding = #sdy.sharding<@mesh, {v}>}}" if v else "" for k, v in (("x", x), ("y", y), ("out", out))
+    }
+    return f"""module {{
+  {mesh}
+  func.func @main(%x: tensor<8x16xf32>{attribute["x"]}, %y: tensor<8x16xf32>{attribute["y"]}) -> (tensor<8x16xf32>{attribute["out"]}) {{
+    {body}
+    return %r : tensor<8x16xf32>
+  }}
+}}"""
+
+
+ADD = "%r = stablehlo.add %x, %y : tensor<8x16xf32>"
+
+
+def test_closed_dimensions_stay_open_ones_are_split_further() -> None:
+    assert specs(check(shardy(ADD, x='[{"x"}, {}]', y='[{}, {"y"}]')))[0] == [P("x", None), P(None, "y")]
+    assert specs(check(shardy(ADD, x='[{"x"}, {?}]', y='[{?}, {"y"}]')))[0] == [P("x", "y"), P("x", "y")]
+    both = specs(check(shardy(ADD, x='[{"x", ?}, {}]', y='[{"x", "y"}, {}]')))
+    assert both[0] == [P(("x", "y"), None), P(("x", "y"), None)]
+
+
+def test_open_results() -> None:
+    assert specs(check(shardy(ADD, x='[{"x"}, {"y"}]', out="[{?}, {}]")))[1] == [P("x", None)]
+    assert specs(check(shardy(ADD, x='[{"x"}, {"y"}]', out="[{?}, {?}]")))[1] == [P("x", "y")]
+
+
+def test_sub_axes() -> None:
+    part = check(shardy(ADD, x='[{"y":(1)2}, {"x", "y":(2)2}]'))
+    assert part.jaxpr.in_avals[0].shape == (4, 4) and kinds(part) == []
+    merged = """%0 = stablehlo.reshape %x : (tensor<8x16xf32>) -> tensor<128xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}]> : tensor<128xf32>
+    %2 = stablehlo.sine %1 : tensor<128xf32>
+    %r = stablehlo.reshape %2 : (tensor<128xf32>) -> tensor<8x16xf32>"""
+    part = check(shardy(merged, x='[{"y":(1)2}, {}]', mesh='sdy.mesh @mesh = <["x"=2, "y"=4]>'))
+    (sine,) = (e for e in part.jaxpr.jaxpr.eqns if e.op.name == "sin")
+    assert sine.outvars[0].aval.size == 32
+
+
+def test_explicitly_replicated_axes_do_not_split() -> None:
+    free = specs(check(shardy(ADD, x='[{"x"}, {"y"}]', y="[{?}, {?}]")))[0][1]
+    assert free == P("x", "y")
+    kept = specs(check(shardy(ADD, x='[{"x"}, {"y"}]', y='[{?}, {?}], replicated={"y"}')))[0][1]
+    assert kept == P("x", None)
+
+
+PRIORITIES = """%0 = sdy.propagation_barrier %y allowed_direction=BACKWARD : tensor<8x16xf32>
+    %r = stablehlo.multiply %x, %0 : tensor<8x16xf32>"""
+
+
+def test_priorities_decide_who_spreads_first() -> None:
+    """Of two annotations that want the middle value split by the same axis in different dimensions, the first wins."""
+    body = """%0 = stablehlo.sine %x : tensor<8x16xf32>
+    %1 = stablehlo.cosine %y : tensor<8x16xf32>
+    %r = stablehlo.add %0, %1 : tensor<8x16xf32>"""
+
+    def middle(x: str, y: str) -> Any:
+        program = check(shardy(body, x=x, y=y))
+        found = program.part.propagation
+        (add,) = (e for e in program.part.source.jaxpr.eqns if e.op.name == "add")
+        return list(found.layout(add.outvars[0]).dims)
+
+    rows, columns = [("x",), ()], [(), ("x",)]
+    assert middle('[{"x"}p0, {?}]', '[{?}, {"x"}p1]') == rows
+    assert middle('[{"x"}p1, {?}]', '[{?}, {"x"}p0]') == columns
+    assert middle('[{"x"}p2, {?}p1]', '[{?}, {"x"}p1]') == columns
+
+
+def test_a_waiting_axis_is_kept_free() -> None:
+    """``x`` splits dimension 1 of the first operand in the second round, so it does not split its dimension 0 before."""
+    part = check(shardy(ADD, x='[{?}, {"x"}p1]', y='[{"x"}, {?}]'))
+    assert specs(part)[0] == [P(None, "x"), P("x", None)]
+
+
+@pytest.mark.parametrize(
+    ("direction", "other"),
+    [("NONE", P(None, None)), ("FORWARD", P(None, None)), ("BACKWARD", P("x", None))],
+)
+def test_barriers_let_axes_through_one_way(direction: str, other: P) -> None:
+    body = f"""%0 = sdy.propagation_barrier %y allowed_direction={direction} : tensor<8x16xf32>
+    %r = stablehlo.add %x, %0 : tensor<8x16xf32>"""
+    assert specs(check(shardy(body, x='[{"x"}, {}]')))[0][1] == other
+
+
+def test_barriers_forwards() -> None:
+    body = """%0 = sdy.propagation_barrier %x allowed_direction={d} : tensor<8x16xf32>
+    %r = stablehlo.add %0, %y : tensor<8x16xf32>"""
+    found = [specs(check(shardy(body.format(d=d), x='[{"x"}, {}]')))[0][1] for d in ("FORWARD", "BACKWARD")]
+    assert found == [P("x", None), P(None, None)]
+
+
+def test_groups() -> None:
+    body = """%0 = stablehlo.sine %x : tensor<8x16xf32>
+    sdy.sharding_group %0 group_id=4 : tensor<8x16xf32>
+    sdy.sharding_group %y group_id=4 : tensor<8x16xf32>
+    %1 = stablehlo.reverse %y, dims = [0, 1] : tensor<8x16xf32>
+    %2 = stablehlo.reverse %0, dims = [0] : tensor<8x16xf32>
+    %r = stablehlo.add %1, %2 : tensor<8x16xf32>"""
+    assert specs(check(shardy(body, x='[{}, {"y"}]')))[0][1] == P(None, "y")
+
+
+def test_unreduced_axes() -> None:
+    body = """%0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [1] : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x8xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}], unreduced={"y"}> : tensor<8x8xf32>
+    %2 = stablehlo.sine %1 : tensor<8x8xf32>
+    %r = stablehlo.concatenate %2, %2, dim = 1 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x16xf32>"""
+    (late,) = check(shardy(body, x='[{}, {"y"}]', y='[{}, {"y"}]')).collectives
+    assert late.kind == "all_reduce" and "sin needs operand 0 whole" in late.reason
+    (soon,) = check(shardy(body.replace(', unreduced={"y"}', ""), x='[{}, {"y"}]', y='[{}, {"y"}]')).collectives
+    assert soon.kind == "all_reduce" and "with_sharding_constraint wants it whole" in soon.reason
+
+
+def test_unreduced_parameters_and_results_are_whole_values() -> None:
+    part = check(shardy(ADD, x='[{"x"}, {}], unreduced={"y"}', out='[{"x"}, {}], unreduced={"y"}'))
+    assert specs(part) == ([P("x", None), P("x", None)], [P("x", None)])
+
+
+CONSTRAINTS = {
+    "sharding_constraint": '%0 = sdy.sharding_constraint %x <@mesh, [{"y"}, {"x"}]> : tensor<8x16xf32>',
+    "reshard": '%0 = sdy.reshard %x <@mesh, [{"y"}, {"x"}]> : tensor<8x16xf32>',
+    "an inlined mesh": '%0 = sdy.sharding_constraint %x <mesh<["x"=2, "y"=4]>, [{"y"}, {"x"}]> : tensor<8x16xf32>',
+    "all_slice": '%0 = sdy.all_slice [{"y"}, {"x"}] %x out_sharding=<@mesh, [{"y"}, {"x"}]> : tensor<8x16xf32>',
+    "an attribute": '%0 = stablehlo.abs %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"y"}, {"x"}]>]>} : tensor<8x16xf32>',
+    "named_computation": """%0 = sdy.named_computation<"f">(%x) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"y"}, {"x"}]>] (%a: tensor<8x16xf32>) {
+      %1 = stablehlo.abs %a : tensor<8x16xf32>
+      sdy.return %1 : tensor<8x16xf32>
+    } : (tensor<8x16xf32>) -> tensor<8x16xf32>""",
+    "data_flow_edge": """%a = stablehlo.abs %x : tensor<8x16xf32>
+    %0 = sdy.data_flow_edge %a sharding=<@mesh, [{"y"}, {"x"}]> : tensor<8x16xf32>""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", CONSTRAINTS)
+def test_forms_of_constraints(form: str) -> None:
+    part = check(shardy(f"{CONSTRAINTS[form]}\n    %r = stablehlo.sine %0 : tensor<8x16xf32>"))
+    assert specs(part)[1] == [P("y", "x")]
+
+
+def test_collectives_of_shardy_are_reshards() -> None:
+    body = """%0 = sdy.all_to_all [{"y"}: 0->1] %x out_sharding=<@mesh, [{"x"}, {"y"}]> : tensor<8x16xf32>
+    %1 = sdy.all_gather [{"x"}, {}] %0 out_sharding=<@mesh, [{}, {"y"}]> : tensor<8x16xf32>
+    %2 = sdy.all_slice [{"x"}, {}] %1 out_sharding=<@mesh, [{"x"}, {"y"}]> : tensor<8x16xf32>
+    %r = stablehlo.sine %2 : tensor<8x16xf32>"""
+    part = check(shardy(body, x='[{"x", "y"}, {}]'))
+    # What is gathered is cut again at once, so it is not gathered.
+    assert kinds(part) == ["all_to_all"] and specs(part)[1] == [P("x", "y")]
+
+
+def test_shardy_all_reduce_of_an_unreduced_value() -> None:
+    body = """%0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}], unreduced={"y"}>]>} : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x8xf32>
+    %1 = sdy.all_reduce {"y"} %0 out_sharding=<@mesh, [{}, {}]> : tensor<8x8xf32>
+    %2 = stablehlo.sine %1 : tensor<8x8xf32>
+    %r = stablehlo.concatenate %2, %2, dim = 1 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x16xf32>"""
+    part = check(shardy(body, x='[{}, {"y"}]', y='[{}, {"y"}]'))
+    assert [e.op.axes for e in part.jaxpr.jaxpr.eqns if isinstance(e.op, AllReduce)] == [("y",)]
+
+
+def test_meshes_with_devices_in_another_order() -> None:
+    mesh = 'sdy.mesh @mesh = <["x"=2, "y"=4], device_ids=[7, 1, 3, 0, 2, 4, 6, 5]>'
+    program = mw.load(shardy(ADD, x='[{"x"}, {"y"}]', mesh=mesh))
+    assert program.mesh.device_ids == (7, 1, 3, 0, 2, 4, 6, 5)
+    part = program.partition()
+    part.verify()
+    assert part.in_shardings[0].devices[0].id == 7
+
+
+def test_a_mesh_of_one_device_means_there() -> None:
+    """Shardy's maximal sharding: on one device; here all hold it."""
+    mesh = MESH + "\n  sdy.mesh @one = <[], device_ids=[3]>"
+    body = "%0 = sdy.sharding_constraint %x <@one, []> : tensor<8x16xf32>\n    %r = stablehlo.add %0, %y : tensor<8x16xf32>"
+    part = check(shardy(body, y='[{"x"}, {}]', mesh=mesh))
+    assert specs(part)[0][1] == P("x", None)
+
+
+def test_annotations_in_control_flow_bodies() -> None:
+    body = """%i = stablehlo.constant dense<0> : tensor<i32>
+    %n = stablehlo.constant dense<3> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %w:2 = stablehlo.while(%c = %i, %a = %x) : tensor<i32>, tensor<8x16xf32>
+    cond {
+      %p = stablehlo.compare LT, %c, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    } do {
+      %d = stablehlo.add %c, %one : tensor<i32>
+      %s = func.call @step(%a) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      stablehlo.return %d, %s : tensor<i32>, tensor<8x16xf32>
+    }
+    %pred = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %r = "stablehlo.if"(%pred) ({
+      %t = sdy.sharding_constraint %w#1 <@mesh, [{}, {"x"}]> : tensor<8x16xf32>
+      %u = stablehlo.sine %t : tensor<8x16xf32>
+      stablehlo.return %u : tensor<8x16xf32>
+    }, {
+      stablehlo.return %y : tensor<8x16xf32>
+    }) : (tensor<i1>) -> tensor<8x16xf32>"""
+    step = """func.func private @step(%a: tensor<8x16xf32>) -> tensor<8x16xf32> {
+    %0 = sdy.sharding_constraint %a <@mesh, [{"y"}, {}]> : tensor<8x16xf32>
+    %1 = stablehlo.cosine %0 : tensor<8x16xf32>
+    return %1 : tensor<8x16xf32>
+  }
+  """
+    part = check(shardy(body).replace("func.func @main", step + "func.func @main"))
+    (loop,) = (e for e in part.jaxpr.jaxpr.eqns if e.op.name in ("while", "scan"))
+    (cosine,) = (e for r in loop.op.regions() for e in r.jaxpr.eqns if e.op.name == "cos")
+    assert cosine.outvars[0].aval.shape[0] == 2
+    (branch,) = (e for e in part.jaxpr.jaxpr.eqns if e.op.name == "cond")
+    (sine,) = (e for r in branch.op.regions() for e in r.jaxpr.eqns if e.op.name == "sin")
+    assert sine.outvars[0].aval.shape == (8, 8)
