@@ -21,6 +21,7 @@ from meshwright.core.pytree import register_dataclass, register_pytree_node, reg
 from meshwright.core.source import name_scope as named_scope
 from meshwright.inspect import debug
 from meshwright.ir.op import Zero as SymbolicZero
+from meshwright.numpy import fft, linalg
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import (
     device_count,
@@ -80,6 +81,7 @@ __all__ = [
     "devices",
     "errors",
     "eval_shape",
+    "fft",
     "get_mesh",
     "grad",
     "hessian",
@@ -89,6 +91,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "linalg",
     "linear_transpose",
     "linearize",
     "load",

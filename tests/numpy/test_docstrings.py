@@ -14,7 +14,10 @@ import meshwright.numpy
 import meshwright.optim
 import meshwright.random
 
-MODULES = [meshwright.numpy, meshwright.nn, meshwright.nn.initializers, meshwright.random, meshwright.optim]
+MODULES = [
+    meshwright.numpy, meshwright.numpy.linalg, meshwright.numpy.fft, meshwright.nn, meshwright.nn.initializers, meshwright.random,
+    meshwright.optim,
+]  # fmt: skip
 
 
 def public_functions(module: ModuleType) -> dict[str, Any]:

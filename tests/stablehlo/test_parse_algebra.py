@@ -1,4 +1,4 @@
-"""Fourier transforms and LAPACK kernels in programs of others, as JAX writes them: read as ops, split by their batch."""
+"""Fourier transforms and LAPACK kernels in programs of others: read as ops, split by their batch."""
 
 from __future__ import annotations
 

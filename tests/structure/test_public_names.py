@@ -12,7 +12,7 @@ import meshwright
 from meshwright import errors
 
 ROOT = Path(meshwright.__file__).parent
-LIBRARIES = ("numpy", "nn", "random", "optim", "lax", "debug")
+LIBRARIES = ("numpy", "numpy.linalg", "numpy.fft", "nn", "random", "optim", "lax", "debug")
 
 
 def public_names(module):

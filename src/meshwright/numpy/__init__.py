@@ -5,6 +5,7 @@ import sys as _sys
 import numpy as _np
 
 from meshwright.ir.tracing import ArrayMethods as ndarray
+from meshwright.numpy import fft, linalg
 from meshwright.numpy import methods as _methods
 from meshwright.numpy.applying import apply_along_axis, apply_over_axes, vectorize
 from meshwright.numpy.arithmetic import (

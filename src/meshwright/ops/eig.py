@@ -21,9 +21,8 @@ from meshwright.ops.broadcast_reduce import reduce_sum
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise import complex_, convert, div, mul, real, sub
 from meshwright.ops.lapack import lapack, nan_where_failed, require_lapack_dtype
-from meshwright.ops.lu import Lu, permuted
+from meshwright.ops.lu import Lu, lu_solve
 from meshwright.ops.matrices import along_columns, along_rows, conjugate, diagonal, matmul, off_diagonal, require_square
-from meshwright.ops.triangular_solve import TriangularSolve
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,8 @@ class Eig(Factorization, Composite):
             )
         values, vectors = Eig().bind(*primals)
         t = convert(tangents[0], typeof(vectors).dtype)
-        rotated = solve_by_lu(vectors, matmul(t, vectors))
+        factors, _, permutation = Lu().bind(vectors)
+        rotated = lu_solve(factors, permutation, matmul(t, vectors))
         tangent = diagonal(rotated)
         if not self.right:
             return [values], [tangent]
@@ -75,13 +75,6 @@ class Eig(Factorization, Composite):
 
 def _complex_of(dtype: np.dtype) -> np.dtype:
     return np.result_type(dtype, np.complex64)
-
-
-def solve_by_lu(a: Any, b: Any) -> Any:
-    """``a^-1 b`` for square matrices."""
-    factors, _, permutation = Lu().bind(a)
-    y = TriangularSolve(left_side=True, lower=True, unit_diagonal=True).bind(factors, permuted(b, permutation))
-    return TriangularSolve(left_side=True, lower=False).bind(factors, y)
 
 
 def eig(a: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True) -> list[Any]:

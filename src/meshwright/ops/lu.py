@@ -34,7 +34,8 @@ from meshwright.ops.matrices import (
     triu,
     where_in_matrix,
 )
-from meshwright.ops.triangular_solve import TriangularSolve
+from meshwright.ops.sort import argsort
+from meshwright.ops.triangular_solve import PLAIN, TriangularSolve
 
 _I32 = np.dtype(np.int32)
 
@@ -86,7 +87,8 @@ def _last(x: Any) -> tuple[int, int]:
 
 def permuted(x: Any, permutation: Any) -> Any:
     """Rows of matrices in another order."""
-    return gather_along(x, along_columns(permutation, typeof(x).shape[-1]), typeof(x).ndim - 2)
+    aval = typeof(x)
+    return gather_along(x, along_columns(permutation, aval.shape[-1]), aval.ndim - 2) if aval.size else x
 
 
 def _rank(x: Any) -> int:
@@ -135,6 +137,16 @@ def _exchanges(k: int, pivots: ShapedArray, order: ShapedArray) -> Op:
     body = trace_to_jaxpr(step, (pivots, scalar, order), "exchange")
     below = trace_to_jaxpr(lambda i, order: [lt(i, np.array(k, _I32))], (scalar, order), "more_pivots")
     return While(body, 1, below, 0)
+
+
+def lu_solve(factors: Any, permutation: Any, b: Any, how: str = PLAIN) -> Any:
+    """``a^-1 b`` from what :class:`Lu` gives for square ``a``, or the same of its (conjugate) transpose."""
+    lower = TriangularSolve(left_side=True, lower=True, transpose_a=how, unit_diagonal=True)
+    upper = TriangularSolve(left_side=True, lower=False, transpose_a=how)
+    if how == PLAIN:
+        return upper.bind(factors, lower.bind(factors, permuted(b, permutation)))
+    back = argsort(permutation)
+    return permuted(lower.bind(factors, upper.bind(factors, b)), back)
 
 
 def lu(a: Any) -> list[Any]:

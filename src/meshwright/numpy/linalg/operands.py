@@ -1,0 +1,84 @@
+"""Operands of linear algebra: of one inexact dtype that LAPACK has kernels for; leading dimensions broadcast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.promotion import as_operand, broadcast_shapes, converted, inexact, result_type
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.lapack import require_lapack_dtype
+from meshwright.ops.matrices import require_matrix, require_square
+
+
+def inexact_operands(name: str, *args: Any) -> list[Any]:
+    """Arguments in their common float or complex dtype, shapes as they are.
+
+    Raises:
+      ArgumentTypeError, DTypeError: no arrays, or a dtype without kernels.
+    """
+    arrays = [as_operand(x, name) for x in args]
+    dtype = inexact(result_type(*arrays))
+    arrays = [converted(x, dtype) for x in arrays]
+    require_lapack_dtype(name, typeof(arrays[0]))
+    return arrays
+
+
+def matrix(name: str, a: Any) -> Any:
+    """One argument that is matrices.
+
+    Raises:
+      ShapeError: fewer than two dimensions; DTypeError: no kernels for the dtype.
+    """
+    (x,) = inexact_operands(name, a)
+    require_matrix(name, typeof(x))
+    return x
+
+
+def square(name: str, a: Any) -> Any:
+    """One argument that is square matrices.
+
+    Raises:
+      ShapeError: other shapes; DTypeError: no kernels for the dtype.
+    """
+    (x,) = inexact_operands(name, a)
+    require_square(name, typeof(x))
+    return x
+
+
+def same_lead(name: str, x: Any, y: Any) -> tuple[Any, Any]:
+    """Matrices with their leading dimensions broadcast.
+
+    Raises:
+      ShapeError: they do not broadcast.
+    """
+    lead = broadcast_shapes(typeof(x).shape[:-2], typeof(y).shape[:-2], name=name)
+    return with_lead(x, lead), with_lead(y, lead)
+
+
+def with_lead(x: Any, lead: tuple[int, ...]) -> Any:
+    """Matrices repeated along leading dimensions, which theirs broadcast to."""
+    shape = (*lead, *typeof(x).shape[-2:])
+    ndim = typeof(x).ndim
+    return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
+
+
+def epsilon(x: Any) -> float:
+    """The distance of 1 to the next larger float of the dtype."""
+    return float(np.finfo(typeof(x).dtype).eps)
+
+
+def fitting(name: str, n: int, b: Any, rows: int) -> None:
+    """Raise unless a right-hand side has the rows that matrices ask for.
+
+    Raises:
+      ShapeError: names both.
+    """
+    if n != rows:
+        raise ShapeError(
+            f"{name}: the matrices have {n} rows and b has shape {typeof(b).shape} with {rows}; expected shape "
+            f"(..., {n}, k), or ({n},) for one vector"
+        )
