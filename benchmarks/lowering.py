@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -141,8 +142,8 @@ def main() -> None:
     for name, (_, _, title) in PROGRAMS.items():
         found = alternate(
             {
-                library: lambda library=library: in_process(  # type: ignore[misc]
-                    "benchmarks.lowering", "seconds", name, library, env={"JAX_PLATFORMS": "cpu"}
+                library: partial(
+                    in_process, "benchmarks.lowering", "seconds", name, library, env={"JAX_PLATFORMS": "cpu"}
                 )
                 for library in ("meshwright", "jax")
             },

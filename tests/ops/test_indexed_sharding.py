@@ -12,10 +12,10 @@ from meshwright.ops import dynamic_slice as D
 from meshwright.ops import gather_scatter as G
 from meshwright.ops import reduce as R
 from meshwright.ops import sort as S
-from meshwright.ops.top_k import TopK
 from meshwright.ops.gather_scatter import GatherDimensionNumbers as N
 from meshwright.ops.gather_scatter import GatherScatterMode
 from meshwright.ops.random_bits import RandomBits, Threefry2x32
+from meshwright.ops.top_k import TopK
 
 I32 = np.dtype(np.int32)
 MODES = list(GatherScatterMode)

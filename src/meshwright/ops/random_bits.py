@@ -196,7 +196,8 @@ class RandomBits(Composite):
             counters = [
                 broadcast_in_dim(c, full, range(len(lead), len(full))) if typeof(c).ndim else c for c in counters
             ]
-        return combined_words(*threefry2x32(*keys, *counters), self.bit_width)
+        first, second = threefry2x32(*keys, *counters)
+        return combined_words(first, second, self.bit_width)
 
     def sharding_rule(self, key: ShapedArray) -> ShardingRule:
         keys = [f"k{d}" for d in range(key.ndim - 1)]

@@ -62,7 +62,7 @@ def _border(r: Any) -> Any:
     (x,), (aval,) = r.operands, r.out_avals
     (sharding,) = read_sharding(r.operation.attributes, 1, r.module.meshes)
     if not isinstance(sharding, HloSharding):
-        r.fail("has no mhlo.sharding; expected one, which says how the value lies on the devices after it")
+        return r.fail("has no mhlo.sharding; expected one, which says how the value lies on the devices after it")
     border = FullToShard if r.attr("call_target_name") == "SPMDFullToShardShape" else ShardToFull
     return border(sharding, aval, unspecified_dims(r)).bind(x)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
@@ -20,6 +20,8 @@ from meshwright.ops.propagation_marks import DIRECTIONS, PropagationBarrier, Sha
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.sharding import AbstractMesh, HloSharding, parse_hlo_sharding
 from meshwright.sharding.sdy import SdyDimension, SdySharding
+
+AnySharding = TypeVar("AnySharding", HloSharding, SdySharding)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Meshes:
     declared: dict[str, MeshDeclaration] = field(default_factory=dict)
     num_partitions: int | None = None
 
-    def checked(self, sharding: Annotation) -> Annotation:
+    def checked(self, sharding: AnySharding) -> AnySharding:
         """``sharding``, which fits the number of devices.
 
         Raises:
