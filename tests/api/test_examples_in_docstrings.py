@@ -11,7 +11,9 @@ from meshwright import PartitionSpec as P
 from meshwright import lax
 
 MODULES = [
-    "api.callbacks", "api.control_flow", "api.lax_functions", "api.shard_map", "api.tracing", "inspect.debug",
+    "api.callbacks", "api.control_flow", "api.lax_functions", "api.lax_linalg", "api.shard_map", "api.tracing",
+    "inspect.debug", "ops.cholesky", "ops.eig", "ops.eigh", "ops.fft", "ops.lu", "ops.qr", "ops.svd",
+    "ops.triangular_solve", "ops.tridiagonal",
     "transforms.autodiff", "transforms.checkify", "transforms.custom_jvp", "transforms.jacobian", "transforms.remat",
 ]  # fmt: skip
 

@@ -15,8 +15,8 @@ import meshwright.optim
 import meshwright.random
 
 MODULES = [
-    meshwright.numpy, meshwright.numpy.linalg, meshwright.numpy.fft, meshwright.nn, meshwright.nn.initializers, meshwright.random,
-    meshwright.optim,
+    meshwright.numpy, meshwright.numpy.linalg, meshwright.numpy.fft, meshwright.nn, meshwright.nn.initializers,
+    meshwright.random, meshwright.optim,
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshwright.api import lax_linalg as linalg
 from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
 from meshwright.api.control_flow import map_ as map
 from meshwright.api.lax_functions import (
@@ -135,6 +136,7 @@ from meshwright.ops.elementwise import not_ as bitwise_not
 from meshwright.ops.elementwise import or_ as bitwise_or
 from meshwright.ops.elementwise import pow_ as pow
 from meshwright.ops.elementwise import xor as bitwise_xor
+from meshwright.ops.fft import fft
 from meshwright.ops.gather_scatter import (
     GatherDimensionNumbers,
     GatherScatterMode,

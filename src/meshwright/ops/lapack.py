@@ -35,6 +35,8 @@ KERNELS = (
     "gees", "geev", "gehrd", "geqp3", "geqrf", "gesdd", "gesvd", "getrf", "gtsv", "orgqr", "ormqr", "potrf", "syevd",
     "sytrd", "trsm",
 )  # fmt: skip
+#: the rank of a problem's first operand, where that is not a matrix
+_FIRST_RANK = {"gtsv": 1}
 
 #: a flag is a letter (an unsigned byte for the kernel), a bool or an integer
 Flag = str | bool | int
@@ -113,13 +115,13 @@ def _layouts(avals: Sequence[ShapedArray], ranks: Sequence[int]) -> str:
 def lapack(
     kernel: str, operands: Sequence[Any], results: Sequence[tuple[Sequence[int], np.dtype]], **flags: Flag
 ) -> list[Any]:
-    """Run ``kernel``; the first operand's core is a matrix, that of others what they have beyond its leading sizes.
+    """Run ``kernel``; the core of operands is what they have beyond the leading sizes of the first, a matrix mostly.
 
     ``results`` are shape and dtype for one problem. Problems without elements are not for LAPACK: they give identity
     matrices and zeros.
     """
     avals = [typeof(x) for x in operands]
-    lead = avals[0].shape[: avals[0].ndim - 2]
+    lead = avals[0].shape[: avals[0].ndim - _FIRST_RANK.get(kernel, 2)]
     if any(a.size == 0 for a in avals):
         return [_trivial(lead, tuple(shape), dtype) for shape, dtype in results]
     types = tuple(ShapedArray(tuple(shape), dtype) for shape, dtype in results)
@@ -145,8 +147,6 @@ def nan_where_failed(info: Any, x: Any, positive_fails: bool = True) -> Any:
 
 
 # --- reading ------------------------------------------------------------------------------------------------
-#: how many dimensions the operands of a problem have, where the first is not a matrix
-_FIRST_RANK = {"gtsv": 1}
 #: flags that are numbers and not letters
 _NUMBERS = ("low", "high")
 

@@ -94,7 +94,7 @@ def householder_product(a: Any, taus: Any) -> Any:
 
     Example:
       >>> lax.linalg.householder_product(mnp.array([[1.0], [0.0]]), mnp.array([2.0])).tolist()
-      [[-1.0], [0.0]]
+      [[-1.0], [-0.0]]
     """
     (q,) = lapack("orgqr", [a, taus], [(typeof(a).shape[-2:], typeof(a).dtype)])
     return q

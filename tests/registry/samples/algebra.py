@@ -21,6 +21,7 @@ from meshwright.ops.lu import Lu, PivotsToPermutation
 from meshwright.ops.qr import Qr
 from meshwright.ops.svd import Svd
 from meshwright.ops.triangular_solve import ADJOINT, PLAIN, TRANSPOSE, TriangularSolve
+from meshwright.ops.tridiagonal import TridiagonalSolve
 from samples.sample import Sample, complexes, floats, sample
 
 
@@ -86,6 +87,12 @@ def _decompositions() -> Iterator[Sample]:
     yield sample(Eig(left=True), floats(5, 2, 2), smooth=False, label="left")
 
 
+def _three_diagonals() -> Iterator[Sample]:
+    for shape, kind in (((5, 4), floats), ((4,), floats), ((2, 3), complexes)):
+        diagonals = kind(*shape), kind(*shape, seed=1) + 5, kind(*shape, seed=2)
+        yield sample(TridiagonalSolve(), *diagonals, kind(*shape, 2, seed=3))
+
+
 def _kernels() -> Iterator[Sample]:
     def kernel(name: str, results: list[tuple[tuple[int, ...], Any]], *args: np.ndarray, **flags: Any) -> Sample:
         types = tuple(ShapedArray(shape, np.dtype(dtype)) for shape, dtype in results)
@@ -114,4 +121,4 @@ def _kernels() -> Iterator[Sample]:
 
 def algebra_samples() -> list[Sample]:
     """All of them."""
-    return [*_transforms(), *_solves(), *_decompositions(), *_kernels()]
+    return [*_transforms(), *_solves(), *_decompositions(), *_three_diagonals(), *_kernels()]

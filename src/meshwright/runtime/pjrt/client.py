@@ -109,8 +109,8 @@ def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any
     Raises:
       CompileError: XLA refused the program; carries its message.
     """
-    if (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
-        _load_lapack()
+    if callbacks or (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
+        _load_lapack()  # a module with callbacks is no text to look into
     devices = _jax.DeviceList((device(),))
     host = [list(callbacks)] if callbacks else []
 
