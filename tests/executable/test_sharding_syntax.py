@@ -10,6 +10,7 @@ import pytest
 
 import meshwright as mw
 from meshwright import PartitionSpec as P
+from meshwright.errors import ImportProgramError, MeshError, ShardingError
 from meshwright.ops.collective import AllReduce
 
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
@@ -440,3 +441,124 @@ def test_annotations_in_control_flow_bodies() -> None:
     (branch,) = (e for e in part.jaxpr.jaxpr.eqns if e.op.name == "cond")
     (sine,) = (e for r in branch.op.regions() for e in r.jaxpr.eqns if e.op.name == "sin")
     assert sine.outvars[0].aval.shape == (8, 8)
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+def at_line(text: str, start: str) -> int:
+    return next(n for n, line in enumerate(text.split("\n"), 1) if line.strip().startswith(start))
+
+
+@pytest.mark.parametrize(
+    ("sharding", "why"),
+    [
+        ("{devices=[2,2]<=[4]}", "names 4 devices but the program runs on 8"),
+        ("{devices=[2,2,2]<=[8]}", "is for 3 dimensions, the value is f32"),
+        ("{devices=[8]<=[8]}", "is for 1 dimensions, the value is f32"),
+        ("{devices=[4,2]0,1,2,3,4,5,6,8}", "device 8 is listed; expected 0 to 7"),
+        ("{devices=[4,2]0,1,2,3,4,5,6,6}", "a device is listed twice"),
+        ("{devices=[4,2]<=[6]}", "have 8 tiles but 6 devices are given"),
+        ("{devices=[4,2]<=[2,4]T(1,1)}", "is no permutation"),
+        ("{devices=[4,2]<=[8] last_tile_dims={wrong}}", "expected replicated, manual or unreduced"),
+        ("{maximal device=8}", "names a device out of range; the program has devices 0 to 7"),
+        ("{{replicated}, {replicated}}", "has 2 elements, the value has 1"),
+        ("{devices=[4,2]<=[8]", "expected"),
+    ],
+)
+def test_shardings_that_do_not_fit_are_refused_with_their_line(sharding: str, why: str) -> None:
+    text = gspmd(sharding)
+    with pytest.raises(ImportProgramError) as caught:
+        mw.load(text)
+    message = str(caught.value)
+    assert message.startswith(f"<text>:{at_line(text, '%2')}: stablehlo.custom_call") and why in message
+
+
+@pytest.mark.parametrize(
+    ("sharding", "why"),
+    [
+        ("{devices=[2,2]<=[4]}", "argument 0: num_partitions: sharding .* names 4 devices"),
+        ("{devices=[2,2,2]<=[8]}", "argument 0: sharding .* is for 3 dimensions"),
+        ("{maximal device=9}", "argument 0: .* device out of range"),
+    ],
+)
+def test_parameters_that_do_not_fit(sharding: str, why: str) -> None:
+    text = gspmd("{replicated}").replace("%x: tensor<8x6xf32>", f'%x: tensor<8x6xf32> {{mhlo.sharding = "{sharding}"}}')
+    with pytest.raises(ImportProgramError, match=f"<text>:2: func.func: {why}"):
+        mw.load(text)
+
+
+def test_meshes_that_do_not_fit_the_number_of_partitions() -> None:
+    text = shardy(ADD, x='[{"x"}, {}]').replace("module {", "module attributes {mhlo.num_partitions = 4 : i32} {")
+    with pytest.raises(ImportProgramError, match=r"<text>:3: .*num_partitions = 4; use a mesh of 4 devices"):
+        mw.load(text)
+    two = MESH + '\n  sdy.mesh @other = <["a"=8]>'
+    body = '%0 = sdy.sharding_constraint %y <@other, [{"a"}, {}]> : tensor<8x16xf32>\n    %r = stablehlo.add %x, %0 : tensor<8x16xf32>'
+    with pytest.raises(ImportProgramError, match="shardings over different meshes"):
+        mw.load(shardy(body, x='[{"x"}, {}]', mesh=two)).partition()
+    turned = MESH + '\n  sdy.mesh @other = <["x"=2, "y"=4], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>'
+    with pytest.raises(ImportProgramError, match="with different orders of its devices"):
+        mw.load(shardy(ADD, x='[{"x"}, {}]', mesh=turned)).partition()
+    with pytest.raises(MeshError, match=r"for 8 devices, .* has 6"):
+        mw.load(shardy(ADD, x='[{"x"}, {}]')).partition(mw.AbstractMesh((6,), ("x",)))
+    with pytest.raises(ShardingError, match="'x' is not an axis"):
+        mw.load(shardy(ADD, x='[{"x"}, {}]')).partition(mw.AbstractMesh((8,), ("z",)))
+
+
+MANUAL = """module attributes {mhlo.num_partitions = 4 : i32} {
+  func.func @main(%x: tensor<8x6xf32>) -> tensor<8x6xf32> {
+    %0 = stablehlo.custom_call @Sharding(%x) {mhlo.sharding = "{devices=[4,1]<=[4]}"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : (tensor<8x6xf32>) -> tensor<2x6xf32>
+    %2 = stablehlo.sine %1 : tensor<2x6xf32>
+    %3 = stablehlo.custom_call @SPMDShardToFullShape(%2) {mhlo.sharding = "{devices=[4,1]<=[4]}"} : (tensor<2x6xf32>) -> tensor<8x6xf32>
+    return %3 : tensor<8x6xf32>
+  }
+}"""
+
+
+def test_manual_regions_that_do_not_fit() -> None:
+    check(MANUAL)
+    unsaid = MANUAL.replace('FullToShardShape(%0) {mhlo.sharding = "{manual}"}', "FullToShardShape(%0) {}")
+    inside = MANUAL.replace("tensor<8x6xf32> {\n    %0", "tensor<2x6xf32> {\n    %0").replace(
+        "return %3 : tensor<8x6xf32>", "return %2 : tensor<2x6xf32>"
+    )
+    cases = [
+        (MANUAL.replace("FullToShardShape(%0)", "FullToShardShape(%x)"), "at <text>:4 has no sharding; annotate it"),
+        (unsaid, "<text>:4: .*has no mhlo.sharding"),
+        (MANUAL.replace("2x6", "4x6"), r"manual_computation at <text>:6: shard_map: operand 0 is .* is not f32\[4,6\]"),
+        (inside, "returns a value of a manual region"),
+        (MANUAL.replace("[4,1]<=[4]", "[2,1]<=[2]"), "names 2 devices"),
+        (gspmd("{manual}"), "is manual, but the value is in no region"),
+        (gspmd("{devices=[2,1,4]<=[8] last_tile_dims={manual}}"), "is manual, but the value is in no region"),
+    ]
+    for text, match in cases:
+        with pytest.raises((ImportProgramError, ShardingError), match=match):
+            mw.load(text).partition()
+
+
+def test_a_region_may_not_need_its_own_results() -> None:
+    text = MANUAL.replace(
+        "    return %3",
+        """    %4 = stablehlo.custom_call @Sharding(%3) {mhlo.sharding = "{devices=[4,1]<=[4]}"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %5 = stablehlo.custom_call @SPMDFullToShardShape(%4) {mhlo.sharding = "{manual}"} : (tensor<8x6xf32>) -> tensor<2x6xf32>
+    %6 = stablehlo.add %5, %2 : tensor<2x6xf32>
+    %7 = stablehlo.custom_call @SPMDShardToFullShape(%6) {mhlo.sharding = "{devices=[4,1]<=[4]}"} : (tensor<2x6xf32>) -> tensor<8x6xf32>
+    return %7""",
+    )
+    with pytest.raises(ImportProgramError, match="needs a value that is computed from its own results"):
+        mw.load(text)
+
+
+def test_an_annotation_by_manual_axes_inside_of_a_region() -> None:
+    text = MANUAL.replace(
+        "    %2 = stablehlo.sine %1",
+        '    %9 = stablehlo.custom_call @Sharding(%1) {mhlo.sharding = "{devices=[2,2]<=[4]}"} : (tensor<2x6xf32>) -> tensor<2x6xf32>\n    %2 = stablehlo.sine %9',
+    )
+    with pytest.raises(
+        ImportProgramError, match=r"sharding_annotation at <text>:5: .*splits by .*, which is manual there"
+    ):
+        mw.load(text).partition()
+
+
+def test_regions_on_other_meshes() -> None:
+    """A program of device numbers goes on any mesh whose axes can say them; its regions too."""
+    part = check(MANUAL, mesh=mw.AbstractMesh((2, 2), ("a", "b")))
+    assert specs(part) == ([P(("a", "b"), None)], [P(("a", "b"), None)])

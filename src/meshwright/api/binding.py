@@ -6,7 +6,8 @@ axes. Inside a manual region annotations are about the other axes alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from meshwright.core import dtypes, source
@@ -15,7 +16,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import in_regions, inline_calls
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.call import Jit
-from meshwright.ops.collective import AxisIndex, Ppermute, axis_index_of
+from meshwright.ops.collective import AllReduce, AxisIndex, Ppermute, axis_index_of
 from meshwright.ops.device_collective import DeviceNumber, DeviceOp, entry_at_position, in_groups
 from meshwright.ops.elementwise import convert, copy, zeros_like
 from meshwright.ops.manual import ShardMap
@@ -145,32 +146,41 @@ class _Binder:
     def equation(self, eqn: JaxprEqn, manual: tuple[str, ...]) -> JaxprEqn | None:
         """The equation on the mesh; None for an annotation that says nothing there."""
         op = eqn.op
-        try:
-            if isinstance(op, ShardingAnnotation):
+        if isinstance(op, ShardingAnnotation):
+            with self.located(eqn):
                 found = constraint_on(op.sharding, op.unspecified, eqn.outvars[0].aval.ndim, self.mesh, manual)
-                return None if found is None else eqn.replace(op=found)
-            if isinstance(op, ManualComputation):
-                return self.region(eqn, op, manual)
-            if isinstance(op, DeviceOp):
+            return None if found is None else eqn.replace(op=found)
+        if isinstance(op, ManualComputation):
+            return self.region(eqn, op, manual)
+        if isinstance(op, DeviceOp):
+            with self.located(eqn):
                 return self.device_op(eqn, op, manual)
+        return in_regions(eqn, lambda body: self.jaxpr(body, manual))
+
+    @contextmanager
+    def located(self, eqn: JaxprEqn) -> Iterator[None]:
+        """Errors inside say which equation they are about."""
+        try:
+            yield
         except MeshwrightError as error:
             kind = ShardingError if isinstance(error, ShardingError) else ImportProgramError
-            raise kind(f"{self.name!r}, {op.name} at {eqn.source}: {error}") from error
-        return in_regions(eqn, lambda body: self.jaxpr(body, manual))
+            raise kind(f"{self.name!r}, {eqn.op.name} at {eqn.source}: {error}") from error
 
     # --- manual regions -------------------------------------------------------------------------------------
     def region(self, eqn: JaxprEqn, op: ManualComputation, manual: tuple[str, ...]) -> JaxprEqn:
-        mine = self.axes_of(op, manual)
+        with self.located(eqn):
+            mine = self.axes_of(op, manual)
+            sides = (op.in_shardings, eqn.invars), (op.out_shardings, eqn.outvars)
+            ins, outs = (tuple(self.cut(s, a, mine) for s, a in zip(*side)) for side in sides)
         body = self.jaxpr(op.jaxpr, self.in_mesh_order((*manual, *mine)))
         if not mine:
             return eqn.replace(op=Jit(op.name, body, inline=True))
-        sides = (op.in_shardings, eqn.invars), (op.out_shardings, eqn.outvars)
-        ins, outs = (tuple(self.cut(s, a, mine) for s, a in zip(*side)) for side in sides)
         found = ShardMap(ins, body, self.mesh, outs, mine if len(mine) < len(self.mesh.axis_names) else ())
-        results = found.infer(*(a.aval for a in eqn.invars))
-        for got, want in zip(results, eqn.outvars):
-            if got.shape != want.aval.shape:
-                raise ImportProgramError(f"the parts of a result make up {got}, it is declared {want.aval}")
+        with self.located(eqn):
+            results = found.infer(*(a.aval for a in eqn.invars))
+            for got, want in zip(results, eqn.outvars):
+                if got.shape != want.aval.shape:
+                    raise ImportProgramError(f"the parts of a result make up {got}, it is declared {want.aval}")
         return eqn.replace(op=found)
 
     def in_mesh_order(self, axes: Sequence[str]) -> tuple[str, ...]:
@@ -241,6 +251,8 @@ class _Binder:
                 return (lambda x: [x]) if perm else (lambda x: [zeros_like(x)])
             return lambda x: [Ppermute(axes, sizes(axes), perm).bind(x)]
         groups = grid.groups(op.groups)
+        if isinstance(collective, AllReduce):  # in any order
+            groups = tuple(tuple(sorted(g)) for g in groups)
         found = grid.axes_of(groups)
         if found is None:
             return lambda *xs: [in_groups(collective, groups, grid.manual, sizes(grid.manual), *xs)]

@@ -23,12 +23,13 @@ from meshwright.errors import ShapeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.state import extend_axis_env
-from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.collective import Psum
 from meshwright.ops.control import RegionOp, Tie, merge, omit, pick, split
 from meshwright.ops.elementwise import div, scalar_like
 from meshwright.ops.shape import expand_dims, squeeze
-from meshwright.sharding import AbstractMesh, Layout, Mesh, PartitionSpec
+from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
 
 Specs = tuple[PartitionSpec, ...]
 
@@ -150,13 +151,23 @@ class ShardMap(RegionOp):
                 f"vmap: spmd_axis_name={axis.spmd} must name axes of the mesh of its shard_map, {self.mesh!r}, and "
                 f"these must divide the mapped size {axis.size}"
             )
-        manual, sizes = tuple(n for n in axis.spmd if n in self.manual), self.manual
-        local = dataclasses.replace(axis, size=axis.size // prod(sizes[n] for n in manual))
+        sizes = self.manual
+        manual = tuple(n for n in axis.spmd if n in sizes)
+        rest = tuple(n for n in axis.spmd if n not in sizes)
+        local = dataclasses.replace(axis, size=axis.size // prod(sizes[n] for n in manual), spmd=rest)
         with self._axes():
             jaxpr, out_dims = t.batch(self.jaxpr, local, tuple(dims))
         in_specs = [_with_dim(s, d, manual) for s, d in zip(self.in_specs, dims)]
         out_specs = [_with_dim(s, d, manual) for s, d in zip(self.out_specs, out_dims)]
+        if rest:
+            args = [x if d is None else self._constrained(x, d, rest) for x, d in zip(args, dims)]
         return self._over(jaxpr, in_specs, out_specs).bind(*args), list(out_dims)
+
+    def _constrained(self, x: Any, dim: int, axes: tuple[str, ...]) -> Any:
+        """``x`` with dimension ``dim`` split by automatic axes, the others left to the partitioner."""
+        entries: list[Any] = [UNCONSTRAINED] * typeof(x).ndim
+        entries[dim] = axes
+        return ShardingConstraint(NamedSharding(self.mesh, PartitionSpec(*entries))).bind(x)
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         return b.call("shard_map", GLOBAL_PROGRAM[0](self), operands)

@@ -1,0 +1,179 @@
+"""shard_map that is manual along some axes of a mesh and automatic along the others: values, derivatives, layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax
+from meshwright import PartitionSpec as P
+from meshwright.errors import ArgumentError, ShardingError
+from meshwright.ir.verify import verify
+
+MESH = mw.AbstractMesh((2, 3), ("x", "y"))
+RNG = np.random.default_rng(8)
+A = RNG.normal(size=(4, 6)).astype(np.float32)
+W = RNG.normal(size=(6, 5)).astype(np.float32)
+
+
+def over(f: Any, in_specs: Any, out_specs: Any, axes: Any = ("x",)) -> Any:
+    return mw.shard_map(f, mesh=MESH, in_specs=in_specs, out_specs=out_specs, axis_names=set(axes))
+
+
+def partitioned(f: Any, *args: Any) -> Any:
+    """The partitioned program, verified, and its results."""
+    part = mw.jit(lambda *a: f(*a)).lower(*args).partition(MESH)
+    verify(part.jaxpr)
+    part.verify(*args)
+    return part, [np.asarray(y) for y in part.executable([np.asarray(a) for a in args])]
+
+
+def close(got: Any, want: Any) -> None:
+    got, want = mw.tree.leaves(got), jax.tree.leaves(want)
+    assert len(got) == len(want)
+    for x, y in zip(got, want):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=1e-4)
+
+
+def hidden(a: Any, w: Any) -> Any:
+    """A product over a dimension that the automatic axis splits, and collectives along the manual one."""
+    a = mw.with_sharding_constraint(a, NamedSharding(MESH, P(None, "y")))
+    h = mnp.tanh(a @ w)
+    return lax.psum(h, "x") * (1.0 + lax.axis_index("x")), lax.all_gather(h, "x", axis=1, tiled=True)
+
+
+layer = over(hidden, (P("x"), P()), (P("x"), P("x")))
+
+
+def reference(a: Any, w: Any) -> Any:
+    h = jnp.tanh(a @ w)
+    top, bottom = h[:2], h[2:]
+    both = jnp.concatenate([top, bottom], 1)
+    return jnp.concatenate([top + bottom, (top + bottom) * 2]), jnp.concatenate([both, both])
+
+
+def test_values_and_layouts() -> None:
+    part, got = partitioned(layer, A, W)
+    close(got, reference(A, W))
+    assert [s.spec for s in part.in_shardings] == [P("x", "y"), P("y", None)]
+    sum_, *written = part.collectives
+    assert (sum_.kind, sum_.axes) == ("all_reduce", ("y",)) and "partial sums over y" in sum_.reason
+    assert [(c.kind, c.axes, c.reason) for c in written] == [
+        ("all_reduce", ("x",), "written in the program"),
+        ("all_gather", ("x",), "written in the program"),
+    ]
+
+
+def test_derivatives() -> None:
+    def loss(f: Any, m: Any) -> Any:
+        def total(a: Any, w: Any) -> Any:
+            h, g = f(a, w)
+            return (h**2).sum() + m.sin(g).sum()
+
+        return total
+
+    _, got = partitioned(mw.grad(loss(layer, mnp), (0, 1)), A, W)
+    close(got, jax.grad(loss(reference, jnp), (0, 1))(A, W))
+    tangents = A * 0.5, W * 2
+    _, got = partitioned(lambda a, w: mw.jvp(layer, (a, w), tangents)[1], A, W)
+    close(got, jax.jvp(reference, (A, W), tangents)[1])
+    _, got = partitioned(mw.grad(loss(mw.checkpoint(layer), mnp)), A, W)
+    close(got, jax.grad(loss(reference, jnp))(A, W))
+
+
+def test_batches() -> None:
+    many = np.stack([A, A * 2, A - 1])
+    _, got = partitioned(mw.vmap(layer, (0, None)), many, W)
+    close(got, jax.vmap(reference, (0, None))(many, W))
+
+    def constrained(a: Any) -> Any:
+        return lax.psum(mw.with_sharding_constraint(mnp.sin(a), NamedSharding(MESH, P(None, None))), "x")
+
+    for axis, spec in (("y", P("y", "x", None)), ("x", None)):
+        if spec is None:  # the region's own axis then splits the batch
+            f = over(lambda a: lax.psum(mnp.sin(a), "y"), P("y"), P(), {"y"})
+            many, want = np.stack([A[:3], A[1:]]), lambda a: np.sin(a).sum(0, keepdims=True)
+        else:
+            f, want = over(constrained, P("x"), P()), lambda a: np.sin(a[:2]) + np.sin(a[2:])
+        part, (got,) = partitioned(mw.vmap(f, spmd_axis_name=axis), many)
+        close(got, np.stack([want(a) for a in many]))
+        assert part.out_shardings[0].spec[0] == axis
+
+
+def test_a_region_in_a_region() -> None:
+    def outer(a: Any) -> Any:
+        inner = mw.shard_map(
+            lambda b: lax.psum(b * (lax.axis_index("x") + 1), "y") + b,
+            mesh=MESH,
+            in_specs=P(None, "y"),
+            out_specs=P(None, "y"),
+        )
+        return lax.psum(inner(a), "x") + inner(a * 2)
+
+    _, (got,) = partitioned(over(outer, P("x"), P("x")), A)
+
+    def inner(b: np.ndarray, x: int) -> np.ndarray:
+        return np.tile(b.reshape(2, 3, 2).sum(1) * (x + 1), 3) + b
+
+    parts = A[:2], A[2:]
+    total = inner(parts[0], 0) + inner(parts[1], 1)
+    close(got, np.concatenate([total + inner(2 * parts[x], x) for x in (0, 1)]))
+
+
+def test_loops_and_sums_left_to_the_end() -> None:
+    """In the loop the sum over the automatic axis stays a sum of terms; it is completed once, behind it."""
+
+    def body(a: Any, w: Any) -> Any:
+        a = mw.with_sharding_constraint(a, NamedSharding(MESH, P(None, "y")))
+        return lax.fori_loop(0, 4, lambda i, c: c + (a * i) @ w, mnp.zeros((2, 5)))
+
+    part, (got,) = partitioned(over(body, (P("x"), P()), P("x")), A, W)
+    close(got, 6 * A @ W)
+    assert [(c.kind, c.axes) for c in part.collectives] == [("all_reduce", ("y",))]
+    assert part.jaxpr.jaxpr.eqns[-1].op.name == "psum"
+
+
+def test_tiles_that_do_not_divide_a_manual_part() -> None:
+    """Two rows a part are not split three ways (the tiles would be no tiles of the whole); six columns are."""
+    x = RNG.normal(size=(4, 8)).astype(np.float32)
+    f = over(lambda a: mnp.sin(mw.with_sharding_constraint(a, NamedSharding(MESH, P("y")))) * 2, P("x"), P("x"))
+    part, (got,) = partitioned(f, x)
+    close(got, np.sin(x) * 2)
+    assert [s.spec for s in part.out_shardings] == [P("x", None)]
+    f = over(lambda a: mnp.sin(mw.with_sharding_constraint(a, NamedSharding(MESH, P(None, "y")))), P("x"), P("x"))
+    part, (got,) = partitioned(f, x)
+    close(got, np.sin(x))
+    assert [s.spec for s in part.out_shardings] == [P("x", "y")]
+
+
+def test_eager_and_jitted_on_devices() -> None:
+    mesh = mw.make_mesh((2, 3), ("x", "y"))
+
+    @mw.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    def f(a: Any) -> Any:
+        a = mw.with_sharding_constraint(a, NamedSharding(mesh, P(None, "y")))
+        return mnp.cumsum(a, 1) + lax.psum(a, "x")
+
+    want = np.cumsum(A, 1) + np.tile(A[:2] + A[2:], (2, 1))
+    close(f(A), want)
+    placed = mw.device_put(A, NamedSharding(mesh, P("x", "y")))
+    close(mw.jit(f)(placed), want)
+
+
+def test_errors() -> None:
+    with pytest.raises(ArgumentError, match=r"axis_names=\['z'\], the mesh has the axes \['x', 'y'\]"):
+        mw.make_jaxpr(over(lambda a: a, P("x"), P("x"), {"z"}))(A)
+    with pytest.raises(ArgumentError, match=r"in_specs has .*'y'.* only \['x'\] are manual"):
+        mw.make_jaxpr(over(lambda a: a, P("y"), P("x")))(A)
+    with pytest.raises(ArgumentError, match=r"out_specs has .* only \['x'\] are manual"):
+        mw.make_jaxpr(over(lambda a: a, P("x"), P("x", "y")))(A)
+    with pytest.raises(ShardingError, match=r"the constraint .* names x, manual here"):
+        mw.make_jaxpr(over(lambda a: mw.with_sharding_constraint(a, NamedSharding(MESH, P("x"))), P("x"), P("x")))(A)
+    with pytest.raises(ArgumentError, match=r"axis_names=\['x'\].* of which \['x'\] are manual already"):
+        mw.make_jaxpr(over(lambda a: over(lambda b: b, P(), P())(a), P("x"), P("x")))(A)
