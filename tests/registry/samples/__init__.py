@@ -43,7 +43,12 @@ WITHOUT_SAMPLE: dict[str, str] = {
     "rng_bit_generator": "has a state of 64-bit words: tests/executable/test_every_op_form.py",
     "sharding_annotation": "what a loaded program says about shardings: tests/api/test_load.py",
     **dict.fromkeys(
-        ("propagation_barrier", "sharding_group"), "what a loaded program says about shardings: tests/stablehlo"
+        ("propagation_barrier", "sharding_group"),
+        "what a loaded program says about shardings: tests/executable/test_sharding_syntax.py",
+    ),
+    **dict.fromkeys(
+        ("device_collective", "partition_id", "manual_computation", "full_to_shard", "shard_to_full"),
+        "has a meaning once a mesh is chosen: tests/executable/test_device_collectives.py, test_jax_sharded_programs.py",
     ),
     **dict.fromkeys(
         ("pure_callback", "io_callback", "debug_callback"), "calls a Python function: tests/api/test_callbacks.py"
