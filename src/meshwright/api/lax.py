@@ -136,7 +136,7 @@ from meshwright.ops.elementwise import not_ as bitwise_not
 from meshwright.ops.elementwise import or_ as bitwise_or
 from meshwright.ops.elementwise import pow_ as pow
 from meshwright.ops.elementwise import xor as bitwise_xor
-from meshwright.ops.fft import fft
+from meshwright.ops.fft import FftType, fft
 from meshwright.ops.gather_scatter import (
     GatherDimensionNumbers,
     GatherScatterMode,

@@ -7,6 +7,7 @@ counts twice in the inverse, which is where the weights of the transposes come f
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,17 @@ from meshwright.ops.elementwise import conj, convert, mul
 
 #: the kinds, by StableHLO's names
 FFT, IFFT, RFFT, IRFFT = KINDS = ("FFT", "IFFT", "RFFT", "IRFFT")
+
+
+class FftType(enum.Enum):
+    """The kinds, for :func:`fft`: of complex numbers, of real ones to half a spectrum, and the inverses of both."""
+
+    FFT = 0
+    IFFT = 1
+    RFFT = 2
+    IRFFT = 3
+
+
 _COMPLEX: dict[np.dtype, np.dtype] = {dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128}
 
 
@@ -92,12 +104,12 @@ class Fft(Batched):
         )[0]  # fmt: skip
 
 
-def fft(x: Any, fft_type: str, fft_lengths: Sequence[int]) -> Any:
+def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     """The discrete Fourier transform of the last dimensions of ``x``.
 
     Args:
       x: shape (..., *fft_lengths); for "IRFFT" the last size is ``fft_lengths[-1] // 2 + 1``.
-      fft_type: "FFT", "IFFT", "RFFT" or "IRFFT" (any case, or JAX's enum).
+      fft_type: a :class:`FftType`, or its name in any case.
       fft_lengths: one to three sizes.
 
     Raises:

@@ -1,0 +1,86 @@
+"""Linear algebra and Fourier transforms on a mesh: batches stay split, whole gradients too; what must move is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+
+pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.PaddingWarning")
+
+RNG = np.random.default_rng(13)
+MESH = mw.make_mesh((4, 2), ("data", "model"))
+#: five matrices on four devices: one device has a row of padding, another none but padding
+S = (RNG.normal(size=(5, 3, 3)) + 3 * np.eye(3)).astype(np.float32)
+EVEN = (RNG.normal(size=(8, 4, 4)) + 3 * np.eye(4)).astype(np.float32)
+
+
+def on(spec: P) -> mw.NamedSharding:
+    return mw.NamedSharding(MESH, spec)
+
+
+LOSSES: dict[str, Callable[[Any, Any], Any]] = {
+    "cholesky": lambda n, x: n.linalg.cholesky(x @ n.matrix_transpose(x)).sum(),
+    "solve": lambda n, x: (n.linalg.solve(x, x[..., :2] ** 2) ** 2).sum(),
+    "slogdet": lambda n, x: n.linalg.slogdet(x)[1].sum(),
+    "eigh": lambda n, x: (n.linalg.eigh(x + n.matrix_transpose(x))[1] ** 3).sum(),
+    "svd": lambda n, x: n.linalg.svdvals(x).sum(),
+    "qr": lambda n, x: (n.linalg.qr(x)[0] ** 3).sum(),
+    "fft": lambda n, x: (n.abs(n.fft.fft2(x)) ** 3).sum(),
+    "rfft and irfft": lambda n, x: (n.fft.irfft(n.fft.rfft(x) ** 2, n=5) ** 2).sum(),
+}
+
+
+@pytest.mark.parametrize("x", [S, EVEN], ids=["uneven", "even"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_of_split_batches(name: str, x: np.ndarray) -> None:
+    """Nothing is sent but the sum of the loss."""
+    f = LOSSES[name]
+    step = mw.jit(mw.value_and_grad(lambda v: f(mnp, v)), in_shardings=on(P("data")))
+    part = step.lower(x).partition()
+    assert part.bytes_sent <= 8, part.explain()
+    value, grad = step(x)
+    want_value, want_grad = jax.value_and_grad(lambda v: f(jnp, v))(x)
+    np.testing.assert_allclose(value, want_value, rtol=1e-4)
+    np.testing.assert_allclose(grad, want_grad, rtol=1e-3, atol=1e-4 * np.abs(want_grad).max())
+
+
+def test_right_hand_sides_stay_split() -> None:
+    """One matrix on every device, columns in tiles: nothing is sent, forwards or back."""
+    b = RNG.normal(size=(4, 10)).astype(np.float32)
+    shardings = (on(P()), on(P(None, "data")))
+    part = mw.jit(mnp.linalg.solve, in_shardings=shardings).lower(EVEN[0], b).partition()
+    assert part.bytes_sent == 0, part.explain()
+    part.verify(EVEN[0], b)
+    grad = mw.jit(mw.grad(lambda v: (mnp.linalg.solve(EVEN[0], v) ** 2).sum()), in_shardings=on(P(None, "data")))
+    assert grad.lower(b).partition().bytes_sent == 0
+    want = 2 * np.linalg.solve(EVEN[0].T, np.linalg.solve(EVEN[0], b))
+    np.testing.assert_allclose(grad(b), want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
+
+
+def test_split_matrices_are_gathered_and_the_explanation_says_so() -> None:
+    program = mw.jit(lambda x: mnp.linalg.inv(x), in_shardings=on(P(None, "data")), out_shardings=on(P(None, "data")))
+    part = program.lower(EVEN).partition()
+    assert {c.kind for c in part.collectives} <= {"all_gather", "all_to_all"}
+    part.verify(EVEN)
+    # To the batch dimension and back: cheaper than that every device inverts all.
+    assert part.bytes_sent < EVEN.nbytes
+    assert "lu" in part.explain() or "inv" in part.explain()
+
+
+def test_vmap_over_matrices_and_right_hand_sides() -> None:
+    b = RNG.normal(size=(8, 4)).astype(np.float32)
+    want = np.stack([np.linalg.solve(m, v) for m, v in zip(EVEN, b)])
+    np.testing.assert_allclose(mw.vmap(mnp.linalg.solve)(EVEN, b), want, rtol=1e-3, atol=1e-3)
+    one = mw.vmap(lambda v: mnp.linalg.solve(EVEN[0], v))(b)
+    np.testing.assert_allclose(one, np.linalg.solve(EVEN[0], b.T).T, rtol=1e-3, atol=1e-3)
+    text = str(mw.make_jaxpr(mw.vmap(lambda v: mnp.linalg.solve(EVEN[0], v)))(b))
+    assert "lu" in text and "f32[8,4,4]" not in text  # the matrix is not repeated
