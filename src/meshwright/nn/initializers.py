@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, ShapeError
 from meshwright.numpy import creation
+from meshwright.numpy.manipulation import moveaxis, reshape
 from meshwright.numpy.promotion import scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.random import normal as draw_normal
+from meshwright.random import orthogonal as draw_orthogonal
 from meshwright.random import truncated_normal as draw_truncated
 from meshwright.random import uniform as draw_uniform
 
@@ -73,6 +75,30 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: float = -2.0,
     return lambda key, shape, dtype_=None: _times(
         draw_truncated(key, lower, upper, shape, _dtype(dtype, dtype_)), stddev
     )
+
+
+def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """``scale`` times a random matrix with orthonormal columns or rows, whichever are fewer (Saxe et al. 2014).
+
+    Args:
+      column_axis: the axis that has the columns; all others together are the rows.
+
+    Raises:
+      ShapeError: when drawing, fewer than two dimensions.
+
+    >>> orthogonal(2.0)(PRNGKey(0), (3, 5)).shape
+    (3, 5)
+    """
+
+    def init(key: Any, shape: Sequence[int], dtype_: Any = None) -> Any:
+        if len(shape) < 2:
+            raise ShapeError(f"orthogonal: expected a shape of at least two dimensions, got {tuple(shape)}")
+        rest = list(shape)
+        columns = rest.pop(column_axis)
+        drawn = draw_orthogonal(key, columns, dtype=_dtype(dtype, dtype_), m=math.prod(rest))
+        return _times(moveaxis(reshape(drawn, (columns, *rest)), 0, column_axis), scale)
+
+    return init
 
 
 def _product(shape: Sequence[int], dims: _DIMS) -> int:

@@ -26,6 +26,7 @@ from meshwright.random.derived import (
 from meshwright.random.discrete import bernoulli, categorical, randint
 from meshwright.random.gamma import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
 from meshwright.random.keys import PRNGKey, bits, clone, fold_in, key, key_data, split, wrap_key_data
+from meshwright.random.matrices import multivariate_normal, orthogonal
 from meshwright.random.shuffling import choice, permutation, shuffle
 
 __all__ = [
@@ -57,7 +58,9 @@ __all__ = [
     "lognormal",
     "maxwell",
     "multinomial",
+    "multivariate_normal",
     "normal",
+    "orthogonal",
     "pareto",
     "permutation",
     "poisson",
