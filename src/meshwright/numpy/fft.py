@@ -278,7 +278,7 @@ def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) ->
     """The frequencies of the terms of :func:`fft` for ``n`` samples that are ``d`` apart.
 
     Raises:
-      ArgumentError: ``n`` is below 1.
+      ArgumentError: ``n`` is below 1. DTypeError: ``dtype`` is not floating.
 
     >>> fftfreq(4).tolist()
     [0.0, 0.25, -0.5, -0.25]
@@ -292,7 +292,7 @@ def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -
     """The frequencies of the terms of :func:`rfft` for ``n`` samples that are ``d`` apart.
 
     Raises:
-      ArgumentError: ``n`` is below 1.
+      ArgumentError: ``n`` is below 1. DTypeError: ``dtype`` is not floating.
 
     >>> rfftfreq(4).tolist()
     [0.0, 0.25, 0.5]
@@ -310,6 +310,8 @@ def _samples(name: str, n: Any) -> int:
 
 def _frequencies(order: np.ndarray, n: int, d: Any, dtype: Any) -> Any:
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "fftfreq")
+    if not dtypes.is_float(target):
+        raise DTypeError(f"fft.fftfreq: frequencies are floats, got dtype {target}; pass a floating dtype, or none")
     return asarray(order.astype(target)) / (d * n)
 
 
