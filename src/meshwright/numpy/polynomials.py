@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, divide, multiply, subtract
 from meshwright.numpy.axes import static_int
 from meshwright.numpy.creation import asarray, ones, zeros
 from meshwright.numpy.filters import convolve
 from meshwright.numpy.joining import concatenate
-from meshwright.numpy.manipulation import atleast_1d
-from meshwright.numpy.promotion import inexact, operands, result_type, spread
+from meshwright.numpy.linalg.norms import vector_norm
+from meshwright.numpy.linalg.operands import inexact_operands
+from meshwright.numpy.linalg.solving import lstsq
+from meshwright.numpy.manipulation import atleast_1d, reshape
+from meshwright.numpy.promotion import operands, spread
+from meshwright.numpy.ranges import vander
 from meshwright.numpy.searching import concrete
 
 
@@ -145,25 +149,41 @@ def poly(seq_of_zeros: Any) -> Any:
     return p
 
 
-def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, *, w: Any = None) -> Any:
-    """The polynomial of degree ``deg`` that fits points best in the sense of least squares; of concrete arrays.
+def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, *, w: Any = None) -> Any:
+    """The polynomial of degree ``deg`` that fits points best in the sense of least squares.
 
     Args:
       x: vector of n positions; y: n values, or shape (n, k) for k fits.
-      rcond: singular values below this part of the largest count as 0.
+      rcond: singular values below this part of the largest count as 0 (default: n epsilons).
       w: a weight for each residual.
 
     Raises:
-      ConcretizationError: an array is traced.
+      ArgumentError: ``deg`` is negative.
+      ShapeError: shapes other than these.
 
     >>> np.round(polyfit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), 1), 3).tolist()
     [2.0, 1.0]
     """
-    remedy = "fit outside of the traced function"
-    at, values = (concrete(asarray(v), "polyfit", remedy) for v in (x, y))
-    weights = None if w is None else concrete(asarray(w), "polyfit", remedy)
-    found = np.polyfit(at, values, static_int(deg, "polyfit", "deg"), rcond, w=weights)
-    return asarray(found.astype(inexact(result_type(x, y))))
+    degree = static_int(deg, "polyfit", "deg")
+    if degree < 0:
+        raise ArgumentError(f"polyfit: deg must not be negative, got {degree}")
+    at, values, *weights = inexact_operands("polyfit", x, y, *(() if w is None else (w,)))
+    n = typeof(at).size
+    fits = typeof(values).ndim in (1, 2) and typeof(values).shape[0] == n and all(v.shape == (n,) for v in weights)
+    if typeof(at).ndim != 1 or not fits:
+        raise ShapeError(
+            "polyfit: expected x of shape (n,), y of shape (n,) or (n, k) and w of shape (n,), got "
+            f"{', '.join(str(typeof(v).shape) for v in (at, values, *weights))}"
+        )
+    powers = vander(at, degree + 1)
+    for weight in weights:
+        powers = multiply(powers, reshape(weight, (n, 1)))
+        values = multiply(values, reshape(weight, (n,) + (1,) * (typeof(values).ndim - 1)))
+    # Columns of length 1, so that ``rcond`` does not judge powers by their size.
+    lengths = vector_norm(powers, axis=0)
+    tolerance = n * float(np.finfo(typeof(lengths).dtype).eps) if rcond is None else rcond
+    found = lstsq(divide(powers, lengths), values, tolerance)[0]
+    return divide(found, reshape(lengths, (degree + 1,) + (1,) * (typeof(values).ndim - 1)))
 
 
 def roots(p: Any, *, strip_zeros: bool = True) -> Any:
