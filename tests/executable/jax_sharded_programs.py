@@ -1,7 +1,7 @@
 """Programs with shardings and manual regions as JAX writes them, for both of its partitioners, and what JAX computes.
 
 Run as a script, since it needs eight devices and JAX settles on its number once: pickles, for each program, the texts
-that JAX lowers it to (``shardy`` and ``gspmd``), its arguments and its results on eight devices.
+that JAX lowers it to (``shardy`` and ``gspmd``, and either ``in HLO``), its arguments and its results on eight devices.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def main(path: str) -> None:
         for partitioner, flag in (("gspmd", False), ("shardy", True)):
             jax.config.update("jax_use_shardy_partitioner", flag)
             jax.clear_caches()
-            texts[partitioner] = jitted.lower(*args).as_text()
+            lowered = jitted.lower(*args)
+            texts[partitioner], texts[f"{partitioner} in HLO"] = lowered.as_text(), lowered.as_text("hlo")
         results = [np.asarray(y) for y in jax.tree.leaves(jitted(*args))]
         found[name] = texts, args, results
     with open(path, "wb") as file:

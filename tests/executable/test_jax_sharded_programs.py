@@ -38,7 +38,7 @@ def same(got: Any, want: list[np.ndarray]) -> None:
         np.testing.assert_allclose(np.asarray(x), y, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("partitioner", ["shardy", "gspmd"])
+@pytest.mark.parametrize("partitioner", ["shardy", "gspmd", "shardy in HLO", "gspmd in HLO"])
 @pytest.mark.parametrize("name", NAMES)
 def test_program(exported: Any, name: str, partitioner: str) -> None:
     texts, args, want = exported[name]
@@ -56,12 +56,11 @@ def test_program(exported: Any, name: str, partitioner: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_both_partitioners_texts_mean_the_same(exported: Any, name: str) -> None:
     texts, _, _ = exported[name]
-    shardy, gspmd = (mw.load(texts[p]).partition() for p in ("shardy", "gspmd"))
-
-    def sent(part: Any) -> list[tuple[str, int]]:
-        return sorted((c.kind, c.bytes_sent) for c in part.collectives)
-
-    assert sent(shardy) == sent(gspmd)
+    parts = [mw.load(texts[p]).partition() for p in ("shardy", "gspmd", "shardy in HLO")]
+    sent = [sorted((c.kind, c.bytes_sent) for c in part.collectives) for part in parts]
+    assert sent[0] == sent[1]
+    # HLO's all-to-alls split and join one dimension, so that some become equal and are done once.
+    assert sum(n for _, n in sent[2]) <= sum(n for _, n in sent[0])
 
 
 def test_collectives_name_the_axes_of_their_groups(exported: Any) -> None:

@@ -109,11 +109,16 @@ def _cross(b: Any, target: str, x: Any, before: ShapedArray, after: ShapedArray,
 # --- the borders of a region --------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Border(Op):
-    """Base: a value enters or leaves a manual region, where its sharding is ``sharding``."""
+    """Base: a value enters or leaves a manual region.
 
-    sharding: HloSharding
+    GSPMD gives the sharding that it has after the border. Shardy's text in HLO names the ``manual`` axes and gives the
+    sharding of the whole value, None if there is nothing to say of it.
+    """
+
+    sharding: Annotation | None
     aval: ShapedArray
     unspecified: tuple[int, ...] = ()
+    manual: tuple[str, ...] = ()
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if x.ndim != self.aval.ndim or x.dtype != self.aval.dtype:

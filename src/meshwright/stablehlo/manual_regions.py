@@ -16,7 +16,7 @@ from meshwright.errors import ImportProgramError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns, sub_jaxprs
 from meshwright.ir.passes import in_regions
 from meshwright.ops.device_collective import DeviceOp
-from meshwright.ops.manual_computation import FullToShard, ManualComputation, ShardToFull
+from meshwright.ops.manual_computation import FullToShard, ManualAxes, ManualComputation, ShardToFull
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.sharding import HloSharding
 
@@ -151,8 +151,11 @@ class _Regions:
         )
         return [JaxprEqn(op, operands, results, (exits or entries)[0].source), *after]
 
-    def _said(self, entry: JaxprEqn) -> Annotation:
+    def _said(self, entry: JaxprEqn) -> Annotation | None:
+        op: Any = entry.op
         operand = entry.invars[0]
+        if op.manual:
+            return op.sharding
         if not operand.aval.ndim:
             return HloSharding.replicated()
         found = self.annotation.get(operand) if isinstance(operand, Var) else None
@@ -163,10 +166,13 @@ class _Regions:
             )
         return found
 
-    def _manual(self, entries: Sequence[JaxprEqn], exits: Sequence[JaxprEqn]) -> HloSharding:
-        """The sharding of the values of the region."""
+    def _manual(self, entries: Sequence[JaxprEqn], exits: Sequence[JaxprEqn]) -> ManualAxes:
+        """The manual axes, or the sharding of the values of the region."""
+        op: Any = (entries or exits)[0].op
+        if op.manual:
+            return op.manual
         if entries:
-            return entries[0].op.sharding  # type: ignore[attr-defined]
+            return op.sharding
         inner = exits[0].invars[0]
         found = self.annotation.get(inner) if isinstance(inner, Var) else None
         return found if isinstance(found, HloSharding) else ALL_MANUAL
@@ -175,7 +181,7 @@ class _Regions:
 def _annotation(border: JaxprEqn, value: Var, result: Var) -> list[JaxprEqn]:
     """An equation that annotates ``value`` with what the border says of it, if it says more than what is manual."""
     op: Any = border.op
-    if not any(n > 1 for n in op.sharding.tile_counts) or len(op.unspecified) == value.aval.ndim:
+    if op.manual or not any(n > 1 for n in op.sharding.tile_counts) or len(op.unspecified) == value.aval.ndim:
         return []
     return [JaxprEqn(ShardingAnnotation(op.sharding, op.unspecified), [value], [result], border.source)]
 

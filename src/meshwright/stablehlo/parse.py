@@ -8,7 +8,7 @@ what is no op (calls, tuples, annotations) in ``read_*.py``. An operation withou
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -19,22 +19,23 @@ from jaxlib.mlir import ir
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN
 from meshwright.errors import ImportProgramError, MeshwrightError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.call import Jit
-from meshwright.ops.sharding_annotation import Annotation
+from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
 from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, resource_blobs
-from meshwright.stablehlo.read_bodies import BodyReader, Failure, Function
+from meshwright.stablehlo.read_bodies import BodyReader, Failure, Function, leaves
 from meshwright.stablehlo.read_shardings import (
     MeshDeclaration,
     Meshes,
     check_rank,
     mesh_declaration,
     read_sharding,
+    shardy_attributes,
 )
 
 
@@ -118,7 +119,10 @@ class ModuleReader:
         operations = {o.operation.attributes["sym_name"].value: o.operation for o in self.module.body.operations
                       if o.operation.name == "func.func"}  # fmt: skip
         try:
-            self.meshes = Meshes(self._declared_meshes(), self.num_partitions)
+            try:
+                self.meshes = self._meshes()
+            except MeshwrightError as error:
+                raise Failure(self.module.operation, str(error)) from None
             entry = self._entry(operations)
             *callees, _ = in_call_order(entry, operations)
             for name in callees:
@@ -131,17 +135,22 @@ class ModuleReader:
                 f"{self.file}: regions are nested too deeply to be read; flatten the program's control flow"
             ) from None
 
-    def _declared_meshes(self) -> dict[str, MeshDeclaration]:
+    def _meshes(self) -> Meshes:
+        """The meshes that the module declares, as operations or (in HLO) as a frontend attribute."""
+        module = self.module.operation
         found = {}
         for view in self.module.body.operations:
             operation = view.operation
             if operation.name == "sdy.mesh":
-                declared = mesh_declaration(operation.attributes["mesh"])
-                ids = declared.device_ids
-                if declared.mesh.axis_names and ids and sorted(ids) != list(range(declared.mesh.size)):
-                    raise Failure(operation, f"device_ids {list(ids)} are not 0 to {declared.mesh.size - 1}, reordered")
-                found[operation.attributes["sym_name"].value] = declared
-        return found
+                found[operation.attributes["sym_name"].value] = mesh_declaration(operation.attributes["mesh"])
+        named = shardy_attributes(module.attributes).get("sdy.meshes")
+        if named is not None:
+            found.update((entry.name, mesh_declaration(entry.attr)) for entry in ir.DictAttr(named))
+        for name, declared in found.items():
+            ids = declared.device_ids
+            if declared.mesh.axis_names and ids and sorted(ids) != list(range(declared.mesh.size)):
+                raise Failure(module, f"mesh {name}: device_ids {list(ids)} are not 0 to {declared.mesh.size - 1}")
+        return Meshes(found, self.num_partitions, named is not None)
 
     def _entry(self, functions: dict[str, ir.Operation]) -> str:
         if "main" in functions:
@@ -163,7 +172,7 @@ class ModuleReader:
             outs = body.block(block, args)
         said = chain.from_iterable(self._shardings(operation, "argument", [a.type for a in block.arguments]))
         known = {v: s for v, s in zip(trace.invars, said) if s is not None}
-        jaxpr = form_regions(trace.finish(list(_leaves(outs)), name), known)
+        jaxpr = form_regions(trace.finish(list(leaves(outs)), name), known)
         heights = [self.functions[e.op.fun_name].height + 1 for e in jaxpr.eqns if isinstance(e.op, Jit)]
         return Function(jaxpr, max(heights, default=0))
 
@@ -173,7 +182,7 @@ class ModuleReader:
         attributes = _attribute_list(operation, "arg_attrs" if side == "argument" else "res_attrs", len(types))
         for number, (type_, said) in enumerate(zip(types, attributes)):
             try:
-                avals = list(_leaves([self.attributes.type(type_)]))
+                avals = list(leaves([self.attributes.type(type_)]))
                 found.append(read_sharding(said, len(avals), self.meshes))
                 for sharding, aval in zip(found[-1], avals):
                     check_rank(sharding, aval)
@@ -208,6 +217,9 @@ class ModuleReader:
         name = attributes["sym_name"].value if "sym_name" in attributes else entry
         results = ir.FunctionType(operation.attributes["function_type"].value).results
         said = tuple(chain.from_iterable(self._shardings(operation, "result", list(results))))
+        if self.meshes.approximated:  # results are annotated in the function
+            last = {e.outvars[0]: e.op.sharding for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingAnnotation)}
+            said = tuple(last.get(a) if isinstance(a, Var) else None for a in jaxpr.jaxpr.outvars)
         return ParsedProgram(
             name.removeprefix("jit_"), jaxpr, self._entry_parameters(operation, jaxpr), said, self.num_partitions,
             self.meshes.declared, list(self.notes), list(self.warnings), self.elided,
@@ -242,14 +254,6 @@ class ModuleReader:
 
 
 # --- pieces -------------------------------------------------------------------------------------------------
-def _leaves(values: Sequence[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _leaves(value)
-        else:
-            yield value
-
-
 def _parameters(trace: JaxprTrace, aval: Any) -> Any:
     if isinstance(aval, tuple):
         return tuple(_parameters(trace, a) for a in aval)

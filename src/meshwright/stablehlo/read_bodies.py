@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,7 +19,7 @@ from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
 from meshwright.ops.call import Jit
 from meshwright.ops.opaque import Opaque
 from meshwright.stablehlo.read_attributes import ELIDED, UnsupportedType, blob_array
-from meshwright.stablehlo.read_shardings import annotate, read_per_value
+from meshwright.stablehlo.read_shardings import annotate, read_sharding
 
 if TYPE_CHECKING:
     from meshwright.stablehlo.parse import ModuleReader
@@ -29,7 +29,7 @@ _MOST_NESTED = 32
 _MOST_EQUATIONS = 1_000_000
 _TERMINATORS = ("func.return", "stablehlo.return", "mhlo.return", "sdy.return")
 _ABOUT_SHARDING = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
-_SHARDING_ATTRIBUTES = ("mhlo.sharding", "sdy.sharding")
+_SHARDING_ATTRIBUTES = ("mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes")
 
 
 @dataclass(frozen=True)
@@ -189,9 +189,14 @@ class BodyReader:
             raise Failure(operation, str(error)) from error
 
     def _annotate(self, reader: OperationReader, outs: list[Any]) -> list[Any]:
-        """Results with the shardings that the operation carries."""
-        found = read_per_value(reader.operation.attributes, len(outs), self.module.meshes)
-        return [annotate(x, s) for x, s in zip(outs, found)]
+        """Results with the shardings that the operation carries, one for each leaf of tuples."""
+        count = sum(1 for _ in leaves(outs))
+        found = iter(read_sharding(reader.operation.attributes, count, self.module.meshes))
+
+        def annotated(x: Any) -> Any:
+            return tuple(map(annotated, x)) if isinstance(x, tuple) else annotate(x, next(found))
+
+        return [annotated(x) for x in outs]
 
     def region(self, region: ir.Region) -> Region:
         """A region as a jaxpr whose first parameters are what it uses of the surrounding program."""
@@ -211,11 +216,21 @@ class BodyReader:
         return Region(ClosedJaxpr(jaxpr, [c for _, c in kept]), [c for _, c in captured])
 
 
+def leaves(values: Sequence[Any]) -> Iterator[Any]:
+    """What is in tuples, in order."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from leaves(value)
+        else:
+            yield value
+
+
 def _is_about_sharding(operation: ir.Operation, name: str) -> bool:
     """Whether an operation itself is an annotation, whose rule reads its sharding."""
     if name != "stablehlo.custom_call":
         return False
-    return operation.attributes["call_target_name"].value in _ABOUT_SHARDING
+    target = operation.attributes["call_target_name"].value
+    return target in _ABOUT_SHARDING or target.startswith("xla.sdy.")
 
 
 def _results(rule: ReadRule, reader: OperationReader) -> list[Any]:

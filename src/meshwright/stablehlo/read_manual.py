@@ -7,11 +7,12 @@ here: they are written for all devices, and replicated programs are partitioned 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
@@ -29,9 +30,17 @@ from meshwright.ops.device_collective import GROUP, DeviceCollective, DeviceNumb
 from meshwright.ops.elementwise import convert, eq, select, zeros_like
 from meshwright.ops.manual_computation import FullToShard, ManualComputation, ShardToFull
 from meshwright.ops.shape import expand_dims, reshape
+from meshwright.ops.sharding_annotation import Annotation
 from meshwright.sharding import HloSharding
 from meshwright.sharding.device_groups import Groups
-from meshwright.stablehlo.read_shardings import annotate, manual_axes_of, per_value, read_sharding, unspecified_dims
+from meshwright.stablehlo.read_shardings import (
+    annotate,
+    manual_axes_of,
+    per_value,
+    read_sharding,
+    shardy_attributes,
+    unspecified_dims,
+)
 
 #: the reductions of all-reduces, by the op that their region applies
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
@@ -65,6 +74,35 @@ def _border(r: Any) -> Any:
         return r.fail("has no mhlo.sharding; expected one, which says how the value lies on the devices after it")
     border = FullToShard if r.attr("call_target_name") == "SPMDFullToShardShape" else ShardToFull
     return border(sharding, aval, unspecified_dims(r)).bind(x)
+
+
+@reads("custom_call:xla.sdy.GlobalToLocalShape")
+def _enter(r: Any) -> Any:
+    """How Shardy's regions begin in HLO."""
+
+    def cross(x: Any, sharding: Annotation | None, aval: ShapedArray, axes: tuple[str, ...]) -> Any:
+        return FullToShard(sharding, aval, (), axes).bind(annotate(x, sharding))
+
+    return _crossed(r, "sdy.in_shardings", cross)
+
+
+@reads("custom_call:xla.sdy.LocalToGlobalShape")
+def _leave(r: Any) -> Any:
+    """How Shardy's regions end in HLO."""
+
+    def cross(x: Any, sharding: Annotation | None, aval: ShapedArray, axes: tuple[str, ...]) -> Any:
+        return annotate(ShardToFull(sharding, aval, (), axes).bind(x), sharding)
+
+    return _crossed(r, "sdy.out_shardings", cross)
+
+
+def _crossed(r: Any, attribute: str, cross: Callable[..., Any]) -> Any:
+    said = shardy_attributes(r.operation.attributes)
+    if "sdy.manual_axes" not in said:
+        r.fail("has no xla.sdy.manual_axes among its frontend attributes; expected the axes that the region is for")
+    axes = manual_axes_of(said["sdy.manual_axes"])
+    shardings = per_value(said, attribute, len(r.out_avals), r.module.meshes)
+    return [cross(x, s, aval, axes) for x, s, aval in zip(r.operands, shardings, r.out_avals, strict=True)]
 
 
 # --- groups of devices --------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ class Meshes:
 
     declared: dict[str, MeshDeclaration] = field(default_factory=dict)
     num_partitions: int | None = None
+    #: the program is Shardy's in HLO, where GSPMD's shardings stand beside as an approximation
+    approximated: bool = False
 
     def checked(self, sharding: AnySharding) -> AnySharding:
         """``sharding``, which fits the number of devices.
@@ -110,7 +112,12 @@ def manual_axes_of(attribute: ir.Attribute) -> tuple[str, ...]:
 def _tensor_sharding(attribute: ir.Attribute, meshes: Meshes) -> SdySharding | None:
     value = sdy.TensorShardingAttr(attribute)
     ref = value.mesh_or_ref
-    declared = meshes.declared[ref.value] if isinstance(ref, ir.FlatSymbolRefAttr) else mesh_declaration(ref)
+    if not isinstance(ref, ir.FlatSymbolRefAttr):
+        declared = mesh_declaration(ref)
+    elif ref.value in meshes.declared:
+        declared = meshes.declared[ref.value]
+    else:
+        raise ShardingError(f"sharding {attribute} is over a mesh that the program does not declare")
     sharding = SdySharding(
         declared.mesh,
         tuple(_dimension(d) for d in value.dimension_shardings),
@@ -136,24 +143,40 @@ def _axis(attribute: ir.Attribute) -> str:
     return f"{value.name}:({part.pre_size}){part.size}"
 
 
+def shardy_attributes(attributes: Any) -> dict[str, ir.Attribute]:
+    """What Shardy writes into the frontend attributes of HLO (``xla.sdy.sharding``), under its own names.
+
+    Raises:
+      ShardingError: text that is no attribute.
+    """
+    found = {}
+    if "mhlo.frontend_attributes" in attributes:
+        texts = ir.DictAttr(attributes["mhlo.frontend_attributes"])
+        for entry in texts:
+            if entry.name.startswith("xla.sdy."):
+                text = ir.StringAttr(entry.attr).value
+                try:
+                    found[entry.name.removeprefix("xla.")] = ir.Attribute.parse(text, texts.context)
+                except ir.MLIRError:
+                    raise ShardingError(f"frontend attribute {entry.name} = {text!r} cannot be read") from None
+    return found
+
+
 # --- where they stand ---------------------------------------------------------------------------------------
 def read_sharding(attributes: Any, count: int, meshes: Meshes) -> list[Annotation | None]:
     """What the attributes of a parameter or result say of each of its ``count`` leaves."""
     if attributes is None:
         return [None] * count
-    if "sdy.sharding" in attributes:
-        return [_tensor_sharding(attributes["sdy.sharding"], meshes)] * count
-    if "mhlo.sharding" in attributes:
+    said = shardy_attributes(attributes) or attributes
+    if "sdy.sharding" in said:
+        sharding = said["sdy.sharding"]
+        if sdy.TensorShardingPerValueAttr.isinstance(sharding):
+            return per_value(said, "sdy.sharding", count, meshes)
+        return [_tensor_sharding(sharding, meshes)] * count
+    if "mhlo.sharding" in attributes and not meshes.approximated:
         found = _elements(hlo_annotation(_hlo_text(attributes["mhlo.sharding"])), count)
         return [None if s is None else meshes.checked(s) for s in found]
     return [None] * count
-
-
-def read_per_value(attributes: Any, count: int, meshes: Meshes) -> list[Annotation | None]:
-    """What the attributes of an operation say of each of its ``count`` results."""
-    if "sdy.sharding" in attributes:
-        return per_value(attributes, "sdy.sharding", count, meshes)
-    return read_sharding(attributes, count, meshes)
 
 
 def annotate(x: Any, sharding: Annotation | None, unspecified: tuple[int, ...] = ()) -> Any:
@@ -179,7 +202,7 @@ def unspecified_dims(r: Any) -> tuple[int, ...]:
     return tuple(int(d) for d in inside.split(",") if d.strip())
 
 
-@reads("custom_call:Sharding")
+@reads("custom_call:Sharding", "custom_call:xla.sdy.FuncResultSharding")
 def _sharding_call(r: Any) -> Any:
     (x,) = r.operands
     (sharding,) = read_sharding(r.operation.attributes, 1, r.module.meshes)
@@ -207,6 +230,11 @@ def _propagation_barrier(r: Any) -> Any:
     return PropagationBarrier(DIRECTIONS[r.attr("allowed_direction")]).bind(*r.operands)
 
 
+@reads("custom_call:xla.sdy.PropagationBarrier")
+def _propagation_barrier_call(r: Any) -> Any:
+    return PropagationBarrier(DIRECTIONS[_frontend_number(r, "sdy.allowed_direction")]).bind(*r.operands)
+
+
 @reads("sdy.data_flow_edge")
 def _data_flow_edge(r: Any) -> Any:
     (x,) = r.operands
@@ -219,9 +247,26 @@ def _data_flow_edge(r: Any) -> Any:
 @reads("sdy.sharding_group")
 def _group(r: Any) -> Any:
     """The operation has no result: what comes after it uses the value of the group."""
-    (value,) = r.operation.operands
-    r.body.env[value] = ShardingGroup(str(r.attr("group_id"))).bind(*r.operands)
+    _join_group(r, r.attr("group_id"))
     return []
+
+
+@reads("custom_call:xla.sdy.ShardingGroup")
+def _group_call(r: Any) -> Any:
+    _join_group(r, _frontend_number(r, "sdy.sharding_group_id"))
+    return []
+
+
+def _frontend_number(r: Any, name: str) -> int:
+    said = shardy_attributes(r.operation.attributes)
+    if name not in said:
+        r.fail(f"has no xla.{name} among its frontend attributes")
+    return ir.IntegerAttr(said[name]).value
+
+
+def _join_group(r: Any, number: int) -> None:
+    (value,) = r.operation.operands
+    r.body.env[value] = ShardingGroup(str(number)).bind(*r.operands)
 
 
 @reads("sdy.named_computation")
