@@ -37,6 +37,8 @@ KERNELS = (
 )  # fmt: skip
 #: the rank of a problem's first operand, where that is not a matrix
 _FIRST_RANK = {"gtsv": 1}
+#: the operands that kernels write their first results over, where that is not the first one alone
+_OVERWRITTEN = {"gtsv": (0, 1, 2, 3), "trsm": (1,), "ormqr": (2,), "geqp3": (0, 1), "geev": ()}
 
 #: a flag is a letter (an unsigned byte for the kernel), a bool or an integer
 Flag = str | bool | int
@@ -90,6 +92,7 @@ class Lapack(Factorization):
             call_target_name=f'"lapack_{_PREFIX[dtype]}{base}_ffi"', api_version="4 : i32",
             backend_config=f"{{{config}}}",
             operand_layouts=_layouts(b.in_avals, self.operand_ranks), result_layouts=_layouts(b.out_avals, ranks),
+            output_operand_aliases=_aliases(_OVERWRITTEN.get(self.kernel, (0,)), len(b.out_avals)),
         )  # fmt: skip
 
 
@@ -110,6 +113,16 @@ def _order(ndim: int, rank: int) -> list[int]:
 def _layouts(avals: Sequence[ShapedArray], ranks: Sequence[int]) -> str:
     orders = (_order(a.ndim, r) for a, r in zip(avals, ranks))
     return f"[{', '.join(f'dense<{o if o else str()}> : tensor<{len(o)}xindex>' for o in orders)}]"
+
+
+def _aliases(overwritten: Sequence[int], results: int) -> str:
+    """Result ``i`` in the memory of operand ``overwritten[i]``: else kernels copy the operand there."""
+    entries = (
+        f"#stablehlo.output_operand_alias<output_tuple_indices = [{i if results > 1 else ''}], operand_index = {o}, "
+        "operand_tuple_indices = []>"
+        for i, o in enumerate(overwritten)
+    )
+    return f"[{', '.join(entries)}]"
 
 
 def lapack(

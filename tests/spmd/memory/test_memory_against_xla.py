@@ -158,6 +158,10 @@ CASES: dict[str, Case] = {
         None,
         (),
     ),
+    "cholesky": (mnp.linalg.cholesky, [f32(32, 64, 64)], [on("data")], None, ()),
+    "svd": (lambda x: mnp.linalg.svd(x).U, [f32(32, 64, 48)], [on("data")], None, ()),
+    "eigh": (mnp.linalg.eigh, [f32(32, 64, 64)], [on("data")], None, ()),
+    "fft": (lambda x: mnp.abs(mnp.fft.fft2(x)), [f32(32, 64, 64)], [on("data")], None, ()),
     "sorted_sums": (sorted_sums, [f32(256, 1000)], [on("data")], None, ()),
     "convolutions_step": (
         convolutions_step,

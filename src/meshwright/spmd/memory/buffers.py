@@ -7,6 +7,7 @@ time; the rest is packed into one block, the largest buffers first, each into th
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
             _new(live, [Buffer(root.avals[0], need, kernel, step, step)])
     if root.op == "while":
         return [live.of[k][0] for k in kernel.operands]
+    if "output_operand_aliases" in root.attributes:
+        return _new(live, _of_custom_call(live, kernel, step))
     over = tuple(
         b
         for k in kernel.inputs
@@ -95,6 +98,17 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         if b is not None and k.root.shape == root.shape and overwrites(kernel, k)
     )
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over) for a in root.avals])
+
+
+_ALIASED = re.compile(r"operand_index = (\d+)")
+
+
+def _of_custom_call(live: Liveness, kernel: Kernel, step: int) -> list[Buffer]:
+    """The results, the first of which may take the place of operands: in the order that the call says."""
+    sources = [kernel.operands[int(i)] for i in _ALIASED.findall(kernel.root.attributes["output_operand_aliases"])]
+    over = [tuple(b for b in live.of[k][:1] if b is not None) for k in sources]
+    over += [()] * (len(kernel.root.avals) - len(over))
+    return [Buffer(a, a.nbytes, kernel, step, step, over=o) for a, o in zip(kernel.root.avals, over)]
 
 
 def overwrites(kernel: Kernel, source: Kernel) -> bool:

@@ -27,6 +27,8 @@ _NARROW = {
 }
 #: rows that a cumulative operation is computed in; then over the rows' ends
 _ROW = 16
+#: the dimensions of one array, the fastest first; those of scalars are an empty list
+_LAYOUT = re.compile(r"dense<\[?([\d, ]*)\]?>")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 #: the attribute that names the dimension which a collective joins or splits
 _MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
@@ -61,6 +63,16 @@ def ordered(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, gi
     if op in _MAJOR:
         return _collective(make, op, operands, aval, given)
     return None
+
+
+def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:
+    """Operands or results of a custom call whose layouts are given, as MLIR text, in that order in memory."""
+    orders = [[int(d) for d in text.split(",") if d] for text in _LAYOUT.findall(layouts)]
+    found = list(values)
+    for i, (x, order) in enumerate(zip(values, orders)):
+        if order != sorted(order, reverse=True) and x.op in _FIXED:
+            found[i] = make("reorder", (x,), x.avals[0], {"order": tuple(order)})
+    return found
 
 
 def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:

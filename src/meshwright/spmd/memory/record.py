@@ -17,11 +17,11 @@ from meshwright.core.source import UNKNOWN
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
-from meshwright.spmd.memory.orders import ordered
+from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.simplify import simplified, splat
 
 _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
-_EFFECTS = ("custom_call", "infeed", "outfeed", "send", "recv")
+_EFFECTS = ("infeed", "outfeed", "send", "recv")
 _TRANSPARENT = ("optimization_barrier",)
 
 
@@ -56,16 +56,20 @@ class Recorder:
         if names:
             attributes["reducer"] = names[0]
         graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", "case", "if") else ()
-        if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and short not in _EFFECTS:
+        effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
+        if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and short != "custom_call":
             return [self._make(short, operands, out_avals[0], attributes)]
+        operands = in_orders(self._make, operands, attributes.get("operand_layouts", ""))
         inputs = (*operands, *dict.fromkeys(n for g in graphs for n in _captured(g)))
         special = dialect == "chlo" and len(out_avals) == 1
         node = Node(short, inputs, tuple(out_avals), attributes, self._source, graphs, special)
-        if short in _EFFECTS:
+        if effect:
             self._effects.append(node)
         if len(out_avals) == 1:
-            return [node]
-        return [Node("get", (node,), (a,), {"index": i}, self._source) for i, a in enumerate(out_avals)]
+            outs = [node]
+        else:
+            outs = [Node("get", (node,), (a,), {"index": i}, self._source) for i, a in enumerate(out_avals)]
+        return in_orders(self._make, outs, attributes.get("result_layouts", ""))
 
     def constant(self, value: Any, aval: ShapedArray) -> Node:
         value = np.asarray(value)
