@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.errors import ImportProgramError
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns, sub_jaxprs
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, sub_jaxprs
 from meshwright.ir.passes import in_regions
 from meshwright.ops.device_collective import DeviceOp
 from meshwright.ops.manual_computation import FullToShard, ManualAxes, ManualComputation, ShardToFull
@@ -29,11 +29,19 @@ def form_regions(jaxpr: ClosedJaxpr, known: Mapping[Var, Annotation]) -> ClosedJ
     Raises:
       ImportProgramError: values that enter or leave a region without saying how they are sharded.
     """
-    if not any(isinstance(e.op, (FullToShard, ShardToFull)) for e in all_eqns(jaxpr.jaxpr)):
+    if not _has_borders(jaxpr.jaxpr):
         return jaxpr
     inner = jaxpr.jaxpr
     eqns = [in_regions(e, lambda body: form_regions(body, {})) for e in inner.eqns]
     return jaxpr.replace(jaxpr=_Regions(inner.replace(eqns=eqns), known).formed())
+
+
+def _has_borders(jaxpr: Jaxpr) -> bool:
+    """Whether there are borders in a jaxpr or its regions; what it calls has been seen to."""
+    return any(
+        isinstance(e.op, (FullToShard, ShardToFull)) or any(_has_borders(r.jaxpr) for r in e.op.regions())
+        for e in jaxpr.eqns
+    )
 
 
 @dataclass
