@@ -84,3 +84,20 @@ def test_vmap_over_matrices_and_right_hand_sides() -> None:
     np.testing.assert_allclose(one, np.linalg.solve(EVEN[0], b.T).T, rtol=1e-3, atol=1e-3)
     text = str(mw.make_jaxpr(mw.vmap(lambda v: mnp.linalg.solve(EVEN[0], v)))(b))
     assert "lu" in text and "f32[8,4,4]" not in text  # the matrix is not repeated
+
+
+@pytest.mark.parametrize("name", ["fft2", "rfft2", "irfft2"])
+@pytest.mark.parametrize("rows", [16, 15])
+def test_split_rows_are_exchanged_for_columns(name: str, rows: int) -> None:
+    """Two all-to-alls of a tile each, and not the array on every device."""
+    real, half = RNG.normal(size=(rows, 20)).astype(np.float32), RNG.normal(size=(2, rows, 11)).astype(np.float32)
+    x = (half[0] + 1j * half[1]).astype(np.complex64) if name == "irfft2" else real
+    f = getattr(mnp.fft, name)
+    part = mw.jit(f, in_shardings=on(P("data")), out_shardings=on(P("data"))).lower(x).partition()
+    assert [c.kind for c in part.collectives] == ["all_to_all"] * 2
+    spectrum = (16 if rows == 15 else rows) * 12 * 8  # a tile's columns are filled up to a multiple of four, too
+    sizes = spectrum if name != "fft2" else 16 * 20 * 8
+    assert part.bytes_sent <= 2 * sizes // 4 * 3 // 4
+    part.verify(x, atol=1e-3)
+    jitted = mw.jit(f, in_shardings=on(P("data")), out_shardings=on(P("data")))
+    np.testing.assert_allclose(jitted(x), getattr(np.fft, name)(x), rtol=1e-4, atol=1e-4)

@@ -3,6 +3,10 @@
 Each kind is linear. The transform's matrix is symmetric, so the complex ones are their own transposes. A real one is
 the complex one on half of a spectrum, whose other half mirrors it: a term of the spectrum that has a mirror image
 counts twice in the inverse, which is where the weights of the transposes come from.
+
+The first of several transformed dimensions may be split. Its tiles are then exchanged for whole columns, which are
+transformed, and exchanged back: two all-to-alls, as in "slab decomposition" (S. Foster and D. Worley, "Parallel
+algorithms for the spectral transform method", 1997).
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.batched import Batched
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.elementwise import conj, convert, mul
+from meshwright.ops.shape import move_dim
+from meshwright.ops.slice_pad import pad
+from meshwright.sharding.rule import WINDOW, SentTimes, ShardingRule, make_rule
 
 #: the kinds, by StableHLO's names
 FFT, IFFT, RFFT, IRFFT = KINDS = ("FFT", "IFFT", "RFFT", "IRFFT")
@@ -94,6 +101,26 @@ class Fft(Batched):
         factors = factor(counts).astype(aval.dtype)
         return mul(x, broadcast_in_dim(factors, aval.shape, (aval.ndim - 1,)))
 
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        rule = super().sharding_rule(x)
+        rank = len(self.fft_lengths)
+        if rank == 1:
+            return rule
+        names = [*(f"b{d}" for d in range(x.ndim - rank)), "rows", *[None] * (rank - 1)]
+        sizes = {n: x.shape[d] for d, n in enumerate(names) if n is not None}
+        return make_rule([names], [names], sizes, {"rows": WINDOW}, passes={"rows": SentTimes(2)})
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        d = len(ctx.in_avals[0].shape) - len(self.fft_lengths)
+        if len(self.fft_lengths) == 1 or not ctx.is_split(0, d):
+            return self.bind(x)
+        rows, *others = self.fft_lengths
+        inner = Fft(self.fft_type, tuple(others))
+        along = Fft(IFFT if self.fft_type in (IFFT, IRFFT) else FFT, (rows,))
+        if self.fft_type == IRFFT:  # real in its last step only
+            return inner.bind(_over_columns(ctx, x, d, rows, along))
+        return _over_columns(ctx, inner.bind(x), d, rows, along)
+
     def emit(self, b: Builder, x: Any) -> Any:
         (out,) = b.out_avals
         if out.size == 0:
@@ -102,6 +129,26 @@ class Fft(Batched):
             "stablehlo.fft", [x], b.out_avals, fft_type=f"#stablehlo<fft_type {self.fft_type}>",
             fft_length=self.fft_lengths,
         )[0]  # fmt: skip
+
+
+def _over_columns(ctx: Any, x: Any, d: int, rows: int, op: Fft) -> Any:
+    """``op`` along dimension ``d``, of whose ``rows`` rows this device has a tile: of some of the columns each."""
+    axes, shape = ctx.axes(0, d), typeof(x).shape
+    tiles, last = ctx.num_tiles(0, d), len(shape) - 1
+    columns = shape[last]
+    x = _resized(x, last, -(-columns // tiles) * tiles)
+    x = _resized(ctx.all_to_all(x, axes, split=last, concat=d), d, rows)
+    x = move_dim(op.bind(move_dim(x, d, last)), last, d)
+    x = ctx.all_to_all(_resized(x, d, shape[d] * tiles), axes, split=d, concat=last)
+    return _resized(x, last, columns)
+
+
+def _resized(x: Any, dim: int, size: int) -> Any:
+    """``x`` cut or filled with zeros at the end of a dimension."""
+    missing = size - typeof(x).shape[dim]
+    config = [(0, 0, 0)] * typeof(x).ndim
+    config[dim] = (0, missing, 0)
+    return pad(x, np.zeros((), typeof(x).dtype), config) if missing else x
 
 
 def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:

@@ -13,7 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
-from meshwright.ops.collective import ALL_REDUCE, AllGather, Ppermute
+from meshwright.ops.collective import ALL_REDUCE, AllGather, AllToAll, Ppermute
 from meshwright.ops.dynamic_slice import dynamic_slice
 from meshwright.ops.elementwise import add, and_, convert, ge, lt, mul, select
 from meshwright.ops.shape import squeeze
@@ -129,6 +129,10 @@ class LocalContext:
     def all_gather(self, x: Any, axes: Sequence[str], dim: int) -> Any:
         """Tiles along atoms joined at ``dim``."""
         return AllGather(*named_axes(axes, self.mesh), dim).bind(x) if axes else x
+
+    def all_to_all(self, x: Any, axes: Sequence[str], split: int, concat: int) -> Any:
+        """Tile ``j`` along ``split`` to device ``j`` of those along atoms; what arrives is joined at ``concat``."""
+        return AllToAll(*named_axes(axes, self.mesh), split, concat).bind(x) if axes else x
 
     def all_reduce(self, x: Any, axes: Sequence[str], kind: str) -> Any:
         """Combined over atoms."""
