@@ -37,7 +37,7 @@ def _lowered(layers: int, mesh_shape: tuple[int, int]) -> Any:
     return mw.jit(step).lower([layer] * layers, of((4096, width), "data"))
 
 
-def _measure(layers: int, mesh_shape: tuple[int, int], rounds: int = 3) -> tuple[int, int, float]:
+def _measure(layers: int, mesh_shape: tuple[int, int], rounds: int = 7) -> tuple[int, int, float]:
     lowered = _lowered(layers, mesh_shape)
     times = []
     for _ in range(rounds):
