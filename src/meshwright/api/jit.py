@@ -378,6 +378,13 @@ def jit(
     Raises (when called):
       ArgumentError, ShardingError, MeshError: shardings that do not fit; ArgumentTypeError: arguments that are no
       arrays, or static and not hashable.
+
+    Example:
+      >>> mw.jit(lambda x, n: x * n, static_argnums=1)(mnp.array([1, 2, 3]), 10)
+      Array([10, 20, 30], dtype=int32)
+      >>> mesh = mw.make_mesh((4,), ("x",))
+      >>> mw.jit(lambda x: 2 * x, out_shardings=mw.NamedSharding(mesh, P("x")))(mnp.arange(8)).sharding.spec
+      PartitionSpec('x',)
     """
     static = numbers_of(static_argnums, "static_argnums"), words_of(static_argnames, "static_argnames")
     donate = numbers_of(donate_argnums, "donate_argnums"), words_of(donate_argnames, "donate_argnames")

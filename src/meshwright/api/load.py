@@ -382,6 +382,11 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
       ImportProgramError: a program that cannot be read; says where and why.
       ArgumentError: a file that does not exist.
       ArgumentTypeError: neither text nor bytes nor a path.
+
+    Example:
+      >>> text = mw.jit(lambda x: 2 * x).lower(mnp.arange(3)).as_text()
+      >>> mw.load(text)(mnp.array([5, 6, 7]))
+      Array([10, 12, 14], dtype=int32)
     """
     data, file = _contents(source)
     parsed = parse_program(data, file)

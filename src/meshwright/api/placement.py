@@ -32,7 +32,15 @@ def device_put(x: Any, device: Any = None) -> Any:
     virtual mesh arrays are kept in global order, so that changing a sharding moves nothing.
 
     Raises:
-      ShardingError: a sharding with more entries than the array has dimensions, or over a mesh without devices.
+      ShardingError: a sharding with more entries than the array has dimensions.
+      ArgumentTypeError: ``device`` is none of these, or a sharding over a mesh without devices.
+      MeshError: a ``PartitionSpec`` without a current mesh.
+
+    Example:
+      >>> mesh = mw.make_mesh((4,), ("x",))
+      >>> x = mw.device_put(mnp.arange(8), mw.NamedSharding(mesh, P("x")))
+      >>> x.sharding.spec, x.sharding.shard_shape(x.shape)
+      (PartitionSpec('x',), (2,))
     """
     leaves, treedef = pytree.flatten(x)
     target = pytree.map(_as_sharding, device, is_leaf=lambda s: is_spec(s) or isinstance(s, Device))
@@ -71,12 +79,25 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """A tree of arrays as NumPy arrays that share their memory."""
+    """A tree of arrays as NumPy arrays of the same shapes that share their memory.
+
+    Raises:
+      TracerArrayConversionError: a value of a program that is being traced.
+
+    Example:
+      >>> mw.device_get({"a": mnp.arange(3)})
+      {'a': array([0, 1, 2], dtype=int32)}
+    """
     return pytree.map(lambda v: np.asarray(v), x)
 
 
 def block_until_ready(x: Any) -> Any:
-    """Wait until all arrays of a tree have been computed; returns the tree."""
+    """Wait until all arrays of a tree have been computed; returns the tree. What is no array is left as it is.
+
+    Example:
+      >>> mw.block_until_ready((mnp.arange(3) + 1, "label"))
+      (Array([1, 2, 3], dtype=int32), 'label')
+    """
     for leaf in pytree.leaves(x):
         if isinstance(leaf, Array):
             leaf.block_until_ready()
@@ -87,7 +108,14 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """``x`` (a tree of arrays), laid out as ``shardings`` (a tree prefix) says at this point of the program.
 
     Raises:
-      ShardingError: a spec that does not fit its array or mesh.
+      ShardingError: a spec that does not fit its array or mesh, or a single device inside a traced function.
+      MeshError: a ``PartitionSpec`` without a current mesh.
+
+    Example:
+      >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P(None, "x"))
+      >>> y = mw.jit(lambda x: mw.with_sharding_constraint(2 * x, split))(mnp.ones((3, 8)))
+      >>> y.sharding.spec, y.sharding.shard_shape(y.shape)
+      (PartitionSpec(None, 'x'), (3, 2))
     """
     leaves, treedef = pytree.flatten(x)
     found = flat_shardings(shardings, x, "with_sharding_constraint")
@@ -100,7 +128,18 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 
 
 def reshard(x: Any, shardings: Any) -> Any:
-    """``x`` with other shardings: :func:`device_put` on arrays, a constraint inside a traced function."""
+    """``x`` with other shardings: :func:`device_put` on arrays, a constraint inside a traced function.
+
+    Raises:
+      ShardingError, MeshError: as :func:`with_sharding_constraint`.
+
+    Example:
+      >>> mesh = mw.make_mesh((4,), ("x",))
+      >>> rows = mw.device_put(mnp.ones((4, 8)), mw.NamedSharding(mesh, P("x", None)))
+      >>> columns = mw.reshard(rows, mw.NamedSharding(mesh, P(None, "x")))
+      >>> rows.sharding.shard_shape((4, 8)), columns.sharding.shard_shape((4, 8))
+      ((1, 8), (4, 2))
+    """
     return with_sharding_constraint(x, shardings)
 
 

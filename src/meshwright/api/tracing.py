@@ -19,7 +19,21 @@ def make_jaxpr(
     axis_env: Sequence[tuple[str, int]] | None = None,
     return_shape: bool = False,
 ) -> Callable[..., Any]:
-    """A function that returns the jaxpr of ``fun`` at the types of its arguments."""
+    """A function that returns the jaxpr of ``fun`` at the types of its arguments.
+
+    With ``return_shape``, a pair of it and the types of the results. ``axis_env`` are names and sizes of axes that
+    collectives in ``fun`` may name.
+
+    Raises:
+      ArgumentTypeError: ``fun`` is no function, or (when called) an argument is no array.
+
+    Example:
+      >>> mw.make_jaxpr(lambda x, y: x * y + 1)(mnp.arange(3), 2)
+      { lambda ; a:i32[3] b:i32[]. let
+          c:i32[3] = mul a b
+          d:i32[3] = add c 1
+        in (d,) }
+    """
     require_callable(fun, "make_jaxpr")
 
     @functools.wraps(fun)
@@ -68,5 +82,13 @@ def xla_computation(
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The types of ``fun``'s results, without computing them."""
+    """The types of ``fun``'s results, without computing them. Arguments may be types too: ``ShapeDtypeStruct``.
+
+    Raises:
+      ArgumentTypeError: ``fun`` is no function, or an argument is no array; and what ``fun`` raises.
+
+    Example:
+      >>> mw.eval_shape(lambda a, b: a @ b, mw.ShapeDtypeStruct((2, 3), "float32"), mnp.ones((3, 4)))
+      ShapeDtypeStruct(shape=(2, 4), dtype=float32)
+    """
     return make_jaxpr(fun, return_shape=True)(*args, **kwargs)[1]

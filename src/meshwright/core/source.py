@@ -120,7 +120,15 @@ def current() -> SourceLocation:
 
 @contextmanager
 def name_scope(name: str) -> Iterator[None]:
-    """Prefix the name stack of locations recorded in the ``with`` block."""
+    """Prefix the name stack of locations recorded in the ``with`` block.
+
+    Example:
+      >>> def f(x):
+      ...     with mw.named_scope("encoder"):
+      ...         return x + 1
+      >>> "encoder" in mw.jit(f).lower(1).as_text(debug_info=True)
+      True
+    """
     names = _RECORDING.name_stack
     names.append(f"{names[-1]}/{name}" if names else name)
     try:

@@ -154,6 +154,16 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) 
 
     Raises:
       ArgumentTypeError: ``callback`` is no function, or ``value`` no array.
+
+    Example:
+      >>> specs = []
+      >>> @mw.jit
+      ... def f(x):
+      ...     mw.debug.inspect_array_sharding(x, callback=lambda s: specs.append(s.spec))
+      ...     return 2 * x
+      >>> y = f(mw.device_put(mnp.arange(8), mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))))
+      >>> specs
+      [PartitionSpec('x',)]
     """
     if not callable(callback):
         raise ArgumentTypeError(
@@ -167,6 +177,13 @@ def visualize_array_sharding(array: Any, *, max_width: int = 80) -> None:
     """Shows which device holds which part of an array (anything with ``shape`` and ``sharding``).
 
     Inside a jitted function it is shown when the program is compiled.
+
+    Example:
+      >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
+      >>> mw.debug.visualize_array_sharding(mw.device_put(mnp.arange(8), mw.NamedSharding(mesh, P("x"))))
+      ┌─────────┬─────────┐
+      │ CPU 0-3 │ CPU 4-7 │
+      └─────────┴─────────┘
     """
     if isinstance(array, Tracer):
         shape = array.shape

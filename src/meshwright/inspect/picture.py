@@ -80,7 +80,18 @@ class ShardingPicture:
 
 
 def picture_of(shape: Sequence[int], sharding: Sharding, *, max_width: int = 80) -> ShardingPicture:
-    """The picture of an array of ``shape`` under ``sharding``, about ``max_width`` characters wide."""
+    """The picture of an array of ``shape`` under ``sharding``, about ``max_width`` characters wide.
+
+    Raises:
+      ShardingError: the sharding does not fit the shape.
+
+    Example:
+      >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
+      >>> print(mw.debug.picture_of((8, 6), mw.NamedSharding(mesh, P(None, "x"))))
+      ┌─────────┬─────────┐
+      │ CPU 0-3 │ CPU 4-7 │
+      └─────────┴─────────┘
+    """
     shape = tuple(shape)
     sharding.check_compatible(shape)
     grids = list(_grids(shape, sharding))
@@ -94,7 +105,20 @@ def picture_of(shape: Sequence[int], sharding: Sharding, *, max_width: int = 80)
 
 
 def visualize_sharding(shape: Sequence[int], sharding: Sharding, *, max_width: int = 80) -> None:
-    """Shows how an array of ``shape`` lies under ``sharding``: in colour where the output can."""
+    """Shows how an array of ``shape`` lies under ``sharding``: in colour where the output can.
+
+    Raises:
+      ShardingError: the sharding does not fit the shape.
+
+    Example:
+      >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
+      >>> mw.debug.visualize_sharding((8, 6), mw.NamedSharding(mesh, P("x", None)))
+      ┌─────────┐
+      │ CPU 0-3 │
+      ├─────────┤
+      │ CPU 4-7 │
+      └─────────┘
+    """
     Console().print(picture_of(shape, sharding, max_width=max_width), soft_wrap=True)
 
 

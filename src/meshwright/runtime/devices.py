@@ -39,32 +39,62 @@ def _all_devices() -> tuple[Device, ...]:
 
 
 def devices() -> list[Device]:
-    """All devices of all processes."""
+    """All devices of all processes.
+
+    Example:
+      >>> mw.devices()[:3]  # of 8 virtual ones
+      [CPU:0, CPU:1, CPU:2]
+    """
     return list(_all_devices())
 
 
 def local_devices() -> list[Device]:
-    """The devices of this process."""
+    """The devices of this process.
+
+    Example:
+      >>> mw.local_devices()[-1]  # of 8 virtual ones
+      CPU:7
+    """
     return list(_all_devices())
 
 
 def device_count() -> int:
-    """How many devices all processes have together."""
+    """How many devices all processes have together.
+
+    Example:
+      >>> mw.device_count()  # after config.update("num_devices", 8)
+      8
+    """
     return len(_all_devices())
 
 
 def local_device_count() -> int:
-    """How many devices this process has."""
+    """How many devices this process has.
+
+    Example:
+      >>> mw.local_device_count() * mw.process_count() == mw.device_count()
+      True
+    """
     return len(_all_devices())
 
 
 def process_index() -> int:
-    """This process's number."""
+    """This process's number.
+
+    Example:
+      >>> mw.process_index()
+      0
+    """
     return 0
 
 
 def process_count() -> int:
-    """How many processes work together."""
+    """How many processes work together.
+
+    Example:
+      >>> mw.process_count()
+      1
+    """
     return 1
 
 
@@ -79,7 +109,13 @@ def make_mesh(
     """A mesh of the first devices, in row-major order.
 
     Raises:
-      MeshError: fewer devices than the mesh has positions; says how to get more.
+      MeshError: fewer devices than the mesh has positions (says how to get more), sizes that are not positive, or
+        another number of names than of sizes.
+
+    Example:
+      >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
+      >>> mesh, mesh.shape
+      (Mesh('x': 2, 'y': 4), {'x': 2, 'y': 4})
     """
     shape = tuple(int(s) for s in axis_shapes)
     available = list(_all_devices() if devices is None else devices)

@@ -257,7 +257,19 @@ class _MeshSetting:
 
 
 def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
-    """Makes ``mesh`` the current one, from now on or, as ``with set_mesh(mesh):``, for a block."""
+    """Makes ``mesh`` the current one, from now on or, as ``with set_mesh(mesh):``, for a block.
+
+    The current mesh is the one that a ``PartitionSpec`` given in a sharding's place refers to; None means no mesh.
+
+    Raises:
+      MeshError: ``mesh`` is no mesh.
+
+    Example:
+      >>> with mw.set_mesh(mw.make_mesh((4,), ("x",))):
+      ...     y = mw.jit(lambda x: 2 * x, in_shardings=(P("x"),), out_shardings=P("x"))(mnp.arange(8))
+      >>> y.sharding
+      NamedSharding(mesh=Mesh('x': 4), spec=PartitionSpec('x',))
+    """
     if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
         raise MeshError(
             f"set_mesh: expected a Mesh, an AbstractMesh or None, got {type(mesh).__name__}; "
@@ -269,7 +281,13 @@ def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
 
 
 def get_mesh() -> AnyMesh | None:
-    """The current mesh: the innermost ``with mesh:`` or the last ``set_mesh``; None if there is none."""
+    """The current mesh: the innermost ``with mesh:`` or the last ``set_mesh``; None if there is none.
+
+    Example:
+      >>> with mw.make_mesh((2, 4), ("x", "y")):
+      ...     mw.get_mesh()
+      Mesh('x': 2, 'y': 4)
+    """
     stack = _CURRENT.get()
     return stack[-1] if stack else None
 

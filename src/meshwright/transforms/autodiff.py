@@ -64,10 +64,18 @@ def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> tuple[Any, ...]:
-    """``(fun(*primals), derivative of fun at primals along tangents)``.
+    """``(fun(*primals), derivative of fun at primals along tangents)``; a tangent has the shape of its primal.
+
+    With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is appended to the result.
 
     Raises:
       DifferentiationError: structure, shapes or dtypes of tangents differ from those of primals.
+      ArgumentTypeError: ``primals`` or ``tangents`` is no tuple or list.
+
+    Example:
+      >>> out, tangent = mw.jvp(lambda x: x**2, (3.0,), (10.0,))
+      >>> float(out), float(tangent)
+      (9.0, 60.0)
     """
     require_callable(fun, "jvp")
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
@@ -151,7 +159,16 @@ class _Linearized:
 
 def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """``(fun(*primals), f_jvp)`` where ``f_jvp(*tangents)`` is the derivative at ``primals``, evaluated without redoing
-    the non-linear work."""
+    the non-linear work.
+
+    Raises:
+      DifferentiationError: (from ``f_jvp``) tangents of another structure than the primals.
+
+    Example:
+      >>> out, f_jvp = mw.linearize(lambda x: x**2, 3.0)
+      >>> float(out), float(f_jvp(1.0)), float(f_jvp(10.0))
+      (9.0, 6.0, 60.0)
+    """
     require_callable(fun, "linearize")
     flat, treedef = pytree.flatten(primals)
     lin = _Linearized(lambda *leaves: fun(*pytree.unflatten(treedef, leaves)), flat)
@@ -168,8 +185,16 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """``(fun(*primals), f_vjp)`` where ``f_vjp(ct)`` gives a tuple of cotangents, one an argument.
 
+    ``ct`` has the shape of the output, each cotangent that of its argument. With ``has_aux``, ``fun`` returns a pair
+    ``(out, aux)`` and ``aux`` is appended to the result.
+
     Raises:
       DifferentiationError: a cotangent's structure or type differs from the output's.
+
+    Example:
+      >>> out, f_vjp = mw.vjp(lambda x, y: x * y.sum(), 3.0, mnp.array([4.0, 5.0]))
+      >>> f_vjp(10.0)
+      (Array(90., dtype=float32), Array([30., 30.], dtype=float32))
     """
     require_callable(fun, "vjp")
     flat, treedef = pytree.flatten(primals)
@@ -267,6 +292,11 @@ def value_and_grad(
 
     Raises (when called):
       DifferentiationError: the output is not a real scalar, or an argument has an integer dtype.
+
+    Example:
+      >>> value, gradient = mw.value_and_grad(lambda x: (x**2).sum())(mnp.array([1.0, 2.0]))
+      >>> float(value), gradient
+      (5.0, Array([2., 4.], dtype=float32))
     """
     require_callable(fun, "grad")
 
@@ -338,8 +368,17 @@ def grad(
 ) -> Callable[..., Any]:  # fmt: skip
     """The gradient of a scalar-valued function with respect to ``argnums``; with ``has_aux``, ``(gradient, aux)``.
 
+    It has the structure and shapes of the argument, and is a tuple when ``argnums`` is a sequence.
+
     Raises (when called):
       DifferentiationError: the output is not a real scalar, or an argument has an integer dtype.
+
+    Example:
+      >>> loss = lambda w, x: w["scale"] * (x**2).sum()
+      >>> mw.grad(loss)({"scale": 3.0}, mnp.array([1.0, 2.0]))
+      {'scale': Array(5., dtype=float32)}
+      >>> mw.grad(loss, argnums=1)({"scale": 3.0}, mnp.array([1.0, 2.0]))
+      Array([ 6., 12.], dtype=float32)
     """
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 

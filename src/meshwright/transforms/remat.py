@@ -62,7 +62,14 @@ def checkpoint(
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """``x`` (a tree of arrays) under a name, for the policies that go by names."""
+    """``x`` (a tree of arrays) under a name, for the policies that go by names.
+
+    Example:
+      >>> keep = mw.checkpoint_policies.save_only_these_names("square")
+      >>> f = mw.checkpoint(lambda x: mw.checkpoint_name(x**2, "square") ** 3, policy=keep)
+      >>> float(mw.grad(f)(2.0))
+      192.0
+    """
     return pytree.map(lambda v: Named(name).bind(v), x)
 
 

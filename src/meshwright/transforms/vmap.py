@@ -58,6 +58,11 @@ def vmap(
     Raises (when called):
       ArgumentError: ``in_axes`` or ``out_axes`` do not fit; nothing is mapped and ``axis_size`` is not given.
       ShapeError: mapped axes have different sizes.
+
+    Example:
+      >>> rows, vector = mnp.array([[0, 1, 2], [3, 4, 5]]), mnp.array([1, 10, 100])
+      >>> mw.vmap(lambda row, v: row @ v, in_axes=(0, None))(rows, vector)
+      Array([210, 543], dtype=int32)
     """
     require_callable(fun, "vmap")
     if isinstance(in_axes, list):
