@@ -133,8 +133,8 @@ def register_pytree_node(
 ) -> None:
     """Make instances of ``cls`` containers: ``flatten_func(x) -> (children, aux)`` and back.
 
-    ``unflatten_func(aux, children)`` makes the instance again. ``aux`` is static: it must be hashable, and programs are
-    compiled for each of its values.
+    ``unflatten_func(aux, children)`` makes the instance again. ``aux`` is static: a program is compiled for each of its
+    values, which are compared by ``==``.
 
     Raises:
       ValueError: (of ``optree``) ``cls`` is a container already.
