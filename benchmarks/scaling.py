@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,29 +38,32 @@ def _lowered(layers: int, mesh_shape: tuple[int, int]) -> Any:
     return mw.jit(step).lower([layer] * layers, of((4096, width), "data"))
 
 
-def _measure(layers: int, mesh_shape: tuple[int, int], rounds: int = 7) -> tuple[int, int, float]:
-    lowered = _lowered(layers, mesh_shape)
-    times = []
+def _measure(cases: Sequence[tuple[int, tuple[int, int]]], rounds: int) -> list[tuple[int, int, float]]:
+    """Ops before and after, and median seconds, of (layers, mesh shape) pairs; they take turns in every round."""
+    lowered = [_lowered(*case) for case in cases]
+    seconds: list[list[float]] = [[] for _ in cases]
+    local = [0] * len(cases)
     for _ in range(rounds):
-        start = time.perf_counter()
-        part = lowered.partition()
-        times.append(time.perf_counter() - start)
-    return len(lowered.program.jaxpr.eqns), len(part.jaxpr.eqns), statistics.median(times)
+        for i, program in enumerate(lowered):
+            start = time.perf_counter()
+            part = program.partition()
+            seconds[i].append(time.perf_counter() - start)
+            local[i] = len(part.jaxpr.eqns)
+    return [(len(p.program.jaxpr.eqns), n, statistics.median(s)) for p, n, s in zip(lowered, local, seconds)]
 
 
 def main() -> None:
-    small, large = _measure(16, (4, 2), 7), _measure(16, (64, 32), 7)
+    small, large = _measure([(16, (4, 2)), (16, (64, 32))], 15)
     rows = [
         ["16 layers, 8 devices", str(small[0]), str(small[1]), f"{small[2]:.3f} s", "1.00"],
         ["16 layers, 2,048 devices", str(large[0]), str(large[1]), f"{large[2]:.3f} s", f"{large[2] / small[2]:.2f}"],
     ]
-    first = None
-    for layers in (1, 4, 16, 64):
-        ops, local, seconds = _measure(layers, (4, 2))
-        first = first or (ops, seconds)
-        exponent = math.log(seconds / first[1]) / math.log(ops / first[0]) if ops > first[0] else 1.0
+    depths = (1, 4, 16, 64)
+    found = _measure([(layers, (4, 2)) for layers in depths], 9)
+    for layers, (ops, local, seconds) in zip(depths, found):
+        exponent = math.log(seconds / found[0][2]) / math.log(ops / found[0][0]) if ops > found[0][0] else 1.0
         rows.append([f"{layers} layers", str(ops), str(local), f"{seconds:.3f} s", f"n^{exponent:.2f}"])
-    ops, local, seconds = _measure(4400, (4, 2), 1)
+    ((ops, local, seconds),) = _measure([(4400, (4, 2))], 1)
     rows.append(["4,400 layers", str(ops), str(local), f"{seconds:.1f} s", "-"])
     table(
         "Propagate and partition a residual MLP's training step",
