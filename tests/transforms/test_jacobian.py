@@ -92,3 +92,9 @@ def test_xla_computation():
     assert len(computation.as_serialized_hlo_module_proto()) > 100
     _, shape = mw.xla_computation(lambda x: {"y": x[:2]}, return_shape=True)(B)
     assert shape["y"].shape == (2,)
+
+
+def test_linearize_refuses_tangents_of_another_shape(refuses):
+    _, f_jvp = mw.linearize(lambda x: x**2, 3.0)
+    with refuses(mw.errors.DifferentiationError, "linearize", "f32[2]"):
+        f_jvp(np.ones(2, np.float32))

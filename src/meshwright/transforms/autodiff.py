@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes, pytree
+from meshwright.core.avals import ShapedArray
 from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -61,6 +62,18 @@ def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     return [p for p, _ in pairs], [t for _, t in pairs], treedef
 
 
+def _checked_tangents(name: str, tangents: Any, treedef: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+    """The leaves of ``tangents``, which fit primals of these types."""
+    flat, found = pytree.flatten(tangents)
+    if found != treedef:
+        raise DifferentiationError(f"{name}: tangents have structure {found}, primals {treedef}")
+    for a, t in zip(avals, flat):
+        b = typeof(t)
+        if a.shape != b.shape or (dtypes.is_inexact(a.dtype) and a.dtype != b.dtype):
+            raise DifferentiationError(f"{name}: a tangent has type {b} for a primal of type {a}; they must be equal")
+    return flat
+
+
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> tuple[Any, ...]:
@@ -81,13 +94,7 @@ def jvp(
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise ArgumentTypeError("jvp: primals and tangents must be tuples or lists of the function's arguments")
     flat, treedef = pytree.flatten(tuple(primals))
-    tflat, ttreedef = pytree.flatten(tuple(tangents))
-    if treedef != ttreedef:
-        raise DifferentiationError(f"jvp: tangents have structure {ttreedef}, primals {treedef}")
-    for p, t in zip(flat, tflat):
-        a, b = typeof(p), typeof(t)
-        if a.shape != b.shape or (dtypes.is_inexact(a.dtype) and a.dtype != b.dtype):
-            raise DifferentiationError(f"jvp: a tangent has type {b} for a primal of type {a}; they must be equal")
+    tflat = _checked_tangents("jvp", tuple(tangents), treedef, [typeof(p) for p in flat])
     tangent_in = [t if dtypes.is_inexact(typeof(p).dtype) else Zero(typeof(p)) for p, t in zip(flat, tflat)]
     aux_cell: list[Any] = []
 
@@ -162,7 +169,7 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     the non-linear work.
 
     Raises:
-      DifferentiationError: (from ``f_jvp``) tangents of another structure than the primals.
+      DifferentiationError: (from ``f_jvp``) structure, shapes or dtypes of tangents differ from those of primals.
 
     Example:
       >>> out, f_jvp = mw.linearize(lambda x: x**2, 3.0)
@@ -173,11 +180,10 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     flat, treedef = pytree.flatten(primals)
     lin = _Linearized(lambda *leaves: fun(*pytree.unflatten(treedef, leaves)), flat)
 
+    avals = [typeof(p) for p in flat]
+
     def f_jvp(*tangents: Any) -> Any:
-        tflat, ttree = pytree.flatten(tangents)
-        if ttree != treedef:
-            raise DifferentiationError(f"linearize: tangents have structure {ttree}, primals {treedef}")
-        return pytree.unflatten(lin.treedef, lin.push(tflat))
+        return pytree.unflatten(lin.treedef, lin.push(_checked_tangents("linearize", tangents, treedef, avals)))
 
     return pytree.unflatten(lin.treedef, lin.outs), f_jvp
 
