@@ -289,3 +289,15 @@ def test_padding_that_the_partitioner_chose_does_not_warn():
     x = on(NamedSharding(MESH, P("x", "y")))
     compiled = mw.jit(lambda x: x[3:4, :3]).lower(x).compile()  # warnings are errors here
     np.testing.assert_array_equal(compiled(x), X[3:4, :3])
+
+
+def test_branches_with_different_constraints_on_one_device():
+    """XLA refuses a conditional whose branches disagree about shardings, which mean nothing on one device."""
+    mesh = mw.AbstractMesh((2, 2), ("x", "y"))
+
+    def at(*axes):
+        return lambda v: mw.with_sharding_constraint(v, mw.NamedSharding(mesh, mw.PartitionSpec(axes)))
+
+    program = mw.jit(lambda v: mw.lax.cond(v.sum() > 1, at("x", "y"), at("x"), v))
+    values = np.array([3.0, -1.0, 2.0, 5.0], np.float32)
+    assert program.lower(values).partition().verify(values)[0].absolute == 0

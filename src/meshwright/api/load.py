@@ -38,7 +38,6 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.device_collective import DeviceCollective, DeviceOp
 from meshwright.ops.manual_computation import ManualComputation
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
-from meshwright.ops.sharding_constraint import without_constraints
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.sharding import (
@@ -220,8 +219,7 @@ class ImportedProgram:
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
         if self.has_manual_regions:
             flat = bind_to_mesh(flat, self.mesh or AbstractMesh((self.num_partitions,), ("devices",)), self.name)
-        plain = without_constraints(without_annotations(flat))
-        return compile_jaxpr(plain, self.name, [default_sharding()] * len(self.out_avals))
+        return compile_jaxpr(without_annotations(flat), self.name, [default_sharding()] * len(self.out_avals))
 
     def __call__(self, *args: Any) -> Any:
         """The results for arrays (in any tree): one array, or a tuple of several.

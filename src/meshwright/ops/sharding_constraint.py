@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.passes import in_regions
 from meshwright.ops.elementwise import copy
@@ -89,6 +89,8 @@ class ShardingConstraint(Linear1):
 
 def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """``jaxpr`` with identities in the place of constraints, in its regions too."""
+    if not any(isinstance(eqn.op, ShardingConstraint) for eqn in all_eqns(jaxpr.jaxpr)):
+        return jaxpr
 
     def free(eqn: JaxprEqn) -> JaxprEqn:
         return eqn.replace(op=copy) if isinstance(eqn.op, ShardingConstraint) else in_regions(eqn, without_constraints)

@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ops.sharding_constraint import without_constraints
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.ordering import order_callbacks
 from meshwright.runtime.pjrt import client as pjrt
@@ -94,7 +95,7 @@ def compile_jaxpr(
     ``donated`` maps argument numbers to the result that takes their memory. ``quick`` asks for
     code that is made fast, rather than fast code.
     """
-    jaxpr, constants = hoist_constants(jaxpr)
+    jaxpr, constants = hoist_constants(without_constraints(jaxpr))  # which XLA would check, and not use
     shift = len(constants)
     donated = {i + shift: o for i, o in (donated or {}).items()}
     module, callbacks = lower_with_callbacks(
