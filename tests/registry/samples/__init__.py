@@ -48,7 +48,7 @@ WITHOUT_SAMPLE: dict[str, str] = {
     ),
     **dict.fromkeys(
         ("device_collective", "partition_id", "manual_computation", "full_to_shard", "shard_to_full"),
-        "has a meaning once a mesh is chosen: tests/executable/test_device_collectives.py, test_jax_sharded_programs.py",
+        "has a meaning once a mesh is chosen: tests/executable/test_device_collectives.py, test_jax_sharded_programs",
     ),
     **dict.fromkeys(
         ("pure_callback", "io_callback", "debug_callback"), "calls a Python function: tests/api/test_callbacks.py"
