@@ -1,6 +1,6 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
-from meshwright import errors, nn, numpy, optim, random
+from meshwright import errors, nn, numpy, optim, random, tree, tree_util
 from meshwright.api import lax
 from meshwright.api.callbacks import io_callback, pure_callback
 from meshwright.api.jit import ShapeDtypeStruct, jit
@@ -15,9 +15,8 @@ from meshwright.api.placement import (
 )
 from meshwright.api.shard_map import pmap, shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr, xla_computation
-from meshwright.core import pytree as tree
 from meshwright.core.config import config
-from meshwright.core.pytree import register_dataclass, register_pytree_node, register_pytree_node_class
+from meshwright.core.pytree_classes import register_dataclass, register_pytree_node, register_pytree_node_class
 from meshwright.core.source import name_scope as named_scope
 from meshwright.inspect import debug
 from meshwright.ir.op import Zero as SymbolicZero
@@ -117,6 +116,7 @@ __all__ = [
     "set_mesh",
     "shard_map",
     "tree",
+    "tree_util",
     "value_and_grad",
     "vjp",
     "vmap",

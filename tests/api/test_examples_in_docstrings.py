@@ -16,13 +16,14 @@ GLOBALS = {"mw": mw, "mnp": mnp, "lax": lax, "P": P, "jnp": mnp}
 
 MODULES = [
     "api.callbacks", "api.control_flow", "api.jit", "api.lax_functions", "api.lax_linalg", "api.load", "api.placement",
-    "api.shard_map", "api.tracing", "core.pytree", "inspect.debug", "inspect.picture", "ops.cholesky", "ops.eig",
+    "api.shard_map", "api.tracing", "core.pytree", "core.pytree_classes",
+    "core.pytree_keys", "inspect.debug", "inspect.picture", "ops.cholesky", "ops.eig",
     "ops.eigh", "ops.fft", "ops.lu", "ops.qr", "ops.svd", "ops.triangular_solve", "ops.tridiagonal", "runtime.devices",
     "sharding.mesh", "transforms.autodiff", "transforms.checkify", "transforms.custom_jvp", "transforms.jacobian",
     "transforms.remat", "transforms.vmap",
 ]  # fmt: skip
 
-NAMES = {"": mw.__all__, "debug.": mw.debug.__all__, "tree.": [n for n in vars(mw.tree) if not n.startswith("_")]}
+NAMES = {"": mw.__all__, "debug.": mw.debug.__all__, "tree.": mw.tree.__all__, "tree_util.": mw.tree_util.__all__}
 FUNCTIONS = [
     f"{prefix}{name}"
     for prefix, names in NAMES.items()

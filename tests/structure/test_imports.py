@@ -1,7 +1,7 @@
 """Who may import whom, read from the source: imports point one way.
 
     errors, core -> sharding -> ir -> ops -> {transforms, stablehlo, spmd} -> runtime -> api -> numpy, nn, random, optim
-    -> inspect, interop -> cli
+    -> inspect, interop -> modules of names -> cli
 
 ``meshwright/__init__`` gathers the public names of all layers and belongs to none.
 """
@@ -14,6 +14,8 @@ import pytest
 import meshwright
 
 ROOT = Path(meshwright.__file__).parent
+#: modules that give JAX's names to what the others define
+NAMES = {"tree", "tree_util"}
 LAYERS = (
     {"errors", "core"},
     {"sharding"},
@@ -24,6 +26,7 @@ LAYERS = (
     {"api"},
     {"numpy", "nn", "random", "optim", "linalg", "fft"},
     {"inspect", "interop"},
+    NAMES,
     {"cli"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -1,20 +1,25 @@
 """Pytrees, by ``optree``: nested containers of arrays in and out of every public function.
 
-``None`` is an empty container and dict keys are sorted, as in JAX.
+``None`` is an empty container and dict keys are sorted, as in JAX. Classes are made containers in
+:mod:`meshwright.core.pytree_classes`.
 """
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import optree
 
-from meshwright.errors import ArgumentError
+from meshwright.core.pytree_keys import KeyPath, key_path
+from meshwright.errors import ArgumentError, ArgumentTypeError
 
 NAMESPACE = "meshwright"
 PyTreeDef = optree.PyTreeSpec
+_MISSING = object()
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], PyTreeDef]:
@@ -34,13 +39,28 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     """The tree with structure ``treedef`` and these leaves.
 
     Raises:
-      ValueError: (of ``optree``) more or fewer leaves than the structure has.
+      ArgumentError: more or fewer leaves than the structure has. ArgumentTypeError: ``treedef`` is no structure.
 
     Example:
       >>> mw.tree.unflatten(mw.tree.structure({"a": 1, "b": [2, 3]}), [10, 20, 30])
       {'a': 10, 'b': [20, 30]}
     """
-    return optree.tree_unflatten(treedef, leaves)
+    if not isinstance(leaves, (list, tuple)):
+        leaves = list(leaves)
+    try:
+        return optree.tree_unflatten(treedef, leaves)
+    except (AttributeError, TypeError, ValueError):  # a container's own function may raise these too
+        if not isinstance(treedef, PyTreeDef):
+            raise ArgumentTypeError(
+                f"tree.unflatten: treedef must be a structure, as tree.structure gives it, got {treedef!r} of type "
+                f"{type(treedef).__name__}"
+            ) from None
+        if len(leaves) != treedef.num_leaves:
+            raise ArgumentError(
+                f"tree.unflatten: the structure {show(treedef)} has {treedef.num_leaves} leaves, {len(leaves)} were "
+                "given; give one value a leaf"
+            ) from None
+        raise
 
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -77,15 +97,125 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], b
     """``f`` on corresponding leaves: a tree like ``tree``, whose structure is a prefix of those of ``rest``.
 
     Raises:
-      ValueError: (of ``optree``) it is not.
+      ArgumentError: it is not; says where they differ. ArgumentTypeError: ``f`` is no function.
 
     Example:
       >>> mw.tree.map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
       {'a': 11, 'b': [22]}
     """
-    return optree.tree_map(f, tree, *rest, is_leaf=is_leaf, namespace=NAMESPACE)
+    flat, treedef = flatten(tree, is_leaf)
+    if not callable(f):
+        raise ArgumentTypeError(f"tree.map: f must be a function, got {f!r} of type {type(f).__name__}")
+    columns = [_up_to(treedef, r, "tree.map", f"rest[{i}]") for i, r in enumerate(rest)]
+    return optree.tree_unflatten(treedef, [f(*xs) for xs in zip(flat, *columns)])
 
 
+def all(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> bool:
+    """Whether all leaves are true.
+
+    Example:
+      >>> mw.tree.all({"a": True, "b": [True, False]}), mw.tree.all(())
+      (False, True)
+    """
+    return builtins.all(leaves(tree, is_leaf))
+
+
+def reduce(
+    function: Callable[[Any, Any], Any],
+    tree: Any,
+    initializer: Any = _MISSING,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """The leaves joined from left to right: ``function(function(initializer, leaf0), leaf1)`` and so on.
+
+    Raises:
+      ArgumentTypeError: there are no leaves, and no ``initializer``.
+
+    Example:
+      >>> mw.tree.reduce(lambda total, x: total + x, {"a": 1, "b": [2, 3]}, 10)
+      16
+    """
+    flat = leaves(tree, is_leaf)
+    if initializer is not _MISSING:
+        return functools.reduce(function, flat, initializer)
+    if not flat:
+        raise ArgumentTypeError("tree.reduce: a tree without leaves needs an initializer")
+    return functools.reduce(function, flat)
+
+
+def reduce_associative(
+    operation: Callable[[Any, Any], Any],
+    tree: Any,
+    *,
+    identity: Any = _MISSING,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """The leaves joined in pairs, the results in pairs, and so on: :func:`reduce` with logarithmic depth.
+
+    ``operation`` must be associative; ``identity`` is the result for a tree without leaves.
+
+    Raises:
+      ArgumentTypeError: there are no leaves, and no ``identity``.
+
+    Example:
+      >>> mw.tree.reduce_associative(lambda x, y: f"({x} {y})", ["a", ("b", "c"), "d", "e"])
+      '(((a b) (c d)) e)'
+    """
+    flat = leaves(tree, is_leaf)
+    if not flat and identity is _MISSING:
+        raise ArgumentTypeError("tree.reduce_associative: a tree without leaves needs an identity")
+    while len(flat) > 1:
+        pairs = [operation(x, y) for x, y in zip(flat[::2], flat[1::2])]
+        flat = pairs + flat[len(flat) & ~1 :]
+    return flat[0] if flat else identity
+
+
+def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """A tree like ``full_tree`` that has each leaf of its prefix ``prefix_tree`` wherever that stood for a part.
+
+    Raises:
+      ArgumentError: the first is no prefix of the second; says where.
+
+    Example:
+      >>> mw.tree.broadcast((0, 1), (5, {"a": 6, "b": 7}))
+      (0, {'a': 1, 'b': 1})
+    """
+    flat, treedef = flatten(prefix_tree, is_leaf)
+    parts = _up_to(treedef, full_tree, "tree.broadcast", "full_tree")
+    repeated = [map(lambda _, x=x: x, part, is_leaf=is_leaf) for x, part in zip(flat, parts)]
+    return unflatten(treedef, repeated)
+
+
+def transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
+    """A tree of trees inside out: ``outer`` of ``inner`` becomes ``inner`` of ``outer``.
+
+    ``inner_treedef=None`` takes the inner structure from the first part of the tree.
+
+    Raises:
+      ArgumentError: the tree is not ``outer`` of ``inner``.
+
+    Example:
+      >>> pair, point = mw.tree.structure((0, 0)), mw.tree.structure({"x": 0, "y": 0})
+      >>> mw.tree.transpose(pair, point, ({"x": 1, "y": 2}, {"x": 3, "y": 4}))
+      {'x': (1, 3), 'y': (2, 4)}
+    """
+    parts = _up_to(outer_treedef, pytree_to_transpose, "tree.transpose", "pytree_to_transpose")
+    inner = structure(parts[0]) if inner_treedef is None and parts else inner_treedef
+    if inner is None or not outer_treedef.num_leaves or not inner.num_leaves:
+        raise ArgumentError("tree.transpose: a structure without leaves cannot be turned inside out")
+    columns = []
+    for path, part in zip(outer_treedef.accessors(), parts):
+        got = structure(part)
+        if got != inner:
+            raise ArgumentError(
+                f"tree.transpose: pytree_to_transpose{path.codify('')} has structure {show(got)}, the inner structure "
+                f"is {show(inner)}; all parts must have it"
+            )
+        columns.append(leaves(part))
+    return unflatten(inner, [unflatten(outer_treedef, row) for row in zip(*columns)])
+
+
+# --- paths --------------------------------------------------------------------------------------------------
 def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     """One accessor string a leaf, such as ``['layers'][0].weight``.
 
@@ -97,6 +227,75 @@ def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     return [a.codify("") for a in accessors]
 
 
+def flatten_with_path(
+    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
+    """Pairs of key path and leaf, and the structure; paths are tuples of the keys of ``tree_util``.
+
+    Args:
+      is_leaf: of what it is true stays whole; with ``is_leaf_takes_path`` it is called with path and value.
+
+    Example:
+      >>> pairs, treedef = mw.tree.flatten_with_path({"b": [2], "a": 1})
+      >>> pairs[1]
+      ((DictKey(key='b'), SequenceKey(idx=0)), 2)
+    """
+    if is_leaf is not None and is_leaf_takes_path:
+        pairs, treedef = flatten_with_path(_marked(tree, (), is_leaf))
+        return [(path, x.value if isinstance(x, _Chosen) else x) for path, x in pairs], treedef
+    accessors, flat, treedef = optree.tree_flatten_with_accessor(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    return [(key_path(a), x) for a, x in zip(accessors, flat)], treedef
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    value: Any
+
+
+def _marked(tree: Any, path: KeyPath, is_leaf: Callable[..., bool]) -> Any:
+    """``tree`` with the parts that ``is_leaf(path, part)`` chooses wrapped up."""
+    if is_leaf(path, tree):
+        return _Chosen(tree)
+    pairs, level = flatten_with_path(tree, lambda x: x is not tree)
+    if level.is_leaf():
+        return tree
+    return unflatten(level, [_marked(x, (*path, *key), is_leaf) for key, x in pairs])
+
+
+def leaves_with_path(
+    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+) -> list[tuple[KeyPath, Any]]:
+    """Pairs of key path and leaf: the first result of :func:`flatten_with_path`.
+
+    Example:
+      >>> [(mw.tree_util.keystr(path), x) for path, x in mw.tree.leaves_with_path({"b": [2], "a": 1})]
+      [("['a']", 1), ("['b'][0]", 2)]
+    """
+    return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
+
+
+def map_with_path(
+    f: Callable[..., Any],
+    tree: Any,
+    *rest: Any,
+    is_leaf: Callable[..., bool] | None = None,
+    is_leaf_takes_path: bool = False,
+) -> Any:
+    """:func:`map` of a function that gets the key path first: ``f(path, x, *xs)``.
+
+    Raises:
+      ArgumentError: the structure of ``tree`` is no prefix of one of ``rest``; says where they differ.
+
+    Example:
+      >>> mw.tree.map_with_path(lambda path, x: mw.tree_util.keystr(path) + f" = {x}", {"a": [1, 2]})
+      {'a': ["['a'][0] = 1", "['a'][1] = 2"]}
+    """
+    pairs, treedef = flatten_with_path(tree, is_leaf, is_leaf_takes_path)
+    columns = [_up_to(treedef, r, "tree.map_with_path", f"rest[{i}]") for i, r in enumerate(rest)]
+    return unflatten(treedef, [f(*pair, *xs) for pair, *xs in zip(pairs, *columns)])
+
+
+# --- prefixes -----------------------------------------------------------------------------------------------
 def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """Leaves of ``prefix``, each repeated for the part of ``tree`` under it.
 
@@ -110,11 +309,64 @@ def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any],
     try:
         return optree.broadcast_prefix(prefix, tree, is_leaf=is_leaf, namespace=NAMESPACE)
     except ValueError:
+        want, got = structure(prefix, is_leaf), structure(tree)
         raise ArgumentError(
-            f"{what} must be a tree prefix of the value it describes: it has structure "
-            f"{show(structure(prefix, is_leaf))}, the value has structure {show(structure(tree))}; give one entry for "
-            "each part of the value, or one for all of it"
+            f"{what} must be a tree prefix of the value it describes: it has structure {show(want)}, the value has "
+            f"structure {show(got)}{_where(want, got)}; give one entry for each part of the value, or one for all of it"
         ) from None
+
+
+def _up_to(treedef: PyTreeDef, tree: Any, function: str, argument: str) -> list[Any]:
+    """The parts of ``tree`` where ``treedef`` has leaves.
+
+    Raises:
+      ArgumentError: there are none.
+    """
+    try:
+        return treedef.flatten_up_to(tree)
+    except ValueError:
+        got = structure(tree)
+        raise ArgumentError(
+            f"{function}: {argument} must have the structure {show(treedef)} of the first tree, or a deeper one, but "
+            f"has {show(got)}{_where(treedef, got)}"
+        ) from None
+
+
+def _where(want: PyTreeDef, got: PyTreeDef) -> str:
+    found = difference(want, got)
+    return f" ({found})" if found else ""
+
+
+def difference(want: PyTreeDef, got: PyTreeDef, path: str = "") -> str:
+    """Where ``want`` first is no prefix of ``got``, and in what they differ there; empty if it is one.
+
+    Example:
+      >>> mw.tree.difference(mw.tree.structure({"a": [0, 0]}), mw.tree.structure({"a": [0]}))
+      "at ['a']: a list of 2 against a list of 1"
+    """
+    if want.is_leaf():
+        return ""
+    if want.type is not got.type or want.entries() != got.entries() or want.one_level() != got.one_level():
+        return f"at {path or 'the top'}: {_kind(want)} against {_kind(got)}"
+    accessors = want.one_level().accessors()  # type: ignore[union-attr]
+    for accessor, a, b in zip(accessors, want.children(), got.children()):
+        found = difference(a, b, path + accessor.codify(""))
+        if found:
+            return found
+    return ""
+
+
+def _kind(treedef: PyTreeDef) -> str:
+    kind = treedef.type
+    if kind is None:
+        return "a leaf"
+    if kind is type(None):
+        return "None"
+    if issubclass(kind, dict):
+        return f"a {kind.__name__} with keys {', '.join(builtins.map(repr, treedef.entries())) or '()'}"
+    if kind in (list, tuple):
+        return f"a {kind.__name__} of {treedef.num_children}"
+    return f"{show(treedef.one_level())}"  # type: ignore[arg-type]
 
 
 def show(treedef: PyTreeDef) -> str:
@@ -128,107 +380,58 @@ def show(treedef: PyTreeDef) -> str:
     return text.replace(f", namespace='{NAMESPACE}'", "")
 
 
-def register_pytree_node(
-    cls: type, flatten_func: Callable[[Any], tuple[Sequence[Any], Any]], unflatten_func: Callable[[Any, Any], Any]
-) -> None:
-    """Make instances of ``cls`` containers: ``flatten_func(x) -> (children, aux)`` and back.
-
-    ``unflatten_func(aux, children)`` makes the instance again. ``aux`` is static: a program is compiled for each of its
-    values, which are compared by ``==``.
-
-    Raises:
-      ValueError: (of ``optree``) ``cls`` is a container already.
-      TypeError: (of ``optree``) ``cls`` is no class.
+def static(**kwargs: Any) -> Any:
+    """A field of a dataclass that is structure, not a leaf; takes what ``dataclasses.field`` takes.
 
     Example:
-      >>> class Interval:
-      ...     def __init__(self, low, high):
-      ...         self.low, self.high = low, high
-      >>> mw.register_pytree_node(Interval, lambda i: ((i.low, i.high), None), lambda _, ends: Interval(*ends))
-      >>> moved = mw.jit(lambda i: mw.tree.map(lambda x: x + 10, i))(Interval(1, 2))
-      >>> int(moved.low), int(moved.high)
-      (11, 12)
+      >>> from dataclasses import dataclass
+      >>> @mw.tree_util.register_dataclass
+      ... @dataclass
+      ... class Scale:
+      ...     factor: float
+      ...     unit: str = mw.tree.static(default="metre")
+      >>> mw.tree.leaves(Scale(2.0))
+      [2.0]
     """
-    optree.register_pytree_node(
-        cls, lambda x: tuple(flatten_func(x)), lambda aux, children: unflatten_func(aux, children), namespace=NAMESPACE
-    )
+    return dataclasses.field(metadata={**(kwargs.pop("metadata", None) or {}), "static": True}, **kwargs)
 
 
-def register_pytree_node_class(cls: type) -> type:
-    """Decorator: a class with ``tree_flatten`` and ``tree_unflatten`` methods, as in JAX.
-
-    Raises:
-      ValueError: (of ``optree``) ``cls`` is a container already.
+# --- structures ---------------------------------------------------------------------------------------------
+def all_leaves(iterable: Iterable[Any], is_leaf: Callable[[Any], bool] | None = None) -> bool:
+    """Whether no element is a container.
 
     Example:
-      >>> @mw.register_pytree_node_class
-      ... class Scaled:
-      ...     def __init__(self, values, unit):
-      ...         self.values, self.unit = values, unit
-      ...     def tree_flatten(self):
-      ...         return (self.values,), self.unit
-      ...     @classmethod
-      ...     def tree_unflatten(cls, unit, children):
-      ...         return cls(*children, unit)
-      >>> doubled = mw.tree.map(lambda x: 2 * x, Scaled(3, "metre"))
-      >>> doubled.values, doubled.unit
-      (6, 'metre')
+      >>> mw.tree_util.all_leaves([1, "a"]), mw.tree_util.all_leaves([1, (2,)])
+      (True, False)
     """
-    register_pytree_node(cls, lambda x: x.tree_flatten(), cls.tree_unflatten)  # type: ignore[attr-defined]
-    return cls
+    return builtins.all(structure(x, is_leaf).is_leaf() for x in iterable)
 
 
-def register_dataclass(
-    cls: type, data_fields: Sequence[str] | None = None, meta_fields: Sequence[str] | None = None
-) -> type:
-    """Make a dataclass a container. ``meta_fields`` are static structure, the others hold arrays.
-
-    Without arguments, fields declared with ``field(metadata={"static": True})`` are the static ones.
-
-    Raises:
-      ArgumentError: ``cls`` is no dataclass, or the two do not name each of its init fields once.
+def treedef_is_leaf(treedef: PyTreeDef) -> bool:
+    """Whether a structure is that of a single leaf.
 
     Example:
-      >>> from dataclasses import field, make_dataclass
-      >>> static = field(metadata={"static": True})
-      >>> Layer = mw.register_dataclass(make_dataclass("Layer", ["weight", "bias", ("name", str, static)]))
-      >>> mw.tree.map(lambda x: 2 * x, Layer(3, 4, "first"))
-      Layer(weight=6, bias=8, name='first')
+      >>> mw.tree_util.treedef_is_leaf(mw.tree.structure(1)), mw.tree_util.treedef_is_leaf(mw.tree.structure([1]))
+      (True, False)
     """
-    if not dataclasses.is_dataclass(cls):
-        raise ArgumentError(f"register_dataclass: expected a dataclass, got {cls!r}; decorate it with @dataclass")
-    every = [f for f in dataclasses.fields(cls) if f.init]
-    if meta_fields is None:
-        meta_fields = (
-            [f.name for f in every if f.metadata.get("static", False)]
-            if data_fields is None
-            else [f.name for f in every if f.name not in data_fields]
-        )
-    if data_fields is None:
-        data_fields = [f.name for f in every if f.name not in meta_fields]
-    missing = {f.name for f in every} ^ {*data_fields, *meta_fields}
-    if missing:
-        raise ArgumentError(
-            f"register_dataclass: data_fields and meta_fields of {cls.__name__} must name each init field once; "
-            f"wrong: {', '.join(sorted(missing))}"
-        )
-    data, meta = tuple(data_fields), tuple(meta_fields)
+    return treedef.is_leaf()
 
-    def flatten_(x: Any) -> tuple[tuple[Any, ...], Any]:
-        return tuple(getattr(x, n) for n in data), tuple(getattr(x, n) for n in meta)
 
-    def unflatten_(aux: Any, children: Any) -> Any:
-        # Not through __init__: leaves may be placeholders that a __post_init__ would refuse.
-        new = object.__new__(cls)
-        for name, value in zip(data, children):
-            object.__setattr__(new, name, value)
-        for name, value in zip(meta, aux):
-            object.__setattr__(new, name, value)
-        return new
+def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
+    """The structures of a container's children.
 
-    def with_paths(x: Any) -> Any:
-        children, aux = flatten_(x)
-        return children, aux, data
+    Example:
+      >>> [mw.tree.show(t) for t in mw.tree_util.treedef_children(mw.tree.structure({"a": 1, "b": [2]}))]
+      ['*', '[*]']
+    """
+    return treedef.children()
 
-    optree.register_pytree_node(cls, with_paths, unflatten_, namespace=NAMESPACE)  # type: ignore[arg-type]
-    return cls
+
+def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
+    """The structure of a tuple whose entries have these structures.
+
+    Example:
+      >>> mw.tree.show(mw.tree_util.treedef_tuple([mw.tree.structure(1), mw.tree.structure([2, 3])]))
+      '(*, [*, *])'
+    """
+    return optree.treespec_tuple(treedefs, namespace=NAMESPACE)

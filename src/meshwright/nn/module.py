@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Self, dataclass_transform
 
-from meshwright.core import pytree
+from meshwright.core.pytree_classes import register_dataclass
 from meshwright.errors import ArgumentError
 
 
@@ -55,7 +55,7 @@ class Module:
                 f"@classmethod def init(cls, key): return cls(...)"
             )
         dataclasses.dataclass(frozen=True, eq=False)(cls)
-        pytree.register_dataclass(cls)
+        register_dataclass(cls)
 
     def replace(self, **changes: Any) -> Self:
         """This module with other values in some fields."""

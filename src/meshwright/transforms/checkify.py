@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from meshwright.ir.passes import inline_calls
@@ -83,7 +84,7 @@ class Error:
         return "Error(traced)" if isinstance(self.code, Tracer) else f"Error({self.get()!r})"
 
 
-pytree.register_pytree_node(
+register_pytree_node(
     Error, lambda e: ((e.code, e.values), e.sites), lambda sites, parts: Error(parts[0], parts[1], sites)
 )
 

@@ -1,0 +1,108 @@
+"""Key paths: how one goes from a tree to each of its leaves, key by key, printed as Python would be written.
+
+``optree`` has accessors; these are the keys by the names and with the texts of ``jax.tree_util``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import optree
+
+
+@dataclass(frozen=True)
+class DictKey:
+    """A value of a dict, by its key."""
+
+    key: Any
+
+    def __str__(self) -> str:
+        return f"[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class SequenceKey:
+    """An entry of a list or tuple, by its number."""
+
+    idx: int
+
+    def __str__(self) -> str:
+        return f"[{self.idx}]"
+
+
+@dataclass(frozen=True)
+class GetAttrKey:
+    """An attribute: of a named tuple, a dataclass, or what a class registered with keys calls so."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f".{self.name}"
+
+
+@dataclass(frozen=True)
+class FlattenedIndexKey:
+    """A child of a container that was registered without keys, by its number."""
+
+    key: int
+
+    def __str__(self) -> str:
+        return f"[<flat index {self.key}>]"
+
+
+KeyEntry = Any  # one of the above, or whatever hashable thing a class was registered with
+KeyPath = tuple[KeyEntry, ...]
+
+
+class GivenKey(optree.PyTreeEntry):
+    """An entry of an ``optree`` accessor that holds a key of ours, or of the user's."""
+
+    def __call__(self, obj: Any) -> Any:
+        key = self.entry
+        return getattr(obj, key.name) if isinstance(key, GetAttrKey) else obj[key.key]
+
+    def codify(self, /, node: str = "") -> str:
+        return f"{node}{self.entry}"
+
+
+def key_path(accessor: Iterable[Any]) -> KeyPath:
+    """The keys of an ``optree`` accessor."""
+    return tuple(map(_key, accessor))
+
+
+def _key(entry: Any) -> KeyEntry:
+    if isinstance(entry, GivenKey):
+        return entry.entry
+    if isinstance(entry, optree.MappingEntry):
+        return DictKey(entry.key)
+    if isinstance(entry, (optree.NamedTupleEntry, optree.StructSequenceEntry)):
+        return GetAttrKey(entry.field)
+    if isinstance(entry, optree.GetAttrEntry):
+        return GetAttrKey(entry.name)
+    if isinstance(entry, optree.SequenceEntry):
+        return SequenceKey(entry.index)
+    return FlattenedIndexKey(entry.entry)
+
+
+def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
+    """A key path as text, such as ``['layers'][0].weight``.
+
+    Args:
+      simple: the bare names and numbers.
+      separator: stands between keys.
+
+    Example:
+      >>> path, leaf = mw.tree.leaves_with_path({"layers": [1]})[0]
+      >>> mw.tree_util.keystr(path), mw.tree_util.keystr(path, simple=True, separator="/")
+      ("['layers'][0]", 'layers/0')
+    """
+    return separator.join(_bare(k) if simple else str(k) for k in keys)
+
+
+def _bare(key: KeyEntry) -> str:
+    for kind, attribute in ((DictKey, "key"), (SequenceKey, "idx"), (GetAttrKey, "name"), (FlattenedIndexKey, "key")):
+        if isinstance(key, kind):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -1,0 +1,43 @@
+"""``jax.tree``: functions of pytrees, by their short names."""
+
+from meshwright.core.pytree import (
+    all,
+    broadcast,
+    broadcast_prefix,
+    difference,
+    flatten,
+    flatten_with_path,
+    leaves,
+    leaves_with_path,
+    map,
+    map_with_path,
+    paths,
+    reduce,
+    reduce_associative,
+    show,
+    static,
+    structure,
+    transpose,
+    unflatten,
+)
+
+__all__ = [
+    "all",
+    "broadcast",
+    "broadcast_prefix",
+    "difference",
+    "flatten",
+    "flatten_with_path",
+    "leaves",
+    "leaves_with_path",
+    "map",
+    "map_with_path",
+    "paths",
+    "reduce",
+    "reduce_associative",
+    "show",
+    "static",
+    "structure",
+    "transpose",
+    "unflatten",
+]

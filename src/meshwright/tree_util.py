@@ -1,0 +1,71 @@
+"""``jax.tree_util``: pytrees, their key paths, and classes as containers."""
+
+from meshwright.core.pytree import PyTreeDef, all_leaves, treedef_children, treedef_is_leaf, treedef_tuple
+from meshwright.core.pytree import all as tree_all
+from meshwright.core.pytree import broadcast as tree_broadcast
+from meshwright.core.pytree import flatten as tree_flatten
+from meshwright.core.pytree import flatten_with_path as tree_flatten_with_path
+from meshwright.core.pytree import leaves as tree_leaves
+from meshwright.core.pytree import leaves_with_path as tree_leaves_with_path
+from meshwright.core.pytree import map as tree_map
+from meshwright.core.pytree import map_with_path as tree_map_with_path
+from meshwright.core.pytree import reduce as tree_reduce
+from meshwright.core.pytree import reduce_associative as tree_reduce_associative
+from meshwright.core.pytree import structure as tree_structure
+from meshwright.core.pytree import transpose as tree_transpose
+from meshwright.core.pytree import unflatten as tree_unflatten
+from meshwright.core.pytree_classes import (
+    Partial,
+    is_tree_node,
+    register_dataclass,
+    register_pytree_node,
+    register_pytree_node_class,
+    register_pytree_with_keys,
+    register_pytree_with_keys_class,
+    register_static,
+)
+from meshwright.core.pytree_keys import (
+    DictKey,
+    FlattenedIndexKey,
+    GetAttrKey,
+    KeyEntry,
+    KeyPath,
+    SequenceKey,
+    keystr,
+)
+
+__all__ = [
+    "DictKey",
+    "FlattenedIndexKey",
+    "GetAttrKey",
+    "KeyEntry",
+    "KeyPath",
+    "Partial",
+    "PyTreeDef",
+    "SequenceKey",
+    "all_leaves",
+    "is_tree_node",
+    "keystr",
+    "register_dataclass",
+    "register_pytree_node",
+    "register_pytree_node_class",
+    "register_pytree_with_keys",
+    "register_pytree_with_keys_class",
+    "register_static",
+    "tree_all",
+    "tree_broadcast",
+    "tree_flatten",
+    "tree_flatten_with_path",
+    "tree_leaves",
+    "tree_leaves_with_path",
+    "tree_map",
+    "tree_map_with_path",
+    "tree_reduce",
+    "tree_reduce_associative",
+    "tree_structure",
+    "tree_transpose",
+    "tree_unflatten",
+    "treedef_children",
+    "treedef_is_leaf",
+    "treedef_tuple",
+]
