@@ -1,8 +1,16 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
-from meshwright import errors, nn, numpy, optim, random, tree, tree_util
+from meshwright import errors, nn, numpy, optim, random, sharding, tree, tree_util
 from meshwright.api import lax
+from meshwright.api.assembling import (
+    copy_to_host_async,
+    live_arrays,
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
+)
 from meshwright.api.callbacks import io_callback, pure_callback
+from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
 from meshwright.api.jit import ShapeDtypeStruct, jit
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
@@ -15,14 +23,29 @@ from meshwright.api.placement import (
 )
 from meshwright.api.shard_map import pmap, shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr, xla_computation
+from meshwright.core.caches import clear_caches
 from meshwright.core.config import config
+from meshwright.core.options import (
+    debug_infs,
+    debug_nans,
+    default_device,
+    default_matmul_precision,
+    default_prng_impl,
+    disable_jit,
+    enable_x64,
+    log_compiles,
+    numpy_dtype_promotion,
+    numpy_rank_promotion,
+)
 from meshwright.core.pytree_classes import register_dataclass, register_pytree_node, register_pytree_node_class
 from meshwright.core.source import name_scope as named_scope
 from meshwright.inspect import debug
 from meshwright.ir.op import Zero as SymbolicZero
+from meshwright.ir.tracing import ensure_compile_time_eval, typeof
 from meshwright.numpy import fft, linalg
-from meshwright.runtime.array import Array
+from meshwright.runtime.array import Array, Shard
 from meshwright.runtime.devices import (
+    Device,
     device_count,
     devices,
     local_device_count,
@@ -41,11 +64,13 @@ from meshwright.sharding import (
     get_mesh,
     set_mesh,
 )
+from meshwright.sharding import PartitionSpec as P
 from meshwright.transforms import checkify
 from meshwright.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
 from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
 from meshwright.transforms.jacobian import closure_convert, hessian, jacfwd, jacrev, named_call
+from meshwright.transforms.jacobian import jacrev as jacobian
 from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_policies
 from meshwright.transforms.remat import checkpoint as remat
 from meshwright.transforms.vmap import vmap
@@ -55,13 +80,16 @@ __version__ = "0.1.0"
 __all__ = [
     "AbstractMesh",
     "Array",
+    "Device",
     "ImportedProgram",
     "Mesh",
     "NamedSharding",
+    "P",
     "PartitionSpec",
     "PartitionedProgram",
     "PositionalSharding",
     "ShapeDtypeStruct",
+    "Shard",
     "SingleDeviceSharding",
     "SymbolicZero",
     "block_until_ready",
@@ -69,15 +97,27 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
+    "clear_caches",
     "closure_convert",
     "config",
+    "copy_to_host_async",
     "custom_jvp",
     "custom_vjp",
     "debug",
+    "debug_infs",
+    "debug_nans",
+    "default_backend",
+    "default_device",
+    "default_matmul_precision",
+    "default_prng_impl",
     "device_count",
     "device_get",
     "device_put",
     "devices",
+    "disable_jit",
+    "effects_barrier",
+    "enable_x64",
+    "ensure_compile_time_eval",
     "errors",
     "eval_shape",
     "fft",
@@ -86,6 +126,7 @@ __all__ = [
     "hessian",
     "io_callback",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",
@@ -93,17 +134,25 @@ __all__ = [
     "linalg",
     "linear_transpose",
     "linearize",
+    "live_arrays",
     "load",
     "local_device_count",
     "local_devices",
+    "log_compiles",
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
     "make_jaxpr",
     "make_mesh",
     "named_call",
     "named_scope",
     "nn",
     "numpy",
+    "numpy_dtype_promotion",
+    "numpy_rank_promotion",
     "optim",
     "pmap",
+    "print_environment_info",
     "process_count",
     "process_index",
     "pure_callback",
@@ -115,8 +164,10 @@ __all__ = [
     "reshard",
     "set_mesh",
     "shard_map",
+    "sharding",
     "tree",
     "tree_util",
+    "typeof",
     "value_and_grad",
     "vjp",
     "vmap",

@@ -160,6 +160,10 @@ class DTypeWarning(MeshwrightWarning):
     """A requested dtype is not available (64-bit types without ``enable_x64``) and was narrowed."""
 
 
+class RankPromotionWarning(MeshwrightWarning):
+    """Operands of different ranks were broadcast together, and ``numpy_rank_promotion`` is ``"warn"``."""
+
+
 class DonationWarning(MeshwrightWarning):
     """A donated argument could not be reused."""
 

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import operator
 
+import numpy as np
 import pytest
 
 import meshwright as mw
@@ -12,15 +13,15 @@ import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
 from meshwright import lax
 
-GLOBALS = {"mw": mw, "mnp": mnp, "lax": lax, "P": P, "jnp": mnp}
+GLOBALS = {"mw": mw, "mnp": mnp, "lax": lax, "np": np, "P": P, "jnp": mnp}
 
 MODULES = [
-    "api.callbacks", "api.control_flow", "api.jit", "api.lax_functions", "api.lax_linalg", "api.load", "api.placement",
-    "api.shard_map", "api.tracing", "core.pytree", "core.pytree_classes",
-    "core.pytree_keys", "inspect.debug", "inspect.picture", "ops.cholesky", "ops.eig",
-    "ops.eigh", "ops.fft", "ops.lu", "ops.qr", "ops.svd", "ops.triangular_solve", "ops.tridiagonal", "runtime.devices",
-    "sharding.mesh", "transforms.autodiff", "transforms.checkify", "transforms.custom_jvp", "transforms.jacobian",
-    "transforms.remat", "transforms.vmap",
+    "api.assembling", "api.callbacks", "api.control_flow", "api.environment", "api.jit", "api.lax_functions",
+    "api.lax_linalg", "api.load", "api.placement", "api.shard_map", "api.tracing", "core.caches", "core.options",
+    "core.pytree", "core.pytree_classes", "core.pytree_keys", "inspect.debug", "inspect.picture",
+    "ops.cholesky", "ops.eig", "ops.eigh", "ops.fft", "ops.lu", "ops.qr", "ops.svd", "ops.triangular_solve",
+    "ops.tridiagonal", "runtime.devices", "sharding.mesh", "transforms.autodiff", "transforms.checkify",
+    "transforms.custom_jvp", "transforms.jacobian", "transforms.remat", "transforms.vmap",
 ]  # fmt: skip
 
 NAMES = {"": mw.__all__, "debug.": mw.debug.__all__, "tree.": mw.tree.__all__, "tree_util.": mw.tree_util.__all__}
@@ -44,8 +45,9 @@ def test_every_function_has_an_example(name):
     assert ">>> " in inspect.getdoc(operator.attrgetter(name)(mw))
 
 
-def test_the_example_of_named_scope():
-    """``testmod`` does not look at functions that a decorator of another module made."""
-    (example,) = doctest.DocTestFinder().find(mw.named_scope, "named_scope", module=False, globs=dict(GLOBALS))
+@pytest.mark.parametrize("name", ["named_scope", "typeof", "ensure_compile_time_eval"])
+def test_examples_of_single_functions(name):
+    """Which ``testmod`` does not look at: made by a decorator of another module, or of a module with other examples."""
+    (example,) = doctest.DocTestFinder().find(getattr(mw, name), name, module=False, globs=dict(GLOBALS))
     found = doctest.DocTestRunner().run(example)
     assert found.attempted and not found.failed

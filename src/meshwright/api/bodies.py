@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import promote
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -39,7 +40,7 @@ class Body:
 
 _bodies: WeakKeyDictionary[Any, dict[Any, Body]] = WeakKeyDictionary()
 _wrapped: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
-config.on_change(lambda name: _bodies.clear())
+on_clear(_bodies.clear)
 
 
 def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], what: str) -> Body:
@@ -48,7 +49,7 @@ def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArra
     Raises:
       ArgumentTypeError: ``fun`` returned something that is no array; ``what`` names the function that takes it.
     """
-    key = (in_tree, tuple(avals), tuple(STATE.axis_env.items()), get_mesh())
+    key = (in_tree, tuple(avals), tuple(STATE.axis_env.items()), get_mesh(), config.tracing)
     try:
         found = _bodies.setdefault(fun, {})
     except TypeError:  # not hashable, or without weak references: traced at every call

@@ -18,7 +18,9 @@ from meshwright.api.bodies import (
     share_constants,
     trace_body,
 )
+from meshwright.api.in_python import known_value, scan_in_python, while_in_python
 from meshwright.core import dtypes, pytree
+from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control_cond import Cond
@@ -63,6 +65,9 @@ def cond(
         raise ArgumentTypeError(f"cond: the predicate must be a scalar, got {aval}; reduce it with all() or any()")
     if not dtypes.is_bool(aval.dtype):
         pred = ne(pred, scalar_like(0, pred))
+    known = known_value(pred)
+    if known is not None:
+        return (true_fun if known else false_fun)(*operands)
     return _branches("cond", convert(pred, dtypes.int32), (false_fun, true_fun), ("false_fun", "true_fun"), operands)
 
 
@@ -92,6 +97,9 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     if dtypes.is_unsigned(aval.dtype) or dtypes.bit_width(aval.dtype) > 32:
         index = clamp(scalar_like(0, index), index, scalar_like(min(last, int(dtypes.max_value(aval.dtype))), index))
     number = clamp(np.int32(0), convert(index, dtypes.int32), np.int32(last))
+    known = known_value(number)
+    if known is not None:
+        return branches[int(known)](*operands)
     return _branches("switch", number, branches, [f"branch {i}" for i in range(len(branches))], operands)
 
 
@@ -140,6 +148,10 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     """
     require_callable(cond_fun, "while_loop")
     require_callable(body_fun, "while_loop")
+    if config.disable_jit:
+        over, init_val = while_in_python(cond_fun, body_fun, init_val)
+        if over:
+            return init_val
     in_tree = pytree.structure((init_val,))
     body = _trace_carry("while_loop", body_fun, (init_val,))
     new = promoted(pytree.leaves(init_val), body.out_avals) if body.out_tree == pytree.structure(init_val) else None
@@ -189,6 +201,8 @@ def scan(
     require_callable(f, "scan")
     steps = leading_size("scan", xs, length)
     rounds = _unroll("scan", unroll, steps)
+    if config.disable_jit and steps:
+        return scan_in_python(f, init, xs, steps, bool(reverse))
     xs_leaves, xs_tree = pytree.flatten(xs)
     avals = [typeof(x) for x in xs_leaves]
     slices = pytree.unflatten(xs_tree, [_Slice(a.update(shape=a.shape[1:])) for a in avals])

@@ -12,6 +12,7 @@ from meshwright.api.shardings import argument_shardings, brought, check_fit, com
 from meshwright.api.stages import Argument, Compiled, Lowered, Program, Traced
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import canonical, requested
 from meshwright.core.signature import leaf_names
@@ -102,16 +103,16 @@ def trace_flat(
         trace.alive = False
 
 
-#: all jitted functions, so that a change of configuration can clear their caches
+#: all jitted functions, so that their caches can be cleared
 _functions: weakref.WeakSet[JitFunction] = weakref.WeakSet()
 
 
-def _clear_caches(option: str) -> None:
+def _clear_caches() -> None:
     for function in _functions:
         function.clear_cache()
 
 
-config.on_change(_clear_caches)
+on_clear(_clear_caches)
 
 
 class JitFunction:
@@ -153,6 +154,8 @@ class JitFunction:
 
     # --- calling --------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if config.disable_jit:
+            return self.fun(*args, **kwargs)
         if STATE.trace is not EVAL:
             return self._traced_call(args, kwargs)
         static: Any = None
@@ -163,14 +166,14 @@ class JitFunction:
             types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
         except ArgumentTypeError:
             raise self._bad_argument(args, kwargs, static) from None
-        key = (treedef, static, get_mesh(), *types)
+        key = (treedef, static, get_mesh(), config.tracing, *types)
         entry = self._cache.get(key)
         if entry is None:
             entry = self._cache[key] = self._compile(args, kwargs, static)
         executable, out_tree = entry
         outs = executable(leaves) if executable.donated else executable.run([buffer_of(x) for x in leaves])
-        if config.debug_nans:
-            self._check_nans(outs, leaves, treedef, static, bool(executable.donated))
+        if config.debug_nans or config.debug_infs:
+            self._check_finite(outs, leaves, treedef, static, bool(executable.donated))
         return pytree.unflatten(out_tree, outs)
 
     def _compile(self, args: Any, kwargs: Any, static: Any) -> tuple[Executable, Any]:
@@ -205,7 +208,7 @@ class JitFunction:
         return found
 
     def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
-        key = (treedef, avals, static, get_mesh(), tuple(STATE.axis_env.items()))
+        key = (treedef, avals, static, get_mesh(), config.tracing, tuple(STATE.axis_env.items()))
         found = self._traces.get(key)
         if found is None:
 
@@ -225,8 +228,8 @@ class JitFunction:
     def _bad_argument(self, args: Any, kwargs: Any, static: Any) -> MeshwrightError:
         return bad_argument(self.name, pytree.leaves((args, kwargs)), self._names(args, kwargs, static))
 
-    def _check_nans(self, outs: list[Array], leaves: list[Any], treedef: Any, static: Any, donated: bool) -> None:
-        """Raise if a result has a NaN; op by op, to name the one that made it, where the arguments are still there."""
+    def _check_finite(self, outs: list[Array], leaves: list[Any], treedef: Any, static: Any, donated: bool) -> None:
+        """Raise if a result is not finite; op by op, to name the one that made it, if the arguments are still there."""
         try:
             check_finite(f"the jitted function {self.name}", outs)
         except NonFiniteError:

@@ -10,6 +10,8 @@ import numpy as np
 from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named
 from meshwright.api.stages import Argument, Lowered, Program
 from meshwright.core import pytree
+from meshwright.core.caches import on_clear
+from meshwright.core.config import config
 from meshwright.errors import ArgumentTypeError, ShardingError
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import Tracer, check_alive, typeof
@@ -145,11 +147,12 @@ def reshard(x: Any, shardings: Any) -> Any:
 
 # --- eager ops on a mesh ------------------------------------------------------------------------------------
 _sharded_cache: dict[Any, Any] = {}
+on_clear(_sharded_cache.clear)
 
 
 def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
     """One op some of whose operands lie on a mesh: partitioned and compiled like a jitted function."""
-    key = (op, *((x.aval, x.sharding if x.committed else None) for x in arrays))
+    key = (config.tracing, op, *((x.aval, x.sharding if x.committed else None) for x in arrays))
     executable = _sharded_cache.get(key)
     if executable is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])

@@ -12,7 +12,6 @@ from meshwright.api.partitioned import PartitionedProgram, match_donation, parti
 from meshwright.api.shardings import brought, common_place, inner_shardings
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
@@ -256,8 +255,7 @@ class Compiled:
                 wanted = NamedSharding(program.mesh, PartitionSpec()) if program.mesh else program.single
                 common_place([(f"argument {want.name}", brought(x)), ("the compiled program", wanted)], program.name)
         outs = self.executable(flat)
-        if config.debug_nans:
-            check_finite(program.name, outs)
+        check_finite(program.name, outs)
         return pytree.unflatten(program.out_tree, outs)
 
     def as_text(self) -> str:

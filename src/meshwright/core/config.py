@@ -1,82 +1,180 @@
-"""Configuration: a few options, each settable by ``config.update`` or an environment variable.
+"""Configuration: a few options, settable by ``config.update``, for a ``with`` block, or by an environment variable.
 
-``MESHWRIGHT_<OPTION>`` in the environment gives the initial value. Options that shape the runtime
-(``num_devices``) are frozen once the runtime has started; ``on_change`` hooks let caches notice the others.
+``MESHWRIGHT_<OPTION>`` in the environment gives the initial value. ``update`` is for all threads, ``override`` for the
+block and the thread that runs it: class attributes hold the values of the process, a thread's attributes its own.
+
+Options that shape traces are in the key of every cache, as one object: ``config.tracing``. Changing one therefore
+forgets nothing, and changing it back finds what was compiled before. Options that shape the runtime (``num_devices``)
+are frozen once it has started.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.errors import ConfigError
 
 
-@dataclass
-class Config:
-    """The options and their defaults. Read as attributes, change with :meth:`update`."""
+@dataclass(frozen=True)
+class Option:
+    """What an option may be: one of ``choices``, ``accepts(value)``, or else of the type of its default."""
 
-    num_devices: int = 1
-    enable_x64: bool = False
-    debug_nans: bool = False
-    default_prng_impl: str = "threefry2x32"
+    default: Any
+    choices: tuple[Any, ...] = ()
+    accepts: Callable[[Any], bool] | None = None
+    expected: str = ""
+    #: what is traced or compiled depends on it
+    traced: bool = False
 
-    def __post_init__(self) -> None:
-        self._frozen: dict[str, str] = {}
-        self._hooks: list[Callable[[str], None]] = []
-        for field in fields(self):
-            text = os.environ.get("MESHWRIGHT_" + field.name.upper())
-            if text is not None:
-                setattr(self, field.name, _parse(field.name, getattr(self, field.name), text))
+
+def _is_device(value: Any) -> bool:
+    return value is None or (hasattr(value, "platform") and hasattr(value, "id"))
+
+
+#: names of precisions, and what they mean for products on every platform
+PRECISIONS = {
+    "default": "default", "fastest": "default", "bfloat16": "default",
+    "high": "high", "bfloat16_3x": "high", "tensorfloat32": "high",
+    "highest": "highest", "float32": "highest",
+}  # fmt: skip
+
+OPTIONS: dict[str, Option] = {
+    "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
+    "enable_x64": Option(False, traced=True),
+    "debug_nans": Option(False),
+    "debug_infs": Option(False),
+    "disable_jit": Option(False),
+    "log_compiles": Option(False),
+    "default_prng_impl": Option("threefry2x32", ("threefry2x32",), traced=True),
+    "default_matmul_precision": Option(None, (None, *PRECISIONS), traced=True),
+    "numpy_rank_promotion": Option("allow", ("allow", "warn", "raise"), traced=True),
+    "numpy_dtype_promotion": Option("standard", ("standard", "strict"), traced=True),
+    "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
+}
+_TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
+
+
+class Setting:
+    """The values of the options that shape traces. Equal values are the same object, so that hashing costs nothing."""
+
+    __slots__ = ("values",)
+    _known: dict[tuple[Any, ...], Setting] = {}
+
+    def __new__(cls, values: tuple[Any, ...]) -> Setting:
+        found = cls._known.get(values)
+        if found is None:
+            found = object.__new__(cls)
+            found.values = values
+            found = cls._known.setdefault(values, found)
+        return found
+
+    values: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"Setting({dict(zip(_TRACED, self.values))})"
+
+
+class Config(threading.local):
+    """The options. Read as attributes, change with :meth:`update` or :meth:`override`."""
+
+    num_devices: int
+    enable_x64: bool
+    debug_nans: bool
+    debug_infs: bool
+    disable_jit: bool
+    log_compiles: bool
+    default_prng_impl: str
+    default_matmul_precision: str | None
+    numpy_rank_promotion: str
+    numpy_dtype_promotion: str
+    default_device: Any
+    #: stands for the values of the options that shape traces; part of the key of every cache of traces and programs
+    tracing: Setting
+    _frozen: dict[str, str] = {}
 
     def update(self, name: str, value: Any) -> None:
-        """Set option ``name`` to ``value``.
+        """Set option ``name`` to ``value``, for all threads (but in their :meth:`override` blocks).
 
         Raises:
           ConfigError: unknown option, a value of the wrong type, or an option that is already in use.
         """
-        name = name.removeprefix("meshwright_").removeprefix("jax_")
-        known = [f.name for f in fields(self)]
-        if name not in known:
-            raise ConfigError(f"config.update: unknown option {name!r}; the options are {', '.join(known)}")
-        old = getattr(self, name)
-        if type(value) is not type(old):
-            raise ConfigError(
-                f"config.update({name!r}): expected {type(old).__name__}, got {value!r} of type {type(value).__name__}"
-            )
-        if name == "num_devices" and value < 1:
-            raise ConfigError(f"config.update('num_devices'): expected a positive number, got {value}")
-        if value == old:
+        name = self._checked(name, value)
+        if value == getattr(self, name):
             return
         if name in self._frozen:
             raise ConfigError(f"config.update({name!r}): {self._frozen[name]}")
-        setattr(self, name, value)
-        for hook in self._hooks:
-            hook(name)
+        shared = type(self)
+        setattr(shared, name, value)
+        shared.tracing = Setting(tuple(vars(shared)[n] for n in _TRACED))
+        if self.__dict__:
+            self._set_here(name, value)
 
     def freeze(self, name: str, why: str) -> None:
         """Refuse later changes of ``name``, saying ``why``."""
         self._frozen.setdefault(name, why)
 
-    def on_change(self, hook: Callable[[str], None]) -> None:
-        """Call ``hook(name)`` after each change of an option."""
-        self._hooks.append(hook)
-
     @contextmanager
     def override(self, name: str, value: Any) -> Iterator[None]:
-        """Set an option for the length of a ``with`` block."""
-        old = getattr(self, name)
-        self.update(name, value)
+        """Set an option for the length of a ``with`` block, in this thread.
+
+        Raises:
+          ConfigError: unknown option, or a value of the wrong type.
+        """
+        name = self._checked(name, value)
+        before = dict(self.__dict__)
+        self._set_here(name, value)
         try:
             yield
         finally:
-            self.update(name, old)
+            self.__dict__.clear()
+            self.__dict__.update(before)
+
+    def _set_here(self, name: str, value: Any) -> None:
+        # All that shapes traces becomes the thread's own, so that another thread's update leaves ``tracing`` right.
+        values = {n: getattr(self, n) for n in _TRACED} | {name: value}
+        self.__dict__.update(values)
+        self.__dict__["tracing"] = Setting(tuple(values[n] for n in _TRACED))
+
+    def _checked(self, name: str, value: Any) -> str:
+        """The option's own name; JAX's are understood too.
+
+        Raises:
+          ConfigError: unknown option, or a value that it cannot have.
+        """
+        name = name.removeprefix("meshwright_").removeprefix("jax_")
+        option = OPTIONS.get(name)
+        if option is None:
+            raise ConfigError(f"config.update: unknown option {name!r}; the options are {', '.join(OPTIONS)}")
+        default = option.default
+        if option.choices and value not in option.choices:
+            choices = ", ".join(map(repr, option.choices))
+            raise ConfigError(f"config.update({name!r}): expected one of {choices}, got {value!r}")
+        if default is not None and type(value) is not type(default):
+            raise ConfigError(
+                f"config.update({name!r}): expected {type(default).__name__}, got {value!r} of type "
+                f"{type(value).__name__}"
+            )
+        if option.accepts is not None and not option.accepts(value):
+            raise ConfigError(f"config.update({name!r}): expected {option.expected}, got {value!r}")
+        return name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("jax_") and name[4:] in OPTIONS:
+            return getattr(self, name[4:])
+        raise AttributeError(f"there is no option {name!r}; the options are {', '.join(OPTIONS)}")
 
 
 def _parse(name: str, default: Any, text: str) -> Any:
+    """An option's value from the environment.
+
+    Raises:
+      ConfigError: text that stands for none.
+    """
     variable = "MESHWRIGHT_" + name.upper()
     if isinstance(default, bool):
         if text.lower() in ("1", "true", "yes", "on"):
@@ -88,7 +186,19 @@ def _parse(name: str, default: Any, text: str) -> Any:
         if not text.isdigit() or int(text) < 1:
             raise ConfigError(f"{variable}: expected a positive number, got {text!r}")
         return int(text)
+    if OPTIONS[name].choices and text not in OPTIONS[name].choices:
+        raise ConfigError(f"{variable}: expected one of {', '.join(map(str, OPTIONS[name].choices))}, got {text!r}")
     return text
 
 
-config = Config()
+def _initialize() -> Config:
+    """The options as defaults and environment have them."""
+    for name, option in OPTIONS.items():
+        text = os.environ.get("MESHWRIGHT_" + name.upper())
+        value = option.default if text is None or name == "default_device" else _parse(name, option.default, text)
+        setattr(Config, name, value)
+    Config.tracing = Setting(tuple(vars(Config)[n] for n in _TRACED))
+    return Config()
+
+
+config = _initialize()

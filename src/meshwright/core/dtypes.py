@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from meshwright.core.config import config
+from meshwright.core.config import Setting, config
 from meshwright.errors import DTypeError, DTypeWarning
 
 DType = np.dtype
@@ -282,8 +282,11 @@ def _node(dtype: np.dtype, weak: bool) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _promote(types: frozenset[tuple[np.dtype, bool]], x64: bool) -> tuple[np.dtype, bool]:
-    top = _join(frozenset(_node(d, w) for d, w in types))
+def _promote(types: frozenset[tuple[np.dtype, bool]], setting: Setting) -> tuple[np.dtype, bool]:
+    nodes = frozenset(_node(d, w) for d, w in types)
+    top = _join(nodes)
+    if config.numpy_dtype_promotion == "strict":
+        _check_strict(nodes)
     if top in ("i*", "f*", "c*"):
         # All operands are weak (or bool): the widest of those of that kind, else the default width.
         same_kind = [d for d, w in types if w and _node(d, w) == top]
@@ -303,4 +306,24 @@ def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
     if len(pairs) == 1:
         (only,) = pairs
         return only
-    return _promote(pairs, config.enable_x64)
+    return _promote(pairs, config.tracing)
+
+
+def _check_strict(nodes: frozenset[str]) -> None:
+    """Raise unless one dtype is there, and beside it only Python numbers of its kind or a lesser one.
+
+    Raises:
+      DTypeError: naming the dtypes.
+    """
+    kinds = ["i*", "f*", "c*"]
+    strong = nodes.difference(kinds)
+    weak = [kinds.index(n) for n in nodes.intersection(kinds)]
+    if len(strong) > 1 or (strong and weak and max(weak) > _kind_of(_BY_SHORT[next(iter(strong))])):
+        raise DTypeError(
+            f"no implicit promotion between dtypes {', '.join(sorted(nodes))} with numpy_dtype_promotion='strict'; "
+            "convert one of them with .astype"
+        )
+
+
+def _kind_of(dtype: np.dtype) -> int:
+    return -1 if is_bool(dtype) else 2 if is_complex(dtype) else 1 if is_float(dtype) else 0

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int
 from meshwright.errors import (
@@ -42,10 +43,14 @@ def _scalar_aval(kind: type, x64: bool) -> ShapedArray:
 
 
 def typeof(x: Any) -> ShapedArray:
-    """The aval of an array, tracer, NumPy array or Python number.
+    """The type of an array, tracer, NumPy array or Python number: its shape and dtype, and whether that is weak.
 
     Raises:
       ArgumentTypeError: not something arrays can be made of.
+
+    Example:
+      >>> mw.typeof(mnp.ones((2, 3))), mw.typeof(1).weak_type
+      (ShapedArray(f32[2,3]), True)
     """
     try:
         return x.aval
@@ -240,6 +245,23 @@ def check_alive(x: Any) -> None:
         )
 
 
+def ensure_compile_time_eval() -> set_trace:
+    """In the ``with`` block, ops on known values are computed at once, also inside of a function that is being traced.
+
+    A traced value used in the block is an error.
+
+    Example:
+      >>> @mw.jit
+      ... def f(x):
+      ...     with mw.ensure_compile_time_eval():
+      ...         n = int(mnp.arange(4).sum())  # a number already, not a traced value
+      ...     return x * n
+      >>> f(2.0)
+      Array(12., dtype=float32, weak_type=True)
+    """
+    return set_trace(EVAL)
+
+
 class EvalTrace(Trace):
     """Computes. The runtime supplies the evaluator, as ``ir`` stands below it."""
 
@@ -265,7 +287,7 @@ type(STATE).trace = EVAL
 
 # --- recording ----------------------------------------------------------------------------------------------
 _infer_cache: dict[Any, Any] = {}
-config.on_change(lambda name: _infer_cache.clear())
+on_clear(_infer_cache.clear)
 
 
 def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:

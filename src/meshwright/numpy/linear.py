@@ -32,7 +32,7 @@ def _pair(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     if first.dtype == second.dtype:
         return x, y
     scalars = (first.update(shape=()), second.update(shape=()))
-    plan = operand_plan(name, scalars, False, config.enable_x64)
+    plan = operand_plan(name, scalars, False, config.tracing)
     return converted(x, plan.dtype), converted(y, plan.dtype)
 
 

@@ -174,7 +174,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
         )
     condition = truth(condition, "where", 0)
     avals = (aval_of(x, "where", 1), aval_of(y, "where", 2))
-    plan = operand_plan("where", avals, False, config.enable_x64)
+    plan = operand_plan("where", avals, False, config.tracing)
     x, y = apply_plan("where", plan, (x, y))
     flag = aval_of(condition, "where", 0)
     shape = broadcast_shapes(flag.shape, plan.shape, name="where")

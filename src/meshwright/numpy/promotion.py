@@ -17,8 +17,8 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.core.config import config
-from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from meshwright.core.config import Setting, config
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RankPromotionWarning, ShapeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
@@ -165,6 +165,8 @@ class OperandPlan:
     converts: tuple[bool, ...]
     spreads: tuple[bool, ...]
     ready: bool
+    #: of operands of different ranks, where that is to be told
+    warning: str = ""
 
 
 def inexact(dtype: np.dtype, weak: bool = False) -> np.dtype:
@@ -173,8 +175,8 @@ def inexact(dtype: np.dtype, weak: bool = False) -> np.dtype:
 
 
 @lru_cache(maxsize=8192)
-def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, x64: bool) -> OperandPlan:
-    """The plan for operands of these types."""
+def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, setting: Setting) -> OperandPlan:
+    """The plan for operands of these types; ``setting`` is ``config.tracing``."""
     try:
         dtype, weak = dtypes.promote((a.dtype, a.weak_type) for a in avals)
     except DTypeError as error:
@@ -184,7 +186,26 @@ def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, x6
     shape = broadcast_shapes(*(a.shape for a in avals), name=name)
     converts = tuple(a.dtype != dtype for a in avals)
     spreads = tuple(a.shape != shape and a.shape != () for a in avals)
-    return OperandPlan(dtype, weak, shape, converts, spreads, not any(converts) and not any(spreads))
+    ready = not any(converts) and not any(spreads)
+    return OperandPlan(dtype, weak, shape, converts, spreads, ready, _rank_warning(name, avals))
+
+
+def _rank_warning(name: str, avals: Sequence[ShapedArray]) -> str:
+    """What ``numpy_rank_promotion`` has to say of these operands.
+
+    Raises:
+      ShapeError: they have different ranks, which was not to be.
+    """
+    shapes = [a.shape for a in avals if a.shape]
+    if config.numpy_rank_promotion == "allow" or len(set(map(len, shapes))) < 2:
+        return ""
+    message = (
+        f"{name}: operands of shapes {' and '.join(map(str, shapes))} have different ranks, and "
+        f"numpy_rank_promotion is {config.numpy_rank_promotion!r}; give them equal ranks with reshape or [None]"
+    )
+    if config.numpy_rank_promotion == "raise":
+        raise ShapeError(message)
+    return message
 
 
 def operands(name: str, args: Sequence[Any], to_inexact: bool = False) -> list[Any]:
@@ -194,11 +215,13 @@ def operands(name: str, args: Sequence[Any], to_inexact: bool = False) -> list[A
       ArgumentTypeError, DTypeError, ShapeError: naming ``name``.
     """
     avals = tuple([aval_of(x, name, i) for i, x in enumerate(args)])
-    return apply_plan(name, operand_plan(name, avals, to_inexact, config.enable_x64), args)
+    return apply_plan(name, operand_plan(name, avals, to_inexact, config.tracing), args)
 
 
 def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
     """Operands as ``plan`` says."""
+    if plan.warning:
+        warnings.warn(plan.warning, RankPromotionWarning, stacklevel=4)
     out = []
     for x, needs_convert, needs_spread in zip(args, plan.converts, plan.spreads):
         kind = type(x)

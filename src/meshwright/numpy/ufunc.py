@@ -61,7 +61,7 @@ def binary(name: str, op: Any, what: str, example: tuple[str, str] | None = None
             a, b = aval_of(x1, name, 0), aval_of(x2, name, 1)
         if a is b and not to_inexact and hasattr(x1, "aval") and hasattr(x2, "aval"):
             return bind(x1, x2)
-        plan = operand_plan(name, (a, b), to_inexact, config.enable_x64)
+        plan = operand_plan(name, (a, b), to_inexact, config.tracing)
         if plan.ready and hasattr(x1, "aval") and hasattr(x2, "aval"):
             return bind(x1, x2)
         return bind(*apply_plan(name, plan, (x1, x2)))

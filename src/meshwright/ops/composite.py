@@ -12,19 +12,26 @@ from functools import lru_cache
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.config import config
+from meshwright.core.caches import on_clear
+from meshwright.core.config import Setting, config
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import trace_to_jaxpr
 
 
-@lru_cache(maxsize=1024)
 def traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...]) -> ClosedJaxpr:
     """The jaxpr of a function of flat arrays; equal functions (bound methods of equal ops, too) are traced once."""
+    return _traced(fun, name, avals, config.tracing)
+
+
+@lru_cache(maxsize=1024)
+def _traced(
+    fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...], setting: Setting
+) -> ClosedJaxpr:
     return trace_to_jaxpr(fun, avals, name)
 
 
-config.on_change(lambda name: traced.cache_clear())
+on_clear(_traced.cache_clear)
 
 
 def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands: Any) -> list[Any]:

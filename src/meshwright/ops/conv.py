@@ -12,6 +12,7 @@ from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.conv_op import ConvDimensionNumbers, ConvGeneralDilated
+from meshwright.ops.dot import precisions
 from meshwright.ops.shape import rev
 from meshwright.ops.window_shape import dilate, int_tuple, pad_pairs, padtype_to_pads
 
@@ -28,11 +29,6 @@ __all__ = [
 
 #: the letters that every spec has besides those of its spatial dimensions
 _LETTERS = {"lhs": "NC", "rhs": "OI", "out": "NC"}
-_PRECISIONS = {
-    "default": "default", "fastest": "default", "bfloat16": "default",
-    "high": "high", "tensorfloat32": "high",
-    "highest": "highest", "float32": "highest",
-}  # fmt: skip
 
 
 def conv_dimension_numbers(
@@ -91,19 +87,6 @@ def conv_dimension_numbers(
     )
 
 
-def _precision(precision: Any) -> tuple[str, str] | None:
-    if precision is None:
-        return None
-    both = precision if isinstance(precision, (tuple, list)) else (precision, precision)
-    names = [str(getattr(p, "name", p)).lower() for p in both]
-    if len(names) != 2 or not set(names) <= set(_PRECISIONS):
-        raise ArgumentError(
-            f"conv_general_dilated: precision must be one of {', '.join(_PRECISIONS)}, or a pair of them, got "
-            f"{precision!r}"
-        )
-    return _PRECISIONS[names[0]], _PRECISIONS[names[1]]
-
-
 def conv_general_dilated(
     lhs: Any,
     rhs: Any,
@@ -145,7 +128,8 @@ def conv_general_dilated(
     pads = pad_pairs(op, padding, sizes, extents, strides)
     wanted = None if preferred_element_type is None else dtypes.requested(preferred_element_type, op)
     groups = int(feature_group_count), int(batch_group_count)
-    return ConvGeneralDilated(strides, pads, ldil, rdil, numbers, *groups, _precision(precision), wanted).bind(lhs, rhs)
+    exact = precisions(op, precision)
+    return ConvGeneralDilated(strides, pads, ldil, rdil, numbers, *groups, exact, wanted).bind(lhs, rhs)
 
 
 def conv(

@@ -10,7 +10,8 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import DTypeError, ShapeError
+from meshwright.core.config import PRECISIONS, config
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -156,6 +157,25 @@ class DotGeneral(Op):
         )[0]  # fmt: skip
 
 
+def precisions(name: str, precision: Any) -> tuple[str, str] | None:
+    """The precision of both operands of a product, from a user's argument or ``config.default_matmul_precision``.
+
+    Raises:
+      ArgumentError: no precision; ``name`` is the function that got it.
+    """
+    if precision is None:
+        precision = config.default_matmul_precision
+        if precision is None:
+            return None
+    both = precision if isinstance(precision, (tuple, list)) else (precision, precision)
+    words = [str(getattr(p, "name", p) or "default").lower() for p in both]
+    if len(words) != 2 or not set(words) <= set(PRECISIONS):
+        raise ArgumentError(
+            f"{name}: precision must be one of {', '.join(PRECISIONS)}, or a pair of them, got {precision!r}"
+        )
+    return PRECISIONS[words[0]], PRECISIONS[words[1]]
+
+
 def dot_general(
     lhs: Any,
     rhs: Any,
@@ -171,12 +191,14 @@ def dot_general(
     Raises:
       ShapeError: paired dimensions have different sizes.
       DTypeError: different operand dtypes without ``preferred_element_type``.
+      ArgumentError: ``precision`` is none.
     """
     (lc, rc), (lb, rb) = dimension_numbers
     numbers = ((tuple(lc), tuple(rc)), (tuple(lb), tuple(rb)))
     if preferred_element_type is not None:
         preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
-    name = None if precision is None else str(getattr(precision, "name", precision)).lower()
+    both = precisions("dot_general", precision)
+    name = both and max(both)  # in order: default, high, highest
     return DotGeneral(numbers, name, preferred_element_type).bind(lhs, rhs)
 
 

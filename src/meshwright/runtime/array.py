@@ -18,10 +18,12 @@ from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
 
-@cache
 def default_sharding() -> SingleDeviceSharding:
     """Where arrays live that nobody placed."""
-    return SingleDeviceSharding(default_device())
+    return _sharding_on(default_device())
+
+
+_sharding_on = cache(SingleDeviceSharding)
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,14 @@ class Array(ArrayMethods):
         return shards
 
     global_shards = addressable_shards
+
+    def addressable_data(self, index: int) -> Array:
+        """The part of the array on this process's device number ``index``, in the order of the sharding."""
+        return self.addressable_shards[index].data
+
+    def copy_to_host_async(self) -> None:
+        """Start a copy for NumPy, which here shares the memory: only checks that the array is there."""
+        _ = self.buffer
 
     # --- values ---------------------------------------------------------------------------------------------
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

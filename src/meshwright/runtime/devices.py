@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.core.config import config
 from meshwright.errors import MeshError
-from meshwright.sharding import Mesh
+from meshwright.sharding import AxisType, Mesh
 
 
 @dataclass(frozen=True)
@@ -98,19 +98,25 @@ def process_count() -> int:
     return 1
 
 
-@cache
 def default_device() -> Device:
-    return _all_devices()[0]
+    """Where arrays are made that nobody places."""
+    return config.default_device or _all_devices()[0]
 
 
 def make_mesh(
-    axis_shapes: Sequence[int], axis_names: Sequence[str], *, devices: Sequence[Device] | None = None
+    axis_shapes: Sequence[int],
+    axis_names: Sequence[str],
+    axis_types: Sequence[AxisType] | None = None,
+    *,
+    devices: Sequence[Device] | None = None,
 ) -> Mesh:
     """A mesh of the first devices, in row-major order.
 
+    ``axis_types`` may say ``AxisType.Auto`` of each axis, which all are.
+
     Raises:
       MeshError: fewer devices than the mesh has positions (says how to get more), sizes that are not positive, or
-        another number of names than of sizes.
+        another number of names than of sizes, or another type than ``Auto``.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
@@ -128,4 +134,4 @@ def make_mesh(
             f"meshwright.config.update('num_devices', {needed}) (or MESHWRIGHT_NUM_DEVICES={needed}) before first use, "
             "or use AbstractMesh to plan without devices"
         )
-    return Mesh(np.array(available[:needed], dtype=object).reshape(shape), tuple(axis_names))
+    return Mesh(np.array(available[:needed], dtype=object).reshape(shape), tuple(axis_names), axis_types)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes, source
+from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.errors import MeshError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
@@ -24,7 +25,7 @@ _cache: dict[Any, Executable] = {}
 #: keys of ops that hold jaxprs, oldest first: a function that is made anew at each call must not fill the memory
 _with_jaxprs: deque[Any] = deque()
 _MOST_WITH_JAXPRS = 256
-config.on_change(lambda name: _cache.clear())
+on_clear(_cache.clear)
 #: the largest result that is worth moving by NumPy
 _MOST_HOST_BYTES = 1 << 16
 #: up to this size of operands and results together, the time to compile an op outweighs the speed of its code
@@ -64,7 +65,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
                     "device or mesh with device_put first"
                 )
             sharding = x.sharding
-    key = (op, *(x.aval for x in arrays))
+    key = (config.tracing, op, *(x.aval for x in arrays))
     found = _cache.get(key)
     if found is None and op.moved is not None and (out := _moved(op, arrays)) is not None:
         out.sharding, out.committed = sharding or default_sharding(), committed
@@ -97,27 +98,30 @@ def _moved(op: Op, arrays: Sequence[Array]) -> Array | None:
     return from_numpy(value, out.dtype, weak_type=out.weak_type)
 
 
-def has_nan(x: Array) -> bool:
-    """Whether there is a NaN in an array."""
+def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:
     if not dtypes.is_inexact(x.dtype):
         return False
     value = np.asarray(x)
-    return bool(np.isnan(value if x.dtype in dtypes.NUMPY_DTYPES else value.astype(np.float32)).any())
+    return bool(test(value if x.dtype in dtypes.NUMPY_DTYPES else value.astype(np.float32)).any())
 
 
 def check_finite(name: str, out: Any) -> Any:
-    """With ``debug_nans`` on, raise where a NaN appears.
+    """With ``debug_nans`` or ``debug_infs`` on, raise where a NaN or an infinity appears.
 
     Raises:
       NonFiniteError: naming the op and the user's line.
     """
-    if config.debug_nans:
+    if config.debug_nans or config.debug_infs:
         for x in out if isinstance(out, list) else [out]:
-            if has_nan(x):
-                raise NonFiniteError(
-                    f"{name} made a NaN in a result of type {x.aval} at {source.current()}; look at its operands "
-                    "there, or switch the check off with config.update('debug_nans', False)"
-                )
+            for wanted, option, test, what in (
+                (config.debug_nans, "debug_nans", np.isnan, "a NaN"),
+                (config.debug_infs, "debug_infs", np.isinf, "an infinity"),
+            ):
+                if wanted and _holds(x, test):
+                    raise NonFiniteError(
+                        f"{name} made {what} in a result of type {x.aval} at {source.current()}; look at its operands "
+                        f"there, or switch the check off with config.update({option!r}, False)"
+                    )
     return out
 
 

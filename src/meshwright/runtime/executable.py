@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.errors import ArgumentError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ops.sharding_constraint import without_constraints
@@ -21,6 +24,7 @@ from meshwright.stablehlo.hlo import module_bytecode
 
 #: constants up to this many bytes are written into the program; larger ones are passed to it
 _INLINE_BYTES = 4096
+_LOGGER = logging.getLogger("meshwright")
 
 
 @dataclass
@@ -98,10 +102,16 @@ def compile_jaxpr(
     jaxpr, constants = hoist_constants(without_constraints(jaxpr))  # which XLA would check, and not use
     shift = len(constants)
     donated = {i + shift: o for i, o in (donated or {}).items()}
+    started = time.perf_counter()
     module, callbacks = lower_with_callbacks(
         order_callbacks(jaxpr), LoweringOptions(name=f"jit_{name}", donated=donated)
     )
     loaded = pjrt.compile_module(module if callbacks else module_bytecode(module), name, callbacks, quick)
+    _LOGGER.log(
+        logging.WARNING if config.log_compiles else logging.DEBUG,
+        "Compiled %s for %s in %.3f s",
+        name, ", ".join(map(str, jaxpr.in_avals[shift:])) or "no arguments", time.perf_counter() - started,
+    )  # fmt: skip
     buffers = [buffer_of(c) for c in constants]
     return Executable(
         loaded,

@@ -1,5 +1,6 @@
 """Meshes, partition specs, layouts and shardings: values only, no IR and no devices of their own."""
 
+from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import (
@@ -12,7 +13,7 @@ from meshwright.sharding.hlo_convert import (
 )
 from meshwright.sharding.hlo_parse import parse_hlo_sharding
 from meshwright.sharding.layout import REDUCTIONS, Layout
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh, get_mesh, set_mesh
+from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh, get_abstract_mesh, get_mesh, set_mesh
 from meshwright.sharding.named import NamedSharding, SingleDeviceSharding
 from meshwright.sharding.positional import PositionalSharding
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
@@ -24,6 +25,7 @@ __all__ = [
     "UNCONSTRAINED",
     "AbstractMesh",
     "AnyMesh",
+    "AxisType",
     "DeviceLike",
     "HloSharding",
     "IotaOrder",
@@ -37,6 +39,7 @@ __all__ = [
     "TileAssignment",
     "atom_coordinates",
     "device_order_of",
+    "get_abstract_mesh",
     "get_mesh",
     "hlo_to_layout",
     "layout_to_hlo",

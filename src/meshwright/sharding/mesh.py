@@ -20,6 +20,9 @@ import numpy as np
 
 from meshwright.errors import MeshError, ShardingError
 from meshwright.sharding.axes import AxisPart, atomic_parts, parse_part
+from meshwright.sharding.axis_type import AxisType, check_types
+
+AxisTypes = AxisType | Sequence[AxisType] | None
 
 
 @runtime_checkable
@@ -33,12 +36,13 @@ class DeviceLike(Protocol):
 class AbstractMesh:
     """A mesh without devices: ``AbstractMesh((4, 2), ("data", "model"))``."""
 
-    def __init__(self, axis_sizes: Sequence[int], axis_names: Sequence[str]) -> None:
+    def __init__(self, axis_sizes: Sequence[int], axis_names: Sequence[str], axis_types: AxisTypes = None) -> None:
         if isinstance(axis_names, str):
             axis_names = (axis_names,)
         self.axis_sizes: tuple[int, ...] = tuple(int(size) for size in axis_sizes)
         self.axis_names: tuple[str, ...] = tuple(axis_names)
         _check_axes(self.axis_sizes, self.axis_names)
+        check_types("AbstractMesh", axis_types, self.axis_names)
         self._hash = hash((self.axis_sizes, self.axis_names))
         self._atoms_of: dict[str, tuple[str, ...]] = {}
 
@@ -61,6 +65,10 @@ class AbstractMesh:
     @property
     def abstract_mesh(self) -> AbstractMesh:
         return self
+
+    @property
+    def axis_types(self) -> tuple[AxisType, ...]:
+        return (AxisType.Auto,) * len(self.axis_names)
 
     @property
     def empty(self) -> bool:
@@ -172,7 +180,7 @@ class AbstractMesh:
 class Mesh:
     """Devices in a named grid: ``Mesh(np.array(devices).reshape(4, 2), ("data", "model"))``."""
 
-    def __init__(self, devices: Any, axis_names: Sequence[str]) -> None:
+    def __init__(self, devices: Any, axis_names: Sequence[str], axis_types: AxisTypes = None) -> None:
         if isinstance(axis_names, str):
             axis_names = (axis_names,)
         self.devices: np.ndarray = _device_array(devices)
@@ -182,6 +190,7 @@ class Mesh:
                 f"Mesh: devices have {self.devices.ndim} dimensions {self.devices.shape} but axis_names "
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
+        check_types("Mesh", axis_types, names)
         self.abstract_mesh = AbstractMesh(self.devices.shape, names)
         self.device_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
         _check_unique(self.device_ids, "Mesh: devices", "every device can stand in a mesh only once")
@@ -229,6 +238,10 @@ class Mesh:
     @property
     def size(self) -> int:
         return self.abstract_mesh.size
+
+    @property
+    def axis_types(self) -> tuple[AxisType, ...]:
+        return self.abstract_mesh.axis_types
 
     @property
     def empty(self) -> bool:
@@ -292,6 +305,20 @@ def get_mesh() -> AnyMesh | None:
     return stack[-1] if stack else None
 
 
+def get_abstract_mesh() -> AbstractMesh:
+    """The current mesh without its devices; one without axes if there is none.
+
+    Example:
+      >>> with mw.make_mesh((2, 4), ("x", "y")):
+      ...     mw.sharding.get_abstract_mesh()
+      AbstractMesh('x': 2, 'y': 4)
+      >>> mw.sharding.get_abstract_mesh().empty
+      True
+    """
+    mesh = get_mesh()
+    return AbstractMesh((), ()) if mesh is None else mesh.abstract_mesh
+
+
 # --- checks -------------------------------------------------------------------------------------------------
 def _axes_text(mesh: AbstractMesh) -> str:
     return ", ".join(f"{name!r}: {size}" for name, size in mesh.shape.items())
@@ -299,9 +326,7 @@ def _axes_text(mesh: AbstractMesh) -> str:
 
 def _check_axes(sizes: tuple[int, ...], names: tuple[str, ...]) -> None:
     if len(sizes) != len(names):
-        raise MeshError(
-            f"mesh: {len(sizes)} axis sizes {sizes} but {len(names)} names {names}; give one name per size"
-        )
+        raise MeshError(f"mesh: {len(sizes)} axis sizes {sizes} but {len(names)} names {names}; give one name per size")
     for name, size in zip(names, sizes):
         if not isinstance(name, str) or not name:
             raise MeshError(f"mesh: axis name {name!r} is not a non-empty string; use strings as names")

@@ -1,0 +1,158 @@
+"""Arrays put together from the parts on their devices, as ``jax.make_array_from_*`` do."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import pytree
+from meshwright.core.dtypes import requested
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingError
+from meshwright.runtime.array import Array, from_numpy
+from meshwright.sharding import AbstractMesh, Sharding
+
+
+def make_array_from_callback(
+    shape: Sequence[int], sharding: Sharding, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
+) -> Array:
+    """The array of this shape and sharding whose part at ``index`` is ``data_callback(index)``.
+
+    ``index`` is a slice a dimension; the callback is asked once for each part, however many devices hold it.
+
+    Raises:
+      ShapeError: a part that does not have the shape of its index.
+      ShardingError: a sharding that does not fit the shape, or that has no devices.
+
+    Example:
+      >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
+      >>> whole = np.arange(8) ** 2
+      >>> x = mw.make_array_from_callback((8,), split, lambda index: whole[index])
+      >>> x, x.addressable_data(1)
+      (Array([ 0,  1,  4,  9, 16, 25, 36, 49], dtype=int32), Array([4, 9], dtype=int32))
+    """
+    function = "make_array_from_callback"
+    found: dict[Any, Any] = {}
+    for index in _indices(function, tuple(shape), sharding).values():
+        key = tuple((s.start, s.stop) for s in index)
+        if key not in found:
+            found[key] = index, np.asarray(data_callback(index))
+    return _assembled(function, tuple(shape), sharding, list(found.values()), dtype)
+
+
+def make_array_from_single_device_arrays(
+    shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None
+) -> Array:
+    """The array of this shape and sharding whose part on each device is the one of ``arrays`` that is on that device.
+
+    Raises:
+      ArgumentError: not one array for each device.
+      ShapeError: a part that does not have the shape of its index.
+      ShardingError: a sharding that does not fit the shape, or that has no devices.
+
+    Example:
+      >>> split = mw.NamedSharding(mw.make_mesh((2,), ("x",)), P("x"))
+      >>> parts = [mw.device_put(mnp.arange(3) + 10 * i, device) for i, device in enumerate(mw.devices()[:2])]
+      >>> mw.make_array_from_single_device_arrays((6,), split, parts)
+      Array([ 0,  1,  2, 10, 11, 12], dtype=int32)
+    """
+    function = "make_array_from_single_device_arrays"
+    indices = _indices(function, tuple(shape), sharding)
+    for number, x in enumerate(arrays):
+        if not isinstance(x, Array) or x.sharding.num_devices != 1:
+            raise ArgumentTypeError(f"{function}: arrays[{number}] must be an array on one device, got {x!r}")
+    by_device = {next(iter(x.devices())): x for x in arrays}
+    if set(by_device) != set(indices) or len(by_device) != len(arrays):
+        raise ArgumentError(
+            f"{function}: expected one array on each of {sorted(map(str, indices))}, got {len(arrays)} on "
+            f"{sorted(map(str, by_device))}; place them with device_put"
+        )
+    parts = [(index, np.asarray(by_device[device])) for device, index in indices.items()]
+    return _assembled(function, tuple(shape), sharding, parts, dtype)
+
+
+def make_array_from_process_local_data(
+    sharding: Sharding, local_data: Any, global_shape: Sequence[int | None] | None = None
+) -> Array:
+    """The array with this sharding whose part on this process is ``local_data``: with one process, all of it.
+
+    Raises:
+      ShapeError: ``global_shape`` (whose entries may be None) is not the shape of the data.
+      ShardingError: a sharding that does not fit the shape, or that has no devices.
+
+    Example:
+      >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
+      >>> mw.make_array_from_process_local_data(split, np.arange(8.0)).sharding.spec
+      PartitionSpec('x',)
+    """
+    function = "make_array_from_process_local_data"
+    value = np.asarray(local_data)
+    wanted = value.shape if global_shape is None else tuple(global_shape)
+    if len(wanted) != value.ndim or any(w not in (None, n) for w, n in zip(wanted, value.shape)):
+        raise ShapeError(
+            f"{function}: local_data of shape {value.shape} is all of the array, as there is one process, but "
+            f"global_shape is {wanted}; leave it out"
+        )
+    _indices(function, value.shape, sharding)
+    return from_numpy(value, sharding=sharding)
+
+
+def _indices(function: str, shape: tuple[int, ...], sharding: Any) -> dict[Any, tuple[slice, ...]]:
+    """What each device holds.
+
+    Raises:
+      ShardingError: a sharding that does not fit, or that has no devices.
+    """
+    if not isinstance(sharding, Sharding) or isinstance(getattr(sharding, "mesh", None), AbstractMesh):
+        raise ShardingError(f"{function}: expected a sharding over devices, got {sharding!r}; see make_mesh")
+    sharding.check_compatible(shape, f"{function}: the array")
+    return sharding.devices_indices_map(shape)
+
+
+def _assembled(
+    function: str, shape: tuple[int, ...], sharding: Sharding, parts: Sequence[tuple[Any, np.ndarray]], dtype: Any
+) -> Array:
+    kind = parts[0][1].dtype if dtype is None else requested(dtype, function)
+    whole = np.empty(shape, kind)
+    for index, part in parts:
+        if part.shape != whole[index].shape:
+            where = ", ".join(f"{s.start or 0}:{s.stop}" for s in index)
+            raise ShapeError(
+                f"{function}: the part at [{where}] of an array of shape {shape} must have shape {whole[index].shape}, "
+                f"got {part.shape}"
+            )
+        whole[index] = part
+    return from_numpy(whole, sharding=sharding, copy=False)
+
+
+def copy_to_host_async(x: Any) -> Any:
+    """``x``, a tree of arrays that will be asked for as NumPy arrays: they are in the host's memory already.
+
+    Raises:
+      DeletedArrayError: an array that was deleted or donated.
+
+    Example:
+      >>> mw.copy_to_host_async({"a": mnp.arange(3)})
+      {'a': Array([0, 1, 2], dtype=int32)}
+    """
+    for leaf in pytree.leaves(x):
+        if isinstance(leaf, Array):
+            leaf.copy_to_host_async()
+    return x
+
+
+def live_arrays(platform: str | None = None) -> list[Array]:
+    """All arrays that are alive and hold memory, by a walk over what Python keeps: for looking for leaks.
+
+    Args:
+      platform: of arrays on such devices only, ``"cpu"``.
+
+    Example:
+      >>> x = mnp.arange(5)
+      >>> any(y is x for y in mw.live_arrays())
+      True
+    """
+    found = [x for x in gc.get_objects() if type(x) is Array and not x.is_deleted()]
+    return [x for x in found if platform is None or {d.platform for d in x.devices()} == {platform}]

@@ -1,0 +1,52 @@
+"""What runs here: the backend, and versions for bug reports."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+
+import numpy as np
+
+from meshwright.runtime.devices import default_device, device_count, local_devices, process_count
+
+
+def default_backend() -> str:
+    """The platform that computes.
+
+    Example:
+      >>> mw.default_backend()
+      'cpu'
+    """
+    return default_device().platform
+
+
+def effects_barrier() -> None:
+    """Wait for the effects of all programs. A program that calls Python is waited for by its caller, so none are left.
+
+    Example:
+      >>> mw.jit(lambda x: mw.debug.print("x = {}", x))(3)
+      x = 3
+      >>> mw.effects_barrier()
+    """
+
+
+def print_environment_info(return_string: bool = False) -> str | None:
+    """Print (or return) the versions of what is used and the devices there are: for bug reports.
+
+    Example:
+      >>> "jaxlib" in mw.print_environment_info(return_string=True)
+      True
+    """
+    versions = {name: metadata.version(name) for name in ("meshwright", "jaxlib", "numpy", "ml_dtypes", "optree")}
+    lines = [f"{name + ':':<12}{version}" for name, version in versions.items()]
+    lines += [
+        f"{'python:':<12}{sys.version}",
+        f"{'devices:':<12}{device_count()} ({local_devices()[0].device_kind}), {process_count()} process",
+        f"{'platform:':<12}{platform.platform()}, {np.dtype(np.intp).itemsize * 8} bit",
+    ]
+    text = "\n".join(lines)
+    if return_string:
+        return text
+    print(text)
+    return None

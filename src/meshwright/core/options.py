@@ -1,0 +1,148 @@
+"""Options for the length of a ``with`` block, one function each, by JAX's names: ``with mw.debug_nans(True): ...``.
+
+``config.update`` sets the same options for good.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from meshwright.core.config import config
+
+
+def enable_x64(new_val: bool = True) -> AbstractContextManager[None]:
+    """64-bit types in the ``with`` block (or none, with False).
+
+    Example:
+      >>> with mw.enable_x64(True):
+      ...     mnp.arange(2).dtype, mnp.ones(2).dtype
+      (dtype('int64'), dtype('float64'))
+    """
+    return config.override("enable_x64", new_val)
+
+
+def debug_nans(new_val: bool = True) -> AbstractContextManager[None]:
+    """In the ``with`` block, a NaN in a result is an error, which names the op that made it and its line.
+
+    Example:
+      >>> try:
+      ...     with mw.debug_nans(True):
+      ...         mnp.log(mnp.array([1.0, -1.0]))
+      ... except FloatingPointError as error:
+      ...     print(str(error)[:44])
+      log made a NaN in a result of type f32[2] at
+    """
+    return config.override("debug_nans", new_val)
+
+
+def debug_infs(new_val: bool = True) -> AbstractContextManager[None]:
+    """In the ``with`` block, an infinity in a result is an error, which names the op that made it and its line.
+
+    Example:
+      >>> try:
+      ...     with mw.debug_infs(True):
+      ...         1 / mnp.array([1.0, 0.0])
+      ... except FloatingPointError as error:
+      ...     print(str(error)[:50])
+      div made an infinity in a result of type f32[2] at
+    """
+    return config.override("debug_infs", new_val)
+
+
+def disable_jit(disable: bool = True) -> AbstractContextManager[None]:
+    """In the ``with`` block, jitted functions and loops run in Python, op by op: values can be printed and stepped to.
+
+    Branches and loops whose predicate is traced (under ``vmap``, say) are still one op.
+
+    Example:
+      >>> @mw.jit
+      ... def f(x):
+      ...     print(x * 2)
+      ...     return x
+      >>> with mw.disable_jit():
+      ...     _ = f(mnp.arange(3))
+      [0 2 4]
+    """
+    return config.override("disable_jit", disable)
+
+
+def log_compiles(new_val: bool = True) -> AbstractContextManager[None]:
+    """In the ``with`` block, each compilation is logged by the logger ``meshwright``, with its time.
+
+    Example:
+      >>> with mw.log_compiles(), __import__("unittest").TestCase().assertLogs("meshwright") as logs:
+      ...     _ = mw.jit(lambda x: x + 1).lower(2.0).compile()
+      >>> "Compiled <lambda> for f32[]" in logs.output[0]
+      True
+    """
+    return config.override("log_compiles", new_val)
+
+
+def default_device(device: Any) -> AbstractContextManager[None]:
+    """In the ``with`` block, arrays that nobody places are made on ``device`` (None: the first one).
+
+    Example:
+      >>> with mw.default_device(mw.devices()[3]):
+      ...     mnp.ones(2).device
+      CPU:3
+    """
+    return config.override("default_device", device)
+
+
+def default_matmul_precision(precision: str | None) -> AbstractContextManager[None]:
+    """In the ``with`` block, the precision of products and convolutions that are given none.
+
+    It is one of ``"default"``, ``"high"`` and ``"highest"``, or of what they are called elsewhere: ``"bfloat16"``,
+    ``"tensorfloat32"``, ``"float32"``. CPUs compute all of them in full.
+
+    Example:
+      >>> with mw.default_matmul_precision("float32"):
+      ...     text = mw.jit(lambda x: x @ x).lower(mnp.ones((2, 2))).as_text()
+      >>> "precision = [HIGHEST, HIGHEST]" in text
+      True
+    """
+    return config.override("default_matmul_precision", precision)
+
+
+def default_prng_impl(new_val: str) -> AbstractContextManager[None]:
+    """In the ``with`` block, the generator of new random keys, by its name.
+
+    Example:
+      >>> with mw.default_prng_impl("threefry2x32"):
+      ...     mw.random.PRNGKey(7).shape
+      (2,)
+    """
+    return config.override("default_prng_impl", new_val)
+
+
+def numpy_rank_promotion(new_val: str) -> AbstractContextManager[None]:
+    """What becomes of operands of different ranks in the ``with`` block: ``"allow"``, ``"warn"`` or ``"raise"``.
+
+    Scalars go with everything.
+
+    Example:
+      >>> try:
+      ...     with mw.numpy_rank_promotion("raise"):
+      ...         mnp.ones((2, 3)) + mnp.ones(3)
+      ... except ValueError as error:
+      ...     print(str(error)[:44])
+      add: operands of shapes (2, 3) and (3,) have
+    """
+    return config.override("numpy_rank_promotion", new_val)
+
+
+def numpy_dtype_promotion(new_val: str) -> AbstractContextManager[None]:
+    """Which different dtypes go together in the ``with`` block: most (``"standard"``) or none (``"strict"``).
+
+    Python numbers go with arrays of their kind in both.
+
+    Example:
+      >>> try:
+      ...     with mw.numpy_dtype_promotion("strict"):
+      ...         mnp.ones(2, "float32") + mnp.ones(2, "int32")
+      ... except TypeError as error:
+      ...     print(str(error)[:46])
+      add: no implicit promotion between dtypes f32,
+    """
+    return config.override("numpy_dtype_promotion", new_val)
