@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
@@ -16,7 +17,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.elementwise import add, eq, scalar_like, select, sub, zeros_like
 from meshwright.ops.shape import Linear1, above, move_dim
-from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 
 def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
@@ -61,29 +62,38 @@ class Slice(Linear1):
         return new.bind(x), dim
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        names, outs, kinds, sizes = [], [], {}, {}
-        for d, (size, a, b, s) in enumerate(zip(x.shape, self.start_indices, self.limit_indices, self.strides)):
-            whole = (a, b, s) == (0, size, 1)
-            names.append(f"d{d}")
-            outs.append(f"d{d}")
-            sizes[f"d{d}"] = size
-            if not whole:
-                kinds[f"d{d}"] = WINDOW
-        return make_rule([names], [outs], sizes, kinds)
+        names, outs, kinds = [f"d{d}" for d in range(x.ndim)], [], {}
+        for name, size, a, b, s in zip(names, x.shape, self.start_indices, self.limit_indices, self.strides):
+            one = size > 1 and -(-(b - a) // s) == 1
+            # One row is not worth splitting: the device that has it gives it to all, as a sum with zeros.
+            outs.append(None if one else name)
+            if (a, b, s) != (0, size, 1):
+                kinds[name] = REDUCTION if one else WINDOW
+        kind = "or" if dtypes.is_bool(x.dtype) else "sum"
+        return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, kind)
 
     def localize(self, ctx: Any, x: Any) -> Any:
         start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)
-        for d, size in enumerate(ctx.in_avals[0].shape):
-            whole = (start[d], limit[d], strides[d]) == (0, size, 1)
-            n = ctx.out_local_shapes[0][d]
-            if ctx.is_split(0, d) and not whole:
-                # Result tile t needs rows [start + t·n·stride, … + (n-1)·stride + 1) of the operand.
-                a, s = start[d], strides[d]
-                x = ctx.fetch_window(x, 0, d, lambda t, a=a, s=s, n=n: a + t * n * s, (n - 1) * s + 1)
-                start[d], limit[d] = 0, (n - 1) * s + 1
-            elif ctx.is_split(0, d):
+        chosen = []
+        for d, (size, rows) in enumerate(zip(ctx.in_avals[0].shape, ctx.out_avals[0].shape)):
+            if not ctx.is_split(0, d):
+                continue
+            a, s, n = start[d], strides[d], ctx.out_local_shapes[0][d]
+            if (a, limit[d], s) == (0, size, 1):
                 limit[d] = n
-        return Slice(tuple(start), tuple(limit), tuple(strides)).bind(x)
+            elif not ctx.is_split_result(0, d):
+                tile, row = divmod(a, ctx.in_local_shapes[0][d])
+                chosen.append((d, tile))
+                start[d], limit[d] = row, row + 1
+            else:
+                # Result tile t needs rows [start + t·n·stride, … + (n-1)·stride + 1) of the operand.
+                first, stop = (lambda t, a=a, s=s, n=n: a + t * n * s), a + (rows - 1) * s + 1
+                x = ctx.fetch_window(x, 0, d, first, (n - 1) * s + 1, stop=stop)
+                start[d], limit[d] = 0, (n - 1) * s + 1
+        x = Slice(tuple(start), tuple(limit), tuple(strides)).bind(x)
+        for d, tile in chosen:
+            x = ctx.only_on(x, ctx.axes(0, d), tile)
+        return x
 
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x[tuple(map(slice, self.start_indices, self.limit_indices, self.strides))]
@@ -166,15 +176,23 @@ class Pad(Op):
 
     def sharding_rule(self, x: ShapedArray, value: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(x.ndim)]
-        kinds = {n: WINDOW for n, config in zip(names, self.padding_config) if config != (0, 0, 0)}
-        return make_rule([names, []], [names], dict(zip(names, x.shape)), kinds)
+        padded = {n: sum(map(abs, config)) > 0 for n, config in zip(names, self.padding_config)}
+        # One row is not worth splitting: every device has it, and puts it in its tile where it belongs there.
+        ins = [None if padded[n] and size == 1 else n for n, size in zip(names, x.shape)]
+        out = self.infer(x, x.update(shape=()))
+        kinds = {n: WINDOW for n in names if padded[n]}
+        return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds)
 
     def localize(self, ctx: Any, x: Any, value: Any) -> Any:
         config = list(self.padding_config)
         for d, (lo, _, inner) in enumerate(self.padding_config):
-            if not ctx.is_split(0, d) or config[d] == (0, 0, 0):
+            if not ctx.is_split_result(0, d) or config[d] == (0, 0, 0):
                 continue
             n = ctx.out_local_shapes[0][d]
+            if not ctx.is_split(0, d):
+                x = ctx.place_row(x, d, lo, value)
+                config[d] = (0, 0, 0)
+                continue
             step = inner + 1
             # Result row r shows operand row (r - lo) / step where that is whole. Tile t starts at row t·n; the first
             # operand row it may show is ceil((t·n - lo) / step).
@@ -268,8 +286,11 @@ class Concatenate(Op):
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(avals[0].ndim)]
         sizes = dict(zip(names, avals[0].shape))
-        sizes[names[self.dimension]] = sum(a.shape[self.dimension] for a in avals)
-        return make_rule([names] * len(avals), [names], sizes, {names[self.dimension]: WINDOW})
+        joined = names[self.dimension]
+        sizes[joined] = sum(a.shape[self.dimension] for a in avals)
+        one = [None if n == joined else n for n in names]  # as in pad, one row is not worth splitting
+        ins = [one if a.shape[self.dimension] == 1 else names for a in avals]
+        return make_rule(ins, [names], sizes, {joined: WINDOW})
 
     def localize(self, ctx: Any, *operands: Any) -> Any:
         d = self.dimension
@@ -280,7 +301,10 @@ class Concatenate(Op):
         total, start = None, 0
         for i, (x, aval) in enumerate(zip(operands, ctx.in_avals)):
             # Each operand's rows land in a window of the result; outside it the window is zero.
-            part = ctx.fetch_window(x, i, d, lambda t, n=n, s=start: t * n - s, n, fill=zero)
+            if aval.shape[d] == 1:
+                part = ctx.place_row(x, d, start, zero)
+            else:
+                part = ctx.fetch_window(x, i, d, lambda t, n=n, s=start: t * n - s, n, fill=zero)
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
             start += aval.shape[d]
         return total

@@ -15,7 +15,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.collective import ALL_REDUCE, AllGather, AllToAll, Ppermute
 from meshwright.ops.dynamic_slice import dynamic_slice
-from meshwright.ops.elementwise import add, and_, convert, ge, lt, mul, select
+from meshwright.ops.elementwise import add, and_, convert, eq, ge, lt, mul, scalar_like, select
 from meshwright.ops.shape import squeeze
 from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
@@ -125,6 +125,19 @@ class LocalContext:
         inside = broadcast_in_dim(inside, aval.shape, (dim,))
         return select(inside, x, match_shape(fill, aval))
 
+    def only_on(self, x: Any, axes: Sequence[str], tile: int) -> Any:
+        """``x`` on the devices at position ``tile`` along atoms, zeros on the others."""
+        here = eq(self.tile_index(axes), np.int32(tile))
+        return select(here, x, match_shape(scalar_like(0, x), typeof(x)))
+
+    def place_row(self, x: Any, dim: int, position: int, fill: Any) -> Any:
+        """This tile of a result that is ``fill`` but for the row ``x`` (of size 1 along ``dim``) at ``position``."""
+        aval = typeof(x)
+        tile = aval.update(shape=(*aval.shape[:dim], self.out_local_shapes[0][dim], *aval.shape[dim + 1 :]))
+        number = self.add_tile_offset(iota(np.int32, (tile.shape[dim],), 0), dim)
+        here = broadcast_in_dim(eq(number, np.int32(position)), tile.shape, (dim,))
+        return select(here, broadcast_in_dim(x, tile.shape, range(aval.ndim)), match_shape(fill, tile))
+
     # --- exchanges ------------------------------------------------------------------------------------------
     def all_gather(self, x: Any, axes: Sequence[str], dim: int) -> Any:
         """Tiles along atoms joined at ``dim``."""
@@ -143,17 +156,25 @@ class LocalContext:
         return Ppermute(*named_axes(axes, self.mesh), tuple(perm)).bind(x)
 
     def fetch_window(
-        self, x: Any, operand: int, dim: int, start: Callable[[int], int], length: int, fill: Any = None
+        self,
+        x: Any,
+        operand: int,
+        dim: int,
+        start: Callable[[int], int],
+        length: int,
+        fill: Any = None,
+        stop: int | None = None,
     ) -> Any:
         """Global rows ``[start(t), start(t) + length)`` of an operand's dimension, ``t`` being this tile's number.
 
-        Rows outside the dimension are ``fill`` (zero if None). See :mod:`meshwright.spmd.partition.window`.
+        Rows outside the dimension are ``fill`` (zero if None); rows from ``stop`` on may be anything, because they
+        end in the padding of the result. See :mod:`meshwright.spmd.partition.window`.
         """
         size = self.in_avals[operand].shape[dim]
         axes = self.axes(operand, dim)
         tiles = self.num_tiles(operand, dim)
         zero = np.zeros((), typeof(x).dtype) if fill is None else fill
-        plan = plan_window(size, tiles, start, length)
+        plan = plan_window(size, tiles, start, length, stop)
         if plan.gather:
             x = self.all_gather(x, axes, dim)
         elif not plan.pieces:

@@ -52,19 +52,22 @@ class _Segment:
     high: int
 
 
-def plan_window(size: int, tiles: int, start: Callable[[int], int], length: int) -> WindowPlan:
-    """Plan for a dimension of ``size`` rows in ``tiles`` tiles."""
-    return _plan(size, tiles, tuple(start(t) for t in range(tiles)), length)
+def plan_window(
+    size: int, tiles: int, start: Callable[[int], int], length: int, stop: int | None = None
+) -> WindowPlan:
+    """Plan for a dimension of ``size`` rows in ``tiles`` tiles; rows from ``stop`` on are not needed."""
+    return _plan(size, tiles, tuple(start(t) for t in range(tiles)), length, stop)
 
 
 @lru_cache(maxsize=4096)
-def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int) -> WindowPlan:
+def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int, stop: int | None) -> WindowPlan:
     rows = -(-size // tiles)
     windows: list[list[_Segment]] = []
     complete = True
     for begin in starts:
-        low, high = max(begin, 0), min(begin + length, size)
-        complete &= low == begin and high == begin + length
+        wanted = begin + length if stop is None else min(begin + length, stop)
+        low, high = max(begin, 0), min(wanted, size)
+        complete &= begin >= wanted or (low == begin and high == wanted)
         sources = range(low // rows, -(-high // rows)) if low < high else range(0)
         windows.append([_Segment(s, max(low - s * rows, 0), min(high - s * rows, rows)) for s in sources])
     if not any(windows):  # every window lies outside
@@ -96,7 +99,11 @@ def _by_distance(windows: list[list[_Segment]], starts: tuple[int, ...], rows: i
         begin = offset * rows + piece.low
         gaps.append(begin - end)
         end = begin + piece.high - piece.low
-    return WindowPlan(pieces, tuple(gaps), tuple(s - t * rows - base for t, s in enumerate(starts)), False, complete)
+    begins = [s - t * rows - base for t, s in enumerate(starts)]
+    # Windows in which nothing is needed do not make the others look further.
+    needed = [b for b, w in zip(begins, windows) if w]
+    within = tuple(min(max(b, min(needed)), max(needed)) for b in begins) if complete else tuple(begins)
+    return WindowPlan(pieces, tuple(gaps), within, False, complete)
 
 
 def _in_turn(
