@@ -1,6 +1,18 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
-from meshwright import errors, nn, numpy, optim, random, sharding, tree, tree_util
+from meshwright import (
+    ad_checkpoint,
+    custom_batching,
+    custom_derivatives,
+    errors,
+    nn,
+    numpy,
+    optim,
+    random,
+    sharding,
+    tree,
+    tree_util,
+)
 from meshwright.api import lax
 from meshwright.api.assembling import (
     copy_to_host_async,
@@ -9,6 +21,7 @@ from meshwright.api.assembling import (
     make_array_from_process_local_data,
     make_array_from_single_device_arrays,
 )
+from meshwright.api.batching_rules import fwd_and_bwd
 from meshwright.api.callbacks import io_callback, pure_callback
 from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
 from meshwright.api.jit import ShapeDtypeStruct, jit
@@ -25,6 +38,7 @@ from meshwright.api.shard_map import pmap, shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr, xla_computation
 from meshwright.core.caches import clear_caches
 from meshwright.core.config import config
+from meshwright.core.dtypes import float0
 from meshwright.core.options import (
     debug_infs,
     debug_nans,
@@ -67,6 +81,7 @@ from meshwright.sharding import (
 from meshwright.sharding import PartitionSpec as P
 from meshwright.transforms import checkify
 from meshwright.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from meshwright.transforms.closures import custom_gradient
 from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
 from meshwright.transforms.jacobian import closure_convert, hessian, jacfwd, jacrev, named_call
@@ -92,6 +107,7 @@ __all__ = [
     "Shard",
     "SingleDeviceSharding",
     "SymbolicZero",
+    "ad_checkpoint",
     "block_until_ready",
     "checkify",
     "checkpoint",
@@ -101,6 +117,9 @@ __all__ = [
     "closure_convert",
     "config",
     "copy_to_host_async",
+    "custom_batching",
+    "custom_derivatives",
+    "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "debug",
@@ -121,6 +140,8 @@ __all__ = [
     "errors",
     "eval_shape",
     "fft",
+    "float0",
+    "fwd_and_bwd",
     "get_mesh",
     "grad",
     "hessian",

@@ -15,7 +15,7 @@ import meshwright
 
 ROOT = Path(meshwright.__file__).parent
 #: modules that give JAX's names to what the others define
-NAMES = {"tree", "tree_util"}
+NAMES = {"ad_checkpoint", "custom_batching", "custom_derivatives", "tree", "tree_util"}
 LAYERS = (
     {"errors", "core"},
     {"sharding"},

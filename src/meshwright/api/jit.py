@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, words_of
 from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
@@ -14,7 +17,8 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
-from meshwright.core.dtypes import canonical, requested
+from meshwright.core.dtypes import canonical, float0, requested
+from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -76,6 +80,22 @@ def shape_of(x: Any) -> ShapedArray:
     return typeof(x)
 
 
+@dataclass(frozen=True)
+class Float0:
+    """Stands in the structure of a function's output for derivatives by integers, of which a program has nothing."""
+
+    shape: tuple[int, ...]
+
+
+register_pytree_node(Float0, lambda x: ((), x.shape), lambda shape, _: np.zeros(shape, float0))
+
+
+def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:
+    """A tree of ``values`` in the structure of an output, without what no program computes."""
+    out = pytree.unflatten(out_tree, values)
+    return pytree.map(lambda x: None if getattr(x, "dtype", None) == float0 else x, out)
+
+
 def trace_flat(
     fun: Callable[..., Any], treedef: Any, avals: Sequence[ShapedArray], name: str, names: Callable[[], Sequence[str]]
 ) -> tuple[ClosedJaxpr, Any]:
@@ -92,6 +112,9 @@ def trace_flat(
             args, kwargs = pytree.unflatten(treedef, tracers)
             out = fun(*args, **kwargs)
         leaves, out_tree = pytree.flatten(out)
+        if any(getattr(x, "dtype", None) == float0 for x in leaves):
+            out = pytree.map(lambda x: Float0(x.shape) if getattr(x, "dtype", None) == float0 else x, out)
+            leaves, out_tree = pytree.flatten(out)
         for x, path in zip(leaves, pytree.paths(out)):
             check_alive(x)
             try:
@@ -201,7 +224,7 @@ class JitFunction:
         found = self._inner.get(jaxpr)
         if found is None:
             ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
-            outs = flat_shardings(self.out_shardings, pytree.unflatten(out_tree, jaxpr.out_avals), "jit out_shardings")
+            outs = flat_shardings(self.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
             found = constrain(jaxpr, list(map(named, ins)), list(map(named, outs)))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
                 self._inner[jaxpr] = found
@@ -282,7 +305,7 @@ class JitFunction:
         shardings = [g if g is not None else brought(x) for g, x in zip(given, leaves)]
         check_fit(shardings, avals, names, f"{self.name}: argument ")
         jaxpr, out_tree = self._trace(treedef, avals, static)
-        outs_value = pytree.unflatten(out_tree, jaxpr.out_avals)
+        outs_value = _outputs(out_tree, jaxpr.out_avals)
         outs = flat_shardings(self.out_shardings, outs_value, "jit out_shardings")
         check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), f"{self.name}: output")
         donated = self._donated(args, kwargs, static)

@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named
 from meshwright.api.stages import Argument, Lowered, Program
 from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.errors import ArgumentTypeError, ShardingError
@@ -35,7 +36,7 @@ def device_put(x: Any, device: Any = None) -> Any:
 
     Raises:
       ShardingError: a sharding with more entries than the array has dimensions.
-      ArgumentTypeError: ``device`` is none of these, or a sharding over a mesh without devices.
+      ArgumentTypeError: ``device`` is none of these, or a sharding over a mesh without devices; a leaf is no array.
       MeshError: a ``PartitionSpec`` without a current mesh.
 
     Example:
@@ -44,10 +45,11 @@ def device_put(x: Any, device: Any = None) -> Any:
       >>> x.sharding.spec, x.sharding.shard_shape(x.shape)
       (PartitionSpec('x',), (2,))
     """
+    avals = _check_leaves("device_put", x)
     leaves, treedef = pytree.flatten(x)
     target = pytree.map(_as_sharding, device, is_leaf=lambda s: is_spec(s) or isinstance(s, Device))
     shardings = flat_shardings(target, x, "device_put")
-    check_fit(shardings, [typeof(v) for v in leaves], pytree.paths(x), "device_put: x")
+    check_fit(shardings, avals, pytree.paths(x), "device_put: x")
     return pytree.unflatten(treedef, [_put(v, s) for v, s in zip(leaves, shardings)])
 
 
@@ -85,12 +87,29 @@ def device_get(x: Any) -> Any:
 
     Raises:
       TracerArrayConversionError: a value of a program that is being traced.
+      ArgumentTypeError: a leaf that is no array; says where.
 
     Example:
       >>> mw.device_get({"a": mnp.arange(3)})
       {'a': array([0, 1, 2], dtype=int32)}
     """
+    _check_leaves("device_get", x)
     return pytree.map(lambda v: np.asarray(v), x)
+
+
+def _check_leaves(function: str, x: Any) -> list[ShapedArray]:
+    """The types of the leaves.
+
+    Raises:
+      ArgumentTypeError: naming one that is no array.
+    """
+    avals = []
+    for path, leaf in zip(pytree.paths(x), pytree.leaves(x)):
+        try:
+            avals.append(typeof(leaf))
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(f"{function}: x{path}: {error}") from None
+    return avals
 
 
 def block_until_ready(x: Any) -> Any:

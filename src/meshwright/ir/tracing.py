@@ -17,7 +17,7 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
-from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int
+from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int, float0
 from meshwright.errors import (
     ArgumentTypeError,
     ConcretizationError,
@@ -65,6 +65,8 @@ def typeof(x: Any) -> ShapedArray:
         try:
             return ShapedArray(x.shape, canonical(as_dtype(x.dtype)))
         except DTypeError:
+            if x.dtype == float0:
+                return ShapedArray(x.shape, float0)
             raise ArgumentTypeError(
                 f"NumPy value of dtype {x.dtype} cannot become an array: only numbers and bools can"
             ) from None

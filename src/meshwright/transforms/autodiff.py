@@ -79,7 +79,8 @@ def jvp(
 ) -> tuple[Any, ...]:
     """``(fun(*primals), derivative of fun at primals along tangents)``; a tangent has the shape of its primal.
 
-    With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is appended to the result.
+    With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is appended to the result. Tangents of integers
+    and bools have no meaning and are not looked at; JAX's are of ``float0``.
 
     Raises:
       DifferentiationError: structure, shapes or dtypes of tangents differ from those of primals.
@@ -157,11 +158,14 @@ class _Linearized:
         return [materialize(env[t] if isinstance(t, TapeTracer) and t in env else t) for t in self.tangents]
 
     def pull(self, cts: Sequence[Any]) -> list[Any]:
-        """Input cotangents for result cotangents; zeros of the input's type where nothing arrives."""
+        """Input cotangents for result cotangents; zeros where nothing arrives, of ``float0`` for integers and bools."""
         found = collect_cts(self.tape, self.tangents, cts)
         wanted = [arg for arg in self.inputs if arg is not None]
         results = iter(backward(self.tape, found, wanted))
-        return [materialize(Zero(a) if arg is None else next(results)) for arg, a in zip(self.inputs, self.in_avals)]
+        return [
+            np.zeros(a.shape, dtypes.float0) if arg is None else materialize(next(results))
+            for arg, a in zip(self.inputs, self.in_avals)
+        ]
 
 
 def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
@@ -277,15 +281,32 @@ def _checked_cotangents(where: str, ct: Any, out_tree: Any, avals: Sequence[Any]
     return [convert(c, a.dtype) if dtypes.is_inexact(a.dtype) else c for c, a in zip(flat, avals)]
 
 
-def _check_argnums(argnums: Any, n: int, where: str) -> tuple[int, ...]:
+def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
+    """Which of ``n`` positional arguments ``argnums`` names.
+
+    Raises:
+      ArgumentError: one that is not there.
+    """
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for i in numbers:
         if not isinstance(i, int) or not -n <= i < n:
             raise ArgumentError(
                 f"{where}: argnums={argnums} names argument {i}, but the function was called with {n} positional "
-                "arguments"
+                f"argument{'' if n == 1 else 's'}"
             )
     return tuple(i % n for i in numbers)
+
+
+def function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:
+    """``fun`` as a function of the arguments with these numbers, the others being those given."""
+
+    def call(*values: Any) -> Any:
+        full = list(args)
+        for i, v in zip(numbers, values):
+            full[i] = v
+        return fun(*full, **kwargs)
+
+    return call
 
 
 def value_and_grad(
@@ -308,17 +329,11 @@ def value_and_grad(
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        numbers = _check_argnums(argnums, len(args), "grad")
+        numbers = argument_numbers(argnums, len(args), "grad")
         wanted = [args[i] for i in numbers]
         for i in numbers:
             _check_input(fun, i, args[i], holomorphic, allow_int)
-
-        def call(*values: Any) -> Any:
-            full = list(args)
-            for i, v in zip(numbers, values):
-                full[i] = v
-            return fun(*full, **kwargs)
-
+        call = function_of(fun, numbers, args, kwargs)
         if has_aux:
             out, pull, aux = vjp(call, *wanted, has_aux=True)
         else:
@@ -344,7 +359,7 @@ def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bo
             )
         raise DifferentiationError(
             f"grad needs floating-point inputs, argument {name} of {name_of(fun)} is {dtype}; convert it with "
-            ".astype(float), choose other argnums, or pass allow_int=True for a gradient of zeros"
+            ".astype(float), choose other argnums, or pass allow_int=True for a gradient of float0 zeros"
         )
 
 
@@ -374,7 +389,8 @@ def grad(
 ) -> Callable[..., Any]:  # fmt: skip
     """The gradient of a scalar-valued function with respect to ``argnums``; with ``has_aux``, ``(gradient, aux)``.
 
-    It has the structure and shapes of the argument, and is a tuple when ``argnums`` is a sequence.
+    It has the structure and shapes of the argument, and is a tuple when ``argnums`` is a sequence. With ``allow_int``,
+    the gradient by an integer or bool is an array of the empty dtype ``float0``.
 
     Raises (when called):
       DifferentiationError: the output is not a real scalar, or an argument has an integer dtype.

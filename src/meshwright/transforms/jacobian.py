@@ -12,32 +12,27 @@ import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import name_scope
-from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
+from meshwright.errors import ArgumentTypeError, DifferentiationError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
 from meshwright.ops.shape import reshape
-from meshwright.transforms.autodiff import jvp, lift_constants, name_of, needs_jit, require_callable, vjp
+from meshwright.transforms.autodiff import (
+    argument_numbers,
+    function_of,
+    jvp,
+    lift_constants,
+    name_of,
+    needs_jit,
+    require_callable,
+    vjp,
+)
 from meshwright.transforms.vmap import vmap
 
 
-def _selected(argnums: int | Sequence[int], args: Sequence[Any], where: str) -> tuple[list[int], Any]:
+def _selected(argnums: int | Sequence[int], args: Sequence[Any], where: str) -> tuple[tuple[int, ...], Any]:
     """Argument numbers, and the value (one argument or a tuple) that is differentiated."""
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
-    for i in numbers:
-        if not -len(args) <= i < len(args):
-            raise ArgumentError(f"{where}: argnums={argnums} names argument {i} of {len(args)} positional arguments")
-    numbers = [i % len(args) for i in numbers]
+    numbers = argument_numbers(argnums, len(args), where)
     return numbers, args[numbers[0]] if isinstance(argnums, int) else tuple(args[i] for i in numbers)
-
-
-def _function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:
-    def call(*values: Any) -> Any:
-        full = list(args)
-        for i, v in zip(numbers, values):
-            full[i] = v
-        return fun(*full, **kwargs)
-
-    return call
 
 
 def _check(where: str, side: str, tree: Any, holomorphic: bool) -> None:
@@ -96,7 +91,7 @@ def jacfwd(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         numbers, value = _selected(argnums, args, "jacfwd")
         _check("jacfwd", "input", value, holomorphic)
-        call = _function_of(fun, numbers, args, kwargs)
+        call = function_of(fun, numbers, args, kwargs)
         leaves, treedef = pytree.flatten(value)
         avals = [typeof(x) for x in leaves]
         primals = tuple(args[i] for i in numbers)
@@ -133,7 +128,7 @@ def jacrev(
         numbers, value = _selected(argnums, args, "jacrev")
         if not allow_int:
             _check("jacrev", "input", value, holomorphic)
-        call = _function_of(fun, numbers, args, kwargs)
+        call = function_of(fun, numbers, args, kwargs)
         out, pull, *aux = vjp(call, *(args[i] for i in numbers), has_aux=has_aux)
         _check("jacrev", "output", out, holomorphic)
         leaves, out_tree = pytree.flatten(out)

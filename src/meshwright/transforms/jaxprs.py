@@ -93,6 +93,10 @@ class JaxprTransforms:
         """A custom derivative rule under ``vmap``."""
         return self.makers["batched_jvp_rule"](rule, axis, dims, out_dims)
 
+    def jvp_of_batch_rule(self, rule: Callable[..., Any], nonzero: Sequence[bool]) -> Callable[..., Any]:
+        """The batching rule of the derivative of a function with a batching rule."""
+        return self.makers["jvp_of_batch_rule"](rule, nonzero)
+
     def batched_vjp_rules(
         self,
         fwd: Callable[..., Any],

@@ -64,12 +64,20 @@ def checkpoint(
 def checkpoint_name(x: Any, name: str) -> Any:
     """``x`` (a tree of arrays) under a name, for the policies that go by names.
 
+    Raises:
+      ArgumentTypeError: ``name`` is no string, or a leaf of ``x`` is no array.
+
     Example:
       >>> keep = mw.checkpoint_policies.save_only_these_names("square")
       >>> f = mw.checkpoint(lambda x: mw.checkpoint_name(x**2, "square") ** 3, policy=keep)
       >>> float(mw.grad(f)(2.0))
       192.0
     """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(
+            f"checkpoint_name: name must be a string, got {name!r} of type {type(name).__name__}; the value comes "
+            "first: checkpoint_name(x, 'name')"
+        )
     return pytree.map(lambda v: Named(name).bind(v), x)
 
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from meshwright.core import pytree
+from meshwright.core.dtypes import float0
 from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.op import BatchAxis
@@ -150,4 +153,7 @@ def _place(x: Any, dim: int | None, target: int | None, size: int) -> Any:
     ndim = typeof(x).ndim + (dim is None)
     if not -ndim <= target < ndim:
         raise ArgumentError(f"vmap: out_axes names axis {target} of a result with {ndim} dimensions")
+    if dim is None and typeof(x).dtype == float0:
+        shape = typeof(x).shape
+        return np.zeros((*shape[: target % ndim], size, *shape[target % ndim :]), float0)
     return put_batch_dim(x, dim, target % ndim, size)

@@ -33,7 +33,7 @@ DISTINCT: list[Sample] = list({_shared_code(s): s for s in reversed(SAMPLES)}.va
 #: ops without samples, and why
 WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(
-        ("jit", "custom_jvp_call", "custom_vjp_call", "custom_lin", "checkpoint"),
+        ("jit", "custom_jvp_call", "custom_vjp_call", "custom_lin", "custom_vmap_call", "linear_call", "checkpoint"),
         "holds jaxprs: tests/transforms and tests/api",
     ),
     **dict.fromkeys(

@@ -1,0 +1,6 @@
+"""``jax.custom_batching``: functions with a batching rule of their own."""
+
+from meshwright.api.batching_rules import sequential_vmap
+from meshwright.transforms.custom_vmap import custom_vmap
+
+__all__ = ["custom_vmap", "sequential_vmap"]
