@@ -18,6 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import promote
+from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.state import STATE, set_trace
@@ -74,7 +75,7 @@ def _trace(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], 
             try:
                 typeof(x)
             except ArgumentTypeError as error:
-                raise ArgumentTypeError(f"{what}: {name_of(fun)} returned output{path}, no array: {error}") from None
+                raise ArgumentTypeError(f"{what}: {described(fun)} returned output{path}, no array: {error}") from None
         out_avals = tuple(typeof(x) for x in leaves)
         jaxpr, consts = lift_constants(trace.finish(leaves, name_of(fun)))
     finally:
@@ -124,8 +125,8 @@ def promoted(leaves: Sequence[Any], outs: Sequence[ShapedArray]) -> list[Any] | 
     return new if changed else None
 
 
-def check_carry(what: str, value: Any, body: Body, out_tree: Any, out_avals: Sequence[ShapedArray]) -> None:
-    """Raise unless what comes out of a body is like what goes in.
+def check_carry(what: str, fun: Any, value: Any, out_tree: Any, out_avals: Sequence[ShapedArray]) -> None:
+    """Raise unless what comes out of the body ``fun`` is like what goes in.
 
     Raises:
       ArgumentTypeError: another structure. ShapeError: other types.
@@ -140,8 +141,9 @@ def check_carry(what: str, value: Any, body: Body, out_tree: Any, out_avals: Seq
             if paths
         ]
         raise ArgumentTypeError(
-            f"{what}: the carry must come out of the body with the structure it goes in with, but it goes in as "
-            f"{in_tree} and comes out as {out_tree}" + (f" ({'; '.join(parts)})" if parts else "")
+            f"{what}: the carry must come out of the body {described(fun)} with the structure it goes in with, but it "
+            f"goes in as {pytree.show(in_tree)} and comes out as {pytree.show(out_tree)}"
+            f" ({'; '.join(parts) or pytree.difference(in_tree, out_tree, exact=True)})"
         )
     wrong = []
     for path, x, got in zip(pytree.paths(value), pytree.leaves(value), out_avals):
@@ -153,7 +155,8 @@ def check_carry(what: str, value: Any, body: Body, out_tree: Any, out_avals: Seq
             wrong.append(f"carry{path} goes in as {want} and comes out as {got}: {differ} differ{remedy}")
     if wrong:
         raise ShapeError(
-            f"{what}: the carry must come out of the body with the types it goes in with. {'. '.join(wrong)}"
+            f"{what}: the carry must come out of the body {described(fun)} with the types it goes in with. "
+            + ". ".join(wrong)
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from meshwright.api.bodies import (
 from meshwright.api.in_python import known_value, scan_in_python, while_in_python
 from meshwright.core import dtypes, pytree
 from meshwright.core.config import config
+from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control_cond import Cond
@@ -29,7 +31,7 @@ from meshwright.ops.control_while import While
 from meshwright.ops.elementwise import add, clamp, convert, ne, or_, scalar_like
 from meshwright.ops.shape import reshape, rev
 from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
-from meshwright.transforms.autodiff import name_of, require_callable
+from meshwright.transforms.autodiff import require_callable
 from meshwright.transforms.vmap import vmap
 
 _MISSING: Any = object()
@@ -56,8 +58,8 @@ def cond(
       >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 3)
       Array(4, dtype=int32, weak_type=True)
     """
-    require_callable(true_fun, "cond")
-    require_callable(false_fun, "cond")
+    require_callable(true_fun, "cond true_fun")
+    require_callable(false_fun, "cond false_fun")
     if operand is not _MISSING:
         operands = (operand,)
     aval = typeof(pred)
@@ -84,8 +86,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
       Array(30, dtype=int32, weak_type=True)
     """
     branches = tuple(branches)
-    for branch in branches:
-        require_callable(branch, "switch")
+    for i, branch in enumerate(branches):
+        require_callable(branch, f"switch branch {i}")
     aval = typeof(index)
     if aval.shape != () or not dtypes.is_integer(aval.dtype):
         raise ArgumentTypeError(f"switch: the index must be an integer scalar, got {aval}")
@@ -109,9 +111,12 @@ def _branches(
     leaves, in_tree = pytree.flatten(operands)
     avals = [typeof(x) for x in leaves]
     bodies = [trace_body(f, in_tree, avals, what) for f in functions]
-    first = bodies[-1] if what == "cond" else bodies[0]
-    for name, body in zip(names, bodies):
-        _check_branch(what, names[bodies.index(first)], first, name, body)
+    # the branch that the others are measured by: true_fun of cond, or the first
+    main = len(bodies) - 1 if what == "cond" else 0
+    first = bodies[main]
+    full_names = [f"{name} {described(f)}" for name, f in zip(names, functions)]
+    for name, body in zip(full_names, bodies):
+        _check_branch(what, full_names[main], first, name, body)
     jaxprs, consts = share_constants(bodies)
     return pytree.unflatten(first.out_tree, Cond(tuple(jaxprs)).bind(index, *consts, *leaves))
 
@@ -119,8 +124,9 @@ def _branches(
 def _check_branch(what: str, first_name: str, first: Body, name: str, body: Body) -> None:
     if body.out_tree != first.out_tree:
         raise ArgumentTypeError(
-            f"{what}: branches must return one structure, but {first_name} returns {first.out_tree} and {name} "
-            f"{body.out_tree}"
+            f"{what}: branches must return one structure, but {first_name} returns {pytree.show(first.out_tree)} and "
+            f"{name} returns {pytree.show(body.out_tree)} "
+            f"({pytree.difference(first.out_tree, body.out_tree, exact=True)})"
         )
     paths = pytree.paths(pytree.unflatten(first.out_tree, first.out_avals))
     for path, want, got in zip(paths, first.out_avals, body.out_avals):
@@ -146,25 +152,47 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
       >>> lax.while_loop(lambda x: x < 100, lambda x: x * 3, 1)
       Array(243, dtype=int32, weak_type=True)
     """
-    require_callable(cond_fun, "while_loop")
-    require_callable(body_fun, "while_loop")
+    require_callable(cond_fun, "while_loop cond_fun")
+    require_callable(body_fun, "while_loop body_fun")
+    return _while(_Loop("while_loop", body_fun), cond_fun, body_fun, init_val)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What the user called, with which body, and how many numbers its carry holds before what the user carries."""
+
+    name: str
+    body: Callable[..., Any]
+    hidden: int = 0
+
+    def check(self, value: Any, out_tree: Any, out_avals: Sequence[Any]) -> None:
+        """Raise unless the user's part of the carry comes out as it goes in."""
+        n = self.hidden
+        if n:
+            value, out_tree, out_avals = value[n], out_tree.children()[n], out_avals[n:]
+        check_carry(self.name, self.body, value, out_tree, out_avals)
+
+
+def _while(loop: _Loop, cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     if config.disable_jit:
         over, init_val = while_in_python(cond_fun, body_fun, init_val)
         if over:
             return init_val
+    what = loop.name
     in_tree = pytree.structure((init_val,))
-    body = _trace_carry("while_loop", body_fun, (init_val,))
+    body = _trace_carry(what, body_fun, (init_val,))
     new = promoted(pytree.leaves(init_val), body.out_avals) if body.out_tree == pytree.structure(init_val) else None
     if new is not None:
         (init_val,) = pytree.unflatten(in_tree, new)
-        body = _trace_carry("while_loop", body_fun, (init_val,))
-    check_carry("while_loop", init_val, body, body.out_tree, body.out_avals)
+        body = _trace_carry(what, body_fun, (init_val,))
+    loop.check(init_val, body.out_tree, body.out_avals)
     leaves = pytree.leaves(init_val)
-    pred = trace_body(cond_fun, in_tree, [typeof(x) for x in leaves], "while_loop")
+    pred = trace_body(cond_fun, in_tree, [typeof(x) for x in leaves], what)
+    expected = f"{what}: cond_fun must return a bool scalar, it returned"
     if len(pred.out_avals) != 1 or pred.out_tree != pytree.structure(0):
-        raise ArgumentTypeError(f"while_loop: cond_fun must return a bool scalar, it returned {pred.out_tree}")
+        raise ArgumentTypeError(f"{expected} {pytree.show(pred.out_tree)} ({described(cond_fun)})")
     if pred.out_avals[0].shape != () or not dtypes.is_bool(pred.out_avals[0].dtype):
-        raise ArgumentTypeError(f"while_loop: cond_fun must return a bool scalar, it returned {pred.out_avals[0]}")
+        raise ArgumentTypeError(f"{expected} {pred.out_avals[0]} ({described(cond_fun)})")
     op = While(body.jaxpr, len(body.consts), pred.jaxpr, len(pred.consts))
     return pytree.unflatten(body.out_tree, op.bind(*pred.consts, *body.consts, *leaves))
 
@@ -199,19 +227,25 @@ def scan(
       (Array(6, dtype=int32), Array([0, 0, 1, 3], dtype=int32))
     """
     require_callable(f, "scan")
+    return _scan(_Loop("scan", f), f, init, xs, length, reverse, unroll)
+
+
+def _scan(
+    loop: _Loop, f: Callable[..., Any], init: Any, xs: Any, length: int | None, reverse: bool, unroll: int | bool
+) -> tuple[Any, Any]:
     steps = leading_size("scan", xs, length)
-    rounds = _unroll("scan", unroll, steps)
+    rounds = _unroll(loop.name, unroll, steps)
     if config.disable_jit and steps:
         return scan_in_python(f, init, xs, steps, bool(reverse))
     xs_leaves, xs_tree = pytree.flatten(xs)
     avals = [typeof(x) for x in xs_leaves]
     slices = pytree.unflatten(xs_tree, [_Slice(a.update(shape=a.shape[1:])) for a in avals])
-    body, carry_tree, carry_avals = _trace_scan(f, init, slices)
+    body, carry_tree, carry_avals = _trace_scan(loop.name, f, init, slices)
     new = promoted(pytree.leaves(init), carry_avals) if carry_tree == pytree.structure(init) else None
     if new is not None:
         init = pytree.unflatten(pytree.structure(init), new)
-        body, carry_tree, carry_avals = _trace_scan(f, init, slices)
-    check_carry("scan", init, body, carry_tree, carry_avals)
+        body, carry_tree, carry_avals = _trace_scan(loop.name, f, init, slices)
+    loop.check(init, carry_tree, carry_avals)
     leaves = pytree.leaves(init)
     op = Scan(body.jaxpr, steps, len(leaves), len(body.consts), bool(reverse), rounds)
     outs = op.bind(*body.consts, *leaves, *xs_leaves)
@@ -227,15 +261,15 @@ class _Slice:
         self.aval = aval
 
 
-def _trace_scan(f: Callable[..., Any], init: Any, slices: Any) -> tuple[Body, Any, tuple[Any, ...]]:
+def _trace_scan(what: str, f: Callable[..., Any], init: Any, slices: Any) -> tuple[Body, Any, tuple[Any, ...]]:
     """The body, and the structure and types of the carry that it returns."""
-    body = _trace_carry("scan", f, (init, slices))
+    body = _trace_carry(what, f, (init, slices))
     children = body.out_tree.children()
     out = pytree.unflatten(body.out_tree, body.out_avals)
     if not isinstance(out, tuple) or len(children) != 2:
         raise ArgumentTypeError(
-            f"scan: {name_of(f)} must return a pair (carry, y), it returned {body.out_tree}; return (carry, None) if "
-            "there is nothing to stack"
+            f"scan: {described(f)} must return a pair (carry, y), it returned {pytree.show(body.out_tree)}; return "
+            "(carry, None) if there is nothing to stack"
         )
     return body, children[0], body.out_avals[: children[0].num_leaves]
 
@@ -278,15 +312,14 @@ def fori_loop(
     first = convert(lower, dtype)
     if not isinstance(lower, Tracer) and not isinstance(upper, Tracer):
         steps = max(int(upper) - int(lower), 0)
-        (_, result), _ = scan(
-            adapted(body_fun, _counting), (np.asarray(int(lower), dtype), init_val), None, steps,
-            unroll=1 if unroll is None else unroll,
-        )  # fmt: skip
-        return result
+        start = (np.asarray(int(lower), dtype), init_val)
+        rounds = 1 if unroll is None else unroll
+        loop = _Loop("fori_loop", body_fun, hidden=1)
+        return _scan(loop, adapted(body_fun, _counting), start, None, steps, False, rounds)[0][1]
     if unroll is not None and unroll is not False and unroll != 1:
         raise ArgumentError("fori_loop: unroll needs bounds that are known when the loop is traced (Python integers)")
     carry = (first, convert(upper, dtype), init_val)
-    return while_loop(_below, adapted(body_fun, _counting_up), carry)[2]
+    return _while(_Loop("fori_loop", body_fun, hidden=2), _below, adapted(body_fun, _counting_up), carry)[2]
 
 
 def _counting(body_fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -379,7 +412,10 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     def combine(a: list[Any], b: list[Any]) -> list[Any]:
         out, out_tree = pytree.flatten(fn(pytree.unflatten(treedef, a), pytree.unflatten(treedef, b)))
         if out_tree != treedef:
-            raise ArgumentError(f"associative_scan: fn returned structure {out_tree}, its arguments have {treedef}")
+            raise ArgumentError(
+                f"associative_scan: {described(fn)} returned structure {pytree.show(out_tree)}, its arguments have "
+                f"{pytree.show(treedef)}"
+            )
         return out
 
     prefixes = _prefixes(combine, [_flipped(x, d) if reverse else x for x, d in zip(leaves, dims)], dims)

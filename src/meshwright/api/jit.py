@@ -19,7 +19,7 @@ from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import canonical, float0, requested
 from meshwright.core.pytree_classes import register_pytree_node
-from meshwright.core.signature import leaf_names
+from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
@@ -237,7 +237,7 @@ class JitFunction:
 
             def names() -> list[str]:
                 args, kwargs = pytree.unflatten(treedef, avals)
-                return [f"{name} of {self.name}" for name in self._names(args, kwargs, static)]
+                return [f"{name} of {described(self.fun)}" for name in self._names(args, kwargs, static)]
 
             found = trace_flat(self._with_static(static), treedef, avals, self.name, names)
             if not any(isinstance(c, Tracer) for c in found[0].consts):

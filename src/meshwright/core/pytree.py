@@ -337,20 +337,23 @@ def _where(want: PyTreeDef, got: PyTreeDef) -> str:
     return f" ({found})" if found else ""
 
 
-def difference(want: PyTreeDef, got: PyTreeDef, path: str = "") -> str:
+def difference(want: PyTreeDef, got: PyTreeDef, path: str = "", exact: bool = False) -> str:
     """Where ``want`` first is no prefix of ``got``, and in what they differ there; empty if it is one.
+
+    With ``exact``, where the two first differ.
 
     Example:
       >>> mw.tree.difference(mw.tree.structure({"a": [0, 0]}), mw.tree.structure({"a": [0]}))
       "at ['a']: a list of 2 against a list of 1"
     """
-    if want.is_leaf():
+    if want.is_leaf() and (got.is_leaf() or not exact):
         return ""
-    if want.type is not got.type or want.entries() != got.entries() or want.one_level() != got.one_level():
+    different_kinds = want.type is not got.type or want.entries() != got.entries()
+    if want.is_leaf() or different_kinds or want.one_level() != got.one_level():
         return f"at {path or 'the top'}: {_kind(want)} against {_kind(got)}"
     accessors = want.one_level().accessors()  # type: ignore[union-attr]
     for accessor, a, b in zip(accessors, want.children(), got.children()):
-        found = difference(a, b, path + accessor.codify(""))
+        found = difference(a, b, path + accessor.codify(""), exact)
         if found:
             return found
     return ""

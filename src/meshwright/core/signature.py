@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.source import is_ours
 
 
 def parameters_of(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
@@ -15,6 +18,18 @@ def parameters_of(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
         return list(inspect.signature(fun).parameters.values())
     except (ValueError, TypeError):
         return None
+
+
+def described(fun: Any) -> str:
+    """A function's name, and where it is written if that is the user's program: ``loss (train.py:12)``."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    fun = inspect.unwrap(fun)
+    name = getattr(fun, "__name__", type(fun).__name__)
+    code = getattr(fun, "__code__", None)
+    if code is None or is_ours(code):
+        return name
+    return f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
 def leaf_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any, skipped: Iterable[int] = ()) -> list[str]:

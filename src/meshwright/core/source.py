@@ -87,7 +87,8 @@ class _Recording(threading.local):
 _RECORDING = _Recording()
 
 
-def _internal(code: CodeType) -> bool:
+def is_ours(code: CodeType) -> bool:
+    """Whether code lies between the user's program and the ops: in this package, or in a library that calls it."""
     file = code.co_filename
     ours = (file.startswith(_PACKAGE) and not file.startswith(_USER_PARTS)) or any(l in file for l in _LIBRARIES)
     _is_ours[code] = ours
@@ -105,7 +106,7 @@ def current() -> SourceLocation:
         code = frame.f_code
         internal = ours.get(code)
         if internal is None:
-            internal = _internal(code)
+            internal = is_ours(code)
         if not internal:
             names = _RECORDING.name_stack
             stack = names[-1] if names else ""

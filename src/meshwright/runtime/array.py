@@ -171,13 +171,13 @@ class Array(ArrayMethods):
     def __dlpack_device__(self) -> tuple[int, int]:
         return pjrt.DLPACK_CPU
 
-    def _scalar(self, what: str) -> Any:
+    def _scalar(self, what: str, remedy: str = "") -> Any:
         if self.size != 1:
-            raise ArgumentTypeError(f"{what} needs an array of one element, this one has shape {self.shape}")
+            raise ArgumentTypeError(f"{what} needs an array of one element, this one has shape {self.shape}{remedy}")
         return np.asarray(self).reshape(())[()]
 
     def __bool__(self) -> bool:
-        return bool(self._scalar("bool()"))
+        return bool(self._scalar("bool()", "; use .any() or .all()"))
 
     def __int__(self) -> int:
         return int(self._scalar("int()"))

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.signature import leaf_names
+from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
@@ -62,15 +62,28 @@ def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     return [p for p, _ in pairs], [t for _, t in pairs], treedef
 
 
-def _checked_tangents(name: str, tangents: Any, treedef: Any, avals: Sequence[ShapedArray]) -> list[Any]:
-    """The leaves of ``tangents``, which fit primals of these types."""
+def _checked_tangents(
+    where: str, fun: Any, tangents: Any, treedef: Any, avals: Sequence[ShapedArray]
+) -> list[Any]:
+    """The leaves of ``tangents``, which fit primals of these types of ``fun``; ``where`` is the function that got them.
+
+    Raises:
+      DifferentiationError: another structure, shape or dtype; says where.
+    """
     flat, found = pytree.flatten(tangents)
     if found != treedef:
-        raise DifferentiationError(f"{name}: tangents have structure {found}, primals {treedef}")
-    for a, t in zip(avals, flat):
+        raise DifferentiationError(
+            f"{where} of {described(fun)}: tangents have structure {pytree.show(found)}, primals "
+            f"{pytree.show(treedef)} ({pytree.difference(treedef, found, exact=True)}); give one tangent a primal"
+        )
+    for i, (a, t) in enumerate(zip(avals, flat)):
         b = typeof(t)
         if a.shape != b.shape or (dtypes.is_inexact(a.dtype) and a.dtype != b.dtype):
-            raise DifferentiationError(f"{name}: a tangent has type {b} for a primal of type {a}; they must be equal")
+            path = pytree.paths(tangents)[i]
+            raise DifferentiationError(
+                f"{where} of {described(fun)}: tangents{path} has type {b}, primals{path} has type {a}; they must be "
+                "equal"
+            )
     return flat
 
 
@@ -95,7 +108,7 @@ def jvp(
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise ArgumentTypeError("jvp: primals and tangents must be tuples or lists of the function's arguments")
     flat, treedef = pytree.flatten(tuple(primals))
-    tflat = _checked_tangents("jvp", tuple(tangents), treedef, [typeof(p) for p in flat])
+    tflat = _checked_tangents("jvp", fun, tuple(tangents), treedef, [typeof(p) for p in flat])
     tangent_in = [t if dtypes.is_inexact(typeof(p).dtype) else Zero(typeof(p)) for p, t in zip(flat, tflat)]
     aux_cell: list[Any] = []
 
@@ -187,7 +200,8 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     avals = [typeof(p) for p in flat]
 
     def f_jvp(*tangents: Any) -> Any:
-        return pytree.unflatten(lin.treedef, lin.push(_checked_tangents("linearize", tangents, treedef, avals)))
+        flat_tangents = _checked_tangents("linearize", fun, tangents, treedef, avals)
+        return pytree.unflatten(lin.treedef, lin.push(flat_tangents))
 
     return pytree.unflatten(lin.treedef, lin.outs), f_jvp
 
@@ -220,7 +234,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     lin = _Linearized(call, flat)
 
     def f_vjp(ct: Any) -> tuple[Any, ...]:
-        flat_ct = _checked_cotangents("vjp", ct, lin.treedef, lin.out_avals)
+        flat_ct = _checked_cotangents("vjp", fun, ct, lin.treedef, lin.out_avals)
         return pytree.unflatten(treedef, lin.pull(flat_ct))
 
     out = pytree.unflatten(lin.treedef, lin.outs)
@@ -257,7 +271,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., An
         with set_trace(tape):
             out = fun(*pytree.unflatten(treedef, args))
         outs, out_tree = pytree.flatten(out)
-        cts = _checked_cotangents("linear_transpose", ct, out_tree, [typeof(x) for x in outs])
+        cts = _checked_cotangents("linear_transpose", fun, ct, out_tree, [typeof(x) for x in outs])
         results = backward(tape, collect_cts(tape, outs, cts), args)
         tape.alive = False
         return pytree.unflatten(treedef, [materialize(x) for x in results])
@@ -265,7 +279,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., An
     return transposed
 
 
-def _checked_cotangents(where: str, ct: Any, out_tree: Any, avals: Sequence[Any]) -> list[Any]:
+def _checked_cotangents(where: str, fun: Any, ct: Any, out_tree: Any, avals: Sequence[Any]) -> list[Any]:
     """Flat cotangents, in the dtypes of the outputs.
 
     Raises:
@@ -273,11 +287,18 @@ def _checked_cotangents(where: str, ct: Any, out_tree: Any, avals: Sequence[Any]
     """
     flat, tree = pytree.flatten(ct)
     if tree != out_tree:
-        raise DifferentiationError(f"{where}: the cotangent has structure {tree}, the function's output {out_tree}")
-    for c, a in zip(flat, avals):
+        raise DifferentiationError(
+            f"{where} of {described(fun)}: the cotangent has structure {pytree.show(tree)}, the function's output "
+            f"{pytree.show(out_tree)} ({pytree.difference(out_tree, tree, exact=True)})"
+        )
+    for i, (c, a) in enumerate(zip(flat, avals)):
         got = typeof(c)
         if got.shape != a.shape or (dtypes.is_inexact(a.dtype) and got.dtype != a.dtype and not got.weak_type):
-            raise DifferentiationError(f"{where}: a cotangent has type {got}, the output it belongs to has type {a}")
+            path = pytree.paths(ct)[i]
+            raise DifferentiationError(
+                f"{where} of {described(fun)}: cotangent{path} has type {got}, output{path} has type {a}; they must be "
+                "equal"
+            )
     return [convert(c, a.dtype) if dtypes.is_inexact(a.dtype) else c for c, a in zip(flat, avals)]
 
 
@@ -285,11 +306,13 @@ def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
     """Which of ``n`` positional arguments ``argnums`` names.
 
     Raises:
-      ArgumentError: one that is not there.
+      ArgumentError: one that is not there. ArgumentTypeError: no numbers.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = (argnums,) if isinstance(argnums, (int, str)) else tuple(argnums)
+    if not all(isinstance(i, int) for i in numbers):
+        raise ArgumentTypeError(f"{where}: argnums must be an int or a sequence of ints, got {argnums!r}")
     for i in numbers:
-        if not isinstance(i, int) or not -n <= i < n:
+        if not -n <= i < n:
             raise ArgumentError(
                 f"{where}: argnums={argnums} names argument {i}, but the function was called with {n} positional "
                 f"argument{'' if n == 1 else 's'}"
@@ -338,7 +361,7 @@ def value_and_grad(
             out, pull, aux = vjp(call, *wanted, has_aux=True)
         else:
             (out, pull), aux = vjp(call, *wanted), None
-        aval = _check_output(out, name_of(fun), holomorphic)
+        aval = _check_output(out, fun, holomorphic)
         grads = pull(np.ones((), aval.dtype))
         grad_out = grads[0] if isinstance(argnums, int) else grads
         return ((out, aux) if has_aux else out), grad_out
@@ -348,7 +371,11 @@ def value_and_grad(
 
 def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bool, allow_int: bool) -> None:
     for i, leaf in enumerate(pytree.leaves(arg)):
-        dtype = typeof(leaf).dtype
+        try:
+            dtype = typeof(leaf).dtype
+        except ArgumentTypeError as error:
+            name = leaf_names(fun, [arg], {}, range(number))[i]
+            raise ArgumentTypeError(f"grad: argument {name} of {described(fun)}: {error}") from None
         if dtypes.is_complex(dtype) if holomorphic else (dtypes.is_inexact(dtype) or allow_int):
             continue
         name = leaf_names(fun, [arg], {}, range(number))[i]
@@ -363,23 +390,23 @@ def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bo
         )
 
 
-def _check_output(out: Any, name: str, holomorphic: bool) -> Any:
+def _check_output(out: Any, fun: Any, holomorphic: bool) -> Any:
     leaves = pytree.leaves(out)
     if len(leaves) != 1 or pytree.structure(out) != pytree.structure(0):
         raise DifferentiationError(
-            f"grad needs a function with one scalar output, {name} returned {pytree.structure(out)}; for "
-            "auxiliary outputs pass has_aux=True"
+            f"grad needs a function with one scalar output, {described(fun)} returned "
+            f"{pytree.show(pytree.structure(out))}; for auxiliary outputs pass has_aux=True"
         )
     aval = typeof(leaves[0])
     if aval.shape != ():
         raise DifferentiationError(
-            f"grad needs a scalar output, {name} returned shape {aval.shape}; reduce it (sum, mean), or use "
+            f"grad needs a scalar output, {described(fun)} returned shape {aval.shape}; reduce it (sum, mean), or use "
             "jacrev, jacfwd or vjp"
         )
     if not (dtypes.is_complex(aval.dtype) if holomorphic else dtypes.is_float(aval.dtype)):
         kind = "complex" if holomorphic else "real floating-point"
         remedy = "; take .real or abs, or pass holomorphic=True" if dtypes.is_complex(aval.dtype) else ""
-        raise DifferentiationError(f"grad needs a {kind} output, {name} returned {aval.dtype}{remedy}")
+        raise DifferentiationError(f"grad needs a {kind} output, {described(fun)} returned {aval.dtype}{remedy}")
     return aval
 
 

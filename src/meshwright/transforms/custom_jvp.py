@@ -105,7 +105,8 @@ def _checked(name: str, jaxpr: ClosedJaxpr, out_tree: Any, out: Any, tangent: An
     touts, tgot = pytree.flatten(tangent)
     if got != out_tree or tgot != out_tree:
         raise DifferentiationError(
-            f"custom_jvp {name}: the rule returned structures {got} and {tgot}, the function returns {out_tree}"
+            f"custom_jvp {name}: the rule returned structures {pytree.show(got)} and {pytree.show(tgot)}, the "
+            f"function returns {pytree.show(out_tree)}"
         )
     for which, values in (("an output", outs), ("a tangent", touts)):
         for x, want in zip(values, jaxpr.out_avals):

@@ -74,7 +74,9 @@ class custom_vjp:
         call = with_static(self.fun, static, len(args), in_tree)
         jaxpr, consts, out_tree = closed_call(call, flat, name)
         avals = [typeof(x) for x in flat]
-        rules = _Rules(name, self.fwd, self.bwd, static, len(args), in_tree, out_tree, avals, self.symbolic_zeros)
+        rules = _Rules(
+            name, self.fwd, self.bwd, static, len(args), in_tree, out_tree, avals, jaxpr.out_avals, self.symbolic_zeros
+        )  # fmt: skip
         fwd: Callable[..., Any] = rules.forward
         if consts:
             # The rule may use the same traced values: it is traced too, and they become operands of both.
@@ -150,6 +152,7 @@ class _Rules:
     in_tree: Any
     out_tree: Any
     in_avals: Sequence[Any]
+    out_avals: Sequence[Any]
     symbolic_zeros: bool = False
     residual_tree: Any = None
 
@@ -169,9 +172,16 @@ class _Rules:
         outs, out_tree = pytree.flatten(out)
         if out_tree != self.out_tree:
             raise DifferentiationError(
-                f"custom_vjp {self.name}: the forward rule returns output structure {out_tree}, the function "
-                f"{self.out_tree}"
+                f"custom_vjp {self.name}: the forward rule returns output structure {pytree.show(out_tree)}, the "
+                f"function {pytree.show(self.out_tree)}"
             )
+        for i, (x, want) in enumerate(zip(outs, self.out_avals)):
+            got = typeof(x)
+            if got.shape != want.shape or (got.dtype != want.dtype and not got.weak_type):
+                raise DifferentiationError(
+                    f"custom_vjp {self.name}: the forward rule returns output{pytree.paths(out)[i]} of type {got}, the "
+                    f"function {want}; they must be equal"
+                )
         leaves, self.residual_tree = pytree.flatten(residuals)
         return leaves, outs
 
@@ -190,11 +200,13 @@ class _Rules:
             if ct is None:
                 flat += [None] * tree.num_leaves
                 continue
-            leaves, got = pytree.flatten(ct, is_leaf=lambda x: x is None)
-            if len(leaves) != tree.num_leaves:
+            leaves, got = pytree.flatten(ct, is_leaf=lambda x: x is None or isinstance(x, Zero))
+            if got != tree:
+                where = pytree.difference(tree, got, exact=True)
                 raise DifferentiationError(
-                    f"custom_vjp {self.name}: the backward rule's cotangent of argument {number} has structure {got}, "
-                    f"the argument {tree}"
+                    f"custom_vjp {self.name}: the backward rule's cotangent of argument {number} has structure "
+                    f"{pytree.show(got)}, the argument {pytree.show(tree)} ({where}); None may stand for a whole "
+                    "argument or a leaf"
                 )
             flat += leaves
         return [self._checked(i, ct, aval) for i, (ct, aval) in enumerate(zip(flat, self.in_avals))]

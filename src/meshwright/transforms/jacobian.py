@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.signature import described
 from meshwright.core.source import name_scope
 from meshwright.errors import ArgumentTypeError, DifferentiationError
 from meshwright.ir.state import set_trace
@@ -190,7 +191,10 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
         n = len(args) - sum(moved)
         got, got_tree = pytree.flatten(args[:n])
         if got_tree != in_tree:
-            raise ArgumentTypeError(f"closure_convert: arguments have structure {got_tree}, the examples had {in_tree}")
+            raise ArgumentTypeError(
+                f"closure_convert of {described(fun)}: arguments have structure {pytree.show(got_tree)}, the examples "
+                f"had {pytree.show(in_tree)}"
+            )
         given = iter(args[n:])
         consts = [next(given) if m else c for c, m in zip(every, moved)]
         return pytree.unflatten(out_tree, eval_jaxpr(jaxpr, (), *consts, *got))

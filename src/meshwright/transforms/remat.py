@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, OffloadWarning
 from meshwright.ir.op import Op
+from meshwright.ir.tracing import typeof
 from meshwright.ops.markers import Named
 from meshwright.ops.remat import Checkpoint, Policy
 from meshwright.transforms.autodiff import closed_call, name_of, needs_jit, require_callable
@@ -48,11 +50,18 @@ def checkpoint(
                 f"checkpoint: static_argnums={numbers} for {len(args)} positional arguments of {name_of(fun)}"
             )
         static = {i % len(args) for i in numbers}
-        flat, treedef = pytree.flatten(([a for i, a in enumerate(args) if i not in static], kwargs))
+        dynamic = [a for i, a in enumerate(args) if i not in static]
+        flat, treedef = pytree.flatten((dynamic, kwargs))
+        for i, x in enumerate(flat):
+            try:
+                typeof(x)
+            except ArgumentTypeError as error:
+                name = leaf_names(fun, dynamic, kwargs, static)[i]
+                raise ArgumentTypeError(f"checkpoint of {described(fun)}: argument {name}: {error}") from None
 
         def call(*leaves: Any) -> Any:
-            dynamic, named = pytree.unflatten(treedef, leaves)
-            given = iter(dynamic)
+            positional, named = pytree.unflatten(treedef, leaves)
+            given = iter(positional)
             return fun(*(a if i in static else next(given) for i, a in enumerate(args)), **named)
 
         jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))

@@ -11,8 +11,8 @@ import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import float0
-from meshwright.core.signature import leaf_names
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.core.signature import described, leaf_names
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import check_alive, typeof
@@ -80,10 +80,11 @@ def vmap(
                 "arguments; give one entry an argument, or a single int"
             )
         flat, treedef = pytree.flatten((args, kwargs))
-        for x in flat:
-            check_alive(x)
-        axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
         call = _Call(fun, args, kwargs)
+        for i, x in enumerate(flat):
+            check_alive(x)
+            call.check(i, x)
+        axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
         axes = [_normal_axis(x, a, i, call) for i, (x, a) in enumerate(zip(flat, axes))]
         size = _mapped_size(flat, axes, axis_size, call)
         trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd))  # type: ignore[arg-type]
@@ -97,7 +98,10 @@ def vmap(
         finally:
             trace.alive = False
         targets = flat_axes(out_axes, out, "vmap out_axes")
-        results = [_place(x, d, t, size) for (x, d), t in zip(pairs, targets)]
+        results = [
+            _place(lambda i=i: f"vmap of {described(fun)}: result{pytree.paths(out)[i]}", x, d, t, size)  # type: ignore[misc]
+            for i, ((x, d), t) in enumerate(zip(pairs, targets))
+        ]
         return pytree.unflatten(out_tree, results)
 
     return needs_jit(wrapped, f"vmap({name_of(fun)})")
@@ -110,6 +114,18 @@ class _Call:
     fun: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+
+    def check(self, number: int, leaf: Any) -> None:
+        """Raise unless a leaf is an array.
+
+        Raises:
+          ArgumentTypeError: naming it.
+        """
+        try:
+            typeof(leaf)
+        except ArgumentTypeError as error:
+            name = leaf_names(self.fun, self.args, self.kwargs)[number]
+            raise ArgumentTypeError(f"vmap of {described(self.fun)}: argument {name}: {error}") from None
 
     def argument(self, number: int) -> str:
         """The name and shape of a leaf of the arguments."""
@@ -145,14 +161,20 @@ def _mapped_size(flat: list[Any], axes: list[int | None], given: int | None, cal
     return next(iter(sizes))
 
 
-def _place(x: Any, dim: int | None, target: int | None, size: int) -> Any:
+def _place(name: Callable[[], str], x: Any, dim: int | None, target: int | None, size: int) -> Any:
+    try:
+        ndim = typeof(x).ndim + (dim is None)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{name()} is no array: {error}") from None
     if target is None:
         if dim is not None:
-            raise ArgumentError("vmap: out_axes is None for a result that differs along the mapped axis")
+            raise ArgumentError(
+                f"{name()}: out_axes is None for a result that differs along the mapped axis; give the axis it is to "
+                "stand at"
+            )
         return x
-    ndim = typeof(x).ndim + (dim is None)
     if not -ndim <= target < ndim:
-        raise ArgumentError(f"vmap: out_axes names axis {target} of a result with {ndim} dimensions")
+        raise ArgumentError(f"{name()}: out_axes names axis {target} of a result with {ndim} dimensions")
     if dim is None and typeof(x).dtype == float0:
         shape = typeof(x).shape
         return np.zeros((*shape[: target % ndim], size, *shape[target % ndim :]), float0)
