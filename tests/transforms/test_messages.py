@@ -171,6 +171,14 @@ def test_traced_values_name_the_function_they_are_arguments_of(refuses):
         mw.jit(takes)(3)
 
 
+def test_sizes_that_are_traced(refuses):
+    def counts(n):
+        return mnp.arange(n)
+
+    with refuses(errors.ConcretizationError, "arange: stop", f"from argument n of {line(counts)}", "static_argnums"):
+        mw.jit(counts)(3)
+
+
 def test_the_truth_of_several_values(refuses):
     with refuses(TypeError, "bool()", "(2, 3)", ".any()", ".all()"):
         bool(mnp.asarray(X))

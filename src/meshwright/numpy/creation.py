@@ -257,7 +257,7 @@ def _concrete(x: Any, name: str, what: str) -> Any:
     if isinstance(x, Tracer):
         raise ConcretizationError(
             f"{name}: {what} decides the shape of the result and must be known while tracing, but it is traced "
-            f"({x.aval}); make it static (static_argnums)"
+            f"({x.aval}{' from ' + x.origin() if x.origin() else ''}); make it static (static_argnums)"
         )
     return x.item() if isinstance(x, (Array, np.ndarray, np.generic)) else x
 
@@ -273,9 +273,9 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     """
     given = [a for a in (start, stop, step) if a is not None]
     target = result_type(*given) if dtype is None else dtypes.requested(dtype, "arange")
-    start, stop, step = (_concrete(a, "arange", w) for a, w in ((start, "start"), (stop, "stop"), (step, "step")))
     if stop is None:
         start, stop = 0, start
+    start, stop, step = (_concrete(a, "arange", w) for a, w in ((start, "start"), (stop, "stop"), (step, "step")))
     step = 1 if step is None else step
     if step == 0:
         raise ArgumentError("arange: step must not be 0")
