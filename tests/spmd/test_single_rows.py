@@ -1,4 +1,4 @@
-"""One row of a split dimension is given to all by the device that has it; one row is put where it belongs, in silence."""
+"""One row of a split dimension: who has it gives it to all in one sum; a row is put in its place without talking."""
 
 from __future__ import annotations
 
