@@ -36,7 +36,7 @@ def _in_axes(sample: Sample) -> Iterator[tuple[int | None, ...]]:
 
 
 def _index(x: Any, i: int) -> Any:
-    part = slice_in_dim(x, i, i + 1, dim=0)
+    part = slice_in_dim(x, i, i + 1, axis=0)
     return reshape(part, part.shape[1:])
 
 
@@ -119,7 +119,7 @@ def test_nested_vmap(sample: Sample) -> None:
 
 def _inner_first(x: Any) -> Any:
     """``x[:, 0]``."""
-    part = slice_in_dim(x, 0, 1, dim=1)
+    part = slice_in_dim(x, 0, 1, axis=1)
     return reshape(part, (part.shape[0], *part.shape[2:]))
 
 

@@ -432,7 +432,7 @@ def _prefixes(combine: Callable[..., Any], xs: list[Any], dims: list[int]) -> li
         return xs
 
     def part(values: list[Any], start: int, stop: int, stride: int = 1) -> list[Any]:
-        return [slice_in_dim(x, start, stop, stride, dim=d) for x, d in zip(values, dims)]
+        return [slice_in_dim(x, start, stop, stride, axis=d) for x, d in zip(values, dims)]
 
     # Prefixes that end at odd places, from pairs; the others are one element further.
     odd = _prefixes(combine, combine(part(xs, 0, n - 1, 2), part(xs, 1, n, 2)), dims)

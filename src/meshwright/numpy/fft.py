@@ -57,7 +57,7 @@ def _sized(x: Any, axis: int, size: int) -> Any:
     """``x`` cut, or filled with zeros, to ``size`` along an axis."""
     have = typeof(x).shape[axis]
     if have >= size:
-        return slice_in_dim(x, 0, size, dim=axis)
+        return slice_in_dim(x, 0, size, axis=axis)
     config = [(0, 0, 0)] * typeof(x).ndim
     config[axis] = (0, size - have, 0)
     return pad(x, np.zeros((), typeof(x).dtype), config)

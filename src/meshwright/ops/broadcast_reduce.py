@@ -34,11 +34,13 @@ class BroadcastInDim(Linear1):
             and list(dims) == sorted(set(dims))
             and all(0 <= d < len(self.shape) for d in dims)
             and all(s in (1, self.shape[d]) for s, d in zip(x.shape, dims))
+            and min(self.shape, default=0) >= 0
         )
         if not fits:
             raise ShapeError(
                 f"broadcast_in_dim: shape {x.shape} cannot become {self.shape} with broadcast_dimensions={dims}: "
-                "each operand dimension needs its own, in increasing order, of equal size (or have size 1)"
+                "each operand dimension needs its own, in increasing order, of equal size (or have size 1), and no "
+                "size may be negative"
             )
         return x.update(shape=self.shape)
 
@@ -148,8 +150,9 @@ def emit_reduce(b: Builder, x: Any, axes: Sequence[int], hlo: str, init: Any) ->
 
 
 def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
-    """Sum of ``x`` over the dimensions ``axes``, which go."""
-    return ReduceSum(tuple(axes)).bind(x) if len(axes) else x
+    """Sum of ``x`` over the dimensions ``axes``, which go; negative ones count from the end."""
+    ndim = typeof(x).ndim
+    return ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes)).bind(x) if len(axes) else x
 
 
 def unbroadcast(ct: Any, aval: ShapedArray) -> Any:
@@ -173,8 +176,10 @@ class Iota(Op):
     name: ClassVar[str] = "iota"
 
     def infer(self) -> ShapedArray:
-        if not 0 <= self.dimension < len(self.shape):
-            raise ShapeError(f"iota: dimension {self.dimension} does not exist in shape {self.shape}")
+        if not 0 <= self.dimension < len(self.shape) or min(self.shape) < 0:
+            raise ShapeError(
+                f"iota: dimension {self.dimension} must be one of shape {self.shape}, whose sizes may not be negative"
+            )
         if dtypes.is_bool(self.dtype):
             raise DTypeError("iota: expected a number dtype, got bool")
         return ShapedArray(self.shape, self.dtype)

@@ -98,12 +98,12 @@ def _fold(x: Any, dim: int, combine: Callable[[Any, Any], Any]) -> Any:
     n = typeof(x).shape[dim]
     while n > 1:
         half = n // 2
-        left, right = slice_in_dim(x, 0, half, dim=dim), slice_in_dim(x, half, 2 * half, dim=dim)
-        rest = slice_in_dim(x, 2 * half, n, dim=dim) if n % 2 else None
+        left, right = slice_in_dim(x, 0, half, axis=dim), slice_in_dim(x, half, 2 * half, axis=dim)
+        rest = slice_in_dim(x, 2 * half, n, axis=dim) if n % 2 else None
         x = combine(left, right)
         if rest is not None:
-            first = combine(slice_in_dim(x, 0, 1, dim=dim), rest)
-            x = concatenate([first, slice_in_dim(x, 1, half, dim=dim)], dim) if half > 1 else first
+            first = combine(slice_in_dim(x, 0, 1, axis=dim), rest)
+            x = concatenate([first, slice_in_dim(x, 1, half, axis=dim)], dim) if half > 1 else first
         n = half
     return squeeze(x, [dim])
 
@@ -373,7 +373,7 @@ def _own_tiles(x: Any, dim: int, d: int, sizes: tuple[int, ...], i: int) -> Any:
     x = reshape(x, (*shape[: d + 1], major, n, shape[d + 1] // (major * n), *shape[d + 2 :]))
     rows = []
     for t in range(n):
-        rows.append(slice_in_dim(slice_in_dim(x, t, t + 1, dim=0), t, t + 1, dim=d + 2))
+        rows.append(slice_in_dim(slice_in_dim(x, t, t + 1, axis=0), t, t + 1, axis=d + 2))
     y = squeeze(concatenate(rows, 0), [d + 2])
     shape = typeof(y).shape
     y = reshape(y, (*shape[: d + 1], shape[d + 1] * shape[d + 2], *shape[d + 3 :]))
@@ -554,7 +554,7 @@ def _permute_rows(x: Any, dim: int, n: int, perm: Sequence[tuple[int, int]]) -> 
         if t in source:
             while end < n and source.get(end) == source[t] + end - t:
                 end += 1
-            pieces.append(slice_in_dim(x, source[t], source[t] + end - t, dim=dim))
+            pieces.append(slice_in_dim(x, source[t], source[t] + end - t, axis=dim))
         else:
             while end < n and end not in source:
                 end += 1

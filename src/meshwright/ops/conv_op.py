@@ -252,7 +252,7 @@ class ConvGeneralDilated(Op):
         out = beside.get(dx, ospec[1] if dy == rspec[0] else 0)
 
         def one(value: Any, dim: int, i: int) -> Any:
-            return reshape(slice_in_dim(value, i, i + 1, dim=dim), _without(typeof(value).shape, dim))
+            return reshape(slice_in_dim(value, i, i + 1, axis=dim), _without(typeof(value).shape, dim))
 
         parts = [self.bind(one(x, dx, i), one(y, dy, i)) for i in range(size)]
         shape = typeof(parts[0]).shape

@@ -57,13 +57,13 @@ def scan_along(combine: Combine, xs: Arrays, fills: Arrays, axis: int) -> Arrays
     blocks = -(-n // _BLOCK)
     inner = tuple(_into_blocks(x, f, axis, blocks) for x, f in zip(xs, fills))
     inner = _doubling(combine, inner, fills, axis + 1)
-    totals = tuple(squeeze(slice_in_dim(x, _BLOCK - 1, _BLOCK, dim=axis + 1), [axis + 1]) for x in inner)
+    totals = tuple(squeeze(slice_in_dim(x, _BLOCK - 1, _BLOCK, axis=axis + 1), [axis + 1]) for x in inner)
     before = tuple(_delay(x, f, axis, 1) for x, f in zip(scan_along(combine, totals, fills, axis), fills))
     shape = typeof(inner[0]).shape
     kept = [d for d in range(len(shape)) if d != axis + 1]
     joined = combine(tuple(broadcast_in_dim(x, shape, kept) for x in before), inner)
     flat = (*shape[:axis], blocks * _BLOCK, *shape[axis + 2 :])
-    return tuple(slice_in_dim(reshape(x, flat), 0, n, dim=axis) for x in joined)
+    return tuple(slice_in_dim(reshape(x, flat), 0, n, axis=axis) for x in joined)
 
 
 def _doubling(combine: Combine, xs: Arrays, fills: Arrays, axis: int) -> Arrays:
@@ -149,13 +149,13 @@ class Cumulative(Op):
         y = self.bind(x)
         last = 0 if self.reverse else typeof(y).shape[axis] - 1
         axes = ctx.axes(0, axis)
-        totals = ctx.all_gather(slice_in_dim(y, last, last + 1, dim=axis), axes, axis)
+        totals = ctx.all_gather(slice_in_dim(y, last, last + 1, axis=axis), axes, axis)
         shape = typeof(totals).shape
         mine, tiles = ctx.tile_index(axes), iota(np.int32, (shape[axis],), 0)
         earlier = lt(mine, tiles) if self.reverse else lt(tiles, mine)
         totals = select(broadcast_in_dim(earlier, shape, (axis,)), totals, match_shape(identity, typeof(totals)))
         n = shape[axis]
-        before = slice_in_dim(type(self)(axis).bind(totals), n - 1, n, dim=axis)
+        before = slice_in_dim(type(self)(axis).bind(totals), n - 1, n, axis=axis)
         kept = [d for d in range(len(shape)) if d != axis]
         before = broadcast_in_dim(squeeze(before, [axis]), typeof(y).shape, kept)
         return self.combine(before, y)
@@ -286,18 +286,56 @@ def _weight(x: Any, y: Any) -> Any:
 
 
 # --- functions ----------------------------------------------------------------------------------------------
-def _function(op: type[Cumulative], what: str) -> Callable[..., Any]:
+def _function(op: type[Cumulative], what: str, example: str) -> Callable[..., Any]:
     def cumulative(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
         ndim = typeof(operand).ndim
         return op(axis + ndim if -ndim <= axis < 0 else axis, bool(reverse)).bind(operand)
 
+    expected = "floats" if op is CumLogSumExp else "numbers"
     cumulative.__name__ = cumulative.__qualname__ = op.name
-    cumulative.__doc__ = f"Cumulative {what} along ``axis``; from the end with ``reverse``."
+    cumulative.__doc__ = f"""{what} of all elements of ``operand`` up to each one along ``axis``.
+
+    The result has the shape and dtype of ``operand``. With ``reverse`` it is that of all elements from each one on.
+
+    Raises:
+      ShapeError: an axis that does not exist.
+      DTypeError: ``operand`` does not hold {expected}.
+
+    Example:
+      {example}
+    """
     return cumulative
 
 
-cumsum = _function(CumSum, "sum")
-cumprod = _function(CumProd, "product")
-cummax = _function(CumMax, "maximum")
-cummin = _function(CumMin, "minimum")
-cumlogsumexp = _function(CumLogSumExp, "log-sum-exp")
+cumsum = _function(
+    CumSum,
+    "The sum",
+    """>>> x = jnp.array([[1, 2, 3], [4, 5, 6]])
+      >>> lax.cumsum(x, axis=1).tolist(), lax.cumsum(x, axis=1, reverse=True).tolist()
+      ([[1, 3, 6], [4, 9, 15]], [[6, 5, 3], [15, 11, 6]])""",
+)
+cumprod = _function(
+    CumProd,
+    "The product",
+    """>>> lax.cumprod(jnp.array([[1, 2, 3], [4, 5, 6]])).tolist()
+      [[1, 2, 3], [4, 10, 18]]""",
+)
+cummax = _function(
+    CumMax,
+    "The maximum",
+    """>>> lax.cummax(jnp.array([3, 1, 5, 4])).tolist()
+      [3, 3, 5, 5]""",
+)
+cummin = _function(
+    CumMin,
+    "The minimum",
+    """>>> lax.cummin(jnp.array([3, 1, 5, 4]), reverse=True).tolist()
+      [1, 1, 4, 4]""",
+)
+cumlogsumexp = _function(
+    CumLogSumExp,
+    "``log(sum(exp))``",
+    """>>> x = jnp.log(jnp.array([1., 2., 5.]))
+      >>> jnp.exp(lax.cumlogsumexp(x)).round(3).tolist()
+      [1.0, 3.0, 8.0]""",
+)

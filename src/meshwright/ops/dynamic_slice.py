@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import DTypeError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -35,7 +35,7 @@ from meshwright.ops.elementwise import (
 from meshwright.ops.gather_scatter import Gather, Scatter, ScatterDimensionNumbers
 from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
 from meshwright.ops.shape import above, move_dim, reshape, squeeze
-from meshwright.ops.slice_pad import concatenate, pad
+from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 Sizes = tuple[int, ...]
@@ -255,8 +255,18 @@ class DynamicUpdateSlice(Op):
 
 
 # --- functions ----------------------------------------------------------------------------------------------
-def _start_indices(name: str, starts: Sequence[Any], shape: Sequence[int], allow_negative_indices: bool) -> list[Any]:
-    """Scalars of one dtype; negative ones count from the end."""
+def _entries(name: str, starts: Any) -> list[Any]:
+    """The scalars of a 1-D array of start indices."""
+    aval = typeof(starts)
+    if aval.ndim != 1:
+        raise ShapeError(f"{name}: start_indices must be a sequence of scalars or a 1-D array, got {aval}")
+    return [squeeze(slice_in_dim(starts, i, i + 1), [0]) for i in range(aval.shape[0])]
+
+
+def _start_indices(name: str, starts: Any, shape: Sequence[int], allowed: bool | Sequence[bool]) -> list[Any]:
+    """Scalars of one dtype; negative ones count from the end where that is allowed."""
+    if not isinstance(starts, (tuple, list)):
+        starts = _entries(name, starts)
     starts = list(starts)
     if len(starts) != len(shape):
         raise ShapeError(
@@ -271,7 +281,12 @@ def _start_indices(name: str, starts: Sequence[Any], shape: Sequence[int], allow
     if dtypes.bit_width(dtype) < 32:
         dtype = dtypes.int32
     result = []
-    for start, size in zip(starts, shape):
+    counts_back = [allowed] * len(shape) if isinstance(allowed, (bool, np.bool_)) else list(allowed)
+    if len(counts_back) != len(shape):
+        raise ArgumentError(
+            f"{name}: allow_negative_indices must be a bool, or one for each of {len(shape)} dimensions, got {allowed}"
+        )
+    for start, size, allow_negative_indices in zip(starts, shape, counts_back):
         if isinstance(start, (int, np.integer)):
             value = int(start)
             result.append(np.array(value + size if value < 0 and allow_negative_indices else value, dtype))
@@ -284,30 +299,42 @@ def _start_indices(name: str, starts: Sequence[Any], shape: Sequence[int], allow
 
 
 def dynamic_slice(
-    operand: Any, start_indices: Sequence[Any], slice_sizes: Sequence[int], allow_negative_indices: bool = True
-) -> Any:
+    operand: Any, start_indices: Any, slice_sizes: Sequence[int], *,
+    allow_negative_indices: bool | Sequence[bool] = True,
+) -> Any:  # fmt: skip
     """The window of ``slice_sizes`` at ``start_indices``, moved inside the operand where it would not be.
 
-    Negative start indices count from the end, unless ``allow_negative_indices`` is False.
+    ``start_indices`` are scalars, which may be traced, or a 1-D array, one for each dimension of ``operand``. Negative
+    ones count from the end, unless ``allow_negative_indices`` is False (or has False for their dimension).
 
     Raises:
       ShapeError: the window is larger than the operand, or the number of start indices is not its rank.
       DTypeError: start indices that are not integers.
+
+    Example:
+      >>> x = jnp.arange(12).reshape(3, 4)
+      >>> lax.dynamic_slice(x, (1, 2), (2, 2)).tolist(), lax.dynamic_slice(x, (2, -1), (2, 2)).tolist()
+      ([[6, 7], [10, 11]], [[6, 7], [10, 11]])
     """
     starts = _start_indices("dynamic_slice", start_indices, typeof(operand).shape, allow_negative_indices)
     return DynamicSlice(tuple(int(k) for k in slice_sizes)).bind(operand, *starts)
 
 
 def dynamic_update_slice(
-    operand: Any, update: Any, start_indices: Sequence[Any], allow_negative_indices: bool = True
+    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
 ) -> Any:
     """``operand`` with the window at ``start_indices``, moved inside where it would not be, replaced by ``update``.
 
-    Negative start indices count from the end, unless ``allow_negative_indices`` is False.
+    ``update`` has the window's shape, of as many dimensions as ``operand``. Start indices are those of
+    :func:`dynamic_slice`.
 
     Raises:
       ShapeError: the update is larger than the operand, or the number of start indices is not its rank.
       DTypeError: start indices that are not integers, or an update of another dtype.
+
+    Example:
+      >>> lax.dynamic_update_slice(jnp.zeros((2, 4), int), jnp.array([[5, 7]]), (1, 3)).tolist()
+      [[0, 0, 0, 0], [0, 0, 5, 7]]
     """
     starts = _start_indices("dynamic_update_slice", start_indices, typeof(operand).shape, allow_negative_indices)
     return DynamicUpdateSlice().bind(operand, update, *starts)
@@ -323,31 +350,88 @@ def _along(x: Any, axis: int, start: Any, name: str) -> tuple[int, list[Any]]:
     return axis % ndim, starts
 
 
-def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Any:
-    """``slice_size`` elements along ``axis`` from ``start_index`` on."""
+def dynamic_slice_in_dim(
+    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
+) -> Any:
+    """``slice_size`` elements of ``operand`` along ``axis`` from the scalar ``start_index`` on.
+
+    Where they would not be inside, ``start_index`` is lowered. A negative one counts from the end.
+
+    Raises:
+      ShapeError: an axis that does not exist, or one with fewer than ``slice_size`` elements.
+      DTypeError: a ``start_index`` that is no integer.
+
+    Example:
+      >>> lax.dynamic_slice_in_dim(jnp.arange(8).reshape(2, 4), 1, 2, axis=1).tolist()
+      [[1, 2], [5, 6]]
+    """
     axis, starts = _along(operand, axis, start_index, "dynamic_slice_in_dim")
     shape = typeof(operand).shape
-    return dynamic_slice(operand, starts, (*shape[:axis], slice_size, *shape[axis + 1 :]))
+    sizes = (*shape[:axis], slice_size, *shape[axis + 1 :])
+    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
-def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
-    """The element ``index`` along ``axis``, which stays with size 1 unless ``keepdims`` is False."""
-    y = dynamic_slice_in_dim(operand, index, 1, axis)
+def dynamic_index_in_dim(
+    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
+) -> Any:
+    """The slice of ``operand`` at the scalar ``index`` along ``axis``, which has size 1 then, or goes without
+    ``keepdims``.
+
+    An index out of bounds is moved inside; a negative one counts from the end.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an empty one.
+      DTypeError: an ``index`` that is no integer.
+
+    Example:
+      >>> x = jnp.arange(8).reshape(2, 4)
+      >>> lax.dynamic_index_in_dim(x, 2, 1).tolist(), lax.dynamic_index_in_dim(x, -1, 1, keepdims=False).tolist()
+      ([[2], [6]], [3, 7])
+    """
+    y = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
     return y if keepdims else squeeze(y, [axis])
 
 
-def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Any:
-    """``operand`` with elements along ``axis`` from ``start_index`` on replaced by ``update``."""
+def dynamic_update_slice_in_dim(
+    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
+    """``operand`` with its elements along ``axis`` from the scalar ``start_index`` on replaced by ``update``.
+
+    ``update`` has the shape of ``operand`` but for ``axis``, along which it may be shorter. Where it would not be
+    inside, ``start_index`` is lowered.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an update that does not fit.
+      DTypeError: a ``start_index`` that is no integer, or an update of another dtype.
+
+    Example:
+      >>> x = jnp.zeros((2, 4), int)
+      >>> lax.dynamic_update_slice_in_dim(x, jnp.array([[1, 2], [3, 4]]), 1, axis=1).tolist()
+      [[0, 1, 2, 0], [0, 3, 4, 0]]
+    """
     _, starts = _along(operand, axis, start_index, "dynamic_update_slice_in_dim")
-    return dynamic_update_slice(operand, update, starts)
+    return dynamic_update_slice(operand, update, starts, allow_negative_indices=allow_negative_indices)
 
 
-def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
-    """``operand`` with the element ``index`` along ``axis`` replaced by ``update``, which may lack that axis."""
+def dynamic_update_index_in_dim(
+    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
+    """``operand`` with its slice at the scalar ``index`` along ``axis`` replaced by ``update``.
+
+    ``update`` has the shape of that slice, with or without the ``axis`` of size 1.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an update that does not fit.
+      DTypeError: an ``index`` that is no integer, or an update of another dtype.
+
+    Example:
+      >>> lax.dynamic_update_index_in_dim(jnp.zeros((2, 3), int), jnp.array([5, 7]), 1, axis=1).tolist()
+      [[0, 5, 0], [0, 7, 0]]
+    """
     axis, _ = _along(operand, axis, index, "dynamic_update_index_in_dim")
     shape = typeof(operand).shape
     update = reshape(update, (*shape[:axis], 1, *shape[axis + 1 :]))
-    return dynamic_update_slice_in_dim(operand, update, index, axis)
+    return dynamic_update_slice_in_dim(operand, update, index, axis, allow_negative_indices=allow_negative_indices)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -460,7 +460,15 @@ class IntegerPow(Elementwise):
 
 
 def integer_pow(x: Any, y: int) -> Any:
-    """``x ** y`` for a Python integer ``y``."""
+    """``x ** y``, elementwise, for a Python integer ``y``; computed by squaring.
+
+    Raises:
+      DTypeError: bools, or integers with a negative ``y``.
+
+    Example:
+      >>> lax.integer_pow(jnp.array([2, -3]), 3).tolist(), lax.integer_pow(jnp.array([2., 4.]), -1).tolist()
+      ([8, -27], [0.5, 0.25])
+    """
     return x if y == 1 else IntegerPow(operator.index(y)).bind(x)
 
 
@@ -608,7 +616,17 @@ class SelectN(Elementwise):
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:
-    """``on_true`` where ``pred``, else ``on_false``."""
+    """``on_true`` where ``pred``, else ``on_false``, elementwise.
+
+    ``on_true`` and ``on_false`` have one shape and dtype; ``pred`` holds bools, in that shape or as a scalar.
+
+    Raises:
+      ShapeError, DTypeError: they do not fit each other.
+
+    Example:
+      >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([30, 40])).tolist()
+      [1, 40]
+    """
     return SelectN().bind(pred, on_false, on_true)
 
 
@@ -632,9 +650,17 @@ class Clamp(Elementwise):
         return y, fold(add, parts) if parts else Zero(typeof(y))
 
 
-def clamp(low: Any, x: Any, high: Any) -> Any:
-    """``x`` kept between ``low`` and ``high``."""
-    return Clamp().bind(low, x, high)
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """``x`` kept between ``min`` and ``max``, which are scalars or have its shape: ``max`` where ``min`` is larger.
+
+    Raises:
+      ShapeError, DTypeError: they do not fit each other.
+
+    Example:
+      >>> lax.clamp(0, jnp.array([-5, 3, 9]), 7).tolist()
+      [0, 3, 7]
+    """
+    return Clamp().bind(min, x, max)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -194,14 +194,24 @@ def gather(
     mode: str | GatherScatterMode | None = None,
     fill_value: float | int | None = None,
 ) -> Any:
-    """Windows of ``operand`` at ``start_indices``, whose last dimension holds the index vector.
+    """Windows of ``operand`` at ``start_indices``, whose last dimension holds the index vectors.
 
-    Windows that are not inside the operand are moved inside with ``mode="clip"``, and filled with ``fill_value``
-    without.
+    ``dimension_numbers`` says which dimensions of the operand an index vector is about (``start_index_map``), which are
+    dropped from a window of ``slice_sizes`` (``collapsed_slice_dims``), and where the others stand in the result
+    (``offset_dims``); see StableHLO's ``gather``. Windows that are not inside the operand are moved inside with
+    ``mode="clip"``, and filled with ``fill_value`` (by default NaN, or the least integer) without.
+    ``mode="promise_in_bounds"``, ``unique_indices`` and ``indices_are_sorted`` are promises.
 
     Raises:
-      ShapeError: dimension numbers that do not fit the shapes.
+      ShapeError: dimension numbers or slice sizes that do not fit the shapes.
       DTypeError: indices that are not integers.
+      ArgumentError: an unknown mode.
+
+    Example:
+      >>> x = jnp.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+      >>> rows = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+      >>> lax.gather(x, jnp.array([[2], [0]]), rows, (1, 3)).tolist()
+      [[7, 8, 9], [1, 2, 3]]
     """
     if fill_value is not None and fill_value != fill_value:
         fill_value = None  # NaN is the default, and unequal to itself
@@ -211,7 +221,7 @@ def gather(
     return op.bind(operand, index_array(start_indices, "gather"))
 
 
-def _scatter_function(op: type[ScatterBase], what: str) -> Any:
+def _scatter_function(op: type[ScatterBase], what: str, result: list[int]) -> Any:
     def scatter(
         operand: Any,
         scatter_indices: Any,
@@ -229,21 +239,30 @@ def _scatter_function(op: type[ScatterBase], what: str) -> Any:
     scatter.__name__ = scatter.__qualname__ = op.name
     scatter.__doc__ = f"""``operand`` with its windows at ``scatter_indices`` {what} ``updates``.
 
-    The last dimension of ``scatter_indices`` holds the index vector. Windows that are not inside the operand are moved
-    inside with ``mode="clip"``, and left out without.
+    The last dimension of ``scatter_indices`` holds the index vectors. ``dimension_numbers`` says which dimensions of
+    the operand these are about (``scatter_dims_to_operand_dims``), which the updates lack
+    (``inserted_window_dims``), and where the others stand in the updates (``update_window_dims``); see StableHLO's
+    ``scatter``. Windows that are not inside the operand are moved inside with ``mode="clip"``, and left out without.
+    ``indices_are_sorted`` and ``unique_indices`` are promises.
 
     Raises:
       ShapeError: dimension numbers that do not fit the shapes.
       DTypeError: indices that are not integers, or updates of another dtype.
+      ArgumentError: an unknown mode.
+
+    Example:
+      >>> elements = lax.ScatterDimensionNumbers((), (0,), (0,))
+      >>> lax.{op.name}(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([9, 2]), elements).tolist()
+      {result}
     """
     return scatter
 
 
-scatter = _scatter_function(Scatter, "replaced by")
-scatter_add = _scatter_function(ScatterAdd, "plus")
-scatter_mul = _scatter_function(ScatterMul, "times")
-scatter_min = _scatter_function(ScatterMin, "lowered to")
-scatter_max = _scatter_function(ScatterMax, "raised to")
+scatter = _scatter_function(Scatter, "replaced by", [2, 6, 9])
+scatter_add = _scatter_function(ScatterAdd, "plus", [7, 6, 16])
+scatter_mul = _scatter_function(ScatterMul, "times", [10, 6, 63])
+scatter_min = _scatter_function(ScatterMin, "lowered to", [2, 6, 7])
+scatter_max = _scatter_function(ScatterMax, "raised to", [5, 6, 9])
 
 
 def gather_along(x: Any, indices: Any, dim: int) -> Any:

@@ -85,7 +85,7 @@ def diagonal(x: Any) -> Any:
     """The main diagonals."""
     m, n = typeof(x).shape[-2:]
     d, k = typeof(x).ndim, min(m, n)
-    square = slice_in_dim(slice_in_dim(x, 0, k, dim=d - 2), 0, k, dim=d - 1)
+    square = slice_in_dim(slice_in_dim(x, 0, k, axis=d - 2), 0, k, axis=d - 1)
     return reduce_sum(on_diagonal(square), (d - 1,))
 
 
@@ -114,7 +114,7 @@ def padded(x: Any, m: int, n: int) -> Any:
 def corner(x: Any, m: int, n: int) -> Any:
     """The first ``m`` rows and ``n`` columns."""
     d = typeof(x).ndim
-    return slice_in_dim(slice_in_dim(x, 0, m, dim=d - 2), 0, n, dim=d - 1)
+    return slice_in_dim(slice_in_dim(x, 0, m, axis=d - 2), 0, n, axis=d - 1)
 
 
 def plus_identity(x: Any) -> Any:

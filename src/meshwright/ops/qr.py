@@ -71,7 +71,7 @@ class Qr(Factorization, Composite):
             return [q, r], list(_tangents(q, r, t))
         d = typeof(a).ndim - 1
         dq, dr = _tangents(q, corner(r, m, m), corner(t, m, m))
-        rest, t_rest = (slice_in_dim(v, m, n, dim=d) for v in (r, t))
+        rest, t_rest = (slice_in_dim(v, m, n, axis=d) for v in (r, t))
         dr_rest = matmul(adjoint(q), sub(t_rest, matmul(dq, rest)))
         return [q, r], [dq, concatenate([dr, dr_rest], d)]
 

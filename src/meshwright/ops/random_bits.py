@@ -188,7 +188,7 @@ class RandomBits(Composite):
         strides = [math.prod(self.shape[d + 1 :]) for d in range(len(shape))]
         high, low = linear_index(shape, strides, starts, math.prod(self.shape))
         lead = typeof(key).shape[:-1]
-        keys: list[Any] = [squeeze(slice_in_dim(key, i, i + 1, dim=len(lead)), [len(lead)]) for i in (0, 1)]
+        keys: list[Any] = [squeeze(slice_in_dim(key, i, i + 1, axis=len(lead)), [len(lead)]) for i in (0, 1)]
         counters = [high, low]
         if lead:
             full = (*lead, *shape)

@@ -170,8 +170,8 @@ def _tree_product(x: Any, t: Any, axis: int) -> tuple[Any, Any]:
         return one, reduce_sum(expand_dims(t, [axis]), [axis + 1])
     while n > 1:
         half = n // 2
-        (x0, t0), (x1, t1) = ([slice_in_dim(v, start, start + half, dim=axis) for v in (x, t)] for start in (0, half))
-        rest = [slice_in_dim(v, 2 * half, n, dim=axis) for v in (x, t)] if n % 2 else None
+        (x0, t0), (x1, t1) = ([slice_in_dim(v, start, start + half, axis=axis) for v in (x, t)] for start in (0, half))
+        rest = [slice_in_dim(v, 2 * half, n, axis=axis) for v in (x, t)] if n % 2 else None
         x, t = mul(x0, x1), add(mul(t0, x1), mul(x0, t1))
         if rest is not None:
             x, t = concatenate([x, rest[0]], axis), concatenate([t, rest[1]], axis)
@@ -341,32 +341,96 @@ def _normal(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(d + ndim if -ndim <= d < 0 else d for d in axes)
 
 
-def _reducer(op: type[Reduction], what: str) -> Callable[[Any, Sequence[int]], Any]:
-    def reduce(x: Any, axes: Sequence[int]) -> Any:
-        axes = _normal(x, axes)
-        return op(axes).bind(x) if axes else x
+def _reducer(op: type[Reduction], what: str, example: str) -> Callable[[Any, Sequence[int]], Any]:
+    def reduce(operand: Any, axes: Sequence[int]) -> Any:
+        axes = _normal(operand, axes)
+        return op(axes).bind(operand) if axes else operand
 
+    takes = f"      DTypeError: ``operand`` does not hold {op.wanted}.\n" if op.wanted else ""
     reduce.__name__ = reduce.__qualname__ = op.name
-    reduce.__doc__ = f"{what} of ``x`` over the dimensions ``axes``, which go."
+    reduce.__doc__ = f"""{what} of the elements of ``operand`` over its dimensions ``axes``, which go.
+
+    Negative axes count from the end. The dtype stays.
+
+    Raises:
+      ShapeError: axes that do not exist, or are named twice.
+{takes}
+    Example:
+      {example}
+    """
     return reduce
 
 
-reduce_max = _reducer(ReduceMax, "Maximum")
-reduce_min = _reducer(ReduceMin, "Minimum")
-reduce_prod = _reducer(ReduceProd, "Product")
-reduce_and = _reducer(ReduceAnd, "Bitwise and")
-reduce_or = _reducer(ReduceOr, "Bitwise or")
-reduce_xor = _reducer(ReduceXor, "Bitwise exclusive or")
+reduce_max = _reducer(
+    ReduceMax,
+    "The maximum, or NaN if there is one,",
+    """>>> x = jnp.array([[3, 1, 2], [4, 6, 5]])
+      >>> lax.reduce_max(x, (1,)).tolist(), int(lax.reduce_max(x, (0, 1)))
+      ([3, 6], 6)""",
+)
+reduce_min = _reducer(
+    ReduceMin,
+    "The minimum, or NaN if there is one,",
+    """>>> x = jnp.array([[3, 1, 2], [4, 6, 5]])
+      >>> lax.reduce_min(x, (0,)).tolist(), int(lax.reduce_min(x, (0, 1)))
+      ([3, 1, 2], 1)""",
+)
+reduce_prod = _reducer(
+    ReduceProd,
+    "The product",
+    """>>> lax.reduce_prod(jnp.array([[3, 1, 2], [4, 6, 5]]), (1,)).tolist()
+      [6, 120]""",
+)
+reduce_and = _reducer(
+    ReduceAnd,
+    "The bitwise and",
+    """>>> flags = jnp.array([[True, True], [False, True]])
+      >>> lax.reduce_and(flags, (0,)).tolist(), int(lax.reduce_and(jnp.array([7, 13]), (0,)))
+      ([False, True], 5)""",
+)
+reduce_or = _reducer(
+    ReduceOr,
+    "The bitwise or",
+    """>>> flags = jnp.array([[True, True], [False, False]])
+      >>> lax.reduce_or(flags, (1,)).tolist(), int(lax.reduce_or(jnp.array([4, 9]), (0,)))
+      ([True, False], 13)""",
+)
+reduce_xor = _reducer(
+    ReduceXor,
+    "The bitwise exclusive or",
+    """>>> int(lax.reduce_xor(jnp.array([6, 3, 9]), (0,)))
+      12""",
+)
 
 
-def argmax(x: Any, axis: int, index_dtype: Any = np.int32) -> Any:
-    """Position of the maximum along ``axis``: of the first NaN if there is one, else the lowest one."""
-    return ArgMax(_normal(x, [axis]), dtypes.requested(index_dtype, "argmax")).bind(x)
+def argmax(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
+    """The position of the maximum along ``axis``, which goes: of equal ones the lowest, and that of the first NaN if
+    there is one.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an empty one.
+      DTypeError: complex numbers, or an ``index_dtype`` that is no integer dtype.
+
+    Example:
+      >>> lax.argmax(jnp.array([[3, 7, 7], [9, 6, 5]]), 1, np.int32).tolist()
+      [1, 0]
+    """
+    return ArgMax(_normal(operand, [axis]), dtypes.requested(index_dtype, "argmax")).bind(operand)
 
 
-def argmin(x: Any, axis: int, index_dtype: Any = np.int32) -> Any:
-    """Position of the minimum along ``axis``: of the first NaN if there is one, else the lowest one."""
-    return ArgMin(_normal(x, [axis]), dtypes.requested(index_dtype, "argmin")).bind(x)
+def argmin(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
+    """The position of the minimum along ``axis``, which goes: of equal ones the lowest, and that of the first NaN if
+    there is one.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an empty one.
+      DTypeError: complex numbers, or an ``index_dtype`` that is no integer dtype.
+
+    Example:
+      >>> lax.argmin(jnp.array([[3, 7, 7], [9, 6, 5]]), 0, np.int32).tolist()
+      [0, 1, 1]
+    """
+    return ArgMin(_normal(operand, [axis]), dtypes.requested(index_dtype, "argmin")).bind(operand)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

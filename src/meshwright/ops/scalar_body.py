@@ -42,7 +42,7 @@ def one_by_one(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int 
     """Each entry of a batch by itself: for operands that an op has one of, such as initial values."""
     rows = []
     for i in range(axis.size):
-        entry = [x if d is None else squeeze(slice_in_dim(x, i, i + 1, dim=d), [d]) for x, d in zip(args, dims)]
+        entry = [x if d is None else squeeze(slice_in_dim(x, i, i + 1, axis=d), [d]) for x, d in zip(args, dims)]
         outs = op.bind(*entry)
         rows.append([expand_dims(y, [0]) for y in (outs if op.multiple_results else [outs])])
     return [concatenate(column, 0) for column in zip(*rows)], [0] * len(rows[0])

@@ -243,24 +243,52 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
     return x if typeof(x).shape == shape else Reshape(shape).bind(x)
 
 
-def squeeze(x: Any, dims: Sequence[int]) -> Any:
-    """``x`` without its size-1 dimensions ``dims``."""
-    shape = typeof(x).shape
-    dims = tuple(d % len(shape) if shape else d for d in dims)
+def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
+    """``array`` without its ``dimensions``, each of which must have size 1; negative ones count from the end.
+
+    Raises:
+      ShapeError: a dimension that does not exist, is named twice, or has another size.
+
+    Example:
+      >>> lax.squeeze(jnp.array([[[3], [5]]]), (0, -1)).tolist()
+      [3, 5]
+    """
+    shape = typeof(array).shape
+    for d in dimensions:
+        if not -len(shape) <= d < len(shape):
+            raise ShapeError(f"squeeze: dimension {d} does not exist in shape {shape}")
+    dims = sorted(d % len(shape) for d in dimensions)
+    if len(set(dims)) != len(dims):
+        raise ShapeError(f"squeeze: dimensions {tuple(dimensions)} of shape {shape} must be different ones")
     for d in dims:
         if shape[d] != 1:
             raise ShapeError(f"squeeze: dimension {d} of shape {shape} has size {shape[d]}, expected 1")
-    return Squeeze(tuple(sorted(dims))).bind(x) if dims else x
+    return Squeeze(tuple(dims)).bind(array) if dims else array
 
 
-def expand_dims(x: Any, dims: Sequence[int]) -> Any:
-    """``x`` with size-1 dimensions so that they stand at ``dims`` of the result."""
-    ndim = typeof(x).ndim + len(dims)
-    places = sorted(d % ndim for d in dims)
-    shape = list(typeof(x).shape)
+def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
+    """``array`` with dimensions of size 1 put in, so that they stand at ``dimensions`` of the result.
+
+    Negative ones count from the end of the result.
+
+    Raises:
+      ShapeError: dimensions that do not exist in the result, or are named twice.
+
+    Example:
+      >>> lax.expand_dims(jnp.array([[1, 2, 3], [4, 5, 6]]), (0, -1)).shape
+      (1, 2, 3, 1)
+    """
+    shape = list(typeof(array).shape)
+    ndim = len(shape) + len(dimensions)
+    places = sorted(d + ndim if d < 0 else d for d in dimensions)
+    if len(set(places)) != len(places) or any(not 0 <= d < ndim for d in places):
+        raise ShapeError(
+            f"expand_dims: dimensions {tuple(dimensions)} must be different ones of a result of {ndim} dimensions, for "
+            f"an array of shape {tuple(shape)}"
+        )
     for d in places:
         shape.insert(d, 1)
-    return reshape(x, shape)
+    return reshape(array, shape)
 
 
 @dataclass(frozen=True)
@@ -334,10 +362,19 @@ class Transpose(Linear1):
         return b.op("stablehlo.transpose", [x], b.out_avals, permutation=self.permutation)[0]
 
 
-def transpose(x: Any, permutation: Sequence[int]) -> Any:
-    """``x`` with its dimensions in the order ``permutation``."""
+def transpose(operand: Any, permutation: Sequence[int]) -> Any:
+    """``operand`` with its dimensions in another order: dimension ``i`` of the result is its ``permutation[i]``.
+
+    Raises:
+      ShapeError: ``permutation`` does not name each dimension once.
+
+    Example:
+      >>> lax.transpose(jnp.array([[1, 2, 3], [4, 5, 6]]), (1, 0)).tolist()
+      [[1, 4], [2, 5], [3, 6]]
+    """
     permutation = tuple(permutation)
-    return x if permutation == tuple(range(len(permutation))) else Transpose(permutation).bind(x)
+    as_it_is = permutation == tuple(range(typeof(operand).ndim))
+    return operand if as_it_is else Transpose(permutation).bind(operand)
 
 
 # --- reverse ------------------------------------------------------------------------------------------------
@@ -349,8 +386,8 @@ class Rev(Linear1):
     name: ClassVar[str] = "rev"
 
     def infer(self, x: ShapedArray) -> ShapedArray:
-        if any(not 0 <= d < x.ndim for d in self.dimensions):
-            raise ShapeError(f"rev: dimensions {self.dimensions} do not exist in shape {x.shape}")
+        if any(not 0 <= d < x.ndim for d in self.dimensions) or len(set(self.dimensions)) != len(self.dimensions):
+            raise ShapeError(f"rev: dimensions {self.dimensions} must be different ones of shape {x.shape}")
         return x
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
@@ -380,9 +417,17 @@ class Rev(Linear1):
         return b.op("stablehlo.reverse", [x], b.out_avals, dimensions=self.dimensions)[0]
 
 
-def rev(x: Any, dimensions: Sequence[int]) -> Any:
-    """``x`` reversed along ``dimensions``."""
-    return Rev(tuple(dimensions)).bind(x) if dimensions else x
+def rev(operand: Any, dimensions: Sequence[int]) -> Any:
+    """``operand`` with the order of its elements reversed along ``dimensions``.
+
+    Raises:
+      ShapeError: a dimension that does not exist, or is named twice.
+
+    Example:
+      >>> lax.rev(jnp.array([[1, 2, 3], [4, 5, 6]]), (1,)).tolist()
+      [[3, 2, 1], [6, 5, 4]]
+    """
+    return Rev(tuple(dimensions)).bind(operand) if len(dimensions) else operand
 
 
 # --- reading ------------------------------------------------------------------------------------------------

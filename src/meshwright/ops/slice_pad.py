@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import DTypeError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -105,22 +105,50 @@ class Slice(Linear1):
         )[0]  # fmt: skip
 
 
-def slice_(x: Any, start: Sequence[int], limit: Sequence[int], strides: Sequence[int] | None = None) -> Any:
-    """``x[start:limit:strides]`` in every dimension."""
-    shape = typeof(x).shape
+def slice_(
+    operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
+) -> Any:
+    """The elements ``start, start + stride, ... < limit`` of each dimension of ``operand``.
+
+    The three sequences have one entry a dimension; all strides are 1 unless they are given. Nothing is moved inside:
+    the window must lie in the operand.
+
+    Raises:
+      ShapeError: sequences of other lengths, windows that are not inside the operand, or strides that are not positive.
+
+    Example:
+      >>> lax.slice(jnp.arange(12).reshape(3, 4), (1, 0), (3, 4), (1, 2)).tolist()
+      [[4, 6], [8, 10]]
+    """
+    shape = typeof(operand).shape
     strides = tuple(strides) if strides is not None else (1,) * len(shape)
-    start, limit = tuple(start), tuple(limit)
-    if not any(start) and limit == shape and all(s == 1 for s in strides):
-        return x
-    return Slice(start, limit, strides).bind(x)
+    start, limit = tuple(start_indices), tuple(limit_indices)
+    if start == (0,) * len(shape) and limit == shape and strides == (1,) * len(shape):
+        return operand
+    return Slice(start, limit, strides).bind(operand)
 
 
-def slice_in_dim(x: Any, start: int, limit: int, stride: int = 1, dim: int = 0) -> Any:
-    """``x[start:limit:stride]`` along one dimension."""
-    shape = typeof(x).shape
+def slice_in_dim(
+    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
+) -> Any:
+    """``operand[start_index:limit_index:stride]`` along ``axis``; None is an end, negative indices count from it.
+
+    Raises:
+      ShapeError: an axis that does not exist, indices that are not inside it, or a stride that is not positive.
+
+    Example:
+      >>> lax.slice_in_dim(jnp.arange(12).reshape(3, 4), -2, None, axis=1).tolist()
+      [[2, 3], [6, 7], [10, 11]]
+    """
+    shape = typeof(operand).shape
+    if not -len(shape) <= axis < len(shape):
+        raise ShapeError(f"slice_in_dim: axis {axis} does not exist in shape {shape}")
+    size = shape[axis]
+    start, limit = 0 if start_index is None else start_index, size if limit_index is None else limit_index
     lows, highs, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    lows[dim], highs[dim], strides[dim] = start, limit, stride
-    return slice_(x, lows, highs, strides)
+    lows[axis], highs[axis] = start + size * (start < 0), limit + size * (limit < 0)
+    strides[axis] = stride
+    return slice_(operand, lows, highs, strides)
 
 
 @dataclass(frozen=True)
@@ -226,12 +254,25 @@ class Pad(Op):
         )[0]  # fmt: skip
 
 
-def pad(x: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
-    """``x`` with ``(low, high, interior)`` elements of padding in each dimension; negative ones cut."""
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
+    """``operand`` with the scalar ``padding_value`` around and between its elements.
+
+    ``padding_config`` has ``(low, high, interior)`` for each dimension: how many go before, behind, and between
+    neighbours. Negative ``low`` and ``high`` cut.
+
+    Raises:
+      ShapeError: another number of entries, a negative ``interior``, more cut than there is, or a ``padding_value``
+        that is no scalar.
+      DTypeError: a ``padding_value`` of another dtype.
+
+    Example:
+      >>> lax.pad(jnp.array([[1, 2, 3]]), 0, [(1, 0, 0), (-1, 2, 1)]).tolist()
+      [[0, 0, 0, 0, 0, 0], [0, 2, 0, 3, 0, 0]]
+    """
     config = tuple(tuple(int(v) for v in c) for c in padding_config)
-    if all(c == (0, 0, 0) for c in config):
-        return x
-    return Pad(config).bind(x, padding_value)  # type: ignore[arg-type]
+    if config == ((0, 0, 0),) * typeof(operand).ndim:
+        return operand
+    return Pad(config).bind(operand, padding_value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -267,7 +308,7 @@ class Concatenate(Op):
         results, start = [], 0
         for x in args:
             size = typeof(x).shape[self.dimension]
-            mine = slice_in_dim(ct, start, start + size, dim=self.dimension) if isinstance(x, Linear) else None
+            mine = slice_in_dim(ct, start, start + size, axis=self.dimension) if isinstance(x, Linear) else None
             results.append(mine)
             start += size
         return results
@@ -317,9 +358,25 @@ class Concatenate(Op):
 
 
 def concatenate(operands: Sequence[Any], dimension: int) -> Any:
-    """``operands`` joined along ``dimension``."""
+    """``operands`` one after the other along ``dimension``; their other dimensions are equal.
+
+    Raises:
+      ArgumentError: there are none.
+      ShapeError: a dimension that does not exist, or shapes that differ elsewhere.
+      DTypeError: dtypes that differ.
+
+    Example:
+      >>> lax.concatenate([jnp.array([[1], [2]]), jnp.array([[3, 4], [5, 6]])], 1).tolist()
+      [[1, 3, 4], [2, 5, 6]]
+    """
     operands = list(operands)
-    return operands[0] if len(operands) == 1 else Concatenate(dimension).bind(*operands)
+    if not operands:
+        raise ArgumentError("concatenate: expected one array or more")
+    op = Concatenate(dimension)
+    if len(operands) == 1:
+        op.infer(typeof(operands[0]))
+        return operands[0]
+    return op.bind(*operands)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

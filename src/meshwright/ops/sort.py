@@ -268,11 +268,19 @@ class SortBody(_Sorting):
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
     """``operand`` in ascending order along ``dimension``; NaN comes last.
 
-    A tuple of arrays is sorted together, by its first ``num_keys`` members, and gives a tuple.
+    A tuple of arrays of one shape is sorted together, by its first ``num_keys`` members (the first counts most), and
+    gives a tuple. With ``is_stable`` what is equal stays in its order.
 
     Raises:
       ShapeError: different shapes, or a dimension that does not exist.
       ArgumentError: more keys than operands.
+
+    Example:
+      >>> lax.sort(jnp.array([[3, 1, 2], [6, 5, 4]])).tolist()
+      [[1, 2, 3], [4, 5, 6]]
+      >>> keys, values = lax.sort((jnp.array([2, 1, 2]), jnp.array([7, 8, 5])), num_keys=2)
+      >>> keys.tolist(), values.tolist()
+      ([1, 2, 2], [8, 5, 7])
     """
     operands = tuple(operand) if isinstance(operand, (tuple, list)) else (operand,)
     ndim = typeof(operands[0]).ndim if operands else 0

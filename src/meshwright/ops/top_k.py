@@ -87,13 +87,26 @@ def _least(dtype: np.dtype) -> np.ndarray:
     return np.array(-1, f"int{dtypes.bit_width(dtype)}").view(dtype)
 
 
-def top_k(operand: Any, k: int) -> tuple[Any, Any]:
-    """The ``k`` largest elements along the last dimension, in descending order, and their positions as int32.
+def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+    """The ``k`` largest elements along ``axis``, in descending order, and their positions as int32.
+
+    Of equal elements the first come first; NaN counts as larger than all numbers.
 
     Raises:
-      ShapeError: ``k`` is larger than the dimension.
+      ShapeError: an axis that does not exist, or ``k`` that is negative or larger than its size.
+      DTypeError: complex numbers or bools.
+
+    Example:
+      >>> values, positions = lax.top_k(jnp.array([[3, 9, 5], [8, 2, 7]]), 2)
+      >>> values.tolist(), positions.tolist()
+      ([[9, 5], [8, 7]], [[1, 2], [0, 2]])
     """
-    values, positions = TopK(int(k)).bind(operand)
+    ndim = typeof(operand).ndim
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"top_k: axis {axis} does not exist in shape {typeof(operand).shape}")
+    last = ndim - 1
+    found = TopK(int(k)).bind(move_dim(operand, axis % ndim, last))
+    values, positions = (move_dim(y, last, axis % ndim) for y in found)
     return values, positions
 
 

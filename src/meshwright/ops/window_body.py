@@ -152,7 +152,7 @@ class CumulativeBody(Composite):
         *mine, _ = scan.bind(*arrays, exists, *(scalar_like(0, x) for x in arrays), FALSE)
         rows, axes = ctx.in_local_shapes[0][axis], ctx.axes(0, axis)
         last = 0 if self.reverse else rows - 1
-        totals = [ctx.all_gather(slice_in_dim(y, last, last + 1, dim=axis), axes, axis) for y in mine]
+        totals = [ctx.all_gather(slice_in_dim(y, last, last + 1, axis=axis), axes, axis) for y in mine]
         # What has been reduced before this tile begins, starting from the initial values.
         shape = typeof(totals[0]).shape
         tile, number = ctx.tile_index(axes), iota(np.int32, shape, axis)

@@ -187,7 +187,7 @@ def leave(x: Any, layout: Layout, shape: Sequence[int], units: _Units) -> Any:
 
 def _first(val: Any, dim: int | None) -> Any:
     """Of a value that is the same on all devices, the first's."""
-    return val if dim is None else squeeze(slice_in_dim(val, 0, 1, dim=dim), [dim])
+    return val if dim is None else squeeze(slice_in_dim(val, 0, 1, axis=dim), [dim])
 
 
 # --- reductions that need no partial sums -------------------------------------------------------------------

@@ -107,7 +107,7 @@ def _approximate_top_k(r: Any) -> list[Any]:
         values, positions = largest(operands[0], k, dim, order == "gt")
         return [values, convert(positions, r.out_avals[1].dtype)]
     outs: Sequence[Any] = SortBody(dim, comparator).bind(*operands)
-    return [slice_in_dim(y, 0, k, dim=dim) for y in outs]
+    return [slice_in_dim(y, 0, k, axis=dim) for y in outs]
 
 
 def _order_of_first(comparator: ClosedJaxpr) -> str:

@@ -440,9 +440,14 @@ def grad(
 
 
 # --- pieces for transformations of functions ----------------------------------------------------------------
-def stop_gradient(tree: Any) -> Any:
-    """``tree`` as it is, with derivative zero."""
-    return pytree.map(lambda x: stop_gradient_op(x) if dtypes.is_inexact(typeof(x).dtype) else x, tree)
+def stop_gradient(x: Any) -> Any:
+    """A tree of arrays as it is, whose derivative is zero.
+
+    Example:
+      >>> float(mw.grad(lambda x: x * lax.stop_gradient(x))(3.0))
+      3.0
+    """
+    return pytree.map(lambda leaf: stop_gradient_op(leaf) if dtypes.is_inexact(typeof(leaf).dtype) else leaf, x)
 
 
 def closed_call(fun: Callable[..., Any], flat: Sequence[Any], debug_name: str) -> tuple[ClosedJaxpr, list[Any], Any]:

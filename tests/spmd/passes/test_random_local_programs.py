@@ -55,7 +55,7 @@ def local(draw: Any, x: Any) -> Any:
         case "scale":
             return x * np.float32(0.5)
         case "slice":
-            return lax.slice_in_dim(x, 0, (typeof(x).shape[dim] + 1) // 2, dim=dim)
+            return lax.slice_in_dim(x, 0, (typeof(x).shape[dim] + 1) // 2, axis=dim)
         case "sum" if typeof(x).ndim > 1:
             return mnp.sum(x, axis=dim)
         case "max" if typeof(x).ndim > 1:

@@ -192,7 +192,7 @@ class LocalContext:
         names, sizes = named_axes(axes, self.mesh)
         parts = []
         for piece, gap in zip(pieces, gaps):
-            part = slice_in_dim(x, piece.low, piece.high, dim=dim)
+            part = slice_in_dim(x, piece.low, piece.high, axis=dim)
             if piece.perm:
                 part = Ppermute(names, sizes, piece.perm).bind(part)
             if gap:
@@ -212,7 +212,7 @@ class LocalContext:
             x = pad(x, np.zeros((), typeof(x).dtype), config)
         starts = [s + low for s in starts]
         if len(set(starts)) == 1:
-            return slice_in_dim(x, starts[0], starts[0] + length, dim=dim)
+            return slice_in_dim(x, starts[0], starts[0] + length, axis=dim)
         begin: list[Any] = [np.int32(0)] * typeof(x).ndim
         begin[dim] = self.lookup(starts, axes)
         sizes = list(typeof(x).shape)

@@ -130,7 +130,7 @@ def _flat(xs: Sequence[Any]) -> Any:
 
 def _apart(x: Any, sizes: Sequence[int], dim: int) -> list[Any]:
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [slice_in_dim(x, end - size, end, dim=dim) for end, size in zip(ends, sizes)]
+    return [slice_in_dim(x, end - size, end, axis=dim) for end, size in zip(ends, sizes)]
 
 
 def _reduced(ops: Sequence[AllReduce], xs: Sequence[Any]) -> list[Any]:

@@ -61,7 +61,7 @@ def fit_rows(x: Any, dim: int, rows: int) -> Any:
     """``x`` cut or zero-padded at the end of ``dim`` to ``rows``."""
     have = typeof(x).shape[dim]
     if have > rows:
-        return slice_in_dim(x, 0, rows, dim=dim)
+        return slice_in_dim(x, 0, rows, axis=dim)
     if have < rows:
         config = [(0, 0, 0)] * typeof(x).ndim
         config[dim] = (0, rows - have, 0)
