@@ -63,3 +63,28 @@ def test_boolean_rows() -> None:
     mesh = mw.make_mesh((4,), ("data",))
     put = mw.device_put(x, mw.NamedSharding(mesh, P("data")))
     np.testing.assert_array_equal(mw.jit(lambda x: mnp.stack([x[1], x[4]]))(put), x[[1, 4]])
+
+
+@pytest.mark.parametrize(
+    ("f", "sent"),
+    [
+        (lambda x: mnp.roll(x, 1, axis=0), [20]),
+        (lambda x: mnp.roll(x, -1, axis=0), [20]),
+        (lambda x: mnp.roll(x, (1, -2), axis=(0, 1)), [20, 24]),
+        (lambda x: mw.lax.fori_loop(0, 3, lambda i, x: mnp.roll(x, 1, axis=0), x), [60]),
+        (lambda x: mnp.concatenate([x[9:], x[:9]]), [60]),
+    ],
+    ids=["down", "up", "both", "in a loop", "by a tile"],
+)
+def test_a_rotation_sends_each_row_once_around_the_ring(f: Any, sent: list[int]) -> None:
+    assert collectives(f, X) == [("collective_permute", n) for n in sent]
+
+
+def test_borders_of_a_torus() -> None:
+    """A stencil that reads over the edges: its rows come from both neighbours, and no others."""
+
+    def laplace(x: Any) -> Any:
+        y = mnp.pad(x, ((1, 1), (0, 0)), mode="wrap")
+        return y[2:] + y[:-2] - 2 * x
+
+    assert {kind for kind, _ in collectives(laplace, X)} == {"collective_permute"}

@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.ops import cumulative as C
 from meshwright.ops import reduce as R
 from meshwright.ops.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
+from meshwright.ops.cyclic import CyclicWindow
 from meshwright.ops.dot import DotGeneral
 from meshwright.ops.markers import Named
 from meshwright.ops.shape import Reshape, ReshapeRows, Rev, Squeeze, Transpose
@@ -43,6 +44,10 @@ def _shapes() -> Iterator[Sample]:
         yield sample(Rev(dims), floats(5, 3), label=str(dims))
         yield sample(Rev(dims), ints(6, 4), label=str(dims))
     yield sample(Rev((0,)), floats(1, 4))
+    for dim, start, length in ((0, 7, 8), (0, 1, 8), (0, 3, 8), (1, 2, 6), (1, 5, 8), (1, 4, 17)):
+        yield sample(CyclicWindow(dim, start, length), floats(8, 6), label=f"{dim}_{start}_{length}")
+    yield sample(CyclicWindow(0, 5, 7), ints(7, 2), label="uneven")
+    yield sample(CyclicWindow(0, 6, 9), bools(7, 2), label="bool")
     mesh = AbstractMesh((2,), ("nowhere",))
     yield sample(ShardingConstraint(NamedSharding(mesh, PartitionSpec())), floats(5, 3))
 

@@ -20,7 +20,7 @@ from meshwright.ops.shape import squeeze
 from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, ShardingRule
-from meshwright.spmd.partition.window import Piece, affine, plan_window
+from meshwright.spmd.partition.window import Piece, affine, plan_ring, plan_window
 from meshwright.spmd.reshard.emit import named_axes, reduction_identity, tile_index
 
 
@@ -164,17 +164,19 @@ class LocalContext:
         length: int,
         fill: Any = None,
         stop: int | None = None,
+        cyclic: bool = False,
     ) -> Any:
         """Global rows ``[start(t), start(t) + length)`` of an operand's dimension, ``t`` being this tile's number.
 
         Rows outside the dimension are ``fill`` (zero if None); rows from ``stop`` on may be anything, because they
-        end in the padding of the result. See :mod:`meshwright.spmd.partition.window`.
+        end in the padding of the result. With ``cyclic``, for tiles without padding, rows count on from the start
+        behind the end. See :mod:`meshwright.spmd.partition.window`.
         """
         size = self.in_avals[operand].shape[dim]
         axes = self.axes(operand, dim)
         tiles = self.num_tiles(operand, dim)
         zero = np.zeros((), typeof(x).dtype) if fill is None else fill
-        plan = plan_window(size, tiles, start, length, stop)
+        plan = plan_ring(size, tiles, start, length) if cyclic else plan_window(size, tiles, start, length, stop)
         if plan.gather:
             x = self.all_gather(x, axes, dim)
         elif not plan.pieces:

@@ -16,10 +16,11 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
-from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
+from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.collective import Collective
+from meshwright.ops.cyclic import cyclic_windows
 from meshwright.ops.propagation_marks import PropagationMark, ShardingGroup
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout
@@ -35,6 +36,8 @@ from meshwright.spmd.propagate import Propagation, placement_of, propagate
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
+
+CYCLIC_WINDOWS = Pass("cyclic windows", cyclic_windows)
 
 
 @dataclass
@@ -80,7 +83,7 @@ def partition(
 
     ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
     """
-    flat = run_passes(jaxpr, (INLINE, DEAD_CODE))
+    flat = run_passes(jaxpr, (INLINE, CYCLIC_WINDOWS, DEAD_CODE))
     found = propagate(flat.jaxpr, mesh, in_layouts, out_layouts)
     part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
     passes = communication_passes(mesh, part.in_layouts, combine_bytes)

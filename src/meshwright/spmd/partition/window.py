@@ -8,7 +8,7 @@ grows by the tile size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 
@@ -78,6 +78,28 @@ def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int, stop: int
         plans.append(in_turn)
     best = min(plans, key=lambda plan: plan.sent)
     return WindowPlan((), (), starts, True, complete) if best.sent > (tiles - 1) * rows else best
+
+
+def plan_ring(size: int, tiles: int, start: Callable[[int], int], length: int) -> WindowPlan:
+    """Plan for a dimension without padding whose last tile is followed by its first."""
+    rows = size // tiles
+    # The nearer way around.
+    starts = [start(t) - (size if start(0) > size // 2 else 0) for t in range(tiles)]
+    windows = [
+        [
+            _Segment(s, max(begin - s * rows, 0), min(begin + length - s * rows, rows))
+            for s in range(begin // rows, -(-(begin + length) // rows))
+        ]
+        for begin in starts
+    ]
+    plan = _by_distance(windows, tuple(starts), rows, True)
+    return replace(plan, pieces=tuple(replace(p, perm=_around(p.perm, tiles)) for p in plan.pieces))
+
+
+def _around(perm: tuple[tuple[int, int], ...], tiles: int) -> tuple[tuple[int, int], ...]:
+    """Pairs (source, target) with sources counted around the ring; none if every tile sends to itself."""
+    pairs = tuple((source % tiles, target) for source, target in perm)
+    return pairs if any(source != target for source, target in pairs) else ()
 
 
 def _by_distance(windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool) -> WindowPlan:
