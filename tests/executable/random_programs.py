@@ -231,6 +231,54 @@ def _scatter(draw: Any, program: Program, mesh: Any) -> None:
     program.add(f"v{i}.at[{rows.tolist()}].add", lambda v, i=i, r=rows: v[i].at[r].add(v[i][r] * 0.5 + 1), shape)
 
 
+def _row(draw: Any, program: Program, mesh: Any) -> None:
+    """One row, with its dimension or without."""
+    i = _pick(draw, program, lambda s: len(s) >= 2)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    d = draw(st.integers(0, len(shape) - 1))
+    row = draw(st.integers(-shape[d], shape[d] - 1))
+    kept = (1,) if draw(st.booleans()) else ()
+    rest = (*shape[:d], *kept, *shape[d + 1 :])
+    program.add(
+        f"row {row} of v{i} on {d} as {rest}",
+        lambda v, i=i, d=d, r=row, s=rest: mnp.reshape(mw.lax.index_in_dim(v[i], r, d), s),
+        rest,
+    )
+
+
+def _wrap(draw: Any, program: Program, mesh: Any) -> None:
+    """Joined slices that go on from the end to the start."""
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return
+    shape = program.shapes[i]
+    d = draw(st.integers(0, len(shape) - 1))
+    before, after = draw(st.integers(1 - shape[d], shape[d])), draw(st.integers(0, shape[d]))
+    pieces = [(shape[d] - before, shape[d]), (0, shape[d])] if before > 0 else [(-before, shape[d])]
+    pieces += [(0, after)] if after else []
+    program.add(
+        f"rows {pieces} of v{i} on {d}",
+        lambda v, i=i, d=d, p=tuple(pieces): mnp.concatenate([lax.slice_in_dim(v[i], a, b, 1, d) for a, b in p], d),
+        (*shape[:d], sum(b - a for a, b in pieces), *shape[d + 1 :]),
+    )
+
+
+def _cholesky(draw: Any, program: Program, mesh: Any) -> None:
+    """The factor of a positive definite matrix made of the last two dimensions."""
+    i = _pick(draw, program, lambda s: len(s) >= 2)
+    if i is None:
+        return
+    shape = program.shapes[i]
+
+    def step(v: Sequence[Any], i: int = i, n: int = shape[-2]) -> Any:
+        x = mnp.tanh(v[i])
+        return mw.linalg.cholesky(x @ mnp.swapaxes(x, -1, -2) + shape[-1] * mnp.eye(n))
+
+    program.add(f"cholesky v{i}", step, (*shape[:-1], shape[-2]))
+
+
 def _conv(draw: Any, program: Program, mesh: Any) -> None:
     i = _pick(draw, program, lambda s: len(s) == 3)
     if i is None:
@@ -371,7 +419,9 @@ makers: dict[str, Callable[[Any, Program, Any], None]] = {
     "transpose": _transpose, "reshape": _reshape, "slice": _slice, "pad": _pad, "concatenate": _concatenate,
     "reverse": _along("reverse", lambda x, d: mnp.flip(x, d)),
     "cumsum": _along("cumsum", lambda x, d: mnp.cumsum(x, d)),
-    "sort": _along("sort", lambda x, d: mnp.sort(x, d)), "take": _take, "scatter": _scatter, "conv": _conv,
+    "sort": _along("sort", lambda x, d: mnp.sort(x, d)), "take": _take, "row": _row, "wrap": _wrap,
+    "roll": _along("roll", lambda x, d: mnp.roll(x, 1, d)), "cholesky": _cholesky,
+    "fft": _along("fft", lambda x, d: mnp.fft.fft(x, axis=d).real), "scatter": _scatter, "conv": _conv,
     "pool": _pool,
     "softmax": _softmax, "constrain": _constrain, "cond": _cond, "loop": _loop, "scan": _scan,
 }  # fmt: skip
