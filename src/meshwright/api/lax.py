@@ -43,10 +43,13 @@ from meshwright.api.lax_functions import (
     tile,
     unstack,
 )
+from meshwright.api.lax_random import RandomAlgorithm, rng_bit_generator, rng_uniform
 from meshwright.api.placement import with_sharding_constraint
 from meshwright.core.dtypes import requested
+from meshwright.ops.bessel import bessel_i0e, bessel_i1e
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.broadcast_reduce import iota as _iota
+from meshwright.ops.chlo_functions import mulhi
 from meshwright.ops.conv import (
     ConvDimensionNumbers,
     conv,
@@ -148,6 +151,8 @@ from meshwright.ops.gather_scatter import (
     scatter_min,
     scatter_mul,
 )
+from meshwright.ops.incomplete_beta import betainc
+from meshwright.ops.incomplete_gamma import igamma, igamma_grad_a, igammac, random_gamma_grad
 from meshwright.ops.named_axis import (
     all_gather,
     all_to_all,
@@ -167,6 +172,7 @@ from meshwright.ops.sort import sort
 from meshwright.ops.top_k import top_k
 from meshwright.ops.window import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
+from meshwright.transforms.implicit import custom_linear_solve, custom_root
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:

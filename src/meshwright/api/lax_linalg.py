@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.api.lax_polar import qdwh
 from meshwright.ops.cholesky import cholesky
 from meshwright.ops.eig import eig
 from meshwright.ops.eigh import eigh
@@ -41,5 +42,5 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
 
 __all__ = [
     "cholesky", "cholesky_update", "eig", "eigh", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation",
-    "ormqr", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
+    "ormqr", "qdwh", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 ]  # fmt: skip

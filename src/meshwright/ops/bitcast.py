@@ -63,8 +63,12 @@ class BitcastWidth(Op):
         return b.op("stablehlo.bitcast_convert", [x], b.out_avals)[0]
 
 
+def bitcast(x: Any, dtype: np.dtype) -> Any:
+    """The bits of ``x`` as ``dtype``; a narrower one adds a last dimension, a wider one takes it away."""
+    same = dtypes.bit_width(typeof(x).dtype) == dtypes.bit_width(dtype)
+    return (BitcastConvert if same else BitcastWidth)(dtype).bind(x)
+
+
 @reads("stablehlo.bitcast_convert")
 def _read_bitcast(r: Reader) -> Any:
-    (x,), (out,) = r.operands, r.out_avals
-    same = dtypes.bit_width(typeof(x).dtype) == dtypes.bit_width(out.dtype)
-    return (BitcastConvert if same else BitcastWidth)(out.dtype).bind(x)
+    return bitcast(*r.operands, r.out_avals[0].dtype)

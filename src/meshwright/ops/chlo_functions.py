@@ -1,48 +1,34 @@
-"""Elementwise functions that only programs from elsewhere use. They have no derivatives."""
+"""Elementwise functions that only CHLO has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from meshwright.errors import RuleError
 from meshwright.ir.reading import READERS, reads
 from meshwright.ops.elementwise import Elementwise
 
 
 @dataclass(frozen=True)
-class _NotDifferentiated(Elementwise):
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        raise RuleError(f"{self.name}: comes from a loaded program and has no derivative rule; give it a custom_jvp")
+class MulHi(Elementwise):
+    """The upper half of the bits of a product of integers.
 
-
-@dataclass(frozen=True)
-class BesselI1e(_NotDifferentiated):
-    """Modified Bessel function of order 1, times ``exp(-abs(x))``."""
-
-    name: ClassVar[str] = "bessel_i1e"
-    hlo: ClassVar[str] = "chlo.bessel_i1e"
-    accepts: ClassVar[tuple[str, ...]] = ("f",)
-
-
-@dataclass(frozen=True)
-class MulHi(_NotDifferentiated):
-    """The upper half of the bits of a product of integers."""
+    Example:
+      >>> int(lax.mulhi(np.int32(2**20), np.int32(2**20)))
+      256
+    """
 
     name: ClassVar[str] = "mulhi"
     hlo: ClassVar[str] = "chlo.mulhi"
-    accepts: ClassVar[tuple[str, ...]] = ("i", "i")
+    accepts: ClassVar[tuple[str, ...]] = ("iu", "iu")
 
 
-@reads("chlo.bessel_i1e")
-def _read_bessel_i1e(r: Any) -> Any:
-    return BesselI1e().bind(*r.operands)
+mulhi = MulHi()
 
 
 @reads("chlo.mulhi")
 def _read_mulhi(r: Any) -> Any:
-    return MulHi().bind(*r.operands)
+    return mulhi(*r.operands)
 
 
 READERS["chlo.tan"] = READERS["stablehlo.tan"]

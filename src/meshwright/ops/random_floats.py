@@ -1,4 +1,4 @@
-"""From random bits to uniform and normal numbers, as ``jax.random`` makes them."""
+"""From random bits to uniform and normal numbers: floats as ``jax.random`` makes them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise import BitcastConvert, add, convert, erf_inv, max_, mul, or_, shift_right_logical, sub
+from meshwright.ops.elementwise import (
+    BitcastConvert,
+    add,
+    convert,
+    erf_inv,
+    max_,
+    mul,
+    or_,
+    rem,
+    shift_right_logical,
+    sub,
+)
 from meshwright.ops.elementwise import scalar_like as _scalar_like
+from meshwright.ops.random_bits import random_bits
 
 
 def bits_needed(dtype: np.dtype) -> int:
@@ -39,3 +52,14 @@ def normal_of(drawn: Any, dtype: np.dtype) -> Any:
     """Standard normal, by the inverse of its distribution function."""
     low = np.nextafter(np.array(-1.0, dtype), np.array(0.0, dtype), dtype=dtype)
     return mul(np.array(np.sqrt(2), dtype), erf_inv(scaled(unit_of(drawn, dtype), low, np.array(1.0, dtype))))
+
+
+def uniform_between(key: Any, low: Any, high: Any, out: ShapedArray) -> Any:
+    """Uniform numbers in [low, high), floats or integers, of ``out``'s shape and dtype."""
+    if dtypes.is_float(out.dtype):
+        drawn = random_bits(key, bits_needed(out.dtype), out.shape)
+        return scaled(unit_of(drawn, out.dtype), low, high)
+    width = max(32, dtypes.bit_width(out.dtype))
+    drawn = random_bits(key, width, out.shape)
+    span = convert(sub(high, low), np.dtype(f"uint{width}"))
+    return add(convert(rem(drawn, span), out.dtype), low)

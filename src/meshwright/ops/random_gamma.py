@@ -7,7 +7,7 @@ moves with the parameter such that its quantile stays (Figurnov et al. 2018, "Im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,23 +16,19 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import DifferentiationError, DTypeError
+from meshwright.errors import DTypeError
 from meshwright.ir.op import Builder, Zero
-from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import match_shape
 from meshwright.ops.composite import emit_traced
-from meshwright.ops.control_while import While
 from meshwright.ops.elementwise import (
     Elementwise,
     add,
     and_,
-    digamma,
     div,
     eq,
     exp,
     ge,
-    gt,
-    is_finite,
     le,
     log,
     log1p,
@@ -46,28 +42,12 @@ from meshwright.ops.elementwise import (
     sub,
     zeros_like,
 )
+from meshwright.ops.expanded import constant, loop
+from meshwright.ops.incomplete_gamma import random_gamma_grad
 from meshwright.ops.random_bits import combined_words, threefry2x32
 from meshwright.ops.random_floats import bits_needed, normal_of, unit_of
-from meshwright.ops.reduce import reduce_or
 
 _ZERO = np.array(0, np.uint32)
-
-
-def _loop(cond: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
-    """``while cond(*consts, *carry): carry = body(*consts, *carry)``, for each element on its own: where the condition
-    does not hold any more, elements stay as they are."""
-    n = len(consts)
-
-    def step(*args: Any) -> list[Any]:
-        active = cond(*args)
-        return [select(active, new, old) for new, old in zip(body(*args), args[n:])]
-
-    def again(*args: Any) -> list[Any]:
-        active = cond(*args)
-        return [reduce_or(active, range(typeof(active).ndim))]
-
-    avals = [typeof(x).strong() for x in (*consts, *carry)]
-    return While(trace_to_jaxpr(step, avals), n, trace_to_jaxpr(again, avals), n).bind(*consts, *consts, *carry)
 
 
 def _split(k0: Any, k1: Any, num: int) -> list[list[Any]]:
@@ -84,11 +64,6 @@ def _word(key: Sequence[Any], dtype: np.dtype) -> Any:
 
 def _uniform(key: Sequence[Any], dtype: np.dtype) -> Any:
     return unit_of(_word(key, dtype), dtype)
-
-
-def _full(value: float, x: Any) -> Any:
-    """An array like ``x`` that is ``value`` everywhere."""
-    return match_shape(scalar_like(value, x), typeof(x).strong())
 
 
 def _rejected(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> Any:
@@ -111,7 +86,7 @@ def _propose(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> list[A
         x = normal_of(_word(subkey, dtype), dtype)
         return [*key, x, add(scalar_like(1, x), mul(x, c))]
 
-    _, _, x, v = _loop(negative, draw, [c], [*x_key, _full(0, c), _full(-1, c)])
+    _, _, x, v = loop(negative, draw, [c], [*x_key, constant(0, c), constant(-1, c)])
     return [*key, mul(x, x), mul(mul(v, v), v), _uniform(u_key, dtype)]
 
 
@@ -124,29 +99,14 @@ def _sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
     c = div(third, sqrt(d))
     key, boost_key = _split(k0, k1, 2)
     # The first state is one that is rejected.
-    _, _, _, v, _ = _loop(_rejected, _propose, [c, d], [*key, _full(0, d), _full(1, d), _full(2, d)])
+    _, _, _, v, _ = loop(_rejected, _propose, [c, d], [*key, constant(0, d), constant(1, d), constant(2, d)])
     u = _uniform(boost_key, dtype)
     inverse = div(one, alpha)
     if not log_space:
-        return mul(mul(d, v), select(large, _full(1, d), pow_(sub(one, u), inverse)))
+        return mul(mul(d, v), select(large, constant(1, d), pow_(sub(one, u), inverse)))
     logs = log1p(neg(u))
     boost = select(or_(large, eq(logs, scalar_like(0, logs))), zeros_like(logs), mul(logs, inverse))
     return add(add(log(d), log(v)), boost)
-
-
-def _unfinished(a: Any, x: Any, n: Any, term: Any, harmonic: Any, total: Any, slope: Any) -> Any:
-    """Whether the series need more terms. While these grow (``a + n < x``) no end is near, however small they are."""
-    eps = np.asarray(ml_dtypes.finfo(typeof(x).dtype).eps, typeof(x).dtype)
-    large = or_(gt(term, mul(eps, total)), gt(mul(term, harmonic), mul(eps, neg(slope))))
-    return or_(and_(gt(x, add(a, n)), is_finite(x)), large)
-
-
-def _next_term(a: Any, x: Any, n: Any, term: Any, harmonic: Any, total: Any, slope: Any) -> list[Any]:
-    one = scalar_like(1, n)
-    n = add(n, one)
-    term = div(mul(term, x), add(a, n))
-    harmonic = add(harmonic, div(one, add(a, n)))
-    return [n, term, harmonic, add(total, term), sub(slope, mul(term, harmonic))]
 
 
 @dataclass(frozen=True)
@@ -180,7 +140,7 @@ class RandomGamma(Elementwise):
             tiny = np.asarray(ml_dtypes.finfo(typeof(y).dtype).tiny, typeof(y).dtype)
             value = exp(y)
             value = select(eq(value, scalar_like(0, y)), match_shape(tiny, typeof(value)), value)
-        slope = RandomGammaGrad().bind(alpha, value)
+        slope = random_gamma_grad(alpha, value)
         slope = div(slope, value) if self.log_space else slope
         return y, mul(match_shape(tangents[2], typeof(y)), slope)
 
@@ -190,35 +150,6 @@ class RandomGamma(Elementwise):
     def _expand(self, k0: Any, k1: Any, alpha: Any) -> list[Any]:
         shape = max((typeof(x).shape for x in (k0, k1, alpha)), key=len)
         return [_sample(self.log_space, *(match_shape(x, typeof(x).update(shape=shape)) for x in (k0, k1, alpha)))]
-
-
-@dataclass(frozen=True)
-class RandomGammaGrad(Elementwise):
-    """How fast a Gamma(alpha, 1) variate of value ``x`` moves with alpha at a fixed quantile: ``-(dP/dalpha) / p(x)``
-    for its distribution function P and density p, from the power series of P."""
-
-    name: ClassVar[str] = "random_gamma_grad"
-    accepts: ClassVar[tuple[str, ...]] = ("f", "f")
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        raise DifferentiationError(
-            "random_gamma: the second derivative of a gamma variate by its parameter is not known; take the first one "
-            "out of the derivative with stop_gradient"
-        )
-
-    def emit(self, b: Builder, *operands: Any) -> Any:
-        return emit_traced(b, self._expand, self.name, *operands)[0]
-
-    def _expand(self, alpha: Any, x: Any) -> list[Any]:
-        shape = max(typeof(alpha).shape, typeof(x).shape, key=len)
-        alpha, x = (match_shape(v, typeof(v).update(shape=shape)) for v in (alpha, x))
-        # P = x^a e^-x / Gamma(a + 1) * S with S = sum of terms x^n / ((a + 1) ... (a + n)), n = 0, 1, ...; the slope of
-        # a term is minus the term times 1 / (a + 1) + ... + 1 / (a + n).
-        zero, one = zeros_like(x), _full(1, x)
-        *_, total, slope = _loop(_unfinished, _next_term, [alpha, x], [zero, one, zero, one, zero])
-        shift = sub(log(x), digamma(add(alpha, scalar_like(1, alpha))))
-        found = neg(mul(div(x, alpha), add(slope, mul(total, shift))))
-        return [select(eq(x, zero), zero, found)]
 
 
 def random_gamma(k0: Any, k1: Any, alpha: Any, log_space: bool = False) -> Any:

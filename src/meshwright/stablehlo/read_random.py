@@ -13,9 +13,9 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.ir.reading import reads
-from meshwright.ops.elementwise import add, convert, mul, rem, sub
+from meshwright.ops.elementwise import add, mul
 from meshwright.ops.random_bits import random_bits
-from meshwright.ops.random_floats import bits_needed, normal_of, scaled, unit_of
+from meshwright.ops.random_floats import bits_needed, normal_of, uniform_between
 
 
 @reads("stablehlo.rng")
@@ -28,15 +28,8 @@ def _read_rng(r: Any) -> Any:
         "or jax.random) to draw others"
     )
     key = np.array([0, r.module.next_draw()], np.uint32)
-    if dtypes.is_float(out.dtype):
-        drawn = random_bits(key, bits_needed(out.dtype), out.shape)
-        if distribution == "UNIFORM":
-            return scaled(unit_of(drawn, out.dtype), a, b)
-        return add(mul(normal_of(drawn, out.dtype), b), a)
-    if not dtypes.is_integer(out.dtype) or distribution != "UNIFORM":
+    if distribution == "UNIFORM" and (dtypes.is_float(out.dtype) or dtypes.is_integer(out.dtype)):
+        return uniform_between(key, a, b, out)
+    if not dtypes.is_float(out.dtype):
         r.fail(f"draws {distribution.lower()} numbers of {out.dtype}; expected floats, or uniform integers")
-    width = max(32, dtypes.bit_width(out.dtype))
-    unsigned = np.dtype(f"uint{width}")
-    drawn = random_bits(key, width, out.shape)
-    span = convert(sub(b, a), unsigned)
-    return add(convert(rem(drawn, span), out.dtype), a)
+    return add(mul(normal_of(random_bits(key, bits_needed(out.dtype), out.shape), out.dtype), b), a)

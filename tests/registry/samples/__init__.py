@@ -1,6 +1,7 @@
 """Samples of every registered op: what the checks of this folder go over."""
 
 from meshwright.ops.elementwise import Elementwise
+from meshwright.ops.expanded import Expanded
 from samples.algebra import algebra_samples
 from samples.bodies import body_samples
 from samples.elementwise import elementwise_samples
@@ -21,7 +22,7 @@ def _shared_code(sample: Sample) -> object:
     same lines when they are batched or partitioned."""
     cls = type(sample.op)
     own = {"batch", "sharding_rule", "localize", "localized", "linear_groups"} & vars(cls).keys()
-    if cls.__base__ is not Elementwise or own or sample.op.multiple_results:
+    if cls.__base__ not in (Elementwise, Expanded) or own or sample.op.multiple_results:
         return sample
     shapes = tuple((a.shape, a.dtype.kind == "f") for a in sample.args)
     return shapes, sample.op.linear_in
@@ -33,7 +34,8 @@ DISTINCT: list[Sample] = list({_shared_code(s): s for s in reversed(SAMPLES)}.va
 #: ops without samples, and why
 WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(
-        ("jit", "custom_jvp_call", "custom_vjp_call", "custom_lin", "custom_vmap_call", "linear_call", "checkpoint"),
+        ("jit", "custom_jvp_call", "custom_vjp_call", "custom_lin", "custom_vmap_call", "linear_call", "linear_solve",
+         "checkpoint"),
         "holds jaxprs: tests/transforms and tests/api",
     ),
     **dict.fromkeys(

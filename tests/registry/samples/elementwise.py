@@ -9,8 +9,11 @@ import numpy as np
 
 from meshwright.ir.op import REGISTRY
 from meshwright.ops import elementwise as E
+from meshwright.ops.bessel import bessel_i0e, bessel_i1e
+from meshwright.ops.incomplete_beta import betainc
+from meshwright.ops.incomplete_gamma import gamma_density, igamma, igamma_grad_a, igammac, random_gamma_grad
 from meshwright.ops.random_bits import Threefry2x32
-from meshwright.ops.random_gamma import RandomGamma, RandomGammaGrad
+from meshwright.ops.random_gamma import RandomGamma
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 
 #: where a float op is defined and smooth
@@ -106,7 +109,14 @@ def _special() -> Iterator[Sample]:
     yield sample(Threefry2x32(), np.uint32(7), np.uint32(9), *words[2:])
     yield sample(RandomGamma(), *words[:2], floats(5, 3, low=0.3, high=9), smooth=False)  # tests/random: JAX's slopes
     yield sample(RandomGamma(True), np.uint32(7), np.uint32(9), floats(5, 3, low=0.3, high=9), smooth=False)
-    yield sample(RandomGammaGrad(), floats(5, 3, low=0.3, high=9), floats(5, 3, low=0.1, high=8, seed=1), smooth=False)
+    for op in (bessel_i0e, bessel_i1e):
+        yield sample(op, floats(5, 3, low=0.1, high=9))
+    two = floats(5, 3, low=0.3, high=9), floats(5, 3, low=0.1, high=8, seed=1)
+    for op in (igamma, igammac, gamma_density):
+        yield sample(op, *two, fixed=(0,))  # the second derivative by the parameter is not known
+    yield sample(igamma_grad_a, *two, fixed=(0,))
+    yield sample(random_gamma_grad, *two, smooth=False)
+    yield sample(betainc, *two, floats(5, 3, low=0.05, high=0.95, seed=2), fixed=(0, 1))
 
 
 def _edges() -> Iterator[Sample]:

@@ -1,0 +1,205 @@
+"""Functions that are given by an equation: roots, and solutions of linear systems.
+
+Their derivatives follow from the equation (the implicit function theorem), however the solution was found; so a solver
+may be a loop that has no derivative in reverse mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import Zero
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ops.call import CustomJvpCall
+from meshwright.ops.elementwise import convert, materialize, neg
+from meshwright.ops.linear_solve import LinearSolve
+from meshwright.transforms.autodiff import closed_call, jvp_flat, linear_transpose, name_of, require_callable
+
+Matvec = Callable[[Any], Any]
+#: a jaxpr of what it closes over and its arguments, and what it closes over
+_Piece = tuple[ClosedJaxpr, list[Any]]
+
+
+def _check_alike(where: str, what: str, tree: Any, avals: Sequence[Any], want_tree: Any, want: Sequence[Any]) -> None:
+    found = [(a.shape, a.dtype) for a in avals]
+    if tree != want_tree or found != [(a.shape, a.dtype) for a in want]:
+        raise ArgumentError(
+            f"{where}: {what} must be like the argument, {pytree.show(want_tree)} of {', '.join(map(str, want))}; got "
+            f"{pytree.show(tree)} of {', '.join(map(str, avals))}"
+        )
+
+
+def _split_aux(where: str, out: Any) -> tuple[Any, Any]:
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise ArgumentError(f"{where}: with has_aux, the solver must return a pair (solution, aux), got {out!r}")
+    return out
+
+
+def _solver(
+    where: str, solve: Callable[[Matvec, Any], Any], matvec: Matvec, example: Sequence[Any], tree: Any, has_aux: bool
+) -> tuple[_Piece, Any]:
+    """``solve`` recorded as a function of flat right-hand sides; and the structure of ``(solution, aux)``.
+
+    Raises:
+      ArgumentError: the solution is not like the right-hand side.
+    """
+
+    def flat(*xs: Any) -> Any:
+        out = solve(matvec, pytree.unflatten(tree, xs))
+        return _split_aux(where, out) if has_aux else (out, ())
+
+    piece, out_tree = _piece(flat, example, where)
+    solution, _ = pytree.unflatten(out_tree, piece[0].out_avals)
+    leaves, found = pytree.flatten(solution)
+    _check_alike(where, "the solution", found, leaves, tree, [typeof(x) for x in example])
+    return piece, out_tree
+
+
+def custom_linear_solve(
+    matvec: Matvec,
+    b: Any,
+    solve: Callable[[Matvec, Any], Any],
+    transpose_solve: Callable[[Matvec, Any], Any] | None = None,
+    symmetric: bool = False,
+    has_aux: bool = False,
+) -> Any:
+    """``solve(matvec, b)``, the solution of ``matvec(x) = b``, with the derivative that follows from the equation.
+
+    Derivatives are taken with respect to ``b`` and all that ``matvec`` closes over; ``solve`` itself is never
+    differentiated.
+
+    Args:
+      matvec: a linear function of trees like ``b``.
+      solve: finds the solution, like ``b``, for such a function and a right-hand side.
+      transpose_solve: the same for the transpose of ``matvec``, which it gets; reverse mode needs it.
+      symmetric: ``matvec`` is its own transpose, and ``solve`` serves for both.
+      has_aux: the solvers return pairs ``(solution, aux)``; so does this function, and ``aux`` has no derivative.
+
+    Raises:
+      ArgumentError: ``matvec`` or a solver return something unlike ``b``. DifferentiationError (later): reverse mode
+        without ``transpose_solve``.
+
+    Example:
+      >>> def half(y):
+      ...     return mw.lax.custom_linear_solve(lambda x: 2 * y * x, 3.0, lambda mv, b: b / mv(1.0), symmetric=True)
+      >>> float(half(1.0)), float(mw.grad(half)(1.0))
+      (1.5, -1.5)
+    """
+    for f in (matvec, solve):
+        require_callable(f, "custom_linear_solve")
+    where = f"custom_linear_solve {name_of(matvec)}"
+    leaves, tree = pytree.flatten(b)
+    flat = [convert(x, typeof(x).dtype) for x in leaves]
+    avals = [typeof(x) for x in flat]
+    product, product_tree = _piece(lambda *xs: matvec(pytree.unflatten(tree, xs)), flat, name_of(matvec))
+    _check_alike(where, "the result of matvec", product_tree, product[0].out_avals, tree, avals)
+    solved, out_tree = _solver(where, solve, matvec, flat, tree, has_aux)
+    pieces = [product, solved]
+    if not symmetric and transpose_solve is not None:
+        transposed = linear_transpose(matvec, pytree.unflatten(tree, flat))
+
+        def vecmat(ct: Any) -> Any:
+            return transposed(ct)[0]
+
+        pieces.append(_piece(lambda *xs: vecmat(pytree.unflatten(tree, xs)), flat, name_of(matvec))[0])
+        pieces.append(_solver(where, transpose_solve, vecmat, flat, tree, has_aux)[0])
+    consts, jaxprs = _sharing(pieces, avals)
+    back: Sequence[ClosedJaxpr | None] = jaxprs if symmetric else [*jaxprs[2:], None, None]
+    op = LinearSolve(name_of(solve), jaxprs[0], jaxprs[1], back[0], back[1], len(consts))
+    solution, aux = pytree.unflatten(out_tree, op.bind(*consts, *flat))
+    return (solution, aux) if has_aux else solution
+
+
+def _piece(fun: Callable[..., Any], flat: Sequence[Any], name: str) -> tuple[_Piece, Any]:
+    """A function of flat arrays, recorded, with strongly typed results; and the structure of what it returns."""
+
+    def strong(*xs: Any) -> Any:
+        return pytree.map(lambda y: convert(y, typeof(y).dtype), fun(*xs))
+
+    jaxpr, consts, tree = closed_call(strong, flat, name)
+    return (jaxpr, consts), tree
+
+
+def _sharing(pieces: Sequence[_Piece], avals: Sequence[Any]) -> tuple[list[Any], list[ClosedJaxpr]]:
+    """All that the pieces close over, and the pieces as jaxprs of all of that."""
+    consts = [c for _, captured in pieces for c in captured]
+    types = [*map(typeof, consts), *avals]
+    jaxprs, start = [], 0
+    for jaxpr, captured in pieces:
+        own = slice(start, start + len(captured))
+
+        def call(*xs: Any, jaxpr: ClosedJaxpr = jaxpr, own: slice = own) -> list[Any]:
+            return eval_jaxpr(jaxpr, jaxpr.consts, *xs[own], *xs[len(consts) :])
+
+        jaxprs.append(trace_to_jaxpr(call, types, "linear_solve"))
+        start = own.stop
+    return consts, jaxprs
+
+
+def custom_root(
+    f: Callable[[Any], Any],
+    initial_guess: Any,
+    solve: Callable[[Callable[[Any], Any], Any], Any],
+    tangent_solve: Callable[[Matvec, Any], Any],
+    has_aux: bool = False,
+) -> Any:
+    """``solve(f, initial_guess)``, a root of ``f``, with the derivative that ``f(root) = 0`` implies.
+
+    Derivatives are taken with respect to all that ``f`` closes over; ``solve`` is never differentiated, and the guess
+    has no influence.
+
+    Args:
+      f: a function from trees like ``initial_guess`` to such trees.
+      solve: finds the root of a function, from a guess.
+      tangent_solve: solves ``g(x) = y`` for a linear function ``g`` of such trees.
+      has_aux: ``solve`` returns a pair ``(root, aux)``; so does this function, and ``aux`` has no derivative.
+
+    Raises:
+      ArgumentError: ``f`` or a solver return something unlike ``initial_guess``.
+
+    Example:
+      >>> def newton(f, x):
+      ...     return mw.lax.fori_loop(0, 8, lambda i, x: x - f(x) / mw.grad(f)(x), x)
+      >>> def root(y):
+      ...     return mw.lax.custom_root(lambda x: x**2 - y, 1.0, newton, lambda g, y: y / g(1.0))
+      >>> float(root(4.0)), float(mw.grad(root)(4.0))
+      (2.0, 0.25)
+    """
+    for fun in (f, solve, tangent_solve):
+        require_callable(fun, "custom_root")
+    where = f"custom_root {name_of(f)}"
+    leaves, tree = pytree.flatten(initial_guess)
+    guess = [convert(x, typeof(x).dtype) for x in leaves]
+    avals = [typeof(x) for x in guess]
+    residual, residual_tree = _piece(lambda *xs: f(pytree.unflatten(tree, xs)), guess, name_of(f))
+    _check_alike(where, "the result of f", residual_tree, residual[0].out_avals, tree, avals)
+    found, out_tree = _solver(where, solve, f, guess, tree, has_aux)
+    n = len(residual[1])
+    consts, (function, solver) = _sharing([residual, found], avals)
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        outs = op.bind(*primals)
+        root, known = outs[: len(avals)], primals[: len(consts)]
+        still = [Zero(typeof(x)) for x in root]
+        moving = [*tangents[:n], *(Zero(typeof(x)) for x in known[n:]), *still]
+        _, pushed, _ = jvp_flat(lambda *xs: eval_jaxpr(function, function.consts, *xs), [*known, *root], moving)
+        rest = [Zero(a.strong()) for a in solver.out_avals[len(avals) :]]
+        if all(isinstance(t, Zero) for t in pushed):
+            return outs, [*still, *rest]
+
+        def slope(v: Any) -> Any:
+            here = lambda *xs: eval_jaxpr(function, function.consts, *known, *xs)  # noqa: E731
+            _, slopes, _ = jvp_flat(here, root, pytree.flatten(v)[0])
+            return pytree.unflatten(tree, [materialize(t) for t in slopes])
+
+        right = pytree.unflatten(tree, [neg(materialize(t)) for t in pushed])
+        moved = custom_linear_solve(slope, right, tangent_solve, tangent_solve)
+        return outs, [*pytree.flatten(moved)[0], *rest]
+
+    op = CustomJvpCall(name_of(f), solver, rule)
+    root, aux = pytree.unflatten(out_tree, op.bind(*consts, *guess))
+    return (root, aux) if has_aux else root
