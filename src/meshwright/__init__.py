@@ -1,5 +1,8 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
+from importlib import import_module
+from typing import Any
+
 from meshwright import (
     ad_checkpoint,
     custom_batching,
@@ -195,3 +198,16 @@ __all__ = [
     "with_sharding_constraint",
     "xla_computation",
 ]
+
+#: modules that few programs need: imported when one first asks for them
+_LATER = ("dlpack", "dtypes", "flatten_util", "image", "stages", "test_util", "typing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return import_module(f"meshwright.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

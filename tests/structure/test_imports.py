@@ -15,7 +15,10 @@ import meshwright
 
 ROOT = Path(meshwright.__file__).parent
 #: modules that give JAX's names to what the others define
-NAMES = {"ad_checkpoint", "custom_batching", "custom_derivatives", "tree", "tree_util"}
+NAMES = {
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "dtypes", "stages", "tree", "tree_util",
+    "typing",
+}  # fmt: skip
 LAYERS = (
     {"errors", "core"},
     {"sharding"},
@@ -25,6 +28,7 @@ LAYERS = (
     {"runtime"},
     {"api"},
     {"numpy", "nn", "random", "optim", "linalg", "fft"},
+    {"flatten_util", "image", "scipy", "test_util"},
     {"inspect", "interop"},
     NAMES,
     {"cli"},

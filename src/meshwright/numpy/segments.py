@@ -1,0 +1,99 @@
+"""Reductions over the segments of an array, by the number of the segment that each row belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.creation import asarray, full
+from meshwright.numpy.scalar_types import iinfo
+from meshwright.numpy.searching import concrete, where
+
+_ARGUMENTS = """
+
+    Args:
+      data: rows, along the first dimension or, where ``segment_ids`` has several, the first dimensions.
+      segment_ids: integers of the shape of ``data``'s first dimensions; rows whose number is not in
+        ``[0, num_segments)`` are left out.
+      num_segments: rows of the result; without it ``max(segment_ids) + 1``, which must then be known while tracing.
+      indices_are_sorted, unique_indices: promises about ``segment_ids``.
+      mode: what becomes of numbers out of range, as in ``x.at``; ``"drop"`` if not given.
+
+    Returns:
+      An array of shape ``(num_segments, *rest)``.
+
+    Raises:
+      ShapeError: ``segment_ids`` does not have the shape of ``data``'s first dimensions.
+      DTypeError: ``segment_ids`` are not integers.
+      ArgumentError: ``num_segments`` is negative.
+      ConcretizationError: ``num_segments`` is not given and ``segment_ids`` is traced."""
+
+
+def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any:
+    def function(
+        data: Any,
+        segment_ids: Any,
+        num_segments: int | None = None,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        bucket_size: int | None = None,
+        mode: Any = None,
+    ) -> Any:
+        x, ids = asarray(data), asarray(segment_ids)
+        shape, lead = typeof(x).shape, typeof(ids).shape
+        if shape[: len(lead)] != lead:
+            raise ShapeError(f"{name}: segment_ids of shape {lead} do not number the rows of data of shape {shape}")
+        if not dtypes.is_integer(typeof(ids).dtype):
+            raise DTypeError(f"{name}: segment_ids must be integers, got {typeof(ids)}; convert them with .astype(int)")
+        if bucket_size is not None:
+            raise ArgumentError(f"{name}: sums in buckets are not done; leave bucket_size out")
+        count = _count(name, ids, num_segments)
+        dtype = typeof(x).dtype
+        out = full((count, *shape[len(lead) :]), start(dtype), dtype)
+        if mode is None:  # negative numbers do not count from the end
+            ids, mode = where(ids < 0, count, ids), "drop"
+        at = out.at[ids]
+        return getattr(at, method)(x, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{what}{_ARGUMENTS}\n\n    Example:\n      {example}\n    "
+    return function
+
+
+def _count(name: str, ids: Any, num_segments: int | None) -> int:
+    if num_segments is None:
+        return int(np.max(concrete(ids, name, "give num_segments"), initial=-1)) + 1
+    count = int(num_segments)
+    if count < 0:
+        raise ArgumentError(f"{name}: num_segments must not be negative, got {num_segments}")
+    return count
+
+
+def _least(dtype: np.dtype) -> Any:
+    return False if dtypes.is_bool(dtype) else -np.inf if dtypes.is_inexact(dtype) else iinfo(dtype).min
+
+
+def _greatest(dtype: np.dtype) -> Any:
+    return True if dtypes.is_bool(dtype) else np.inf if dtypes.is_inexact(dtype) else iinfo(dtype).max
+
+
+segment_sum = _segment(
+    "segment_sum", "add", lambda dtype: 0, "The sum of each segment; 0 for one without rows.",
+    ">>> mw.ops.segment_sum(jnp.array([1, 2, 5, 7]), jnp.array([0, 2, 0, 9]), 3).tolist()\n      [6, 0, 2]",
+)  # fmt: skip
+segment_prod = _segment(
+    "segment_prod", "multiply", lambda dtype: 1, "The product of each segment; 1 for one without rows.",
+    ">>> mw.ops.segment_prod(jnp.array([2, 3, 5]), jnp.array([0, 2, 0]), 3).tolist()\n      [10, 1, 3]",
+)  # fmt: skip
+segment_max = _segment(
+    "segment_max", "max", _least, "The greatest row of each segment; the least number for one without rows.",
+    ">>> mw.ops.segment_max(jnp.array([2.0, 3.0, 5.0]), jnp.array([0, 2, 0]), 3).tolist()\n      [5.0, -inf, 3.0]",
+)  # fmt: skip
+segment_min = _segment(
+    "segment_min", "min", _greatest, "The least row of each segment; the greatest number for one without rows.",
+    ">>> mw.ops.segment_min(jnp.array([2.0, 3.0, 5.0]), jnp.array([0, 2, 0]), 3).tolist()\n      [2.0, inf, 3.0]",
+)  # fmt: skip

@@ -1,0 +1,5 @@
+"""``jax.stages``: what a jitted function goes through on its way to the machine."""
+
+from meshwright.api.stages import Compiled, Lowered, Traced
+
+__all__ = ["Compiled", "Lowered", "Traced"]

@@ -1,0 +1,138 @@
+"""``jax.test_util``: derivatives compared with finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import meshwright.numpy as mnp
+from meshwright.core import dtypes
+from meshwright.core import pytree as trees
+from meshwright.errors import ArgumentError, VerificationError
+from meshwright.transforms.autodiff import jvp, vjp
+
+__all__ = ["check_grads", "check_jvp", "check_vjp"]
+
+
+def _random_like(rng: np.random.Generator, values: Any) -> Any:
+    def one(x: Any) -> Any:
+        x = mnp.asarray(x)
+        if not dtypes.is_inexact(x.dtype):
+            raise ArgumentError(f"check_grads: derivatives need float or complex arguments, got {x.dtype}")
+        value = rng.standard_normal(x.shape)
+        if dtypes.is_complex(x.dtype):
+            value = value + 1j * rng.standard_normal(x.shape)
+        return mnp.asarray(value, x.dtype)
+
+    return trees.map(one, values)
+
+
+def _moved(values: Any, direction: Any, by: float) -> Any:
+    return trees.map(lambda x, d: x + by * d, values, direction)
+
+
+def _inner(a: Any, b: Any) -> float:
+    """The real part of the product of two trees, as vectors over the reals."""
+    pairs = zip(trees.leaves(a), trees.leaves(b))
+    return float(sum(np.real(np.vdot(np.conj(np.asarray(x)), np.asarray(y))) for x, y in pairs))
+
+
+def _tolerances(values: Any, atol: float | None, rtol: float | None) -> tuple[float, float]:
+    eps = max((float(mnp.finfo(mnp.asarray(x).dtype).eps) for x in trees.leaves(values)), default=1e-6)
+    usual = eps ** (1 / 3) * 2
+    return (usual if atol is None else atol), (usual if rtol is None else rtol)
+
+
+def _compare(what: str, got: Any, want: Any, atol: float, rtol: float) -> None:
+    for number, (a, b) in enumerate(zip(trees.leaves(got), trees.leaves(want))):
+        if not np.allclose(a, b, atol=atol, rtol=rtol):
+            worst = float(np.max(np.abs(np.asarray(a) - np.asarray(b))))
+            raise VerificationError(
+                f"{what}: result {number} differs from finite differences by up to {worst:.3g}, more than "
+                f"atol={atol:.3g} and rtol={rtol:.3g} allow; got\n{a}\nexpected\n{b}"
+            )
+
+
+def check_jvp(
+    f: Callable[..., Any], f_jvp: Callable[..., Any], args: Sequence[Any], atol: float | None = None,
+    rtol: float | None = None, eps: float | None = None,
+) -> None:  # fmt: skip
+    """Check ``f_jvp(args, tangents) -> (results, result tangents)`` in a random direction.
+
+    Raises:
+      VerificationError: it is not what central differences of ``f`` say.
+
+    Example:
+      >>> mw.test_util.check_jvp(jnp.sin, lambda x, t: mw.jvp(jnp.sin, x, t), (jnp.array([0.5, 2.0]),))
+    """
+    args = tuple(args)
+    tangents = _random_like(np.random.default_rng(0), args)
+    atol, rtol = _tolerances(args, atol, rtol)
+    step = eps if eps is not None else atol / 2
+    out, out_tangents = f_jvp(args, tangents)
+    _compare("check_jvp: the primal result", out, f(*args), atol, rtol)
+    above, below = f(*_moved(args, tangents, step)), f(*_moved(args, tangents, -step))
+    _compare("check_jvp", out_tangents, trees.map(lambda a, b: (a - b) / (2 * step), above, below), atol, rtol)
+
+
+def check_vjp(
+    f: Callable[..., Any], f_vjp: Callable[..., Any], args: Sequence[Any], atol: float | None = None,
+    rtol: float | None = None, eps: float | None = None,
+) -> None:  # fmt: skip
+    """Check ``f_vjp(*args) -> (results, cotangents of args from those of results)`` in random directions.
+
+    Raises:
+      VerificationError: it is not what central differences of ``f`` say.
+
+    Example:
+      >>> mw.test_util.check_vjp(jnp.sin, lambda x: mw.vjp(jnp.sin, x), (jnp.array([0.5, 2.0]),))
+    """
+    args = tuple(args)
+    rng = np.random.default_rng(1)
+    tangents = _random_like(rng, args)
+    atol, rtol = _tolerances(args, atol, rtol)
+    step = eps if eps is not None else atol / 2
+    out, pullback = f_vjp(*args)
+    _compare("check_vjp: the primal result", out, f(*args), atol, rtol)
+    cotangents = _random_like(rng, out)
+    above, below = f(*_moved(args, tangents, step)), f(*_moved(args, tangents, -step))
+    expected = _inner(trees.map(lambda a, b: (a - b) / (2 * step), above, below), cotangents)
+    _compare("check_vjp", _inner(tangents, pullback(cotangents)), expected, atol, rtol)
+
+
+def check_grads(
+    f: Callable[..., Any], args: Sequence[Any], order: int, modes: Sequence[str] = ("fwd", "rev"),
+    atol: float | None = None, rtol: float | None = None, eps: float | None = None,
+) -> None:  # fmt: skip
+    """Check the derivatives of ``f`` at ``args``, up to ``order``, against finite differences in random directions.
+
+    Args:
+      args: the arguments: trees of float or complex arrays. With float64 the check is far sharper.
+      order: 1 for first derivatives, 2 for those of the derivatives, too, …
+      modes: ``"fwd"`` (:func:`jvp <meshwright.jvp>`), ``"rev"`` (:func:`vjp <meshwright.vjp>`), or both.
+      atol, rtol: tolerances; by default a little over the cube root of the dtype's precision.
+      eps: the step of the differences.
+
+    Raises:
+      VerificationError: a derivative differs.
+      ArgumentError: an argument that is not float or complex.
+
+    Example:
+      >>> mw.test_util.check_grads(lambda x, y: jnp.sin(x) * y, (jnp.array([0.5, 2.0]), jnp.array(3.0)), order=2)
+    """
+    args = tuple(args)
+    if unknown := set(modes) - {"fwd", "rev"}:
+        raise ArgumentError(f"check_grads: modes are 'fwd' and 'rev', got {sorted(unknown)}")
+    if "fwd" in modes:
+        check_jvp(f, lambda xs, ts: jvp(f, xs, ts), args, atol, rtol, eps)
+        if order > 1:
+            direction = _random_like(np.random.default_rng(order), args)
+            check_grads(lambda *xs: jvp(f, xs, direction)[1], args, order - 1, modes, atol, rtol, eps)
+    if "rev" in modes:
+        check_vjp(f, lambda *xs: vjp(f, *xs), args, atol, rtol, eps)
+        if order > 1:
+            out, _ = vjp(f, *args)
+            weights = _random_like(np.random.default_rng(10 + order), out)
+            check_grads(lambda *xs: vjp(f, *xs)[1](weights), args, order - 1, modes, atol, rtol, eps)
