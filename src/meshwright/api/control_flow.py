@@ -73,8 +73,10 @@ def cond(
     return _branches("cond", convert(pred, dtypes.int32), (false_fun, true_fun), ("false_fun", "true_fun"), operands)
 
 
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING) -> Any:
     """``branches[index](*operands)``, an ``index`` out of range being moved to the first or last branch.
+
+    ``operand`` is another way to give the only one.
 
     Raises:
       ArgumentTypeError: ``index`` is no integer scalar, or the branches return different structures.
@@ -85,6 +87,10 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
       >>> lax.switch(1, [lambda x: x + 1, lambda x: x * 10], 3)
       Array(30, dtype=int32, weak_type=True)
     """
+    if operand is not _MISSING:
+        if operands:
+            raise ArgumentError("switch: give operands by position or as operand, not both")
+        operands = (operand,)
     branches = tuple(branches)
     for i, branch in enumerate(branches):
         require_callable(branch, f"switch branch {i}")
@@ -209,13 +215,14 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
 ) -> tuple[Any, Any]:
     """Go over the leading dimension of ``xs`` with a carry: ``carry, y = f(carry, x)``; returns the last carry and the
     ``y`` stacked along a new leading dimension.
 
     ``xs`` (a tree of arrays) may be None, with ``length`` steps. ``reverse`` goes from the last index to the first
     (``y`` of index ``i`` still stands at ``i``). ``unroll`` steps are written out in each round of the loop; True
-    writes out all.
+    writes out all. ``_split_transpose`` is a way of JAX's to differentiate, which changes no result, and is not taken.
 
     Raises:
       ArgumentTypeError: ``f`` returns no pair, or the carry comes out with another structure.

@@ -2,65 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from meshwright.api import lax_linalg as linalg
 from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
 from meshwright.api.control_flow import map_ as map
+from meshwright.api.lax_convolution import (
+    conv_general_dilated_local,
+    conv_general_dilated_patches,
+    conv_general_permutations,
+    conv_general_shape_tuple,
+    conv_shape_tuple,
+    conv_transpose_shape_tuple,
+    reduce_window_shape_tuple,
+)
 from meshwright.api.lax_functions import (
     RoundingMethod,
-    approx_max_k,
-    approx_min_k,
     axis_size,
-    batch_matmul,
     bitcast_convert_type,
-    broadcast,
-    broadcast_shapes,
-    broadcast_to_rank,
-    collapse,
-    dot,
-    empty,
-    full,
-    full_like,
-    index_in_dim,
-    index_take,
+    composite,
+    convert_element_type,
     optimization_barrier,
     pbroadcast,
+    pcast,
     platform_dependent,
     pshuffle,
     pswapaxes,
     reciprocal,
-    reduce,
     reduce_precision,
     round,
     scatter_apply,
     scatter_sub,
     select_n,
-    sort_key_val,
+)
+from meshwright.api.lax_products import batch_matmul, conv_general_dilated, dot, dot_general
+from meshwright.api.lax_ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+from meshwright.api.lax_random import RandomAlgorithm, rng_bit_generator, rng_uniform
+from meshwright.api.lax_reductions import approx_max_k, approx_min_k, reduce, reduce_sum, sort_key_val
+from meshwright.api.lax_shapes import (
+    broadcast,
+    broadcast_in_dim,
+    broadcast_like,
+    broadcast_shapes,
+    broadcast_to_rank,
+    broadcasted_iota,
+    collapse,
+    empty,
+    full,
+    full_like,
+    index_in_dim,
+    index_take,
+    iota,
+    reshape,
     split,
     stack,
     tile,
     unstack,
 )
-from meshwright.api.lax_random import RandomAlgorithm, rng_bit_generator, rng_uniform
 from meshwright.api.placement import with_sharding_constraint
-from meshwright.core.dtypes import requested
+from meshwright.core.precision import Precision, PrecisionLike
 from meshwright.ops.bessel import bessel_i0e, bessel_i1e
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
-from meshwright.ops.broadcast_reduce import iota as _iota
 from meshwright.ops.chlo_functions import mulhi
 from meshwright.ops.conv import (
     ConvDimensionNumbers,
+    ConvGeneralDilatedDimensionNumbers,
     conv,
     conv_dimension_numbers,
-    conv_general_dilated,
     conv_transpose,
     conv_with_general_padding,
     padtype_to_pads,
 )
 from meshwright.ops.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
-from meshwright.ops.dot import dot_general
+from meshwright.ops.dot import DotDimensionNumbers
 from meshwright.ops.dynamic_slice import (
     dynamic_index_in_dim,
     dynamic_slice,
@@ -132,7 +143,6 @@ from meshwright.ops.elementwise import (
 )  # fmt: skip
 from meshwright.ops.elementwise import and_ as bitwise_and
 from meshwright.ops.elementwise import complex_ as complex
-from meshwright.ops.elementwise import convert as _convert
 from meshwright.ops.elementwise import max_ as max
 from meshwright.ops.elementwise import min_ as min
 from meshwright.ops.elementwise import not_ as bitwise_not
@@ -165,7 +175,7 @@ from meshwright.ops.named_axis import (
     psum_scatter,
 )
 from meshwright.ops.reduce import argmax, argmin, reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
-from meshwright.ops.shape import expand_dims, reshape, rev, squeeze, transpose
+from meshwright.ops.shape import expand_dims, rev, squeeze, transpose
 from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.ops.slice_pad import slice_ as slice
 from meshwright.ops.sort import sort
@@ -173,18 +183,3 @@ from meshwright.ops.top_k import top_k
 from meshwright.ops.window import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.implicit import custom_linear_solve, custom_root
-
-
-def convert_element_type(operand: Any, new_dtype: Any) -> Any:
-    """``operand`` in another dtype."""
-    return _convert(operand, requested(new_dtype, "convert_element_type"))
-
-
-def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
-    """An array of ``shape`` whose elements are their positions along ``dimension``."""
-    return _iota(requested(dtype, "broadcasted_iota"), tuple(shape), dimension)
-
-
-def iota(dtype: Any, size: int) -> Any:
-    """0, 1, ..., ``size - 1``."""
-    return broadcasted_iota(dtype, (size,), 0)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.api.jit import jit
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
@@ -43,6 +44,8 @@ def rng_bit_generator(
     shape: Sequence[int],
     dtype: Any = np.uint32,
     algorithm: RandomAlgorithm | int = RandomAlgorithm.RNG_DEFAULT,
+    *,
+    out_sharding: Any = None,
 ) -> tuple[Any, Any]:
     """The key of the next draw, and random bits.
 
@@ -51,6 +54,7 @@ def rng_bit_generator(
       shape: shape of the bits.
       dtype: their dtype, an unsigned integer of 8 to 64 bits.
       algorithm: a :class:`RandomAlgorithm`.
+      out_sharding: a constraint on the bits; see :func:`with_sharding_constraint`.
 
     Raises:
       DTypeError: ``key`` or ``dtype`` is of another type.
@@ -66,9 +70,8 @@ def rng_bit_generator(
     if not dtypes.is_unsigned(wanted):
         raise DTypeError(f"rng_bit_generator: bits come as unsigned integers of 8 to 64 bits, not {wanted}")
     op = RngBitGenerator(_NAMES[RandomAlgorithm(algorithm)], tuple(shape), wanted)
-    if aval.dtype == np.uint64:
-        return tuple(op.bind(key))
-    return _of_halves(key, op)
+    state, bits = op.bind(key) if aval.dtype == np.uint64 else _of_halves(key, op)
+    return state, laid_out(bits, out_sharding)
 
 
 @functools.partial(jit, static_argnums=1)

@@ -133,7 +133,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
       MeshError: a ``PartitionSpec`` without a current mesh.
 
     Example:
-      >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P(None, "x"))
+      >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), mw.PartitionSpec(None, "x"))
       >>> y = mw.jit(lambda x: mw.with_sharding_constraint(2 * x, split))(mnp.ones((3, 8)))
       >>> y.sharding.spec, y.sharding.shard_shape(y.shape)
       (PartitionSpec(None, 'x'), (3, 2))
@@ -146,6 +146,11 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
         for value, sharding in zip(leaves, found)
     ]
     return pytree.unflatten(treedef, outs)
+
+
+def laid_out(x: Any, sharding: Any) -> Any:
+    """``x`` laid out as ``sharding`` says; as it is for None."""
+    return x if sharding is None else with_sharding_constraint(x, sharding)
 
 
 def reshard(x: Any, shardings: Any) -> Any:

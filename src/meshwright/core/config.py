@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.core.precision import PRECISIONS
 from meshwright.errors import ConfigError
 
 
@@ -35,13 +36,6 @@ class Option:
 def _is_device(value: Any) -> bool:
     return value is None or (hasattr(value, "platform") and hasattr(value, "id"))
 
-
-#: names of precisions, and what they mean for products on every platform
-PRECISIONS = {
-    "default": "default", "fastest": "default", "bfloat16": "default",
-    "high": "high", "bfloat16_3x": "high", "tensorfloat32": "high",
-    "highest": "highest", "float32": "highest",
-}  # fmt: skip
 
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebinterpolate
-from scipy.special import i0e
 
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
@@ -26,13 +23,14 @@ from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
 from meshwright.ops import elementwise as ops
+from meshwright.ops.bessel import bessel_i0e
 from meshwright.ops.conv import conv_general_dilated
 from meshwright.ops.elementwise import select
 from meshwright.ops.slice_pad import slice_in_dim
 
 
 # --- convolution --------------------------------------------------------------------------------------------
-def _sliding(name: str, a: Any, v: Any, mode: str, precision: Any) -> Any:
+def _sliding(name: str, a: Any, v: Any, mode: str, precision: Any, preferred: Any) -> Any:
     """Sums of products of ``v`` with the pieces of ``a`` that begin at each place."""
     if mode not in ("full", "same", "valid"):
         raise ArgumentError(f"{name}: mode must be 'full', 'same' or 'valid', got {mode!r}")
@@ -44,16 +42,18 @@ def _sliding(name: str, a: Any, v: Any, mode: str, precision: Any) -> Any:
     dtype = typeof(a).dtype
     exact = dtypes.default_int() if dtypes.is_bool(dtype) else dtype
     a, v = converted(a, exact), converted(v, exact)
-    return _conv(a, v, low, high, precision)
+    return _conv(a, v, low, high, precision, preferred)
 
 
-@compiled(static_argnums=(2, 3, 4))
-def _conv(a: Any, v: Any, low: int, high: int, precision: Any) -> Any:
-    out = conv_general_dilated(a[None, None], v[None, None], (1,), [(low, high)], precision=precision)
+@compiled(static_argnums=(2, 3, 4, 5))
+def _conv(a: Any, v: Any, low: int, high: int, precision: Any, preferred: Any) -> Any:
+    out = conv_general_dilated(
+        a[None, None], v[None, None], (1,), [(low, high)], precision=precision, preferred_element_type=preferred
+    )
     return out[0, 0]
 
 
-def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None) -> Any:
+def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The convolution of two vectors of sizes n and m: ``out[k] = sum(a[i] * v[k - i])``.
 
     Args:
@@ -68,10 +68,10 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None) -> An
     a, v = promoted(a, v)
     if typeof(a).size < typeof(v).size:
         a, v = v, a
-    return _sliding("convolve", a, flip(v), mode, precision)
+    return _sliding("convolve", a, flip(v), mode, precision, preferred_element_type)
 
 
-def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None) -> Any:
+def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The correlation of two vectors: ``out[k] = sum(a[k + i] * conj(v[i]))``; modes as for :func:`convolve`.
 
     >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0])).tolist()
@@ -80,8 +80,8 @@ def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None) -> 
     a, v = promoted(a, v)
     v = conj(v)
     if typeof(a).ndim == 1 and typeof(v).ndim == 1 and typeof(a).size < typeof(v).size:
-        return flip(_sliding("correlate", v, a, mode, precision))
-    return _sliding("correlate", a, v, mode, precision)
+        return flip(_sliding("correlate", v, a, mode, precision, preferred_element_type))
+    return _sliding("correlate", a, v, mode, precision, preferred_element_type)
 
 
 # --- interpolation ------------------------------------------------------------------------------------------
@@ -276,31 +276,9 @@ def kaiser(M: int, beta: Any) -> Any:
     return divide(i0(multiply(beta, where(root > 0, root, 0) ** 0.5)), i0(multiply(1.0, beta)))
 
 
-@cache
-def _i0_coefficients() -> tuple[np.ndarray, np.ndarray]:
-    """Chebyshev coefficients of ``exp(-x) I0(x)``, in ``x/4 - 1``, and beyond 8 times ``sqrt(x)``, in ``16/x - 1``."""
-    near = chebinterpolate(lambda t: i0e(4 * (t + 1)), 30)
-    far = chebinterpolate(lambda t: i0e(16 / (t + 1)) * np.sqrt(16 / (t + 1)), 25)
-    return near, far
-
-
-def _chebyshev(coefficients: np.ndarray, t: Any) -> Any:
-    """Clenshaw's recurrence."""
-    one = two = scalar_like(0, t)
-    for c in coefficients[:0:-1]:
-        one, two = ops.add(ops.sub(ops.mul(ops.add(t, t), one), two), scalar_like(c, t)), one
-    return ops.add(ops.sub(ops.mul(t, one), two), scalar_like(coefficients[0], t))
-
-
 @compiled
 def _i0(x: Any) -> Any:
-    size = ops.abs_(x)
-    eight = scalar_like(8, x)
-    small, large = ops.min_(size, eight), ops.max_(size, eight)
-    near, far = _i0_coefficients()
-    below = _chebyshev(near, ops.sub(ops.div(small, scalar_like(4, x)), scalar_like(1, x)))
-    above = ops.div(_chebyshev(far, ops.sub(ops.div(scalar_like(16, x), large), scalar_like(1, x))), ops.sqrt(large))
-    return ops.mul(ops.exp(size), select(ops.le(size, eight), below, above))
+    return ops.mul(ops.exp(ops.abs_(x)), bessel_i0e(x))
 
 
 def i0(x: Any, /) -> Any:

@@ -117,15 +117,15 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     return contract("dot", x, y, (((len(sx) - 1,), (c,)), ((), ())), precision, preferred_element_type)
 
 
-def inner(a: Any, b: Any, *, precision: Any = None) -> Any:
+def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum product over the last dimensions of both; scalars multiply.
 
     >>> inner(np.array([1, 2]), np.array([3, 4])).item()
     11
     """
     if not aval_of(a, "inner").shape or not aval_of(b, "inner", 1).shape:
-        return dot(a, b)
-    return tensordot(a, b, (-1, -1), precision=precision)
+        return dot(a, b, precision=precision, preferred_element_type=preferred_element_type)
+    return tensordot(a, b, (-1, -1), precision=precision, preferred_element_type=preferred_element_type)
 
 
 def outer(a: Any, b: Any) -> Any:
@@ -138,16 +138,17 @@ def outer(a: Any, b: Any) -> Any:
     return contract("outer", ravel(x), ravel(y), (((), ()), ((), ())))
 
 
-def vdot(a: Any, b: Any, *, precision: Any = None) -> Any:
+def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum product of the flattened arrays, the first conjugated.
 
     >>> vdot(np.array([1, 2]), np.array([3, 4])).item()
     11
     """
-    return dot(conjugate(ravel(a)), ravel(b), precision=precision)
+    x = conjugate(ravel(a))
+    return dot(x, ravel(b), precision=precision, preferred_element_type=preferred_element_type)
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None) -> Any:
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum product along one axis, the first conjugated; other dimensions broadcast.
 
     Raises:
@@ -163,7 +164,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None) -> Any
         raise ShapeError(f"vecdot: sizes along axis {axis} differ in shapes {typeof(x).shape} and {typeof(y).shape}")
     column = reshape(y, (*typeof(y).shape, 1))
     row = reshape(conjugate(x), (*typeof(x).shape[:-1], 1, typeof(x).shape[-1]))
-    out = matmul(row, column, precision=precision)
+    out = matmul(row, column, precision=precision, preferred_element_type=preferred_element_type)
     return reshape(out, typeof(out).shape[:-2])
 
 
@@ -190,7 +191,7 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
     return reshape(out, (*typeof(out).shape[:-2], typeof(out).shape[-1]))
 
 
-def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None) -> Any:
+def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum product over pairs of dimensions.
 
     Args:
@@ -217,7 +218,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None) -> Any:
         raise ShapeError(
             f"tensordot: axes {cx} of shape {typeof(x).shape} and {cy} of shape {typeof(y).shape} must pair equal sizes"
         )
-    return contract("tensordot", x, y, ((cx, cy), ((), ())), precision)
+    return contract("tensordot", x, y, ((cx, cy), ((), ())), precision, preferred_element_type)
 
 
 def _listed(axes: Any) -> tuple[int, ...]:

@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.core import dtypes
+from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.conv_op import ConvDimensionNumbers, ConvGeneralDilated
 from meshwright.ops.dot import precisions
 from meshwright.ops.shape import rev
-from meshwright.ops.window_shape import dilate, int_tuple, pad_pairs, padtype_to_pads
+from meshwright.ops.window_shape import Pads, dilate, int_tuple, pad_pairs, padtype_to_pads
 
 __all__ = [
     "ConvDimensionNumbers",
     "ConvGeneralDilated",
+    "ConvGeneralDilatedDimensionNumbers",
     "conv",
     "conv_dimension_numbers",
     "conv_general_dilated",
@@ -27,6 +29,8 @@ __all__ = [
     "padtype_to_pads",
 ]
 
+#: what functions take as dimension numbers
+ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 #: the letters that every spec has besides those of its spatial dimensions
 _LETTERS = {"lhs": "NC", "rhs": "OI", "out": "NC"}
 
@@ -38,10 +42,15 @@ def conv_dimension_numbers(
 
     Strings name the dimensions in order: ``N`` batch and ``C`` features of ``lhs`` and the result, ``O`` output and
     ``I`` input features of ``rhs``, any other letters the spatial dimensions, in the order of ``rhs``. Example:
-    ``("NHWC", "HWIO", "NHWC")``.
+    ``("NHWC", "HWIO", "NHWC")``. Of the shapes only the lengths matter.
 
     Raises:
       ArgumentError: specs that do not name each dimension once.
+      ShapeError: shapes of different lengths, or of less than two dimensions.
+
+    Example:
+      >>> lax.conv_dimension_numbers((2, 5, 6, 3), (3, 3, 3, 4), ("NHWC", "HWIO", "NHWC"))
+      ConvDimensionNumbers(lhs_spec=(0, 3, 1, 2), rhs_spec=(3, 2, 0, 1), out_spec=(0, 3, 1, 2))
     """
     if isinstance(dimension_numbers, ConvDimensionNumbers):
         return dimension_numbers
@@ -97,19 +106,11 @@ def conv_general_dilated(
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
-    precision: Any = None,
+    precision: PrecisionLike = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """Convolution of ``lhs`` with the kernel ``rhs``, in any number of spatial dimensions.
-
-    ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or a ``(low, high)`` pair for each spatial dimension
-    (negative ones cut). ``lhs_dilation`` puts zeros between rows of ``lhs`` (transposed convolution), ``rhs_dilation``
-    between rows of the kernel (dilated convolution). For ``dimension_numbers`` see :func:`conv_dimension_numbers`.
-
-    Raises:
-      ShapeError: operands that do not fit each other or the parameters.
-      DTypeError: operands of different dtypes.
-      ArgumentError: malformed parameters.
+    """Convolution of ``lhs`` with the kernel ``rhs``, in any number of spatial dimensions; see
+    ``lax.conv_general_dilated``.
     """
     op = "conv_general_dilated"
     lhs_shape, rhs_shape = typeof(lhs).shape, typeof(rhs).shape
@@ -133,10 +134,21 @@ def conv_general_dilated(
 
 
 def conv(
-    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str, precision: Any = None,
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str, precision: PrecisionLike = None,
     preferred_element_type: Any = None,
 ) -> Any:  # fmt: skip
-    """Convolution of ``lhs [N, C, …]`` with ``rhs [O, I, …]``."""
+    """Convolution of ``lhs [N, C, ...]`` with ``rhs [O, I, ...]``, with a padding word: ``"SAME"`` or ``"VALID"``.
+
+    Raises:
+      ShapeError: operands that do not fit each other or the strides.
+      DTypeError: operands of different dtypes.
+      ArgumentError: malformed parameters.
+
+    Example:
+      >>> x = jnp.array([[[1., 2., 3., 4.]]])
+      >>> lax.conv(x, jnp.array([[[1., 10., 0.]]]), (2,), "SAME").tolist()
+      [[[21.0, 43.0]]]
+    """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, precision=precision, preferred_element_type=preferred_element_type
     )
@@ -149,17 +161,44 @@ def conv_with_general_padding(
     padding: str | Sequence[tuple[int, int]],
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
-    precision: Any = None,
+    precision: PrecisionLike = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """As :func:`conv`, with explicit padding and dilations."""
+    """Convolution of ``lhs [N, C, ...]`` with ``rhs [O, I, ...]``, with explicit padding and dilations.
+
+    ``padding`` has a ``(low, high)`` pair for each spatial dimension, or is a word; None for a dilation is 1.
+
+    Raises:
+      ShapeError: operands that do not fit each other or the parameters.
+      DTypeError: operands of different dtypes.
+      ArgumentError: malformed parameters.
+
+    Example:
+      >>> x = jnp.array([[[1., 2., 3., 4.]]])
+      >>> kernel = jnp.array([[[1., 10.]]])
+      >>> lax.conv_with_general_padding(x, kernel, (1,), [(0, 1)], None, (2,)).tolist()
+      [[[31.0, 42.0, 3.0]]]
+    """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
         preferred_element_type=preferred_element_type,
     )  # fmt: skip
 
 
-def _transposed_pads(extent: int, stride: int, padding: str) -> tuple[int, int]:
+def transposed_pads(op: str, padding: Any, extents: Sequence[int], strides: Sequence[int]) -> Pads:
+    """The padding of a transposed convolution, in pairs, from a word or pairs.
+
+    Raises:
+      ArgumentError: it is neither.
+    """
+    if not isinstance(padding, str):
+        return pad_pairs(op, padding, [0] * len(extents), extents, strides)
+    if padding not in ("SAME", "VALID"):
+        raise ArgumentError(f"{op}: padding must be 'SAME', 'VALID' or (low, high) pairs, got {padding!r}")
+    return tuple(_transposed_pad(k, s, padding) for k, s in zip(extents, strides))
+
+
+def _transposed_pad(extent: int, stride: int, padding: str) -> tuple[int, int]:
     """Padding that makes ``stride * n`` rows of ``n`` (``"SAME"``), or all that ``n`` enter (``"VALID"``)."""
     if padding == "SAME":
         total = extent + stride - 2
@@ -178,7 +217,7 @@ def conv_transpose(
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None,
     transpose_kernel: bool = False,
-    precision: Any = None,
+    precision: PrecisionLike = None,
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
 ) -> Any:
@@ -190,7 +229,14 @@ def conv_transpose(
     ``("NHWC", "HWIO", "NHWC")`` and its like.
 
     Raises:
-      ArgumentError, ShapeError, DTypeError: as :func:`conv_general_dilated`.
+      ShapeError: operands that do not fit each other or the parameters.
+      DTypeError: operands of different dtypes.
+      ArgumentError: malformed parameters.
+
+    Example:
+      >>> x = jnp.array([1., 2., 3.]).reshape(1, 3, 1)
+      >>> lax.conv_transpose(x, jnp.array([1., 10.]).reshape(2, 1, 1), (2,), "SAME").ravel().tolist()
+      [10.0, 1.0, 20.0, 2.0, 30.0, 3.0]
     """
     op = "conv_transpose"
     lhs_shape, rhs_shape = typeof(lhs).shape, typeof(rhs).shape
@@ -204,14 +250,9 @@ def conv_transpose(
     steps = int_tuple(op, "strides", strides, n)
     rdil = int_tuple(op, "rhs_dilation", rhs_dilation, n, default=1)
     extents = [dilate(rhs_shape[d], r) for d, r in zip(numbers.rhs_spec[2:], rdil)]
-    if isinstance(padding, str):
-        if padding not in ("SAME", "VALID"):
-            raise ArgumentError(f"{op}: padding must be 'SAME', 'VALID' or (low, high) pairs, got {padding!r}")
-        pads: Any = [_transposed_pads(k, s, padding) for k, s in zip(extents, steps)]
-    else:
-        pads = pad_pairs(op, padding, [0] * n, extents, steps)
-        if use_consistent_padding:
-            pads = [(k - 1 - lo, k - 1 - hi) for k, (lo, hi) in zip(extents, pads)]
+    pads = transposed_pads(op, padding, extents, steps)
+    if use_consistent_padding and not isinstance(padding, str):
+        pads = tuple((k - 1 - lo, k - 1 - hi) for k, (lo, hi) in zip(extents, pads))
     if transpose_kernel:
         outputs, inputs = numbers.rhs_spec[:2]
         rhs = rev(rhs, numbers.rhs_spec[2:])

@@ -336,6 +336,6 @@ cumlogsumexp = _function(
     CumLogSumExp,
     "``log(sum(exp))``",
     """>>> x = jnp.log(jnp.array([1., 2., 5.]))
-      >>> jnp.exp(lax.cumlogsumexp(x)).round(3).tolist()
-      [1.0, 3.0, 8.0]""",
+      >>> [f"{total:.3f}" for total in jnp.exp(lax.cumlogsumexp(x))]
+      ['1.000', '3.000', '8.000']""",
 )

@@ -10,7 +10,8 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.core.config import PRECISIONS, config
+from meshwright.core.config import config
+from meshwright.core.precision import PRECISIONS, PrecisionLike
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
@@ -157,7 +158,7 @@ class DotGeneral(Op):
         )[0]  # fmt: skip
 
 
-def precisions(name: str, precision: Any) -> tuple[str, str] | None:
+def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
     """The precision of both operands of a product, from a user's argument or ``config.default_matmul_precision``.
 
     Raises:
@@ -180,23 +181,16 @@ def dot_general(
     lhs: Any,
     rhs: Any,
     dimension_numbers: Any,
-    precision: Any = None,
-    preferred_element_type: np.dtype | None = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: Any = None,
 ) -> Any:
-    """Product of ``lhs`` and ``rhs`` summed over paired contracting dimensions, for each paired batch index.
-
-    ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch
-    dimensions, then the remaining ones of ``lhs``, then those of ``rhs``.
-
-    Raises:
-      ShapeError: paired dimensions have different sizes.
-      DTypeError: different operand dtypes without ``preferred_element_type``.
-      ArgumentError: ``precision`` is none.
-    """
+    """Product summed over paired contracting dimensions, for each paired batch index; see ``lax.dot_general``."""
     (lc, rc), (lb, rb) = dimension_numbers
     numbers = ((tuple(lc), tuple(rc)), (tuple(lb), tuple(rb)))
     if preferred_element_type is not None:
         preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
+    elif typeof(lhs).dtype != typeof(rhs).dtype:
+        preferred_element_type = dtypes.promote((a.dtype, a.weak_type) for a in (typeof(lhs), typeof(rhs)))[0]
     both = precisions("dot_general", precision)
     name = both and max(both)  # in order: default, high, highest
     return DotGeneral(numbers, name, preferred_element_type).bind(lhs, rhs)

@@ -11,17 +11,28 @@ from functools import wraps
 from typing import Any
 
 from meshwright.core import dtypes, pytree
-from meshwright.errors import ShapeError
+from meshwright.errors import ArgumentError, AxisError, ShapeError
 from meshwright.ir.state import axis_size
 from meshwright.ir.tracing import typeof
+from meshwright.ops.axis_groups import AxisGroups, axis_groups
 from meshwright.ops.collective import AllGather, AllToAll, Pmax, Pmin, Ppermute, Psum, ReduceScatter, axis_index_of
-from meshwright.ops.elementwise import convert, div, scalar_like
+from meshwright.ops.dynamic_slice import dynamic_slice_in_dim
+from meshwright.ops.elementwise import convert, div, mul, scalar_like
+from meshwright.ops.reduce import reduce_max, reduce_min
 from meshwright.ops.shape import expand_dims, move_dim, reshape, squeeze
+
+Groups = Sequence[Sequence[int]] | None
 
 
 def _names(axis_name: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
     return names, tuple(axis_size(n) for n in names)
+
+
+def _dim(name: str, argument: str, dim: int, ndim: int) -> int:
+    if not -ndim <= dim < ndim:
+        raise AxisError(f"{name}: {argument} {dim} does not exist among {ndim} dimensions")
+    return dim % ndim
 
 
 def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,93 +46,245 @@ def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+# --- reductions ---------------------------------------------------------------------------------------------
 @_each_leaf
-def psum(x: Any, axis_name: Any) -> Any:
-    """Sum of ``x`` over the named axes.
+def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The sum of ``x`` over the positions along the named axes, at each of them.
+
+    ``x`` is a tree of arrays of any shapes; a Python number is multiplied by the number of positions. With
+    ``axis_index_groups``, lists of positions of one length, each position gets the sum over its group.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> x = jnp.array([1, 2, 4, 8])
+      >>> mw.vmap(lambda v: lax.psum(v, "i"), axis_name="i")(x).tolist()
+      [15, 15, 15, 15]
+      >>> mw.vmap(lambda v: lax.psum(v, "i", axis_index_groups=[[0, 2], [1, 3]]), axis_name="i")(x).tolist()
+      [5, 10, 5, 10]
     """
     names, sizes = _names(axis_name)
+    groups = axis_groups("psum", names, sizes, axis_index_groups)
     if isinstance(x, (int, float)) and not isinstance(x, bool):
-        return x * math.prod(sizes)
-    return Psum(names, sizes).bind(x)
+        return x * (groups.size if groups else math.prod(sizes))
+    return groups.summed(x) if groups else Psum(names, sizes).bind(x)
 
 
 @_each_leaf
-def pmean(x: Any, axis_name: Any) -> Any:
-    """Mean of ``x`` over the named axes."""
-    _, sizes = _names(axis_name)
-    total = psum(x, axis_name)
+def pmean(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The mean of ``x`` (a tree of arrays) over the positions along the named axes, or over each position's group.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> mw.vmap(lambda v: v - lax.pmean(v, "i"), axis_name="i")(jnp.array([1., 2., 6.])).tolist()
+      [-2.0, -1.0, 3.0]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("pmean", names, sizes, axis_index_groups)
+    total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     if not dtypes.is_inexact(typeof(total).dtype):
         total = convert(total, dtypes.default_float())
-    return div(total, scalar_like(math.prod(sizes), total))
+    return div(total, scalar_like(groups.size if groups else math.prod(sizes), total))
 
 
 @_each_leaf
-def pmax(x: Any, axis_name: Any) -> Any:
-    """Maximum of ``x`` over the named axes."""
-    return Pmax(*_names(axis_name)).bind(x)
+def pmax(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The maximum of ``x`` (a tree of arrays), elementwise, over the positions along the named axes, or over each
+    position's group.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pmax(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
+      [[3, 5], [3, 5]]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("pmax", names, sizes, axis_index_groups)
+    return reduce_max(groups.gathered(x), (0,)) if groups else Pmax(names, sizes).bind(x)
 
 
 @_each_leaf
-def pmin(x: Any, axis_name: Any) -> Any:
-    """Minimum of ``x`` over the named axes."""
-    return Pmin(*_names(axis_name)).bind(x)
+def pmin(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The minimum of ``x`` (a tree of arrays), elementwise, over the positions along the named axes, or over each
+    position's group.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pmin(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
+      [[2, 1], [2, 1]]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("pmin", names, sizes, axis_index_groups)
+    return reduce_min(groups.gathered(x), (0,)) if groups else Pmin(names, sizes).bind(x)
 
 
+@_each_leaf
+def psum_scatter(
+    x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Groups = None, tiled: bool = False
+) -> Any:
+    """This position's part of the sum of ``x`` over the positions along the named axes.
+
+    Of ``n`` positions the ``i``-th gets tile ``i`` of ``n`` of ``scatter_dimension`` with ``tiled``; without, that
+    dimension has size ``n`` and goes, the ``i``-th position getting index ``i``. With ``axis_index_groups`` it is the
+    sum over the position's group and the place in it that count.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ShapeError: a dimension of another size, or that is not a multiple of the number of positions.
+      AxisError: a dimension that does not exist.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> x = jnp.array([[1, 2], [10, 20]])
+      >>> mw.vmap(lambda row: lax.psum_scatter(row, "i"), axis_name="i")(x).tolist()
+      [11, 22]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("psum_scatter", names, sizes, axis_index_groups)
+    shape = typeof(x).shape
+    d = _dim("psum_scatter", "scatter_dimension", scatter_dimension, len(shape))
+    _check_parts("psum_scatter", shape, d, groups.size if groups else math.prod(sizes), tiled)
+    y = _part(groups.summed(x), d, groups) if groups else ReduceScatter(names, sizes, d).bind(x)
+    return y if tiled else squeeze(y, [d])
+
+
+# --- positions ----------------------------------------------------------------------------------------------
 def axis_index(axis_name: Any) -> Any:
-    """Position along the named axes: an int32 scalar."""
+    """The position along the named axis, or along several, the first being major: an int32 scalar.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+
+    Example:
+      >>> mw.vmap(lambda v: v * lax.axis_index("i"), axis_name="i")(jnp.array([5, 6, 7])).tolist()
+      [0, 6, 14]
+    """
     return axis_index_of(*_names(axis_name))
 
 
 @_each_leaf
-def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
-    """``x`` of all devices along the named axes: stacked at a new dimension, or joined along ``axis`` if ``tiled``."""
-    names, sizes = _names(axis_name)
-    if not tiled:
-        axis %= typeof(x).ndim + 1
-        x = expand_dims(x, [axis])
-    return AllGather(names, sizes, axis % typeof(x).ndim).bind(x)
-
-
-@_each_leaf
-def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
-    """This device's part of the sum over the named axes: a tile of ``scatter_dimension``, or one index of it."""
-    names, sizes = _names(axis_name)
-    d = scatter_dimension % typeof(x).ndim
-    if not tiled and typeof(x).shape[d] != math.prod(sizes):
-        raise ShapeError(
-            f"psum_scatter: dimension {d} of shape {typeof(x).shape} must have size {math.prod(sizes)}, the number of "
-            "devices; for tiles pass tiled=True"
-        )
-    y = ReduceScatter(names, sizes, d).bind(x)
-    return y if tiled else squeeze(y, [d])
-
-
-@_each_leaf
-def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
-    """Part ``j`` of ``split_axis`` goes to device ``j``; what arrives is joined (or stacked) at ``concat_axis``."""
-    names, sizes = _names(axis_name)
-    ndim = typeof(x).ndim
-    s, c = split_axis % ndim, concat_axis % ndim
-    if tiled:
-        if s == c:
-            x = expand_dims(x, [s])  # [1, D]: received parts are joined in the new dimension, then merged
-            y = AllToAll(names, sizes, s + 1, s).bind(x)
-            shape = typeof(y).shape
-            return reshape(y, (*shape[:s], shape[s] * shape[s + 1], *shape[s + 2 :]))
-        return AllToAll(names, sizes, s, c).bind(x)
-    if typeof(x).shape[s] != math.prod(sizes):
-        raise ShapeError(
-            f"all_to_all: dimension {s} of {typeof(x).shape} must have {math.prod(sizes)} rows; or pass tiled=True"
-        )
-    x = expand_dims(move_dim(x, s, 0), [c + 1])
-    return squeeze(AllToAll(names, sizes, 0, c + 1).bind(x), [0])
-
-
-@_each_leaf
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
-    """``x`` of device ``source`` arrives at device ``target`` for each pair; zeros where nothing arrives."""
+    """``x`` of position ``source`` arrives at position ``target`` for each pair of ``perm``; zeros where nothing does.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: a position that does not exist, or that is twice a source or a target.
+
+    Example:
+      >>> shift = [(0, 1), (1, 2)]
+      >>> mw.vmap(lambda v: lax.ppermute(v, "i", shift), axis_name="i")(jnp.array([5, 6, 7])).tolist()
+      [0, 5, 6]
+    """
     names, sizes = _names(axis_name)
-    return Ppermute(names, sizes, tuple((int(s), int(t)) for s, t in perm)).bind(x)
+    pairs = tuple((int(s), int(t)) for s, t in perm)
+    positions = math.prod(sizes)
+    for side in zip(*pairs):
+        if len(set(side)) != len(side) or not all(0 <= i < positions for i in side):
+            raise ArgumentError(
+                f"ppermute: perm {list(pairs)} must have each position at most once as a source and once as a target; "
+                f"positions along {names} are 0 to {positions - 1}"
+            )
+    return Ppermute(names, sizes, pairs).bind(x)
+
+
+# --- rearrangements -----------------------------------------------------------------------------------------
+@_each_leaf
+def all_gather(
+    x: Any, axis_name: Any, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False, to: str = "varying"
+) -> Any:
+    """``x`` (a tree of arrays) of all positions along the named axes, or of each position's group.
+
+    They are stacked along a new dimension ``axis``, or joined along that dimension with ``tiled``. ``to`` is
+    ``"varying"`` or ``"reduced"``, a type of JAX's for the result, whose values are the same.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      AxisError: a dimension that does not exist.
+      ArgumentError: groups that do not have each position once, or another ``to``.
+
+    Example:
+      >>> x = jnp.array([[1, 2], [3, 4]])
+      >>> mw.vmap(lambda row: lax.all_gather(row, "i", axis=1), axis_name="i")(x)[0].tolist()
+      [[1, 3], [2, 4]]
+      >>> mw.vmap(lambda row: lax.all_gather(row, "i", tiled=True), axis_name="i")(x)[1].tolist()
+      [1, 2, 3, 4]
+    """
+    if to not in ("varying", "reduced"):
+        raise ArgumentError(f"all_gather: to must be 'varying' or 'reduced', got {to!r}")
+    names, sizes = _names(axis_name)
+    groups = axis_groups("all_gather", names, sizes, axis_index_groups)
+    d = _dim("all_gather", "axis", axis, typeof(x).ndim + (not tiled))
+    if groups:
+        y = move_dim(groups.gathered(x), 0, d)
+        return _merged(y, d) if tiled else y
+    return AllGather(names, sizes, d).bind(x if tiled else expand_dims(x, [d]))
+
+
+@_each_leaf
+def all_to_all(
+    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Groups = None, tiled: bool = False
+) -> Any:
+    """Part ``j`` of ``x`` along ``split_axis`` goes to position ``j`` along the named axes, or of the group.
+
+    With ``tiled`` the parts are tiles, and those that arrive are joined along ``concat_axis``. Without, ``split_axis``
+    has one index a position and goes, and what arrives is stacked along a new dimension ``concat_axis``.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ShapeError: a dimension of another size, or that is not a multiple of the number of positions.
+      AxisError: a dimension that does not exist.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> x = jnp.array([[1, 2], [3, 4]])
+      >>> mw.vmap(lambda row: lax.all_to_all(row, "i", 0, 0), axis_name="i")(x).tolist()
+      [[1, 3], [2, 4]]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("all_to_all", names, sizes, axis_index_groups)
+    shape = typeof(x).shape
+    s = _dim("all_to_all", "split_axis", split_axis, len(shape))
+    c = _dim("all_to_all", "concat_axis", concat_axis, len(shape))
+    _check_parts("all_to_all", shape, s, groups.size if groups else math.prod(sizes), tiled)
+    if groups:
+        mine = _part(groups.gathered(x), s + 1, groups)
+        return _merged(move_dim(mine, 0, c), c) if tiled else move_dim(squeeze(mine, [s + 1]), 0, c)
+    if not tiled:
+        x = expand_dims(move_dim(x, s, 0), [c + 1])
+        return squeeze(AllToAll(names, sizes, 0, c + 1).bind(x), [0])
+    if s != c:
+        return AllToAll(names, sizes, s, c).bind(x)
+    x = expand_dims(x, [s])  # [1, D]: received parts are joined in the new dimension, then merged
+    return _merged(AllToAll(names, sizes, s + 1, s).bind(x), s)
+
+
+def _check_parts(name: str, shape: Sequence[int], dim: int, parts: int, tiled: bool) -> None:
+    if shape[dim] % parts if tiled else shape[dim] != parts:
+        wanted = f"a multiple of {parts}" if tiled else f"{parts}"
+        hint = "pad it" if tiled else "for tiles pass tiled=True"
+        raise ShapeError(
+            f"{name}: dimension {dim} of shape {tuple(shape)} must have size {wanted}, the number of positions; {hint}"
+        )
+
+
+def _part(x: Any, dim: int, groups: AxisGroups) -> Any:
+    """The tile of ``dim`` that belongs to this position's place in its group."""
+    rows = typeof(x).shape[dim] // groups.size
+    start = mul(groups.place(), scalar_like(rows, groups.place()))
+    return dynamic_slice_in_dim(x, start, rows, dim, allow_negative_indices=False)
+
+
+def _merged(x: Any, dim: int) -> Any:
+    """``x`` with dimensions ``dim`` and ``dim + 1`` as one."""
+    shape = typeof(x).shape
+    return reshape(x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))

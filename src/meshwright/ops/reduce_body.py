@@ -7,6 +7,7 @@ running moments, and whatever else has no collective.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,8 +22,9 @@ from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import batch_reduce_axes, broadcast_in_dim, infer_reduce, match_shape
 from meshwright.ops.elementwise import scalar_like
+from meshwright.ops.reduction_derivative import each, fold_with_tangents, with_tangents, without_none
 from meshwright.ops.scalar_body import along, as_body_takes, check_body, lifted, one_by_one, one_shape, read_body
-from meshwright.ops.shape import expand_dims
+from meshwright.ops.shape import expand_dims, reshape, transpose
 from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
 
 FALSE, TRUE = np.bool_(False), np.bool_(True)
@@ -49,6 +51,20 @@ class ReduceBody(Op):
         return tuple(infer_reduce(self.name, a, self.axes) for a in arrays)
 
     # --- rules ----------------------------------------------------------------------------------------------
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        n, ndim = len(primals) // 2, typeof(primals[0]).ndim
+        order = [*self.axes, *(d for d in range(ndim) if d not in self.axes)]
+
+        def stacked(x: Any) -> Any:
+            moved = transpose(x, order)
+            shape = typeof(moved).shape
+            reduced = len(self.axes)
+            return reshape(moved, (math.prod(shape[:reduced]), *shape[reduced:]))
+
+        pairs = with_tangents(primals, tangents)
+        rows = [each(stacked, pair) for pair in pairs[:n]]
+        return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], rows))
+
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         n = len(args) // 2
         if any(d is not None for d in dims[n:]):

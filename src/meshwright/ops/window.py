@@ -13,19 +13,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meshwright.core import dtypes
+from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, DTypeError, MeshwrightError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.op import Builder, Op, Zero
 from meshwright.ir.reading import Reader, reads
-from meshwright.ir.tracing import Tracer, trace_to_jaxpr, typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.cumulative import CumMax, CumMin, CumProd, CumSum, Cumulative
 from meshwright.ops.elementwise import add, convert, max_, min_, mul, scalar_like
+from meshwright.ops.reduction_function import reduction_function
 from meshwright.ops.shape import Linear1
-from meshwright.ops.window_body import cumulative_axis, read_reduce_window_body
+from meshwright.ops.window_body import ReduceWindowBody, cumulative_axis, read_reduce_window_body
 from meshwright.ops.window_op import WindowOp, window_params
-from meshwright.ops.window_select import SelectAndGatherAdd, select_op, window_slices
+from meshwright.ops.window_select import SelectAndGatherAdd, select_op
 from meshwright.ops.window_shape import WindowDim, dilate, fetch_for_result, int_tuple, make_windows, pad_pairs
+from meshwright.ops.window_slices import window_slices
 from meshwright.sharding.rule import REDUCTION, WINDOW
 
 
@@ -163,7 +165,9 @@ def _windowed(op: type[ReduceWindow]) -> Callable[..., Any]:
         base_dilation: Sequence[int] | None = None,
         window_dilation: Sequence[int] | None = None,
     ) -> Any:
-        windows = _windows(op.name, operand, window_dimensions, window_strides, padding, base_dilation, window_dilation)
+        shape = typeof(operand).shape
+        dims = window_dimensions, window_strides, padding, base_dilation, window_dilation
+        windows = window_dims(op.name, shape, *dims)
         return op(**window_params(windows)).bind(operand)
 
     function.__name__ = function.__qualname__ = op.name
@@ -177,8 +181,10 @@ reduce_window_min = _windowed(ReduceWindowMin)
 reduce_window_prod = _windowed(ReduceWindowProd)
 
 
-def _windows(op: str, operand: Any, sizes: Any, strides: Any, padding: Any, base: Any, window: Any) -> Any:
-    shape = typeof(operand).shape
+def window_dims(
+    op: str, shape: Sequence[int], sizes: Any, strides: Any, padding: Any, base: Any, window: Any
+) -> tuple[WindowDim, ...]:
+    """The window over each dimension, from what a user gives; ``op`` is the function that got it."""
     rank = len(shape)
     sizes = int_tuple(op, "window_dimensions", sizes, rank)
     strides = int_tuple(op, "window_strides", strides, rank, default=1)
@@ -202,39 +208,19 @@ _BOOL_SYNONYMS = {"or": "max", "logical_or": "max", "bitwise_or": "max",
                   "and": "min", "logical_and": "min", "bitwise_and": "min"}  # fmt: skip
 
 
-def _recognize(computation: Any, dtype: np.dtype) -> tuple[type[ReduceWindow], Any]:
-    """The reduction that a computation means: a name, a NumPy ufunc, one of our ops, or a function that is one."""
+def _op_name(computation: Any) -> str:
+    """The op that a name, a NumPy ufunc or one of our ops means; empty for a function."""
     if isinstance(computation, str):
-        name = computation
-    elif isinstance(computation, np.ufunc):
-        name = computation.__name__
-    elif isinstance(computation, Op):
-        name = computation.name
-    else:
-        name = _op_of(computation, dtype)
+        return computation
+    if isinstance(computation, np.ufunc):
+        return computation.__name__
+    return computation.name if isinstance(computation, Op) else ""
+
+
+def _reduction(name: str, dtype: np.dtype) -> tuple[type[ReduceWindow], Any] | None:
+    """The window reduction and the binary op of a name; None if it has none of its own."""
     name = _SYNONYMS.get(name, name)
-    if dtypes.is_bool(dtype):
-        name = _BOOL_SYNONYMS.get(name, name)
-    if name not in _REDUCTIONS:
-        raise ArgumentError(
-            f"reduce_window: computation {computation!r} is not one of add, max, min, mul (or, for bools, or and and); "
-            "other reductions can be written with slices of the operand"
-        )
-    return _REDUCTIONS[name]
-
-
-def _op_of(computation: Any, dtype: np.dtype) -> str:
-    """The name of the op that a function of two scalars is; empty if it is none."""
-    if not callable(computation):
-        return ""
-    scalar = ShapedArray((), dtype)
-    try:
-        jaxpr = trace_to_jaxpr(lambda a, b: [computation(a, b)], [scalar, scalar]).jaxpr
-    except (MeshwrightError, TypeError):
-        return ""
-    eqns, args = jaxpr.eqns, list(jaxpr.invars)
-    plain = len(eqns) == 1 and list(eqns[0].invars) in (args, args[::-1]) and jaxpr.outvars == list(eqns[0].outvars)
-    return eqns[0].op.name if plain else ""
+    return _REDUCTIONS.get(_BOOL_SYNONYMS.get(name, name) if dtypes.is_bool(dtype) else name)
 
 
 def reduce_window(
@@ -242,39 +228,57 @@ def reduce_window(
     init_value: Any,
     computation: Any,
     window_dimensions: Sequence[int],
-    window_strides: Sequence[int] | None,
-    padding: str | Sequence[tuple[int, int]],
+    window_strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:
     """``computation`` of ``init_value`` and all that a window sees, for each position of a window that slides.
 
-    ``computation`` is addition, multiplication, maximum or minimum: an op or function of this library, a NumPy
-    function, a function that does only that, or a name. Everything has one entry a dimension of ``operand`` (1 where
-    there is no window); ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or ``(low, high)`` pairs; padding
-    takes no part in the result. ``base_dilation`` spreads the operand, ``window_dilation`` the window.
+    ``computation(a, b)`` is an associative function of two scalars, of which ``init_value`` is an identity; an op or
+    its name will do. ``operand`` may be a tree of arrays of one shape, with a tree of initial values; then
+    ``computation`` takes and returns such trees. Everything else has one entry a dimension of ``operand`` (1 where
+    there is no window); ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or ``(low, high)`` pairs, of elements
+    that take no part in the result. ``base_dilation`` spreads the operand, ``window_dilation`` the window.
 
     Raises:
-      ArgumentError: another computation, or malformed parameters.
+      ArgumentError: malformed parameters, or trees that differ.
       ShapeError: parameters that do not fit the operand, an ``init_value`` that is not a scalar.
       DTypeError: an ``init_value`` of another dtype, or a dtype that the computation does not take.
+
+    Example:
+      >>> x = jnp.array([3, 1, 4, 1, 5])
+      >>> lax.reduce_window(x, 0, lax.add, (2,), (1,), "VALID").tolist()
+      [4, 5, 5, 6]
+      >>> lax.reduce_window(x, 1, lambda a, b: a * b % 7, (3,), (2,), "SAME").tolist()
+      [3, 4, 5]
     """
-    if isinstance(operand, (tuple, list, dict)):
-        raise ArgumentError("reduce_window: expected one array, got several; reduce each, or use a scan over slices")
-    aval, init = typeof(operand), typeof(init_value)
-    if init.shape != ():
-        raise ShapeError(f"reduce_window: init_value must be a scalar, got {init}")
-    if init.dtype != aval.dtype and not init.weak_type:
-        raise DTypeError(f"reduce_window: init_value has dtype {init.dtype}, the operand {aval.dtype}; convert one")
-    kind, combine = _recognize(computation, aval.dtype)
-    windows = _windows(
-        "reduce_window", operand, window_dimensions, window_strides, padding, base_dilation, window_dilation
+    leaves = pytree.leaves(operand)
+    if not leaves:
+        raise ArgumentError("reduce_window: expected one array or more")
+    first = typeof(leaves[0])
+    params = window_params(
+        window_dims(
+            "reduce_window", first.shape, window_dimensions, window_strides, padding, base_dilation, window_dilation
+        )
     )
-    op = kind(**window_params(windows))
-    result = op.bind(operand)
-    if _equals(init_value, op.identity(aval.dtype)):
-        return result
-    return combine(result, convert(init_value, aval.dtype))
+    name = _op_name(computation)
+    if name:
+        found = _reduction(name, first.dtype)
+        if found is None:
+            raise ArgumentError(f"reduce_window: no reduction has the name {name!r}; give a function of two scalars")
+        computation = found[1]
+    asked = reduction_function("reduce_window", operand, init_value, computation)
+    found = _reduction(name or asked.op_name, first.dtype)
+    if found is None:
+        outs = ReduceWindowBody(**params, computation=asked.body).bind(*asked.arrays, *asked.inits)
+    else:
+        kind, combine = found
+        op = kind(**params)
+        out = op.bind(*asked.arrays)
+        identity = op.identity(typeof(out).dtype)
+        outs = [out if _equals(asked.inits[0], identity) else combine(out, *asked.inits)]
+    return pytree.unflatten(asked.tree, outs)
 
 
 def _equals(value: Any, identity: np.ndarray) -> bool:

@@ -25,6 +25,7 @@ from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise import and_, gt, lt, scalar_like
 from meshwright.ops.reduce_body import FALSE, TRUE, reduce_parts
+from meshwright.ops.reduction_derivative import fold_with_tangents, with_tangents, without_none
 from meshwright.ops.scalar_body import (
     along,
     apply_body,
@@ -35,10 +36,11 @@ from meshwright.ops.scalar_body import (
     one_shape,
     read_body,
 )
-from meshwright.ops.shape import above
-from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.shape import above, expand_dims
+from meshwright.ops.slice_pad import concatenate, slice_in_dim
 from meshwright.ops.window_op import WindowOp, pads_array
 from meshwright.ops.window_shape import WindowDim, fetch_for_result
+from meshwright.ops.window_slices import window_slices
 from meshwright.sharding.rule import REPLICATED, WINDOW, GatheredParts, ShardingRule, make_rule
 
 
@@ -63,6 +65,18 @@ class ReduceWindowBody(_BodyWindow):
         one_shape(self.name, arrays)
         check_body(self.name, self.computation, arrays)
         return tuple(a.update(shape=self.result_shape(a)) for a in arrays)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        n = len(primals) // 2
+        pairs = with_tangents(primals, tangents)
+
+        def seen(x: Any, init: Any) -> Any:
+            return None if x is None else concatenate(
+                [expand_dims(part, [0]) for part in window_slices(x, self.windows, init)], 0
+            )  # fmt: skip
+
+        stacked = [(seen(x, init), seen(t, t_init)) for (x, t), (init, t_init) in zip(pairs[:n], pairs[n:])]
+        return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], stacked))
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         n = len(args) // 2

@@ -109,6 +109,10 @@ def padtype_to_pads(
 
     Raises:
       ArgumentError: another word.
+
+    Example:
+      >>> lax.padtype_to_pads((5, 8), (3, 3), (1, 2), "SAME")
+      ((1, 1), (0, 1))
     """
     word = padding.upper() if isinstance(padding, str) else padding
     if word == "VALID":

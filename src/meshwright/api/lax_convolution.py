@@ -1,0 +1,220 @@
+"""What convolutions are made of, as functions: patches, kernels that are not shared, the shapes of results.
+
+Names and conventions are those of ``jax.lax``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.precision import PrecisionLike
+from meshwright.errors import ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.ops.conv import ConvDimensionNumbers, conv_dimension_numbers, conv_general_dilated, transposed_pads
+from meshwright.ops.conv_op import ConvGeneralDilated
+from meshwright.ops.dot import dot_general
+from meshwright.ops.shape import transpose
+from meshwright.ops.window import window_dims
+from meshwright.ops.window_shape import int_tuple, pad_pairs
+
+Shape = tuple[int, ...]
+
+
+# --- patches ------------------------------------------------------------------------------------------------
+def conv_general_dilated_patches(
+    lhs: Any,
+    filter_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """What a kernel of ``filter_shape`` sees at each of its positions over ``lhs``, as features of the result.
+
+    The features of a position are those of ``lhs``, the first major, each with the window's elements in the order of
+    the kernel's spatial dimensions. Parameters are those of :func:`conv_general_dilated`.
+
+    Raises:
+      ShapeError: parameters that do not fit ``lhs``.
+      ArgumentError: malformed parameters.
+
+    Example:
+      >>> x = jnp.array([[[1., 2., 3.], [4., 5., 6.]]])
+      >>> lax.conv_general_dilated_patches(x, (2,), (1,), "VALID").tolist()
+      [[[1.0, 2.0], [2.0, 3.0], [4.0, 5.0], [5.0, 6.0]]]
+    """
+    aval, rank = typeof(lhs), len(filter_shape) + 2
+    numbers = conv_dimension_numbers(aval.shape, (1,) * rank, dimension_numbers)
+    features, extent = aval.shape[numbers.lhs_spec[1]], math.prod(filter_shape)
+    one_hot = np.eye(extent, dtype=aval.dtype).reshape(extent, 1, *filter_shape)
+    kernel = np.tile(one_hot, (features, *(1,) * (rank - 1)))
+    rhs = kernel.transpose(np.argsort(numbers.rhs_spec).tolist())
+    return conv_general_dilated(
+        lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, numbers, features, 1,
+        precision or "highest", preferred_element_type,
+    )  # fmt: skip
+
+
+def conv_general_dilated_local(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    filter_shape: Sequence[int],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    precision: PrecisionLike = None,
+) -> Any:
+    """Convolution with a kernel of its own at each position (a locally connected layer).
+
+    The spatial dimensions of ``rhs`` are those of the result, and its input features what
+    :func:`conv_general_dilated_patches` gives with ``filter_shape``. Other parameters are those of
+    :func:`conv_general_dilated`.
+
+    Raises:
+      ShapeError: operands that do not fit each other or the parameters.
+      ArgumentError: malformed parameters.
+
+    Example:
+      >>> x = jnp.array([[[1., 2., 3.]]])
+      >>> kernels = jnp.array([[[1., 0.], [10., 1.]]])
+      >>> lax.conv_general_dilated_local(x, kernels, (1,), "VALID", (2,)).tolist()
+      [[[21.0, 3.0]]]
+    """
+    numbers = conv_dimension_numbers(typeof(lhs).shape, typeof(rhs).shape, dimension_numbers)
+    patches = conv_general_dilated_patches(
+        lhs, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, numbers, precision
+    )
+    _, inputs, *kernel_space = numbers.rhs_spec
+    batch, features, *space = numbers.out_spec
+    found, wanted = typeof(patches).shape, typeof(rhs).shape
+    if [found[d] for d in (features, *space)] != [wanted[d] for d in (inputs, *kernel_space)]:
+        raise ShapeError(
+            f"conv_general_dilated_local: the patches of lhs have shape {found}, dimension {features} being features; "
+            f"rhs of shape {wanted} must have as many input features and the same positions"
+        )
+    out = dot_general(rhs, patches, (((inputs,), (features,)), (tuple(kernel_space), tuple(space))), precision)
+    # The positions, output features, batch.
+    order = [*space, features, batch]
+    return transpose(out, np.argsort(order).tolist())
+
+
+# --- shapes -------------------------------------------------------------------------------------------------
+def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, Shape, Shape]:
+    """The permutations that bring ``lhs``, the kernel and the result to batch (or output) and features first.
+
+    Raises:
+      ArgumentError: specs that do not name each dimension once.
+
+    Example:
+      >>> lax.conv_general_permutations(("NHWC", "HWIO", "NHWC"))
+      ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+    """
+    lhs, rhs, _ = dimension_numbers
+    return tuple(conv_dimension_numbers((0,) * len(lhs), (0,) * len(rhs), tuple(dimension_numbers)))  # type: ignore
+
+
+def _shape(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], numbers: ConvDimensionNumbers, strides: Shape, pads: Any,
+    dilation: Shape, batch_groups: int = 1,
+) -> Shape:  # fmt: skip
+    features = lhs_shape[numbers.lhs_spec[1]]
+    groups = max(1, features // max(1, rhs_shape[numbers.rhs_spec[1]]))
+    op = ConvGeneralDilated(strides, pads, dilation, (1,) * len(strides), numbers, groups, batch_groups, None, None)
+    return op.infer(*(ShapedArray(tuple(s), dtypes.float32) for s in (lhs_shape, rhs_shape))).shape
+
+
+def conv_shape_tuple(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int],
+    pads: str | Sequence[tuple[int, int]], batch_group_count: int = 1,
+) -> Shape:  # fmt: skip
+    """The shape of the convolution of ``[N, C, ...]`` with ``[O, I, ...]``.
+
+    Raises:
+      ShapeError, ArgumentError: parameters that do not fit.
+
+    Example:
+      >>> lax.conv_shape_tuple((2, 3, 8, 9), (4, 3, 3, 2), (2, 1), [(1, 1), (0, 0)])
+      (2, 4, 4, 8)
+    """
+    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, None)
+    n = len(lhs_shape) - 2
+    steps = int_tuple("conv_shape_tuple", "strides", strides, n)
+    pairs = pad_pairs("conv_shape_tuple", pads, lhs_shape[2:], rhs_shape[2:], steps)
+    return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * n, batch_group_count)
+
+
+def conv_general_shape_tuple(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], dimension_numbers: Any,
+) -> Shape:  # fmt: skip
+    """The shape of a convolution whose dimensions stand as ``dimension_numbers`` says.
+
+    Raises:
+      ShapeError, ArgumentError: parameters that do not fit.
+
+    Example:
+      >>> lax.conv_general_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "SAME", ("NHWC", "HWIO", "NHWC"))
+      (2, 4, 9, 4)
+    """
+    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
+    n = len(lhs_shape) - 2
+    steps = int_tuple("conv_general_shape_tuple", "window_strides", window_strides, n)
+    sizes, extents = [lhs_shape[d] for d in numbers.lhs_spec[2:]], [rhs_shape[d] for d in numbers.rhs_spec[2:]]
+    pairs = pad_pairs("conv_general_shape_tuple", padding, sizes, extents, steps)
+    return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * n)
+
+
+def conv_transpose_shape_tuple(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], dimension_numbers: Any,
+) -> Shape:  # fmt: skip
+    """The shape of a transposed convolution, as :func:`conv_transpose` makes it.
+
+    Raises:
+      ShapeError, ArgumentError: parameters that do not fit.
+
+    Example:
+      >>> lax.conv_transpose_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "VALID", ("NHWC", "HWIO", "NHWC"))
+      (2, 17, 10, 4)
+    """
+    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
+    n = len(lhs_shape) - 2
+    steps = int_tuple("conv_transpose_shape_tuple", "window_strides", window_strides, n)
+    extents = [rhs_shape[d] for d in numbers.rhs_spec[2:]]
+    pairs = transposed_pads("conv_transpose_shape_tuple", padding, extents, steps)
+    return _shape(lhs_shape, rhs_shape, numbers, (1,) * n, pairs, steps)
+
+
+def reduce_window_shape_tuple(
+    operand_shape: Sequence[int],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Shape:
+    """The shape of a :func:`reduce_window`: the number of windows in each dimension.
+
+    Raises:
+      ShapeError, ArgumentError: parameters that do not fit.
+
+    Example:
+      >>> lax.reduce_window_shape_tuple((7, 6), (3, 2), (2, 2), [(0, 0), (1, 1)])
+      (3, 4)
+    """
+    windows = window_dims(
+        "reduce_window_shape_tuple", operand_shape, window_dimensions, window_strides, padding, base_dilation,
+        window_dilation,
+    )  # fmt: skip
+    return tuple(window.output_size(n) for window, n in zip(windows, operand_shape))

@@ -1,0 +1,166 @@
+"""Products with groups of rows of different sizes, as in mixtures of experts: ``ragged_dot`` of ``jax.lax``.
+
+A group's rows are the operand with zeros elsewhere; with the groups as one dimension more these are ordinary products,
+which every transformation and the partitioner know. The arithmetic done is that of every row with every group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.lax_products import dot_general
+from meshwright.api.placement import laid_out
+from meshwright.core import dtypes
+from meshwright.core.precision import PrecisionLike
+from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.cumulative import cumsum
+from meshwright.ops.elementwise import and_, convert, le, lt, select, sub, zeros_like
+from meshwright.ops.shape import move_dim, transpose
+
+
+@dataclass(frozen=True)
+class RaggedDotDimensionNumbers:
+    """Which dimensions :func:`ragged_dot_general` pairs, cuts into groups, and counts groups with.
+
+    dot_dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
+    lhs_ragged_dimensions: the one dimension of ``lhs`` that consists of groups.
+    rhs_group_dimensions: the one dimension of ``rhs`` that has an entry for each group, if any.
+    """
+
+    dot_dimension_numbers: Any
+    lhs_ragged_dimensions: Sequence[int]
+    rhs_group_dimensions: Sequence[int]
+
+
+_MATRICES = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+
+
+def ragged_dot(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    precision: PrecisionLike = None,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+    out_sharding: Any = None,
+) -> Any:
+    """``lhs [m, k]`` times ``rhs [g, k, n]``: the first ``group_sizes[0]`` rows by ``rhs[0]``, and so on.
+
+    ``group_sizes`` are ``g`` integers; rows behind the last group give zeros.
+
+    Raises:
+      ShapeError: shapes that do not fit.
+      DTypeError: ``group_sizes`` that are not integers.
+      ArgumentError: an unknown ``precision``.
+      RuleError: ``group_offset`` is given.
+      ShardingError, MeshError: ``out_sharding`` does not fit.
+
+    Example:
+      >>> rows = jnp.array([[1, 2], [3, 4], [5, 6]])
+      >>> experts = jnp.array([[[1], [10]], [[100], [0]]])
+      >>> lax.ragged_dot(rows, experts, jnp.array([1, 2])).tolist()
+      [[21], [300], [500]]
+    """
+    return ragged_dot_general(
+        lhs, rhs, group_sizes, _MATRICES, precision, preferred_element_type, group_offset, out_sharding
+    )
+
+
+def ragged_dot_general(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
+    precision: PrecisionLike = None,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+    out_sharding: Any = None,
+) -> Any:
+    """:func:`dot_general` where one dimension of ``lhs`` consists of groups, whose sizes are values.
+
+    What that dimension is decides what is made:
+
+    - one of the result (``m``): its groups meet the entries of the group dimension of ``rhs``, ``[b.., m.., k..]``
+      times ``[g, b.., k.., n..]`` giving ``[b.., m.., n..]``;
+    - a contracting one: each group is summed by itself, the result being ``[g, b.., m.., n..]``;
+    - a batch dimension: the product is :func:`dot_general`'s.
+
+    ``group_sizes [g]`` holds for all, or has leading dimensions: the batch dimensions and the dimensions of the same
+    kind as the ragged one that come before it.
+
+    Raises:
+      ShapeError: shapes or dimension numbers that do not fit.
+      DTypeError: ``group_sizes`` that are not integers.
+      ArgumentError: not one ragged dimension, or an unknown ``precision``.
+      RuleError: ``group_offset`` is given.
+      ShardingError, MeshError: ``out_sharding`` does not fit.
+
+    Example:
+      >>> numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+      >>> x, y = jnp.array([[1, 2], [3, 4], [5, 6]]), jnp.array([[1], [10], [100]])
+      >>> lax.ragged_dot_general(x, y, jnp.array([2, 1]), numbers).tolist()
+      [[[31], [42]], [[500], [600]]]
+    """
+    name, numbers = "ragged_dot", ragged_dot_dimension_numbers
+    (lc, rc), (lb, rb) = (tuple(map(tuple, pair)) for pair in numbers.dot_dimension_numbers)
+    if group_offset is not None:
+        raise RuleError(f"{name}: group_offset is not supported; slice rhs and group_sizes")
+    if len(numbers.lhs_ragged_dimensions) != 1 or len(numbers.rhs_group_dimensions) > 1:
+        raise ArgumentError(f"{name}: expected one ragged dimension and at most one group dimension, got {numbers}")
+    if not dtypes.is_integer(typeof(group_sizes).dtype):
+        raise DTypeError(f"{name}: group_sizes must be integers, got {typeof(group_sizes)}")
+    (ragged,) = numbers.lhs_ragged_dimensions
+    kept = tuple(d for d in range(typeof(lhs).ndim) if d not in (*lc, *lb))
+    if (ragged in kept) != (len(numbers.rhs_group_dimensions) == 1):
+        raise ArgumentError(
+            f"{name}: rhs has a group dimension if the ragged dimension of lhs is one of the result, and else none; "
+            f"got {numbers}"
+        )
+    if ragged in lb:
+        return dot_general(lhs, rhs, ((lc, rc), (lb, rb)), precision, preferred_element_type, out_sharding=out_sharding)
+    outer = lc if ragged in lc else kept
+    groups = _in_groups(name, lhs, group_sizes, (*lb, *outer[: outer.index(ragged)]), ragged)
+    lc, lb = tuple(d + 1 for d in lc), tuple(d + 1 for d in lb)
+    if ragged in kept:
+        (group_dim,) = numbers.rhs_group_dimensions
+        if typeof(rhs).shape[group_dim] != typeof(groups).shape[0]:
+            raise ShapeError(
+                f"{name}: dimension {group_dim} of rhs {typeof(rhs)} must have an entry for each of group_sizes "
+                f"{typeof(group_sizes)}"
+            )
+        dims = (((0, *lc), (group_dim, *rc)), (lb, rb))
+        return dot_general(groups, rhs, dims, precision, preferred_element_type, out_sharding=out_sharding)
+    out = dot_general(groups, rhs, ((lc, rc), (lb, rb)), precision, preferred_element_type)
+    return laid_out(move_dim(out, len(lb), 0), out_sharding)
+
+
+def _in_groups(name: str, lhs: Any, sizes: Any, outer: tuple[int, ...], ragged: int) -> Any:
+    """``lhs`` once for each group, in a new leading dimension, with zeros outside of the group.
+
+    ``sizes`` has a last dimension of groups, and may have one for each dimension in ``outer``.
+    """
+    aval, found = typeof(lhs), typeof(sizes).shape
+    if len(found) not in (1, len(outer) + 1) or (len(found) > 1 and found[:-1] != tuple(aval.shape[d] for d in outer)):
+        wanted = ", ".join([*(str(aval.shape[d]) for d in outer), "g"])
+        raise ShapeError(f"{name}: group_sizes must have shape [g] or [{wanted}] for lhs {aval}, got shape {found}")
+    led = outer if len(found) > 1 else ()
+    last = len(found) - 1
+    sizes = convert(sizes, np.dtype(np.int32))
+    ends = cumsum(sizes, last)
+    shape = (found[-1], *aval.shape)
+    places = move_dim(sub(ends, sizes), last, 0), move_dim(ends, last, 0)
+    order = sorted(range(len(led)), key=led.__getitem__)
+    starts, stops = (
+        broadcast_in_dim(transpose(v, [0, *(i + 1 for i in order)]), shape, (0, *sorted(d + 1 for d in led)))
+        for v in places
+    )
+    row = iota(np.int32, shape, ragged + 1)
+    inside = and_(le(starts, row), lt(row, stops))
+    repeated = broadcast_in_dim(lhs, shape, range(1, len(shape)))
+    return select(inside, repeated, zeros_like(repeated))

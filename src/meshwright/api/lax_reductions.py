@@ -1,0 +1,140 @@
+"""Reductions and orders of ``meshwright.lax``: by any function, by addition; keys with values, the ``k`` extreme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.lax_shapes import existing_axis
+from meshwright.api.placement import laid_out
+from meshwright.core import pytree
+from meshwright.ir.tracing import typeof
+from meshwright.ops import broadcast_reduce
+from meshwright.ops.elementwise import neg
+from meshwright.ops.reduce_body import ReduceBody
+from meshwright.ops.reduce_by import reduce_by, reduces_by
+from meshwright.ops.reduction_function import reduction_function
+from meshwright.ops.shape import transpose
+from meshwright.ops.sort import sort
+from meshwright.ops.top_k import top_k
+
+
+def reduce(
+    operands: Any,
+    init_values: Any,
+    computation: Callable[[Any, Any], Any],
+    dimensions: Sequence[int],
+    out_sharding: Any = None,
+) -> Any:
+    """A tree of arrays of one shape reduced together over ``dimensions`` by an associative ``computation``.
+
+    ``computation(a, b)`` takes two trees of scalars and returns one; ``init_values`` is such a tree too. One that is an
+    op with a reduction of its own (``add``, ``max``, ...) becomes that; any other has a derivative if it is written
+    with elementwise ops.
+
+    Raises:
+      ArgumentError: trees that differ.
+      ShapeError, DTypeError: operands and initial values do not fit each other.
+      AxisError: a dimension that does not exist.
+      ShardingError, MeshError: ``out_sharding`` does not fit.
+
+    Example:
+      >>> x = jnp.array([3, 1, 2])
+      >>> lax.reduce((x, x), (0, 1), lambda a, b: (a[0] + b[0], a[1] * b[1]), [0])
+      (Array(6, dtype=int32), Array(6, dtype=int32))
+    """
+    asked = reduction_function("reduce", operands, init_values, computation)
+    ndim = typeof(asked.arrays[0]).ndim
+    axes = tuple(sorted(existing_axis("reduce", d, ndim) for d in dimensions))
+    if reduces_by(asked.op_name):
+        outs = [reduce_by(asked.op_name, *asked.arrays, *asked.inits, axes)]
+    else:
+        outs = ReduceBody(axes, asked.body).bind(*asked.arrays, *asked.inits)
+    return pytree.unflatten(asked.tree, [laid_out(y, out_sharding) for y in outs])
+
+
+def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
+    """The sum of the elements of ``operand`` over its dimensions ``axes``, which go.
+
+    Negative axes count from the end. The dtype stays.
+
+    Raises:
+      ShapeError: axes that do not exist, or are named twice.
+      ShardingError, MeshError: ``out_sharding`` does not fit.
+
+    Example:
+      >>> x = jnp.array([[3, 1, 2], [4, 6, 5]])
+      >>> lax.reduce_sum(x, (1,)).tolist(), int(lax.reduce_sum(x, (0, 1)))
+      ([6, 15], 21)
+    """
+    return laid_out(broadcast_reduce.reduce_sum(operand, axes), out_sharding)
+
+
+def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Any, Any]:
+    """``keys`` in ascending order along ``dimension``, and ``values`` moved along with them.
+
+    Raises:
+      ShapeError: different shapes, or a dimension that does not exist.
+
+    Example:
+      >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))[1].tolist()
+      [10, 20, 30]
+    """
+    return sort((keys, values), dimension, is_stable, num_keys=1)
+
+
+def approx_max_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Any, Any]:
+    """The ``k`` largest elements along a dimension, in descending order, and their positions: all of them, always.
+
+    ``recall_target`` and the parameters after it are about how many may be missed on a TPU; none are missed here.
+
+    Raises:
+      AxisError: a dimension that does not exist.
+      ShapeError: ``k`` is negative or larger than the dimension.
+      DTypeError: complex numbers or bools.
+
+    Example:
+      >>> values, positions = lax.approx_max_k(jnp.array([[3., 9., 5.], [8., 2., 7.]]), 1, reduction_dimension=0)
+      >>> values.tolist(), positions.tolist()
+      ([[8.0, 9.0, 7.0]], [[1, 0, 1]])
+    """
+    last = typeof(operand).ndim - 1
+    dim = existing_axis("approx_max_k", reduction_dimension, last + 1)
+    order = [*(d for d in range(last + 1) if d != dim), dim]
+    back = np.argsort(order).tolist()
+    values, positions = top_k(transpose(operand, order), k)
+    return transpose(values, back), transpose(positions, back)
+
+
+def approx_min_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Any, Any]:
+    """The ``k`` smallest elements along a dimension, in ascending order, and their positions; see
+    :func:`approx_max_k`.
+
+    Raises:
+      AxisError: a dimension that does not exist.
+      ShapeError: ``k`` is negative or larger than the dimension.
+      DTypeError: complex numbers or bools.
+
+    Example:
+      >>> values, positions = lax.approx_min_k(jnp.array([[3., 9., 5.], [8., 2., 7.]]), 2)
+      >>> values.tolist(), positions.tolist()
+      ([[3.0, 5.0], [2.0, 7.0]], [[0, 2], [1, 2]])
+    """
+    values, positions = approx_max_k(neg(operand), k, reduction_dimension, recall_target)
+    return neg(values), positions

@@ -1,0 +1,178 @@
+"""Precision, ragged products, patches and shapes of convolutions, and ``composite``, beside ``jax.lax``."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax as peer
+
+import meshwright as mw
+from meshwright import PartitionSpec as P
+from meshwright import lax
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RuleError, ShapeError
+
+X = (np.arange(21, dtype=np.float32) * 5 % 13 - 6).reshape(7, 3)
+EXPERTS = (np.arange(48, dtype=np.float32) * 7 % 17 - 8).reshape(4, 3, 4)
+SIZES = np.array([2, 0, 3, 1], np.int32)
+IMAGE = (np.arange(2 * 5 * 6 * 3, dtype=np.float32) % 7 - 3).reshape(2, 5, 6, 3)
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def ragged(L, dims, ragged_dims, group_dims):
+    return L.RaggedDotDimensionNumbers(dims, ragged_dims, group_dims)
+
+
+CASES = {
+    "ragged rows": lambda L: L.ragged_dot(X, EXPERTS, SIZES),
+    "ragged rows, in another dtype": lambda L: L.ragged_dot(
+        X.astype(jnp.bfloat16), EXPERTS.astype(jnp.bfloat16), SIZES, preferred_element_type=np.float32),
+    "ragged contraction": lambda L: L.ragged_dot_general(
+        X, X[:, :2] * 3, SIZES, ragged(L, (((0,), (0,)), ((), ())), (0,), ())),
+    "ragged rows of a batch": lambda L: L.ragged_dot_general(
+        np.stack([X, X * 2]), np.stack([EXPERTS, EXPERTS[::-1]], 1), np.stack([SIZES, SIZES[::-1]]),
+        ragged(L, (((2,), (2,)), ((0,), (1,))), (1,), (0,))),
+    "patches": lambda L: L.conv_general_dilated_patches(IMAGE, (2, 3), (1, 2), "SAME", dimension_numbers=NHWC),
+    "patches, dilated": lambda L: L.conv_general_dilated_patches(
+        IMAGE.transpose(0, 3, 1, 2), (2, 2), (2, 1), ((1, 0), (0, 2)), (1, 2), (2, 1)),
+    "local": lambda L: L.conv_general_dilated_local(
+        IMAGE, np.arange(4 * 5 * 12 * 2, dtype=np.float32).reshape(4, 5, 12, 2) % 5 - 2, (1, 1), "VALID", (2, 2),
+        dimension_numbers=NHWC),
+    "broadcast_like": lambda L: L.broadcast_like(X[:1], np.zeros((2, 7, 3))),
+    "dot of numbers": lambda L: L.dot(
+        X, EXPERTS, dimension_numbers=(((1,), (1,)), ((), ())), precision=(L.Precision.HIGH, L.Precision.HIGHEST)),
+    "dot of two dtypes": lambda L: L.dot(X.astype(jnp.bfloat16), X.T),
+    "dot in another dtype": lambda L: L.dot(X.astype(np.int8), X.T.astype(np.int8), preferred_element_type=np.int32),
+    "reshape by dimensions": lambda L: L.reshape(EXPERTS, (4, 12), (2, 0, 1)),
+    "top_k along an axis": lambda L: L.top_k(EXPERTS, 2, axis=1),
+    "slice_in_dim": lambda L: L.slice_in_dim(X, -5, None, 2),
+    "dynamic_slice of an index array": lambda L: L.dynamic_slice(X, jnp.array([-3, 1]), (2, 2)),
+    "dynamic_slice without negatives": lambda L: L.dynamic_slice(
+        X, (np.int32(6), np.int32(-1)), (2, 1), allow_negative_indices=(False, True)),
+    "dynamic_index_in_dim": lambda L: L.dynamic_index_in_dim(X, np.int32(-2), 0, keepdims=False),
+}  # fmt: skip
+
+
+def check(ours, theirs, rtol=1e-6):
+    for a, b in zip(mw.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_jax(name):
+    check(CASES[name](lax), CASES[name](peer))
+
+
+def test_gradients_of_ragged_products():
+    def loss(L, x, experts):
+        return (L.ragged_dot(x, experts, SIZES) ** 2).sum()
+
+    ours = mw.grad(lambda x, e: loss(lax, x, e), argnums=(0, 1))(X, EXPERTS)
+    check(ours, jax.grad(lambda x, e: loss(peer, x, e), argnums=(0, 1))(X, EXPERTS))
+
+
+@pytest.mark.filterwarnings("ignore::meshwright.errors.PaddingWarning")
+def test_ragged_products_batched_and_on_a_mesh():
+    xs, sizes = np.stack([X, X[::-1]]), np.stack([SIZES, SIZES[::-1]])
+    found = mw.vmap(lax.ragged_dot, in_axes=(0, None, 0))(xs, EXPERTS, sizes)
+    check(found, jnp.stack([peer.ragged_dot(x, EXPERTS, s) for x, s in zip(xs, sizes)]))
+    mesh = mw.make_mesh((2, 2), ("x", "e"))
+    shardings = mw.NamedSharding(mesh, P("x")), mw.NamedSharding(mesh, P("e")), mw.NamedSharding(mesh, P())
+    check(mw.jit(lax.ragged_dot, in_shardings=shardings)(X, EXPERTS, SIZES), peer.ragged_dot(X, EXPERTS, SIZES))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda L: L.conv_shape_tuple((2, 3, 8, 9), (4, 3, 3, 2), (2, 1), ((1, 1), (0, 3))),
+        lambda L: L.conv_general_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "SAME", NHWC),
+        lambda L: L.conv_transpose_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 3), "SAME", NHWC),
+        lambda L: L.conv_transpose_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), ((1, 0), (2, 2)), NHWC),
+        lambda L: L.reduce_window_shape_tuple((7, 6), (3, 2), (2, 1), ((0, 0), (1, 1)), (1, 2), (2, 1)),
+        lambda L: L.conv_general_permutations(("NHWC", "WHOI", "CNHW")),
+    ],
+)
+def test_shapes(run):
+    assert [np.ravel(part).tolist() for part in run(lax)] == [np.ravel(part).tolist() for part in run(peer)]
+
+
+# --- precision ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "word", [None, "default", "fastest", "bfloat16", "high", "tensorfloat32", "float32", "highest"]
+)
+def test_precision_is_found_by_its_names(word):
+    if word != "bfloat16":
+        assert lax.Precision(word).name == peer.Precision(word).name
+    assert repr(lax.Precision(word)) == f"Precision.{lax.Precision(word).name}" and str(lax.Precision.HIGH) == "HIGH"
+
+
+@pytest.mark.parametrize("precision", [lax.Precision.HIGHEST, "highest", "float32", peer.Precision.HIGHEST])
+def test_precision_is_emitted(precision):
+    for run in (
+        lambda x: lax.dot(x, x.T, precision=precision),
+        lambda x: lax.conv(x[None, None], x[None, None], (1, 1), "SAME", precision=precision),
+        lambda x: mw.numpy.matmul(x, x.T, precision=precision),
+        lambda x: mw.numpy.einsum("ij,kj->ik", x, x, precision=precision),
+        lambda x: mw.numpy.tensordot(x, x.T, 1, precision=precision),
+    ):
+        assert mw.jit(run).lower(X).as_text().count("HIGHEST") == 2
+
+
+@pytest.mark.parametrize("name", ["tensordot", "inner", "vdot", "vecdot"])
+def test_preferred_element_type(name):
+    x, y = np.arange(6, dtype=np.int8).reshape(2, 3), np.arange(6, dtype=np.int8).reshape(2, 3) * 9
+    run = lambda m: getattr(m, name)(x, y, preferred_element_type=np.int32)  # noqa: E731
+    check(run(mw.numpy), run(jnp))
+    for sliding in ("convolve", "correlate"):
+        run = lambda m, f=sliding: getattr(m, f)(x[1] * 9, y[1] / 9, preferred_element_type=np.float32)  # noqa: E731
+        check(run(mw.numpy), run(jnp))
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+def test_composite():
+    tangent = lax.composite(lambda x, scale: scale * mw.numpy.sin(x) / mw.numpy.cos(x), "my.tangent", version=2)
+    peers = peer.composite(lambda x, scale: scale * jnp.sin(x) / jnp.cos(x), "my.tangent", version=2)
+    check(tangent(X, scale=3), peers(X, scale=3), 1e-5)
+    (call,) = mw.make_jaxpr(lambda x: tangent(x, scale=3))(X).jaxpr.eqns
+    assert call.op.params["name"] == "my.tangent"
+    check(mw.grad(lambda x: tangent(x, scale=2).sum())(X), 2 / np.cos(X) ** 2, 1e-5)
+    assert mw.vmap(lambda x: tangent(x, scale=1))(X).shape == X.shape
+
+
+def test_layouts_of_results():
+    mesh = mw.make_mesh((2, 2), ("x", "y"))
+    split = mw.NamedSharding(mesh, P("x", "y"))
+    for y in (
+        lax.full((4, 6), 7, sharding=split),
+        lax.broadcasted_iota(np.int32, (4, 6), 1, out_sharding=split),
+        mw.jit(lambda x: lax.dot_general(x, x, (((1,), (1,)), ((), ())), out_sharding=split))(X[:4]),
+        mw.jit(lambda x: lax.reshape(x, (4, 3), out_sharding=mw.NamedSharding(mesh, P("x"))))(X[:4].ravel()),
+    ):
+        assert y.sharding.shard_shape(y.shape)[0] == 2
+
+
+def test_refusals(refuses):
+    with refuses(ArgumentError, "precision", "tensorfloat32"):
+        lax.dot(X, X.T, precision="exact")
+    with refuses(DTypeError, "group_sizes", "integers"):
+        lax.ragged_dot(X, EXPERTS, SIZES * 1.0)
+    with refuses(ShapeError, "group_sizes", "[4, g]", "(1, 4)"):
+        lax.ragged_dot_general(
+            EXPERTS, EXPERTS, SIZES[None], lax.RaggedDotDimensionNumbers((((1,), (1,)), ((0,), (0,))), (1,), ())
+        )
+    with refuses(ShapeError, "ragged_dot", "each of group_sizes"):
+        lax.ragged_dot(X, EXPERTS, SIZES[:3])
+    with refuses(RuleError, "group_offset"):
+        lax.ragged_dot(X, EXPERTS, SIZES, group_offset=np.int32(1))
+    with refuses(ArgumentError, "group dimension"):
+        lax.ragged_dot_general(X, X, SIZES, lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), ()))
+    with refuses(ShapeError, "conv_general_dilated_local", "positions"):
+        lax.conv_general_dilated_local(
+            IMAGE, np.ones((4, 4, 12, 2), np.float32), (1, 1), "VALID", (2, 2), dimension_numbers=NHWC
+        )
+    with refuses(ArgumentTypeError, "composite"):
+        lax.composite(lambda x: x, "")
+    with refuses(ShapeError, "broadcast_like", "(7, 3)"):
+        lax.broadcast_like(X, np.zeros((2, 3)))
