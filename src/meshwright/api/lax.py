@@ -20,6 +20,7 @@ from meshwright.api.lax_functions import (
     bitcast_convert_type,
     composite,
     convert_element_type,
+    dtype,
     optimization_barrier,
     pbroadcast,
     pcast,
@@ -32,6 +33,7 @@ from meshwright.api.lax_functions import (
     scatter_apply,
     scatter_sub,
     select_n,
+    shape_as_value,
 )
 from meshwright.api.lax_products import batch_matmul, conv_general_dilated, dot, dot_general
 from meshwright.api.lax_ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general

@@ -132,6 +132,31 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     return ReducePrecision(int(exponent_bits), int(mantissa_bits)).bind(operand)
 
 
+def dtype(x: Any) -> np.dtype:
+    """The dtype of an array or of a Python number, or the one that a type or a name means.
+
+    Raises:
+      DTypeError: there is no such dtype.
+
+    Example:
+      >>> lax.dtype(jnp.arange(3)), lax.dtype(2.5), lax.dtype("int8")
+      (dtype('int32'), dtype('float32'), dtype('int8'))
+    """
+    if isinstance(x, (str, type, np.dtype)):
+        return dtypes.requested(x, "dtype")
+    return typeof(x).dtype
+
+
+def shape_as_value(shape: Sequence[int]) -> Any:
+    """The sizes of ``shape`` as an int32 vector.
+
+    Example:
+      >>> lax.shape_as_value((2, 5)).tolist()
+      [2, 5]
+    """
+    return convert(np.array(tuple(shape), np.int32), np.dtype(np.int32))
+
+
 def optimization_barrier(operand: Any, /) -> Any:
     """A tree of arrays as it is, which XLA computes before anything that uses the results, and not again.
 

@@ -49,7 +49,7 @@ def reduce(
     ndim = typeof(asked.arrays[0]).ndim
     axes = tuple(sorted(existing_axis("reduce", d, ndim) for d in dimensions))
     if reduces_by(asked.op_name):
-        outs = [reduce_by(asked.op_name, *asked.arrays, *asked.inits, axes)]
+        outs = [reduce_by(asked.op_name, asked.arrays[0], asked.inits[0], axes)]
     else:
         outs = ReduceBody(axes, asked.body).bind(*asked.arrays, *asked.inits)
     return pytree.unflatten(asked.tree, [laid_out(y, out_sharding) for y in outs])
