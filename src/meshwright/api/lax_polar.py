@@ -86,7 +86,7 @@ def qdwh(
 
     Example:
       >>> u, h, steps, converged = lax.linalg.qdwh(mnp.array([[0.0, 2.0], [-3.0, 0.0]]))
-      >>> u.round(4).tolist(), h.round(4).tolist(), bool(converged)
+      >>> u.round(4).tolist(), abs(h.round(4)).tolist(), bool(converged)
       ([[0.0, 1.0], [-1.0, 0.0]], [[3.0, 0.0], [0.0, 2.0]], True)
     """
     aval = typeof(x)

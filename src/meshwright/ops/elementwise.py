@@ -22,6 +22,7 @@ from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 from meshwright.ops.composite import emit_traced
+from meshwright.ops.elementwise_docs import docstring, in_order, public_name, signature
 from meshwright.ops.shape import above, move_dim
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
@@ -49,9 +50,9 @@ class Elementwise(Op):
     accepts: ClassVar[tuple[str, ...]] = ()
     partials: ClassVar[tuple[Partial, ...]] = ()
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Rows are called like functions: ``mul(x, y)`` binds."""
-        return self.bind(*args)
+        return self.bind(*in_order(self.name, self.accepts, args, named) if named else args)
 
     @property
     def arity(self) -> int:
@@ -160,6 +161,9 @@ def row(
         "partials": partials,
         "linear_in": linear,
         "__module__": __name__,
+        "__doc__": docstring(name, accepts.split()),
+        "__name__": public_name(name),
+        "__signature__": signature(name, accepts.split()),
     }
     if transpose is not None:
         members["transpose"] = lambda self, ct, *xs: transpose(ct, *xs)
