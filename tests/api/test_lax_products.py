@@ -149,6 +149,9 @@ def test_layouts_of_results():
         lax.broadcasted_iota(np.int32, (4, 6), 1, out_sharding=split),
         mw.jit(lambda x: lax.dot_general(x, x, (((1,), (1,)), ((), ())), out_sharding=split))(X[:4]),
         mw.jit(lambda x: lax.reshape(x, (4, 3), out_sharding=mw.NamedSharding(mesh, P("x"))))(X[:4].ravel()),
+        mw.jit(lambda x: mw.numpy.matmul(x, x.T, out_sharding=split))(X[:4]),
+        mw.jit(lambda x: mw.numpy.einsum("ij,kj->ik", x, x, out_sharding=split))(X[:4]),
+        mw.jit(lambda x: mw.numpy.tensordot(x, x.T, 1, out_sharding=split))(X[:4]),
     ):
         assert y.sharding.shard_shape(y.shape)[0] == 2
 

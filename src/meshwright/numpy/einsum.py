@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import opt_einsum
 
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
@@ -39,6 +40,7 @@ def einsum(
     optimize: Any = "auto",
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """Sum of products over named dimensions.
 
@@ -47,6 +49,7 @@ def einsum(
         others are summed. Letters that come twice in an operand take its diagonal.
       operands: arrays; dtypes are promoted.
       optimize: how ``opt_einsum`` finds the order of several operands.
+      out_sharding: a constraint on the result, as :func:`meshwright.with_sharding_constraint` makes it.
 
     Raises:
       ArgumentError: subscripts do not fit the operands.
@@ -68,7 +71,7 @@ def einsum(
         for i in sorted(numbers, reverse=True):
             del arrays[i]
         arrays.append(_step(list(zip(terms.split(","), chosen)), out, precision, preferred_element_type))
-    return arrays[0]
+    return laid_out(arrays[0], out_sharding)
 
 
 def einsum_path(subscripts: str, /, *operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ShapeError
@@ -44,13 +45,17 @@ def contract(name: str, x: Any, y: Any, dims: Any, precision: Any = None, prefer
     return dot_general(x, y, dims, precision, preferred)
 
 
-def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def matmul(
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+) -> Any:
     """Matrix product; leading dimensions are batches and broadcast, vectors count as a row (``a``) or column (``b``).
 
     Args:
       a: shape (..., n, k) or (k,).
       b: shape (..., k, m) or (k,).
-      precision: "default", "high" or "highest".
+      precision: "default", "high" or "highest", or a ``lax.Precision``.
+      preferred_element_type: the dtype of the result, in which sums are made too.
+      out_sharding: a constraint on the result, as :func:`meshwright.with_sharding_constraint` makes it.
 
     Raises:
       ShapeError: an operand is a scalar, the sizes k differ, or batches do not broadcast.
@@ -72,8 +77,8 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
         )
     if len(sy) <= 2:  # one matrix for all batches
         dims = (((len(sx) - 1,), (max(len(sy) - 2, 0),)), ((), ()))
-        return contract("matmul", x, y, dims, precision, preferred_element_type)
-    return _batched_matmul(x, y, precision, preferred_element_type)
+        return laid_out(contract("matmul", x, y, dims, precision, preferred_element_type), out_sharding)
+    return laid_out(_batched_matmul(x, y, precision, preferred_element_type), out_sharding)
 
 
 def _batched_matmul(x: Any, y: Any, precision: Any, preferred: Any) -> Any:
@@ -98,7 +103,7 @@ def _batched_matmul(x: Any, y: Any, precision: Any, preferred: Any) -> Any:
     return transpose(out, [order.index(d) for d in wanted])
 
 
-def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
     """Sum product over the last dimension of ``a`` and the second to last (or only) one of ``b``; scalars multiply.
 
     Raises:
@@ -110,11 +115,12 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     x, y = _pair("dot", a, b)
     sx, sy = typeof(x).shape, typeof(y).shape
     if not sx or not sy:
-        return mul(x, y)
+        return laid_out(mul(x, y), out_sharding)
     c = max(len(sy) - 2, 0)
     if sx[-1] != sy[c]:
         raise ShapeError(f"dot: shapes {sx} and {sy} do not fit: sizes {sx[-1]} and {sy[c]} must be equal")
-    return contract("dot", x, y, (((len(sx) - 1,), (c,)), ((), ())), precision, preferred_element_type)
+    dims = (((len(sx) - 1,), (c,)), ((), ()))
+    return laid_out(contract("dot", x, y, dims, precision, preferred_element_type), out_sharding)
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -191,7 +197,10 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
     return reshape(out, (*typeof(out).shape[:-2], typeof(out).shape[-1]))
 
 
-def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def tensordot(
+    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Sum product over pairs of dimensions.
 
     Args:
@@ -218,7 +227,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred
         raise ShapeError(
             f"tensordot: axes {cx} of shape {typeof(x).shape} and {cy} of shape {typeof(y).shape} must pair equal sizes"
         )
-    return contract("tensordot", x, y, ((cx, cy), ((), ())), precision, preferred_element_type)
+    out = contract("tensordot", x, y, ((cx, cy), ((), ())), precision, preferred_element_type)
+    return laid_out(out, out_sharding)
 
 
 def _listed(axes: Any) -> tuple[int, ...]:
