@@ -8,6 +8,7 @@ from meshwright import (
     custom_batching,
     custom_derivatives,
     errors,
+    lax,
     nn,
     numpy,
     optim,
@@ -16,7 +17,6 @@ from meshwright import (
     tree,
     tree_util,
 )
-from meshwright.api import lax
 from meshwright.api.assembling import (
     copy_to_host_async,
     live_arrays,

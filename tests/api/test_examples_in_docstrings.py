@@ -17,8 +17,8 @@ GLOBALS = {"mw": mw, "mnp": mnp, "lax": lax, "np": np, "P": P, "jnp": mnp}
 
 MODULES = [
     "api.assembling", "api.batching_rules", "api.callbacks", "api.control_flow", "api.environment", "api.jit",
-    "api.lax_convolution", "api.lax_functions", "api.lax_linalg", "api.lax_polar", "api.lax_products",
-    "api.lax_ragged", "api.lax_random", "api.lax_reductions", "api.lax_shapes", "api.load", "api.placement",
+    "lax.convolution", "lax.functions", "lax.linalg", "lax.polar", "lax.products",
+    "lax.ragged", "lax.random_bits", "lax.reductions", "lax.shapes", "api.load", "api.placement",
     "api.shard_map", "api.tracing", "core.caches", "core.options", "core.precision", "core.pytree",
     "core.pytree_classes", "core.pytree_keys", "inspect.debug", "inspect.picture", "ops.bessel", "ops.chlo_functions",
     "ops.cholesky", "ops.eig", "ops.eigh", "ops.fft", "ops.incomplete_beta", "ops.incomplete_gamma", "ops.lu", "ops.qr",

@@ -11,8 +11,8 @@ import pytest
 from numpy_eval import evaluate_fun
 from samples import floats, ints
 
-from meshwright.api.lax import axis_index
 from meshwright.ir.state import extend_axis_env
+from meshwright.lax import axis_index
 from meshwright.ops import collective as C
 from meshwright.transforms.autodiff import jvp, vjp
 from meshwright.transforms.vmap import vmap

@@ -27,6 +27,7 @@ LAYERS = (
     {"transforms", "stablehlo", "spmd"},
     {"runtime"},
     {"api"},
+    {"lax"},
     {"numpy", "nn", "random", "optim", "linalg", "fft"},
     {"flatten_util", "image", "scipy", "test_util"},
     {"inspect", "interop"},

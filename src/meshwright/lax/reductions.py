@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.lax_shapes import existing_axis
 from meshwright.api.placement import laid_out
 from meshwright.core import pytree
 from meshwright.ir.tracing import typeof
+from meshwright.lax.shapes import existing_axis
 from meshwright.ops import broadcast_reduce
 from meshwright.ops.elementwise import neg
 from meshwright.ops.reduce_body import ReduceBody

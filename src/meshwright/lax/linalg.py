@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.api.lax_polar import qdwh
+from meshwright.lax.polar import qdwh
 from meshwright.ops.cholesky import cholesky
 from meshwright.ops.eig import eig
 from meshwright.ops.eigh import eigh
 from meshwright.ops.lu import lu, lu_pivots_to_permutation
-from meshwright.ops.matrices import matmul, transposed
+from meshwright.ops.matrices import matmul as _matmul
+from meshwright.ops.matrices import transposed as _transposed
 from meshwright.ops.qr import householder_product, qr
 from meshwright.ops.svd import svd
 from meshwright.ops.triangular_solve import triangular_solve
@@ -23,7 +24,7 @@ def symmetric_product(a_matrix: Any, c_matrix: Any, *, alpha: Any = 1.0, beta: A
       >>> lax.linalg.symmetric_product(mnp.array([[1.0], [2.0]]), mnp.eye(2), beta=3.0).tolist()
       [[4.0, 2.0], [2.0, 7.0]]
     """
-    return alpha * matmul(a_matrix, transposed(a_matrix)) + beta * c_matrix
+    return alpha * _matmul(a_matrix, _transposed(a_matrix)) + beta * c_matrix
 
 
 def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
@@ -37,7 +38,7 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
       [[5.0]]
     """
     column = w_vector[:, None]
-    return transposed(cholesky(matmul(transposed(r_matrix), r_matrix) + matmul(column, transposed(column))))
+    return _transposed(cholesky(_matmul(_transposed(r_matrix), r_matrix) + _matmul(column, _transposed(column))))
 
 
 __all__ = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from meshwright.api import lax_linalg as linalg
 from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
 from meshwright.api.control_flow import map_ as map
-from meshwright.api.lax_convolution import (
+from meshwright.api.placement import with_sharding_constraint
+from meshwright.core.precision import Precision, PrecisionLike
+from meshwright.lax import linalg
+from meshwright.lax.convolution import (
     conv_general_dilated_local,
     conv_general_dilated_patches,
     conv_general_permutations,
@@ -14,7 +16,7 @@ from meshwright.api.lax_convolution import (
     conv_transpose_shape_tuple,
     reduce_window_shape_tuple,
 )
-from meshwright.api.lax_functions import (
+from meshwright.lax.functions import (
     RoundingMethod,
     axis_size,
     bitcast_convert_type,
@@ -35,11 +37,11 @@ from meshwright.api.lax_functions import (
     select_n,
     shape_as_value,
 )
-from meshwright.api.lax_products import batch_matmul, conv_general_dilated, dot, dot_general
-from meshwright.api.lax_ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
-from meshwright.api.lax_random import RandomAlgorithm, rng_bit_generator, rng_uniform
-from meshwright.api.lax_reductions import approx_max_k, approx_min_k, reduce, reduce_sum, sort_key_val
-from meshwright.api.lax_shapes import (
+from meshwright.lax.products import batch_matmul, conv_general_dilated, dot, dot_general
+from meshwright.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+from meshwright.lax.random_bits import RandomAlgorithm, rng_bit_generator, rng_uniform
+from meshwright.lax.reductions import approx_max_k, approx_min_k, reduce, reduce_sum, sort_key_val
+from meshwright.lax.shapes import (
     broadcast,
     broadcast_in_dim,
     broadcast_like,
@@ -59,8 +61,6 @@ from meshwright.api.lax_shapes import (
     tile,
     unstack,
 )
-from meshwright.api.placement import with_sharding_constraint
-from meshwright.core.precision import Precision, PrecisionLike
 from meshwright.ops.bessel import bessel_i0e, bessel_i1e
 from meshwright.ops.chlo_functions import mulhi
 from meshwright.ops.conv import (

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.lax_products import dot_general
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
 from meshwright.ir.tracing import typeof
+from meshwright.lax.products import dot_general
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.cumulative import cumsum
 from meshwright.ops.elementwise import and_, convert, le, lt, select, sub, zeros_like
