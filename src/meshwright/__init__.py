@@ -200,7 +200,7 @@ __all__ = [
 ]
 
 #: modules that few programs need: imported when one first asks for them
-_LATER = ("dlpack", "dtypes", "flatten_util", "image", "stages", "test_util", "typing")
+_LATER = ("dlpack", "dtypes", "flatten_util", "image", "scipy", "stages", "test_util", "typing")
 
 
 def __getattr__(name: str) -> Any:

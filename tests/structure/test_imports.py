@@ -1,7 +1,7 @@
 """Who may import whom, read from the source: imports point one way.
 
     errors, core -> sharding -> ir -> ops -> {transforms, stablehlo, spmd} -> runtime -> api -> numpy, nn, random, optim
-    -> inspect, interop -> modules of names -> cli
+    -> scipy -> inspect, interop -> modules of names -> cli
 
 ``meshwright/__init__`` gathers the public names of all layers and belongs to none.
 """

@@ -132,3 +132,13 @@ class Betainc(Expanded):
 
 
 betainc = Betainc()
+
+
+def log_beta(a: Any, b: Any) -> Any:
+    """The logarithm of ``Gamma(a) Gamma(b) / Gamma(a + b)``, for a large parameter without cancellation."""
+    large, small = max_(a, b), min_(a, b)
+    safe = max_(large, constant(LARGE, large))
+    total = safe + small
+    grown = (safe - 0.5) * log1p(small / safe) + small * (log(total) - 1)
+    near = lgamma(small) - grown - stirling_error(total) + stirling_error(safe)
+    return select((large >= LARGE) & (small > -0.5 * large), near, lgamma(a) + lgamma(b) - lgamma(a + b))

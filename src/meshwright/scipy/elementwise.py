@@ -1,0 +1,42 @@
+"""How functions of this package that are elementwise are made: promoted operands, one program when evaluated."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.numpy.compiled import compiled
+from meshwright.numpy.promotion import operands
+
+_ARGUMENTS = """Args:
+  {names}: arrays or numbers whose shapes broadcast together; integers become floats.
+
+Raises:
+  ShapeError, DTypeError, ArgumentTypeError: shapes do not broadcast, dtypes do not promote, or no arrays."""
+
+
+def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
+    """``f`` of floating-point operands of one dtype as a function of arrays and numbers; its docstring says of what.
+
+    >>> elementwise(lambda x, y: x / y)(1, 2).item()
+    0.5
+    """
+    program = compiled(f)
+    signature = inspect.signature(f)
+    defaults = [p for p in signature.parameters.values() if p.default is not p.empty]
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or defaults:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args
+        return program(*operands(f.__name__, args, to_inexact=True))
+
+    if f.__doc__ is not None:
+        what, mark, example = inspect.cleandoc(f.__doc__).partition(">>>")
+        arguments = _ARGUMENTS.format(names=", ".join(signature.parameters))
+        call.__doc__ = f"{what.rstrip()}\n\n{arguments}\n\n{mark}{example}\n"
+    return call

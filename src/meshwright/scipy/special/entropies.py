@@ -1,0 +1,173 @@
+"""Logarithms of products that may be ``0 log 0``, entropies made of them, and odds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.nn.normalization import logsumexp as _logsumexp
+from meshwright.numpy.functions import exp, log
+from meshwright.numpy.logic import where
+from meshwright.numpy.reductions import Axis
+from meshwright.numpy.reductions import sum as sum_of
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import expm1, log1p, select
+from meshwright.scipy.elementwise import elementwise
+from meshwright.transforms.custom_jvp import custom_jvp
+
+
+@custom_jvp
+def _xlogy(x: Any, y: Any) -> Any:
+    return where(x == 0, where(y != y, y, 0.0), x * ops.log(y))
+
+
+_xlogy.defjvps(lambda t, out, x, y: t * ops.log(y), lambda t, out, x, y: t * (x / y))
+
+
+@custom_jvp
+def _xlog1py(x: Any, y: Any) -> Any:
+    return where(x == 0, where(y != y, y, 0.0), x * log1p(y))
+
+
+_xlog1py.defjvps(lambda t, out, x, y: t * log1p(y), lambda t, out, x, y: t * (x / (1 + y)))
+
+
+@elementwise
+def xlogy(x: Any, y: Any) -> Any:
+    """``x log(y)``, 0 where ``x`` is 0.
+
+    >>> xlogy(0.0, 0.0).item()
+    0.0
+    """
+    return _xlogy(x, y)
+
+
+@elementwise
+def xlog1py(x: Any, y: Any) -> Any:
+    """``x log(1 + y)``, 0 where ``x`` is 0.
+
+    >>> xlog1py(0.0, -1.0).item()
+    0.0
+    """
+    return _xlog1py(x, y)
+
+
+def _entr(x: Any) -> Any:
+    return where(x < 0, -np.inf, -_xlogy(x, where(x < 0, 1.0, x)))
+
+
+@elementwise
+def entr(x: Any) -> Any:
+    """``-x log(x)``: the entropy of an event of probability ``x``; minus infinity for negative numbers.
+
+    >>> entr(0.0).item()
+    -0.0
+    """
+    return _entr(x)
+
+
+@elementwise
+def rel_entr(p: Any, q: Any) -> Any:
+    """``p log(p / q)``, 0 where p is 0 and q is not negative; infinite where it is not defined.
+
+    >>> rel_entr(0.0, 2.0).item()
+    0.0
+    """
+    return _rel_entr(p, q)
+
+
+def _rel_entr(p: Any, q: Any) -> Any:
+    both = (p > 0) & (q > 0)
+    # What is not chosen stays finite, so that derivatives do.
+    a, b = where(both, p, 1.0), where(both, q, 1.0)
+    value = a * (ops.log(a) - ops.log(b))
+    return where(both, value, where((p == 0) & (q >= 0), 0.0, np.inf)) + 0 * (p + q)
+
+
+@elementwise
+def kl_div(p: Any, q: Any) -> Any:
+    """``p log(p / q) - p + q``, whose sum is the Kullback-Leibler divergence.
+
+    >>> kl_div(1.0, 1.0).item()
+    0.0
+    """
+    return _rel_entr(p, q) - p + q
+
+
+@elementwise
+def logit(x: Any) -> Any:
+    """``log(x / (1 - x))``, the inverse of :func:`expit`.
+
+    >>> logit(0.5).item()
+    0.0
+    """
+    return ops.log(x) - log1p(-x)
+
+
+@elementwise
+def expit(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``, the logistic function.
+
+    >>> expit(0.0).item()
+    0.5
+    """
+    return ops.logistic(x)
+
+
+@elementwise
+def boxcox(x: Any, lmbda: Any) -> Any:
+    """The Box-Cox transform ``(x^lmbda - 1) / lmbda``, its limit ``log(x)`` for 0.
+
+    >>> boxcox(3.0, 1.0).item()
+    2.0
+    """
+    zero = lmbda == 0
+    safe = where(zero, 1.0, lmbda)
+    return where(zero, ops.log(x), expm1(_xlogy(safe, x)) / safe)
+
+
+@elementwise
+def boxcox1p(x: Any, lmbda: Any) -> Any:
+    """:func:`boxcox` of ``1 + x``, exact near 0.
+
+    >>> boxcox1p(2.0, 1.0).item()
+    2.0
+    """
+    zero = lmbda == 0
+    safe = where(zero, 1.0, lmbda)
+    return where(zero, log1p(x), expm1(_xlog1py(safe, x)) / safe)
+
+
+def logsumexp(
+    a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+) -> Any:
+    """``log(sum(b * exp(a)))`` over ``axis``, without overflow.
+
+    Args:
+      a: array of any shape.
+      axis: an axis, several, or None for all.
+      b: weights, broadcast against ``a``; negative ones need ``return_sign``.
+      keepdims: leave reduced axes with size 1.
+      return_sign: return the logarithm of the sum's magnitude, and its sign.
+      where: which elements count.
+
+    Raises:
+      ShapeError, DTypeError: as :func:`meshwright.nn.logsumexp`.
+
+    >>> round(logsumexp(np.array([10.0, 10.0])).item(), 4)
+    10.6931
+    """
+    if not return_sign:
+        return _logsumexp(a, axis, b, keepdims, where)
+    weights = 1.0 if b is None else b
+    top = _logsumexp(a, axis, None, True, where)
+    shifted = exp(a - select(ops.is_finite(top), top, ops.zeros_like(top))) * weights
+    total = sum_of(shifted, axis, keepdims=True, where=where)
+    size = log(abs(total)) + select(ops.is_finite(top), top, ops.zeros_like(top))
+    sign = ops.sign(total)
+    return (size, sign) if keepdims else (_dropped(size, axis), _dropped(sign, axis))
+
+
+def _dropped(x: Any, axis: Axis) -> Any:
+    return x.squeeze(axis)

@@ -1,0 +1,37 @@
+"""Smooth functions of one variable as Chebyshev sums, whose coefficients are computed, once, from SciPy's values.
+
+A function without an elementary algorithm is cut into intervals; on each, after a factor that takes its growth and
+singularities away, a polynomial of moderate degree is exact to the last digit (Clenshaw 1962, "Chebyshev series for
+mathematical functions", tabulated such coefficients).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebinterpolate
+
+from meshwright.ops.elementwise import clamp, scalar_like
+from meshwright.ops.expanded import chebyshev
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+@cache
+def _coefficients(f: Function, low: float, high: float, degree: int) -> np.ndarray:
+    found = chebinterpolate(lambda t: f(low + (high - low) * (t + 1) / 2), degree)
+    needed = np.flatnonzero(np.abs(found) > 1e-18 * np.max(np.abs(found)))
+    return found[: needed[-1] + 1]
+
+
+def fitted(f: Function, low: float, high: float, degree: int, x: Any) -> Any:
+    """``f`` on [low, high], and its values at the ends beyond them.
+
+    >>> round(float(fitted(np.exp, 0.0, 1.0, 12, np.float32(0.5))), 4)
+    1.6487
+    """
+    inside = clamp(scalar_like(low, x), x, scalar_like(high, x))
+    return chebyshev(_coefficients(f, low, high, degree), (inside - low) * (2 / (high - low)) - 1)

@@ -1,0 +1,37 @@
+"""The binomial distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.numpy.logic import where
+from meshwright.ops.elementwise import exp, floor, log
+from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.special.entropies import xlog1py, xlogy
+from meshwright.scipy.special.gammas import betaln
+
+
+@elementwise
+def logpmf(k: Any, n: Any, p: Any, loc: Any = 0.0) -> Any:
+    """The logarithm of the probability.
+
+    >>> round(logpmf(2, 5, 0.3).item(), 4)
+    -1.1754
+    """
+    x = k - loc
+    inside = (x >= 0) & (x <= n) & (x == floor(x))
+    x = where(inside, x, 0.0)
+    ways = -log(n + 1) - betaln(n - x + 1, x + 1)
+    return where(inside, ways + xlogy(x, p) + xlog1py(n - x, -p), -np.inf)
+
+
+@elementwise
+def pmf(k: Any, n: Any, p: Any, loc: Any = 0.0) -> Any:
+    """The probability.
+
+    >>> round(pmf(2, 5, 0.3).item(), 4)
+    0.3087
+    """
+    return exp(logpmf(k, n, p, loc))

@@ -1,0 +1,107 @@
+"""Densities estimated by a normal distribution around each point of a sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.pytree_classes import register_pytree_node_class
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.nn.normalization import logsumexp
+from meshwright.numpy.creation import asarray, full
+from meshwright.numpy.functions import exp, log
+from meshwright.numpy.linalg import cholesky, diagonal, solve_triangular
+from meshwright.numpy.manipulation import atleast_1d, atleast_2d
+from meshwright.numpy.reductions import sum as sum_of
+from meshwright.numpy.statistics import cov
+from meshwright.random import categorical, normal, split
+
+
+@register_pytree_node_class
+class gaussian_kde:
+    """A density estimate: the mean of normal distributions around the points of a sample.
+
+    Args:
+      dataset: shape (d, n), n points of d dimensions; or (n,).
+      bw_method: the width: ``scott`` (default), ``silverman``, or a factor of the sample's covariance.
+      weights: of the points, shape (n,); equal unless given.
+
+    Raises:
+      ShapeError: weights of another shape. ArgumentError: fewer than two points, or an unknown ``bw_method``.
+
+    >>> estimate = gaussian_kde(np.array([0.0, 1.0, 3.0]))
+    >>> round(estimate(1.0).item(), 4)
+    0.219
+    """
+
+    def __init__(self, dataset: Any, bw_method: Any = None, weights: Any = None) -> None:
+        self.dataset = atleast_2d(asarray(dataset) + 0.0)
+        if self.dataset.size < 2:
+            raise ArgumentError(f"gaussian_kde: expected two points or more, got shape {self.dataset.shape}")
+        if weights is None:
+            self.weights = full((self.n,), 1 / self.n, self.dataset.dtype)
+        else:
+            given = atleast_1d(asarray(weights) + 0.0)
+            if given.shape != (self.n,):
+                raise ShapeError(f"gaussian_kde: weights must have shape ({self.n},), got {given.shape}")
+            self.weights = given / sum_of(given)
+        self.neff = 1 / sum_of(self.weights**2)
+        factor = self._factor(bw_method)
+        self.covariance = atleast_2d(cov(self.dataset, aweights=self.weights)) * factor**2
+
+    @property
+    def d(self) -> int:
+        """How many dimensions points have."""
+        return self.dataset.shape[0]
+
+    @property
+    def n(self) -> int:
+        """How many points there are."""
+        return self.dataset.shape[1]
+
+    def _factor(self, method: Any) -> Any:
+        if method is None or method == "scott":
+            return self.neff ** (-1 / (self.d + 4))
+        if method == "silverman":
+            return (self.neff * (self.d + 2) / 4) ** (-1 / (self.d + 4))
+        if isinstance(method, (int, float)):
+            return float(method)
+        raise ArgumentError(f"gaussian_kde: bw_method must be scott, silverman or a number, got {method!r}")
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        """Its arrays, for :mod:`meshwright.tree`."""
+        return (self.dataset, self.weights, self.neff, self.covariance), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: Any) -> gaussian_kde:
+        """The inverse of :meth:`tree_flatten`."""
+        made = object.__new__(cls)
+        made.dataset, made.weights, made.neff, made.covariance = children
+        return made
+
+    def logpdf(self, x: Any) -> Any:
+        """The logarithm of the estimate at points of shape (d, m), or (m,): shape (m,)."""
+        points = atleast_2d(asarray(x) + 0.0)
+        if points.shape[0] != self.d:
+            if points.shape != (1, self.d):
+                raise ShapeError(f"gaussian_kde: points must have {self.d} rows, got shape {points.shape}")
+            points = points.T
+        factor = cholesky(self.covariance)
+        ours, theirs = (solve_triangular(factor, v, lower=True) for v in (self.dataset, points))
+        distances = sum_of((theirs[:, :, None] - ours[:, None, :]) ** 2, 0)
+        size = sum_of(log(diagonal(factor))) + self.d / 2 * np.log(2 * np.pi)
+        return logsumexp(log(self.weights) - distances / 2, axis=1) - size
+
+    def pdf(self, x: Any) -> Any:
+        """The estimate at points, as for :meth:`logpdf`."""
+        return exp(self.logpdf(x))
+
+    __call__ = evaluate = pdf
+
+    def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
+        """Points drawn from the estimate, shape (d, *shape)."""
+        first, second = split(key)
+        chosen = self.dataset[:, categorical(first, log(self.weights), shape=shape)]
+        noise = normal(second, (self.d, int(np.prod(shape))), self.dataset.dtype)
+        return chosen + (cholesky(self.covariance) @ noise).reshape(self.d, *shape)

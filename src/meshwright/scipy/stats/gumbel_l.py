@@ -1,0 +1,83 @@
+"""Gumbel's distribution of minima."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.ops.elementwise import exp, expm1, log, log1p
+from meshwright.scipy.elementwise import elementwise
+
+
+@elementwise
+def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    """The logarithm of the density.
+
+    >>> round(logpdf(0.5).item(), 4)
+    -1.1487
+    """
+    z = (x - loc) / scale
+    return z - exp(z) - log(scale)
+
+
+@elementwise
+def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    """The density.
+
+    >>> round(pdf(0.5).item(), 4)
+    0.317
+    """
+    return exp(logpdf(x, loc, scale))
+
+
+@elementwise
+def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    """The logarithm of the probability of larger values.
+
+    >>> round(logsf(0.5).item(), 4)
+    -1.6487
+    """
+    z = (x - loc) / scale
+    return -exp(z)
+
+
+@elementwise
+def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    """The logarithm of the distribution function.
+
+    >>> round(logcdf(0.5).item(), 4)
+    -0.2136
+    """
+    z = (x - loc) / scale
+    return log(-expm1(-exp(z)))
+
+
+@elementwise
+def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    """The probability of larger values.
+
+    >>> round(sf(0.5).item(), 4)
+    0.1923
+    """
+    z = (x - loc) / scale
+    return exp(-exp(z))
+
+
+@elementwise
+def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    """The distribution function.
+
+    >>> round(cdf(0.5).item(), 4)
+    0.8077
+    """
+    z = (x - loc) / scale
+    return -expm1(-exp(z))
+
+
+@elementwise
+def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    """The quantile of probability ``q``.
+
+    >>> round(ppf(0.3).item(), 4)
+    -1.0309
+    """
+    return loc + scale * log(-log1p(-q))

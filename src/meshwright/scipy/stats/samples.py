@@ -1,0 +1,145 @@
+"""Statistics of samples."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwright.errors import ArgumentError
+from meshwright.numpy.creation import arange, asarray, ones
+from meshwright.numpy.functions import astype
+from meshwright.numpy.joining import concatenate
+from meshwright.numpy.logic import isnan, where
+from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel
+from meshwright.numpy.reductions import any as any_of
+from meshwright.numpy.reductions import argmax, nanstd, std
+from meshwright.numpy.reductions import max as max_of
+from meshwright.numpy.reductions import sum as sum_of
+from meshwright.numpy.searching import searchsorted
+from meshwright.numpy.sorting import argsort, cumsum, sort
+from meshwright.transforms.vmap import vmap
+
+
+class ModeResult(NamedTuple):
+    """The most frequent values, and how often they occur."""
+
+    mode: Any
+    count: Any
+
+
+def _check_nan_policy(name: str, nan_policy: str, known: tuple[str, ...]) -> None:
+    if nan_policy not in known:
+        raise ArgumentError(f"{name}: nan_policy must be one of {', '.join(known)}, got {nan_policy!r}")
+
+
+def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
+    """The most frequent value along ``axis``, the least one of several, and its count.
+
+    Args:
+      a: array of any shape.
+      axis: the axis, or None for all elements.
+      nan_policy: ``propagate``: NaN is a value like others, and beats them.
+      keepdims: leave the axis with size 1.
+
+    Raises:
+      ArgumentError: another ``nan_policy``.
+
+    >>> [v.item() for v in mode(np.array([2, 3, 3, 1]))]
+    [3, 2]
+    """
+    _check_nan_policy("mode", nan_policy, ("propagate",))
+    x = asarray(a)
+    shape = x.shape
+    rows = ravel(x)[None] if axis is None else moveaxis(x, axis, -1)
+    values = sort(rows, axis=-1)
+    # In sorted order, a value counts from its first place to the first place of the next one.
+    same = values[..., :, None] == values[..., None, :]
+    counts = sum_of(same, -1)
+    best = expand_dims(argmax(counts, -1), -1)
+    positions = arange(values.shape[-1]) == best
+    chosen = sum_of(where(positions, values, 0), -1).astype(values.dtype)
+    found = max_of(counts, -1)
+    if np.issubdtype(values.dtype, np.floating):
+        bad = any_of(isnan(values), -1)
+        chosen = where(bad, np.nan, chosen).astype(values.dtype)
+        found = where(bad, sum_of(isnan(values), -1), found)
+    if axis is None:
+        chosen, found = chosen[0], found[0]
+        if keepdims:
+            chosen, found = (v.reshape((1,) * len(shape)) for v in (chosen, found))
+    elif keepdims:
+        chosen, found = expand_dims(chosen, axis), expand_dims(found, axis)
+    return ModeResult(chosen, found)
+
+
+def _ranks(x: Any, method: str) -> Any:
+    n = x.shape[0]
+    order = argsort(x, stable=True)
+    inverse = argsort(order)
+    if method == "ordinal":
+        return inverse + 1
+    values = x[order]
+    new = concatenate([ones(min(n, 1), bool), values[1:] != values[:-1]])
+    dense = cumsum(new)[inverse]
+    if method == "dense":
+        return dense
+    least, most = searchsorted(values, x, side="left") + 1, searchsorted(values, x, side="right")
+    return {"min": least, "max": most}.get(method, (least + most) / 2)
+
+
+def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Any:
+    """The ranks of elements in sorted order, from 1.
+
+    Args:
+      a: array of any shape.
+      method: the rank of equal elements: the ``average``, ``min`` or ``max`` of their ranks, ``dense`` without gaps, or
+        ``ordinal``, different ones in order.
+      axis: rank along an axis; all elements, in one dimension, unless given.
+      nan_policy: ``propagate``: where a NaN is among the ranked elements, their ranks are NaN.
+
+    Raises:
+      ArgumentError: an unknown ``method`` or ``nan_policy``.
+
+    >>> rankdata(np.array([0, 2, 3, 2])).tolist()
+    [1.0, 2.5, 4.0, 2.5]
+    """
+    if method not in ("average", "min", "max", "dense", "ordinal"):
+        raise ArgumentError(f"rankdata: method must be average, min, max, dense or ordinal, got {method!r}")
+    _check_nan_policy("rankdata", nan_policy, ("propagate",))
+    x = asarray(a)
+    if axis is None:
+        x, axis = ravel(x), 0
+    rows = moveaxis(x, axis, -1)
+    flat = rows.reshape(-1, rows.shape[-1])
+    ranks = vmap(lambda row: _ranks(row, method))(flat).reshape(rows.shape)
+    if np.issubdtype(x.dtype, np.floating):
+        ranks = where(any_of(isnan(rows), -1, keepdims=True), np.nan, astype(ranks, x.dtype))
+    return moveaxis(ranks, -1, axis)
+
+
+def sem(
+    a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False
+) -> Any:  # fmt: skip
+    """The standard error of the mean.
+
+    Args:
+      a: array of any shape.
+      axis: the axis, or None for all elements.
+      ddof: what is taken off the number of elements.
+      nan_policy: ``propagate``, or ``omit`` NaN elements.
+      keepdims: leave the axis with size 1.
+
+    Raises:
+      ArgumentError: another ``nan_policy``.
+
+    >>> round(sem(np.array([1.0, 2.0, 4.0])).item(), 4)
+    0.8819
+    """
+    _check_nan_policy("sem", nan_policy, ("propagate", "omit"))
+    x = asarray(a) + 0.0
+    if nan_policy == "omit":
+        count = sum_of(~isnan(x), axis, keepdims=keepdims)
+        return nanstd(x, axis, ddof=ddof, keepdims=keepdims) / count**0.5
+    size = x.size if axis is None else x.shape[axis]
+    return std(x, axis, ddof=ddof, keepdims=keepdims) / size**0.5
