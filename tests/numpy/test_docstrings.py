@@ -19,10 +19,12 @@ MODULES = [
     meshwright.random, meshwright.optim,
 ]  # fmt: skip
 
+KINDS = (FunctionType, meshwright.numpy.ufunc)
+
 
 def public_functions(module: ModuleType) -> dict[str, Any]:
     """What a user may call, without types and what comes from elsewhere."""
-    names = {n: f for n, f in vars(module).items() if not n.startswith("_") and isinstance(f, FunctionType)}
+    names = {n: f for n, f in vars(module).items() if not n.startswith("_") and isinstance(f, KINDS)}
     return {n: f for n, f in names.items() if f.__module__.startswith(module.__name__)}
 
 

@@ -12,8 +12,8 @@ from meshwright.numpy.arithmetic import clip, logaddexp, multiply
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.joining import split
 from meshwright.numpy.logic import where
+from meshwright.numpy.makers import unary
 from meshwright.numpy.promotion import operands, scalar_like
-from meshwright.numpy.ufunc import unary
 from meshwright.ops import elementwise as ops
 
 sigmoid = unary("sigmoid", ops.logistic, "``1 / (1 + exp(-x))``.", ("sigmoid(0.0).item()", "0.5"), True)

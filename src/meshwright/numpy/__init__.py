@@ -11,7 +11,6 @@ from meshwright.numpy.applying import apply_along_axis, apply_over_axes, vectori
 from meshwright.numpy.arithmetic import (
     abs,
     absolute,
-    add,
     arctan2,
     around,
     atan2,
@@ -31,14 +30,8 @@ from meshwright.numpy.arithmetic import (
     fmod,
     heaviside,
     hypot,
-    logaddexp,
-    logaddexp2,
-    maximum,
-    minimum,
     mod,
     modf,
-    multiply,
-    negative,
     nextafter,
     positive,
     pow,
@@ -51,7 +44,6 @@ from meshwright.numpy.arithmetic import (
     signbit,
     sqrt,
     square,
-    subtract,
     true_divide,
     trunc,
 )
@@ -182,14 +174,11 @@ from meshwright.numpy.linear import (
     vecmat,
 )
 from meshwright.numpy.logic import (
-    bitwise_and,
     bitwise_count,
     bitwise_invert,
     bitwise_left_shift,
     bitwise_not,
-    bitwise_or,
     bitwise_right_shift,
-    bitwise_xor,
     equal,
     greater,
     greater_equal,
@@ -203,13 +192,9 @@ from meshwright.numpy.logic import (
     left_shift,
     less,
     less_equal,
-    logical_and,
     logical_not,
-    logical_or,
-    logical_xor,
     not_equal,
     right_shift,
-    where,
 )
 from meshwright.numpy.logic import select_by as select
 from meshwright.numpy.manipulation import (
@@ -329,7 +314,7 @@ from meshwright.numpy.rewriting import (
 )
 from meshwright.numpy.scalar_types import BY_NAME as _BY_NAME
 from meshwright.numpy.scalar_types import can_cast, finfo, iinfo, isdtype, issubdtype, promote_types
-from meshwright.numpy.searching import argwhere, bincount, digitize, flatnonzero, nonzero, searchsorted
+from meshwright.numpy.searching import argwhere, bincount, digitize, flatnonzero, nonzero, searchsorted, where
 from meshwright.numpy.sets import (
     intersect1d,
     isin,
@@ -371,6 +356,24 @@ from meshwright.numpy.statistics import (
     percentile,
     quantile,
 )
+from meshwright.numpy.ufuncs import (
+    add,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    frompyfunc,
+    logaddexp,
+    logaddexp2,
+    logical_and,
+    logical_or,
+    logical_xor,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    subtract,
+    ufunc,
+)
 
 globals().update(_BY_NAME)
 bool = _BY_NAME["bool_"]
@@ -388,8 +391,14 @@ unsignedinteger, inexact, floating, complexfloating = (
     _np.floating,
     _np.complexfloating,
 )
+character, flexible, object_ = _np.character, _np.flexible, _np.object_
+ComplexWarning = _np.exceptions.ComplexWarning
 index_exp, s_ = _np.index_exp, _np.s_
 __array_api_version__ = "2024.12"
 
-_methods.add_methods({"sort": sort, "argsort": argsort, "cumsum": cumsum, "cumprod": cumprod, "nonzero": nonzero})
+_methods.add_methods(
+    {"sort": sort, "argsort": argsort, "argpartition": argpartition, "cumsum": cumsum, "cumprod": cumprod,
+     "nonzero": nonzero, "searchsorted": searchsorted, "choose": choose,
+     "compress": lambda self, condition, axis=None, **options: compress(condition, self, axis, **options)}
+)  # fmt: skip
 _methods.NAMESPACE.append(_sys.modules[__name__])

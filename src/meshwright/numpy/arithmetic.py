@@ -9,10 +9,11 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import no_out
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.complex_values import sign_bit, standard_values
+from meshwright.numpy.makers import binary, unary
 from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
-from meshwright.numpy.ufunc import binary, unary
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
 
@@ -91,16 +92,17 @@ def _round_complex(x: Any) -> Any:
 rint = unary("rint", _round_complex, "Nearest integer, as a float; halves to even.", ("rint(2.5).item()", "2.0"), True)
 
 
-def round(x: Any, decimals: int = 0) -> Any:
+def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     """Each element rounded to ``decimals`` places, halves to even; integers as they are for ``decimals >= 0``.
 
     Raises:
-      ArgumentTypeError: ``x`` is not an array.
+      ArgumentTypeError: ``a`` is not an array.
 
     >>> round(2.567, 1).item() < 2.61
     True
     """
-    (x,) = operands("round", (x,))
+    no_out(out, "round")
+    (x,) = operands("round", (a,))
     if _exact(typeof(x).dtype):
         if decimals >= 0:
             return as_result(x)
@@ -257,7 +259,7 @@ def float_power(x1: Any, x2: Any, /) -> Any:
     return ops.pow_(*operands("float_power", (x1, x2), to_inexact=True))
 
 
-def fmax(x1: Any, x2: Any, /) -> Any:
+def fmax(x1: Any, x2: Any) -> Any:
     """The larger of two elements; where one is NaN, the other.
 
     >>> fmax(float("nan"), 2.0).item()
@@ -271,7 +273,7 @@ def _fmax(x: Any, y: Any) -> Any:
     return select(_beats(ops.gt(x, y), y), x, y)
 
 
-def fmin(x1: Any, x2: Any, /) -> Any:
+def fmin(x1: Any, x2: Any) -> Any:
     """The smaller of two elements; where one is NaN, the other.
 
     >>> fmin(float("nan"), 2.0).item()

@@ -6,11 +6,13 @@ arrays scatter, into the block that the basic part of the index selects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ConcretizationError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
@@ -18,6 +20,7 @@ from meshwright.numpy.arithmetic import add, divide, maximum, minimum, multiply,
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
 from meshwright.numpy.indexing import (
+    CLIP,
     gather_numbers,
     index_vectors,
     read,
@@ -27,22 +30,25 @@ from meshwright.numpy.indexing import (
 )
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import (
+    as_result,
     aval_of,
     broadcast_shapes,
     converted,
     is_arraylike,
     is_python_number,
+    result_type,
     scalar_like,
     spread,
 )
 from meshwright.ops import gather_scatter as gs
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.dynamic_slice import dynamic_update_slice
-from meshwright.ops.elementwise import and_, neg, select
+from meshwright.ops.elementwise import and_, convert, neg, select
 from meshwright.ops.gather_scatter import ScatterDimensionNumbers
 from meshwright.ops.indexed import GatherScatterMode
 from meshwright.ops.shape import reshape, rev
 from meshwright.ops.slice_pad import pad
+from meshwright.runtime.array import Array
 
 _DROP = GatherScatterMode.FILL_OR_DROP
 
@@ -86,11 +92,26 @@ class IndexUpdater:
         return f"{self.array!r}.at"
 
 
+@dataclass(frozen=True)
+class _Options:
+    """What every update may be told: promises about indices, what becomes of those out of range, where the result is
+    to lie."""
+
+    mode: Any = None
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    out_sharding: Any = None
+    wrap_negative_indices: bool = True
+
+
 class IndexUpdateRef:
     """``x.at[index]``. Its methods return a new array; ``x`` stays as it is.
 
     Positions out of range are dropped by updates and clipped by :meth:`get`, unless ``mode`` says otherwise: "drop"
-    (or "fill"), "clip", "promise_in_bounds". ``indices_are_sorted`` and ``unique_indices`` are promises.
+    (or "fill"), "clip", "promise_in_bounds". Updates take the same further options: the promises
+    ``indices_are_sorted`` and ``unique_indices``; ``wrap_negative_indices=False``, by which negative positions are out
+    of range; and ``out_sharding``, where the result lies. Values are combined in the dtype that they and the elements
+    promote to; the result has the dtype of ``x``.
     """
 
     __slots__ = ("array", "index")
@@ -109,79 +130,72 @@ class IndexUpdateRef:
         fill_value: Any = None,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
+        out_sharding: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """``x[index]``; ``mode="fill"`` gives ``fill_value`` (NaN, or the least integer) for positions out of range."""
-        plan = plan_index(typeof(self.array).shape, self.index)
-        fill = fill_value.item() if isinstance(fill_value, (np.generic, np.ndarray)) else fill_value
-        return read(self.array, plan, read_mode(mode, "at.get"), fill, indices_are_sorted, unique_indices)
+        chosen = read_mode(mode, "at.get")
+        plan = plan_index(typeof(self.array).shape, self.index, chosen is _DROP, wrap_negative_indices)
+        fill = fill_value.item() if isinstance(fill_value, (np.generic, np.ndarray, Array)) else fill_value
+        return laid_out(read(self.array, plan, chosen, fill, indices_are_sorted, unique_indices), out_sharding)
 
-    def _update(self, name: str, values: Any, how: Any, mode: Any, sorted_: bool, unique: bool) -> Any:
-        combine, _ = how
-        x = self.array
+    def _update(self, name: str, values: Any, how: Any, options: Mapping[str, Any]) -> Any:
+        to = _Options(**options)
+        x = asarray(self.array)
+        dtype = typeof(x).dtype
         value = _value(x, values, name)
+        # As in JAX, the elements are combined in the dtype that both promote to.
+        wide = result_type(x, value) if how is not _SET else dtype
+        done = self._combined(name, convert(x, wide), converted(value, wide), how, to)
+        return laid_out(as_result(convert(done, dtype)), to.out_sharding)
+
+    def _combined(self, name: str, x: Any, value: Any, how: Any, to: _Options) -> Any:
+        combine, _ = how
         mask = _traced_mask(self.index)
         if mask is not None:
             return _masked(x, mask, value, combine, name)
-        plan = plan_index(typeof(x).shape, self.index)
+        mode = _DROP if to.mode is None else read_mode(to.mode, f"at.{name}")
         shape = typeof(x).shape
+        plan = plan_index(shape, self.index, mode is not CLIP, to.wrap_negative_indices)
         x = reshape(x, plan.block.shape)
-        if broadcast_shapes(typeof(value).shape, plan.out_shape, name=f"at.{name}") != plan.out_shape:
-            raise ShapeError(
-                f"at.{name}: values of shape {typeof(value).shape} do not broadcast to {plan.out_shape}, the shape of "
-                "x[index]"
-            )
+        value = _fitted(value, plan.out_shape, name)
         if not plan.indexed:
-            new = (
-                value if combine is None else combine(read(x, plan, GatherScatterMode.CLIP, None, False, False), value)
-            )
+            new = value if combine is None else combine(read(x, plan, CLIP, None, False, False), value)
             new = spread(converted(new, typeof(x).dtype), plan.out_shape)
             return reshape(put_block(x, plan.block, reshape(new, plan.block.kept)), shape)
         inner = read_block(x, plan.block)
         update = reshape(spread(value, plan.out_shape), plan.gathered)
-        chosen = _DROP if mode is None else read_mode(mode, f"at.{name}")
-        done = _scatter(inner, plan, update, how, chosen, sorted_, unique)
+        done = _scatter(inner, plan, update, how, mode, to.indices_are_sorted, to.unique_indices)
         return reshape(put_block(x, plan.block, done), shape)
 
-    def set(
-        self, values: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
-    ) -> Any:
+    def set(self, values: Any, **options: Any) -> Any:
         """``x`` with ``x[index]`` replaced by ``values``, which broadcast to its shape."""
-        return self._update("set", values, _SET, mode, indices_are_sorted, unique_indices)
+        return self._update("set", values, _SET, options)
 
-    def add(
-        self, values: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
-    ) -> Any:
+    def add(self, values: Any, **options: Any) -> Any:
         """``x`` with ``values`` added to ``x[index]``; for a position that comes twice, both."""
-        return self._update("add", values, _ADD, mode, indices_are_sorted, unique_indices)
+        return self._update("add", values, _ADD, options)
 
-    def subtract(
-        self, values: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
-    ) -> Any:
+    def subtract(self, values: Any, **options: Any) -> Any:
         """``x`` with ``values`` subtracted from ``x[index]``."""
-        return self._update("subtract", neg(_value(self.array, values, "subtract")), _ADD, mode,
-                            indices_are_sorted, unique_indices)  # fmt: skip
+        given = _value(self.array, values, "subtract")
+        return self._update("subtract", neg(converted(given, result_type(self.array, given))), _ADD, options)
 
     sub = subtract
 
-    def multiply(
-        self, values: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
-    ) -> Any:
+    def multiply(self, values: Any, **options: Any) -> Any:
         """``x`` with ``x[index]`` multiplied by ``values``."""
-        return self._update("multiply", values, _MUL, mode, indices_are_sorted, unique_indices)
+        return self._update("multiply", values, _MUL, options)
 
     mul = multiply
 
-    def min(
-        self, values: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
-    ) -> Any:
+    def min(self, values: Any, **options: Any) -> Any:
         """``x`` with the smaller of ``x[index]`` and ``values``."""
-        return self._update("min", values, _MIN, mode, indices_are_sorted, unique_indices)
+        return self._update("min", values, _MIN, options)
 
-    def max(
-        self, values: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
-    ) -> Any:
+    def max(self, values: Any, **options: Any) -> Any:
         """``x`` with the larger of ``x[index]`` and ``values``."""
-        return self._update("max", values, _MAX, mode, indices_are_sorted, unique_indices)
+        return self._update("max", values, _MAX, options)
 
     def divide(self, values: Any, **options: Any) -> Any:
         """``x`` with ``x[index]`` divided by ``values``."""
@@ -193,7 +207,9 @@ class IndexUpdateRef:
 
     def apply(self, function: Callable[[Any], Any], **options: Any) -> Any:
         """``x`` with ``function`` applied to ``x[index]``, once for each element."""
-        return self.set(function(self.get()), **options)
+        to = _Options(**options)
+        found = self.get(mode=to.mode, wrap_negative_indices=to.wrap_negative_indices)
+        return self.set(function(found), **options)
 
 
 def _ones(x: Any) -> Any:
@@ -210,12 +226,30 @@ _MAX = (maximum, gs.scatter_max)
 
 
 def _value(x: Any, values: Any, name: str) -> Any:
-    """``values`` in the dtype of ``x``."""
+    """``values`` as an array, or a Python number in the dtype of ``x`` if that holds its kind."""
     values = values if is_arraylike(values) else asarray(values)
     dtype = typeof(x).dtype
     if dtypes.is_complex(aval_of(values, f"at.{name}").dtype) and not dtypes.is_complex(dtype):
         raise ArgumentError(f"at.{name}: complex values cannot be written into an array of {dtype}; take .real")
-    return converted(np.asarray(values) if is_python_number(values) else values, dtype)
+    if not is_python_number(values):
+        return values
+    kind = result_type(x, values)
+    return np.asarray(values).astype(dtype if kind == dtype else kind)
+
+
+def _fitted(value: Any, shape: tuple[int, ...], name: str) -> Any:
+    """``value``, without leading dimensions of size 1 that ``x[index]`` has not.
+
+    Raises:
+      ShapeError: it does not broadcast to ``shape``.
+    """
+    own = typeof(value).shape
+    extra = max(len(own) - len(shape), 0)
+    if set(own[:extra]) <= {1}:
+        value = reshape(value, own[extra:]) if extra else value
+        if broadcast_shapes(own[extra:], shape, name=f"at.{name}") == shape:
+            return value
+    raise ShapeError(f"at.{name}: values of shape {own} do not broadcast to {shape}, the shape of x[index]")
 
 
 def _scatter(

@@ -10,6 +10,16 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, Trace
 from meshwright.ir.tracing import Tracer
 
 
+def no_out(out: Any, name: str) -> None:
+    """Refuse NumPy's argument ``out``.
+
+    Raises:
+      ArgumentError: there is one.
+    """
+    if out is not None:
+        raise ArgumentError(f"{name}: out= is not supported, arrays are immutable; use the result")
+
+
 def static_int(x: Any, name: str, what: str) -> int:
     """A Python integer that must be known while tracing.
 

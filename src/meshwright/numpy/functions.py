@@ -10,8 +10,8 @@ from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import arctan2
 from meshwright.numpy.complex_values import standard_values
-from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
-from meshwright.numpy.ufunc import unary
+from meshwright.numpy.makers import unary
+from meshwright.numpy.promotion import as_result, aval_of, is_arraylike, operands, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
 
@@ -53,7 +53,15 @@ radians = deg2rad = _scaled("radians", np.pi / 180, "Degrees to radians.", ("rad
 
 
 def _log_base(base: int) -> Any:
-    return lambda x: ops.div(ops.log(x), scalar_like(np.log(base), x))
+    def log_of(x: Any) -> Any:
+        found, scale = ops.log(x), np.log(base)
+        if not dtypes.is_complex(typeof(x).dtype):
+            return ops.div(found, np.array(scale, typeof(x).dtype))
+        # A complex quotient would make NaN of infinite parts.
+        parts = [ops.div(p, np.array(scale, typeof(p).dtype)) for p in (ops.real(found), ops.imag(found))]
+        return ops.complex_(*parts)
+
+    return log_of
 
 
 log2 = unary("log2", _log_base(2), "Logarithm to base 2.", ("log2(8.0).item()", "3.0"), True)
@@ -81,7 +89,7 @@ conjugate = conj = unary(
 
 
 def _imag(x: Any) -> Any:
-    return ops.imag(x) if dtypes.is_complex(typeof(x).dtype) else ops.zeros_like(x)
+    return ops.imag(x) if dtypes.is_complex(typeof(x).dtype) else as_result(ops.zeros_like(x))
 
 
 imag = unary("imag", _imag, "The imaginary part; zeros for real arrays.", ("imag(1 + 2j).item()", "2.0"))
@@ -101,7 +109,7 @@ def angle(z: Any, deg: bool = False) -> Any:
     return degrees(result) if deg else result
 
 
-def isreal(x: Any, /) -> Any:
+def isreal(x: Any) -> Any:
     """Whether the imaginary part is 0.
 
     >>> isreal(1 + 2j).item()
@@ -111,7 +119,7 @@ def isreal(x: Any, /) -> Any:
     return ops.eq(part, scalar_like(0, part))
 
 
-def iscomplex(x: Any, /) -> Any:
+def iscomplex(x: Any) -> Any:
     """Whether the imaginary part is not 0.
 
     >>> iscomplex(1 + 2j).item()
@@ -127,7 +135,7 @@ def isrealobj(x: Any) -> bool:
     >>> isrealobj(1.0)
     True
     """
-    return _is_real(aval_of(x, "isrealobj").dtype)
+    return _is_real(aval_of(x, "isrealobj").dtype) if is_arraylike(x) else np.isrealobj(x)
 
 
 def iscomplexobj(x: Any) -> bool:

@@ -75,15 +75,15 @@ def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sort
 
 
 # --- index arrays -------------------------------------------------------------------------------------------
-def from_start(index: Any, size: int) -> Any:
-    """Positions counted from the start: negative ones count from the end."""
+def from_start(index: Any, size: int, wrap: bool = True) -> Any:
+    """Positions counted from the start: with ``wrap``, negative ones count from the end."""
     if isinstance(index, (np.ndarray, np.generic)):
-        fixed = np.asarray(index)
-        return np.where(fixed < 0, fixed + size, fixed).astype(index_dtype(size))
+        fixed = np.asarray(index).astype(np.int64)  # in which no sum overflows
+        return (np.where(fixed < 0, fixed + size, fixed) if wrap else fixed).astype(index_dtype(size))
     dtype = typeof(index).dtype
     if dtypes.bit_width(dtype) < 32:
         index = convert(index, dtypes.int32)
-    if dtypes.is_unsigned(dtype):
+    if dtypes.is_unsigned(dtype) or not wrap:
         return index
     return select(lt(index, scalar_like(0, index)), add(index, scalar_like(size, index)), index)
 
@@ -97,7 +97,7 @@ def scalar_starts(plan: IndexPlan, shape: tuple[int, ...]) -> list[Any]:
     """One start a dimension of the block, for dynamic_slice."""
     starts: list[Any] = [np.int32(0)] * len(shape)
     for d, index in zip(plan.indexed, plan.arrays):
-        start = from_start(index, shape[d])
+        start = from_start(index, shape[d], plan.wrap)
         starts[d] = start if typeof(start).dtype == dtypes.int32 else convert(start, dtypes.int32)
     return starts
 
@@ -112,7 +112,7 @@ def index_vectors(plan: IndexPlan, shape: tuple[int, ...]) -> Any:
     """Index arrays, broadcast, side by side in a last dimension."""
     columns = []
     for d, index in zip(plan.indexed, plan.arrays):
-        index = from_start(index, shape[d])
+        index = from_start(index, shape[d], plan.wrap)
         if isinstance(index, (np.ndarray, np.generic)):
             columns.append(np.broadcast_to(index, plan.batch_shape)[..., None])
         else:
@@ -183,11 +183,16 @@ def _wrap(index: Any, size: int) -> Any:
     return asarray(index) % max(size, 1)
 
 
-def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Any:
+def take_along_axis(
+    arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None, *,
+    wrap_negative_indices: bool | None = None,
+) -> Any:  # fmt: skip
     """For each position of ``indices`` the element of ``arr`` there, with ``axis`` replaced by the index.
 
     Args:
       arr: array; indices: integers with as many dimensions. Other dimensions have equal sizes or 1.
+      wrap_negative_indices: whether negative ones count from the end, as they do unless a mode promises that there are
+        none.
 
     Raises:
       ShapeError: different numbers of dimensions, or sizes that do not broadcast.
@@ -206,8 +211,11 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
             f"but for axis {d}"
         )
     shape = tuple(si[e] if e == d else max(a, b) if 0 not in (a, b) else 0 for e, (a, b) in enumerate(zip(sx, si)))
+    if 0 in shape:  # nothing is read, and there may be nothing to read from
+        return broadcast_in_dim(scalar_like(0, x), shape, ())
     x = spread(x, [sx[e] if e == d else s for e, s in enumerate(shape)])
-    index = spread(from_start(index, sx[d]), shape)
+    wrap = mode != "promise_in_bounds" if wrap_negative_indices is None else wrap_negative_indices
+    index = spread(from_start(index, sx[d], wrap), shape)
     others = tuple(e for e in range(len(shape)) if e != d)
     numbers = GatherDimensionNumbers((), (d,), (d,), others, others)
     chosen = read_mode("fill" if mode is None else mode, "take_along_axis")

@@ -11,8 +11,10 @@ from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.makers import Unary, binary, unary
 from meshwright.numpy.promotion import (
     apply_plan,
+    as_result,
     aval_of,
     broadcast_shapes,
     operand_plan,
@@ -20,7 +22,6 @@ from meshwright.numpy.promotion import (
     scalar_like,
     spread,
 )
-from meshwright.numpy.ufunc import Unary, binary, unary
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
 
@@ -55,10 +56,15 @@ def right_shift(x1: Any, x2: Any, /) -> Any:
     return (ops.shift_right_logical if unsigned else ops.shift_right_arithmetic)(x, y)
 
 
+def _magnitude(x: Any) -> Any:
+    dtype = typeof(x).dtype
+    return convert(x, dtypes.uint8) if dtypes.is_bool(dtype) else ops.abs_(x) if dtypes.is_signed(dtype) else x
+
+
 bitwise_right_shift = right_shift
 bitwise_count = unary(
     "bitwise_count",
-    lambda x: convert(ops.population_count(ops.abs_(x) if dtypes.is_signed(typeof(x).dtype) else x), dtypes.uint8),
+    lambda x: convert(ops.population_count(_magnitude(x)), dtypes.uint8),
     "Number of bits set in the magnitude.",
     ("bitwise_count(7).item()", "3"),
 )  # fmt: skip
@@ -105,11 +111,13 @@ def _number_test(name: str, of_float: Unary, of_exact: bool, join: Any, what: st
 
     def test(x: Any) -> Any:
         dtype = typeof(x).dtype
+        if dtypes.is_complex(dtype) and join is None:
+            raise DTypeError(f"{name}: complex numbers have no sign; ask for their real and imaginary part")
         if dtypes.is_complex(dtype):
             return join(of_float(ops.real(x)), of_float(ops.imag(x)))
         if dtypes.is_float(dtype):
             return of_float(x)
-        return ops.match_shape(np.asarray(of_exact), typeof(x).update(dtype=dtypes.bool_))
+        return as_result(ops.match_shape(np.asarray(of_exact), typeof(x).update(dtype=dtypes.bool_, weak_type=False)))
 
     return unary(name, test, what, example)
 
@@ -126,11 +134,11 @@ isinf = _number_test(
     ("isinf(1.0).item()", "False"),
 )  # fmt: skip
 isposinf = _number_test(
-    "isposinf", lambda x: ops.eq(x, scalar_like(np.inf, x)), False, ops.or_, "Whether elements are +infinity.",
+    "isposinf", lambda x: ops.eq(x, scalar_like(np.inf, x)), False, None, "Whether elements are +infinity.",
     ("isposinf(1.0).item()", "False"),
 )  # fmt: skip
 isneginf = _number_test(
-    "isneginf", lambda x: ops.eq(x, scalar_like(-np.inf, x)), False, ops.or_, "Whether elements are -infinity.",
+    "isneginf", lambda x: ops.eq(x, scalar_like(-np.inf, x)), False, None, "Whether elements are -infinity.",
     ("isneginf(1.0).item()", "False"),
 )  # fmt: skip
 

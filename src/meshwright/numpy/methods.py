@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer
@@ -14,6 +15,7 @@ from meshwright.numpy import arithmetic as ar
 from meshwright.numpy import functions as fn
 from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions
 from meshwright.numpy.at import IndexUpdater
+from meshwright.numpy.bits import bits_as
 from meshwright.numpy.indexing import getitem, take
 from meshwright.numpy.linear import matmul
 from meshwright.runtime.array import Array
@@ -60,9 +62,9 @@ _UNARY = {
 }  # fmt: skip
 
 
-def _reshape(self: Any, *shape: Any, order: str = "C") -> Any:
+def _reshape(self: Any, *shape: Any, order: str = "C", out_sharding: Any = None) -> Any:
     """``reshape(x, shape)``; the shape as one argument or several."""
-    return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order)
+    return laid_out(manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order), out_sharding)
 
 
 def _transpose(self: Any, *axes: Any) -> Any:
@@ -72,9 +74,9 @@ def _transpose(self: Any, *axes: Any) -> Any:
     return manipulation.transpose(self, axes[0] if isinstance(axes[0], (tuple, list)) else axes)
 
 
-def _astype(self: Any, dtype: Any, copy: bool = False) -> Any:
-    """``astype(x, dtype)``."""
-    return fn.astype(self, dtype, copy=copy)
+def _astype(self: Any, dtype: Any, copy: bool = False, device: Any = None) -> Any:
+    """``astype(x, dtype)``, on ``device`` (a device or a sharding)."""
+    return laid_out(fn.astype(self, dtype, copy=copy), device)
 
 
 def _len(self: Any) -> int:
@@ -97,9 +99,9 @@ def _round(self: Any, ndigits: int | None = None) -> Any:
     return ar.round(self, ndigits or 0)
 
 
-def _flatten(self: Any, order: str = "C") -> Any:
+def _flatten(self: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     """A copy as one dimension."""
-    return manipulation.ravel(self, order)
+    return laid_out(manipulation.ravel(self, order), out_sharding)
 
 
 def _clip(self: Any, min: Any = None, max: Any = None) -> Any:
@@ -112,9 +114,15 @@ def _copy(self: Any) -> Any:
     return fn.astype(self, self.dtype, copy=True)
 
 
-def _view(self: Any, dtype: Any) -> Any:
-    """The bits as another dtype of the same width."""
-    return ar.ops.BitcastConvert(dtypes.requested(dtype, "view")).bind(self)
+def _view(self: Any, dtype: Any = None, type: None = None) -> Any:
+    """The bits as another dtype; with another width, the last dimension is as much longer or shorter.
+
+    Raises:
+      ShapeError: the last dimension cannot be cut into elements of that width.
+    """
+    if type is not None:
+        raise ArgumentTypeError("view: type= is for NumPy's subclasses of arrays; leave it out")
+    return self if dtype is None else bits_as(self, dtypes.requested(dtype, "view"))
 
 
 def _matrix_t(self: Any) -> Any:

@@ -11,11 +11,11 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.arithmetic import maximum, minimum
-from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.arithmetic import maximum, minimum, subtract
+from meshwright.numpy.axes import no_out, normal_axes
 from meshwright.numpy.compiled import compiled
-from meshwright.numpy.logic import truth, where
-from meshwright.numpy.promotion import as_operand, aval_of, inexact, is_python_number, operands, scalar_like
+from meshwright.numpy.logic import logical_and, truth, where
+from meshwright.numpy.promotion import as_operand, as_result, aval_of, inexact, is_python_number, operands, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops import reduce as red
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
@@ -30,10 +30,16 @@ def spread_over(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> 
     return broadcast_in_dim(reduced, shape, [d for d in range(len(shape)) if d not in axes])
 
 
+def strong(x: Any, dtype: np.dtype) -> Any:
+    """``x`` in ``dtype``, and not weakly typed."""
+    aval = typeof(x)
+    return convert(x, dtype) if aval.weak_type or aval.dtype != dtype else x
+
+
 def keep_dims(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...], keep: bool) -> Any:
     """The result of a reduction with the reduced dimensions as size 1, if they are to be kept."""
     if not keep:
-        return reduced
+        return as_result(reduced)
     return reshape(reduced, [1 if d in axes else s for d, s in enumerate(shape)])
 
 
@@ -49,6 +55,14 @@ def _wide(dtype: np.dtype, x64: bool) -> np.dtype:
 def sum_dtype(dtype: np.dtype, asked: Any, name: str) -> np.dtype:
     """Dtype of a sum or product: narrow integers and bools become the default integer."""
     return _wide(dtype, dtypes.default_int() == dtypes.int64) if asked is None else dtypes.requested(asked, name)
+
+
+def _kept_dtype(a: Any, dtype: Any, promote_integers: bool, name: str) -> Any:
+    """The ``dtype`` argument of a sum that is not to widen integers."""
+    if dtype is not None or promote_integers:
+        return dtype
+    own = aval_of(a, name).dtype
+    return dtypes.default_int() if dtypes.is_bool(own) else own
 
 
 def _is_half(dtype: np.dtype) -> bool:
@@ -71,13 +85,12 @@ def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initi
     out = reduction(x, axes)
     if initial is not None:
         out = combine(*operands(name, (out, initial)))
-    out = convert(out, target) if typeof(out).dtype != target else out
-    return keep_dims(out, shape, axes, keepdims)
+    return keep_dims(strong(out, target), shape, axes, keepdims)
 
 
 def sum(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
+    where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
     """Sum over ``axis`` (an axis, several, or all).
 
@@ -87,6 +100,7 @@ def sum(
       keepdims: keep the reduced dimensions, with size 1.
       initial: added to the result.
       where: which elements count; broadcasts with ``a``.
+      promote_integers: whether narrow integers are widened; without, they may overflow.
 
     Raises:
       ArgumentError: no such axis, or one named twice.
@@ -94,26 +108,23 @@ def sum(
     >>> sum(np.arange(6).reshape(2, 3), axis=0).tolist()
     [3, 5, 7]
     """
-    _no_out(out, "sum")
+    no_out(out, "sum")
+    dtype = _kept_dtype(a, dtype, promote_integers, "sum")
     return _accumulate("sum", a, axis, dtype, keepdims, initial, where, (reduce_sum, 0, ops.add))
 
 
 def prod(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
+    where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
     """Product over ``axis``; arguments as for :func:`sum`.
 
     >>> prod(np.array([2, 3, 4])).item()
     24
     """
-    _no_out(out, "prod")
+    no_out(out, "prod")
+    dtype = _kept_dtype(a, dtype, promote_integers, "prod")
     return _accumulate("prod", a, axis, dtype, keepdims, initial, where, (red.reduce_prod, 1, ops.mul))
-
-
-def _no_out(out: Any, name: str) -> None:
-    if out is not None:
-        raise ArgumentError(f"{name}: out= is not supported, arrays are immutable; use the result")
 
 
 def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where_: Any, how: Any) -> Any:
@@ -129,9 +140,12 @@ def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where
         raise ArgumentError(f"{name}: no {name} of zero elements (shape {shape}, axes {axes}); pass initial=")
     if dtypes.is_complex(typeof(x).dtype):
         raise DTypeError(f"{name}: complex numbers are not ordered; reduce their real part or absolute value")
-    out = reduction(x, axes)
+    out = strong(reduction(x, axes), typeof(x).dtype)
     if initial is not None:
-        out = combine(out, initial)
+        # An integer that does not fit is refused by the promotion, a float is cut off, as in JAX.
+        first = int(initial) if isinstance(initial, float) and not dtypes.is_inexact(typeof(x).dtype) else initial
+        first = bool(first) if is_python_number(first) and dtypes.is_bool(typeof(x).dtype) else first
+        out = convert(combine(out, first), typeof(x).dtype)
     return keep_dims(out, shape, axes, keepdims)
 
 
@@ -146,7 +160,7 @@ def max(
     >>> max(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [5, 4]
     """
-    _no_out(out, "max")
+    no_out(out, "max")
     return _extremum("max", a, axis, keepdims, initial, where, (red.reduce_max, dtypes.min_value, maximum))
 
 
@@ -161,19 +175,20 @@ def min(
     >>> min(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [1, 2]
     """
-    _no_out(out, "min")
+    no_out(out, "min")
     return _extremum("min", a, axis, keepdims, initial, where, (red.reduce_min, dtypes.max_value, minimum))
 
 
 amax, amin = max, min
 
 
-def ptp(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> Any:
     """Maximum minus minimum.
 
     >>> ptp(np.array([3, 9, 4])).item()
     6
     """
+    no_out(out, "ptp")
     return ops.sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
 
 
@@ -183,7 +198,7 @@ def _test(name: str, a: Any, axis: Axis, keepdims: bool, where_: Any, reduction:
         x = where(where_, x, np.asarray(identity))
     shape = typeof(x).shape
     axes = normal_axes(axis, len(shape), name)
-    return keep_dims(reduction(x, axes), shape, axes, keepdims)
+    return keep_dims(strong(reduction(x, axes), dtypes.bool_), shape, axes, keepdims)
 
 
 def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
@@ -192,7 +207,7 @@ def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
     >>> all(np.array([[True, False], [True, True]]), axis=1).tolist()
     [False, True]
     """
-    _no_out(out, "all")
+    no_out(out, "all")
     return _test("all", a, axis, keepdims, where, red.reduce_and, True)
 
 
@@ -202,7 +217,7 @@ def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
     >>> any(np.array([[False, False], [True, False]]), axis=1).tolist()
     [False, True]
     """
-    _no_out(out, "any")
+    no_out(out, "any")
     return _test("any", a, axis, keepdims, where, red.reduce_or, False)
 
 
@@ -240,7 +255,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = F
     >>> argmax(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [1, 0]
     """
-    _no_out(out, "argmax")
+    no_out(out, "argmax")
     return _position("argmax", a, axis, keepdims, red.argmax)
 
 
@@ -250,7 +265,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = F
     >>> argmin(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [0, 1]
     """
-    _no_out(out, "argmin")
+    no_out(out, "argmin")
     return _position("argmin", a, axis, keepdims, red.argmin)
 
 
@@ -280,7 +295,7 @@ def mean(
     >>> mean(np.array([1, 2, 6])).item()
     3.0
     """
-    _no_out(out, "mean")
+    no_out(out, "mean")
     x = as_operand(a, "mean")
     target, computed = mean_dtype(x, dtype, "mean")
     shape = typeof(x).shape
@@ -306,29 +321,43 @@ def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 
 def var(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *,
-    where: Any = None, correction: Any = None,
+    where: Any = None, mean: Any = None, correction: Any = None,
 ) -> Any:  # fmt: skip
     """Variance over ``axis``: the mean squared distance from the mean, with the count less ``ddof``.
+
+    Args:
+      a: array of any shape.
+      where: which elements count; broadcasts with ``a``.
+      mean: of ``a`` along ``axis``, kept with ``keepdims=True``, where it is known.
+      correction: another name of ``ddof``.
 
     >>> var(np.array([1.0, 3.0])).item()
     1.0
     """
-    _no_out(out, "var")
+    no_out(out, "var")
     x = as_operand(a, "var")
+    if correction is not None and not (is_python_number(ddof) and ddof == 0):
+        raise ArgumentError("var: ddof and correction are the same; give one of them")
     ddof = ddof if correction is None else correction
+    if dtypes.is_complex(typeof(x).dtype) and dtype is not None and not dtypes.is_complex(dtypes.as_dtype(dtype)):
+        raise DTypeError(f"var: a complex array needs a complex dtype=, got {dtype}; take .real or the absolute value")
     target, computed = mean_dtype(x, dtype, "var")
+    computed = inexact(computed)
+    target = dtypes.real_of(target) if dtype is None or dtypes.is_complex(typeof(x).dtype) else target
     axes = normal_axes(axis, typeof(x).ndim, "var")
     free = ddof if is_python_number(ddof) else np.asarray(ddof).item()
-    return _variance(x, where, axes, target, computed, free, keepdims)
+    return _variance(x, where, mean, axes, target, computed, free, keepdims)
 
 
-@compiled(static_argnums=(2, 3, 4, 5, 6))
+@compiled(static_argnums=(3, 4, 5, 6, 7))
 def _variance(
-    x: Any, where: Any, axes: tuple[int, ...], target: np.dtype, computed: np.dtype, ddof: float, keepdims: bool
-) -> Any:
+    x: Any, where: Any, center: Any, axes: tuple[int, ...], target: np.dtype, computed: np.dtype, ddof: float,
+    keepdims: bool,
+) -> Any:  # fmt: skip
     shape = typeof(x).shape
     x = convert(x, computed) if typeof(x).dtype != computed else x
-    centered = ops.sub(x, spread_over(mean(x, axes, where=where), shape, axes))
+    center = spread_over(mean(x, axes, where=where), shape, axes) if center is None else center
+    centered = subtract(x, center)
     if dtypes.is_complex(computed):
         squares = ops.add(ops.square(ops.real(centered)), ops.square(ops.imag(centered)))
     else:
@@ -336,24 +365,25 @@ def _variance(
     total = sum(squares, axes, where=where)
     real = typeof(total).dtype
     if where is None:
-        divisor: Any = np.asarray(_count(shape, axes) - ddof, real)
+        # More constraints than elements: 0 / 0, as in NumPy.
+        divisor: Any = np.maximum(np.asarray(_count(shape, axes) - ddof, real), np.zeros((), real))
     else:
         divisor = ops.sub(_counted(where, shape, axes, real), np.asarray(ddof, real))
+        divisor = ops.max_(divisor, np.zeros((), real))
     result = ops.div(total, divisor)
-    target = dtypes.real_of(target)
     return keep_dims(convert(result, target) if target != real else result, shape, axes, keepdims)
 
 
 def std(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *,
-    where: Any = None, correction: Any = None,
+    where: Any = None, mean: Any = None, correction: Any = None,
 ) -> Any:  # fmt: skip
     """Standard deviation over ``axis``: the root of :func:`var`.
 
     >>> std(np.array([1.0, 3.0])).item()
     1.0
     """
-    return ops.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, correction=correction))
+    return ops.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction))
 
 
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
@@ -368,7 +398,7 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
         result = mean(x, axis, keepdims=keepdims)
         count = _count(shape, normal_axes(axis, len(shape), "average"))
         total = broadcast_in_dim(np.asarray(count, typeof(result).dtype), typeof(result).shape, ())
-        return (result, total) if returned else result
+        return (result, as_result(total)) if returned else result
     w = as_operand(weights, "average")
     if typeof(w).shape != shape:
         axes = normal_axes(axis, len(shape), "average")
@@ -392,97 +422,121 @@ def _without_nan(x: Any, fill: Callable[[np.dtype], Any] | float) -> Any:
     return select(ops.ne(x, x), np.asarray(value, dtype), x)
 
 
-def nansum(a: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+def nansum(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
     """Sum of the elements that are not NaN.
 
     >>> nansum(np.array([1.0, np.nan])).item()
     1.0
     """
-    return sum(_without_nan(as_operand(a, "nansum"), 0.0), axis, dtype, keepdims=keepdims, initial=initial)
+    return sum(_without_nan(as_operand(a, "nansum"), 0.0), axis, dtype, out, keepdims, initial, where)
 
 
-def nanprod(a: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+def nanprod(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
     """Product of the elements that are not NaN.
 
     >>> nanprod(np.array([3.0, np.nan])).item()
     3.0
     """
-    return prod(_without_nan(as_operand(a, "nanprod"), 1.0), axis, dtype, keepdims=keepdims, initial=initial)
+    return prod(_without_nan(as_operand(a, "nanprod"), 1.0), axis, dtype, out, keepdims, initial, where)
 
 
-def _nan_extremum(a: Any, axis: Axis, keepdims: bool, name: str, reduction: Any, fill: Any) -> Any:
+def _nan_extremum(
+    a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, name: str, reduction: Any, fill: Any
+) -> Any:
     x = as_operand(a, name)
-    out = reduction(_without_nan(x, fill), axis, keepdims=keepdims)
-    if not dtypes.is_inexact(typeof(x).dtype):
+    out = reduction(_without_nan(x, fill), axis, keepdims=keepdims, initial=initial, where=where)
+    if not dtypes.is_inexact(typeof(x).dtype) or initial is not None:
         return out
     nothing = all(ops.ne(x, x), axis, keepdims=keepdims)
     return select(nothing, scalar_like(np.nan, out), out)
 
 
-def nanmax(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+def nanmax(
+    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
     """Maximum of the elements that are not NaN; NaN if all are.
 
     >>> nanmax(np.array([1.0, np.nan])).item()
     1.0
     """
-    return _nan_extremum(a, axis, keepdims, "nanmax", max, dtypes.min_value)
+    no_out(out, "nanmax")
+    return _nan_extremum(a, axis, keepdims, initial, where, "nanmax", max, dtypes.min_value)
 
 
-def nanmin(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+def nanmin(
+    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
     """Minimum of the elements that are not NaN; NaN if all are.
 
     >>> nanmin(np.array([1.0, np.nan])).item()
     1.0
     """
-    return _nan_extremum(a, axis, keepdims, "nanmin", min, dtypes.max_value)
+    no_out(out, "nanmin")
+    return _nan_extremum(a, axis, keepdims, initial, where, "nanmin", min, dtypes.max_value)
 
 
-def _numbers(x: Any) -> Any:
-    return ops.not_(ops.ne(x, x))
+def _numbers(x: Any, where: Any) -> Any:
+    """Which elements are no NaN, of those that ``where`` counts."""
+    found = ops.not_(ops.ne(x, x))
+    return found if where is None else logical_and(found, where)
 
 
-def nanmean(a: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def nanmean(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
+) -> Any:
     """Mean of the elements that are not NaN.
 
     >>> nanmean(np.array([1.0, np.nan])).item()
     1.0
     """
     x = as_operand(a, "nanmean")
-    return mean(x, axis, dtype, keepdims=keepdims, where=_numbers(x))
+    return mean(x, axis, dtype, out, keepdims, where=_numbers(x, where))
 
 
-def nanvar(a: Any, axis: Axis = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False) -> Any:
+def nanvar(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False,
+    where: Any = None, mean: Any = None,
+) -> Any:  # fmt: skip
     """Variance of the elements that are not NaN.
 
     >>> nanvar(np.array([1.0, 3.0, np.nan])).item()
     1.0
     """
     x = as_operand(a, "nanvar")
-    return var(x, axis, dtype, None, ddof, keepdims, where=_numbers(x))
+    return var(x, axis, dtype, out, ddof, keepdims, where=_numbers(x, where), mean=mean)
 
 
-def nanstd(a: Any, axis: Axis = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False) -> Any:
+def nanstd(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False,
+    where: Any = None, mean: Any = None,
+) -> Any:  # fmt: skip
     """Standard deviation of the elements that are not NaN.
 
     >>> nanstd(np.array([1.0, 3.0, np.nan])).item()
     1.0
     """
-    return ops.sqrt(nanvar(a, axis, dtype, ddof, keepdims))
+    return ops.sqrt(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))
 
 
-def nanargmax(a: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
     """Position of the maximum of the elements that are not NaN.
 
     >>> nanargmax(np.array([1.0, np.nan, 2.0])).item()
     2
     """
-    return argmax(_without_nan(as_operand(a, "nanargmax"), dtypes.min_value), axis, keepdims=keepdims)
+    return argmax(_without_nan(as_operand(a, "nanargmax"), dtypes.min_value), axis, out, keepdims)
 
 
-def nanargmin(a: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
     """Position of the minimum of the elements that are not NaN.
 
     >>> nanargmin(np.array([1.0, np.nan, 2.0])).item()
     0
     """
-    return argmin(_without_nan(as_operand(a, "nanargmin"), dtypes.max_value), axis, keepdims=keepdims)
+    return argmin(_without_nan(as_operand(a, "nanargmin"), dtypes.max_value), axis, out, keepdims)

@@ -20,7 +20,8 @@ from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray, full
 from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import stack
-from meshwright.numpy.logic import truth, where
+from meshwright.numpy.logic import truth
+from meshwright.numpy.logic import where as choose_by
 from meshwright.numpy.manipulation import broadcast_to, flip, ravel
 from meshwright.numpy.promotion import as_operand, converted, result_type, scalar_like
 from meshwright.ops import cumulative
@@ -135,7 +136,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str = "auto") ->
     rising = searchsorted(bins, x, "left" if right else "right", method=method)
     falling = searchsorted(flip(bins), x, "right" if right else "left", method=method)
     first, last = take(bins, np.array(0)), take(bins, np.array(count - 1))
-    return where(ops.gt(first, last), ops.sub(np.array(count, typeof(falling).dtype), falling), rising)
+    return choose_by(ops.gt(first, last), ops.sub(np.array(count, typeof(falling).dtype), falling), rising)
 
 
 # --- not 0 --------------------------------------------------------------------------------------------------
@@ -177,7 +178,31 @@ def _flat_positions(flags: Any, size: int) -> Any:
 def _coordinates(flat: Any, shape: tuple[int, ...], d: int, fill: Any, total: int) -> Any:
     below = math.prod(shape[d + 1 :])
     place = ops.rem(ops.div(flat, scalar_like(max(below, 1), flat)), scalar_like(max(shape[d], 1), flat))
-    return where(ops.lt(flat, scalar_like(total, flat)), place, convert(asarray(fill), typeof(flat).dtype))
+    return choose_by(ops.lt(flat, scalar_like(total, flat)), place, convert(asarray(fill), typeof(flat).dtype))
+
+
+def where(
+    condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None
+) -> Any:
+    """``x`` where ``condition`` holds, ``y`` elsewhere; of a condition alone, where it holds (:func:`nonzero`).
+
+    Args:
+      condition: bools (or numbers, true if not 0).
+      x, y: arrays or numbers; the shapes of all three broadcast together.
+      size, fill_value: for a condition alone, as for :func:`nonzero`.
+
+    Raises:
+      ArgumentError: only one of ``x`` and ``y`` is given, or ``size`` with both.
+      ShapeError, DTypeError: shapes do not broadcast, dtypes do not promote.
+
+    >>> where(np.array([True, False]), 1, 2).tolist()
+    [1, 2]
+    """
+    if x is None and y is None:
+        return nonzero(condition, size=size, fill_value=fill_value)
+    if size is not None or fill_value is not None:
+        raise ArgumentError("where: size= and fill_value= are for a condition alone, without x and y")
+    return choose_by(condition, x, y)
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.axes import normal_axis, static_int
+from meshwright.numpy.axes import no_out, normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.manipulation import flip, moveaxis, ravel
@@ -26,30 +26,47 @@ from meshwright.ops.slice_pad import slice_in_dim
 
 def _flat(x: Any, axis: int | None, name: str) -> tuple[Any, int]:
     x = asarray(x)
-    if axis is None or typeof(x).ndim == 0:
+    if axis is None or (typeof(x).ndim == 0 and static_int(axis, name, "axis") in (0, -1)):
         return ravel(x), 0
     return x, normal_axis(axis, typeof(x).ndim, name)
 
 
-def sort(a: Any, axis: int | None = -1, *, stable: bool = True, descending: bool = False, kind: Any = None) -> Any:
+def _no_kind(name: str, kind: Any, order: Any) -> None:
+    if order is not None:
+        raise ArgumentError(f"{name}: order= is for NumPy's structured arrays, which arrays here are not; leave it out")
+    if kind not in (None, "stable", "mergesort", "quicksort", "heapsort"):
+        raise ArgumentError(f"{name}: kind {kind!r} is no kind of sort; say stable=True or False")
+
+
+def sort(
+    a: Any, axis: int | None = -1, *, kind: Any = None, order: None = None, stable: bool = True,
+    descending: bool = False,
+) -> Any:  # fmt: skip
     """``a`` in ascending order along ``axis`` (flattened without one); NaN comes last.
+
+    ``kind`` is NumPy's name of an algorithm, and without meaning here.
 
     >>> sort(np.array([3, 1, 2])).tolist()
     [1, 2, 3]
     """
+    _no_kind("sort", kind, order)
     x, d = _flat(a, axis, "sort")
     out = sort_ops.sort(x, d, stable)
     return flip(out, d) if descending else out
 
 
-def argsort(a: Any, axis: int | None = -1, *, stable: bool = True, descending: bool = False, kind: Any = None) -> Any:
+def argsort(
+    a: Any, axis: int | None = -1, *, kind: Any = None, order: None = None, stable: bool = True,
+    descending: bool = False, dtype: Any = None,
+) -> Any:  # fmt: skip
     """The positions that put ``a`` in ascending (or descending) order along ``axis``; equal elements keep their order.
 
     >>> argsort(np.array([3, 1, 2])).tolist()
     [1, 2, 0]
     """
+    _no_kind("argsort", kind, order)
     x, d = _flat(a, axis, "argsort")
-    index = dtypes.default_int()
+    index = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "argsort")
     if not descending:
         return sort_ops.argsort(x, d, stable, index)
     # Ascending from the back, counted from the back: equal elements keep their order.
@@ -116,27 +133,32 @@ def sort_complex(a: Any) -> Any:
 def _cumulate(name: str, a: Any, axis: int | None, dtype: Any, op: Any) -> Any:
     x, d = _flat(a, axis, name)
     if dtype is not None:
-        x = convert(x, dtypes.requested(dtype, name))
+        target = dtypes.requested(dtype, name)
+        if dtypes.is_bool(target):
+            return convert(op(convert(x, dtypes.default_int()), d), target)
+        x = convert(x, target)
     elif dtypes.is_bool(typeof(x).dtype):
         x = convert(x, dtypes.default_int())
     return op(x, d)
 
 
-def cumsum(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Running sums along ``axis`` (of the flattened array without one).
 
     >>> cumsum(np.array([1, 2, 3])).tolist()
     [1, 3, 6]
     """
+    no_out(out, "cumsum")
     return _cumulate("cumsum", a, axis, dtype, cumulative.cumsum)
 
 
-def cumprod(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Running products along ``axis`` (of the flattened array without one).
 
     >>> cumprod(np.array([1, 2, 3])).tolist()
     [1, 2, 6]
     """
+    no_out(out, "cumprod")
     return _cumulate("cumprod", a, axis, dtype, cumulative.cumprod)
 
 
@@ -145,22 +167,22 @@ def _numbers(a: Any, instead: float) -> Any:
     return select(ops.ne(x, x), scalar_like(instead, x), x) if dtypes.is_inexact(typeof(x).dtype) else x
 
 
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """:func:`cumsum` with NaN as 0.
 
     >>> nancumsum(np.array([1.0, np.nan, 3.0])).tolist()
     [1.0, 1.0, 4.0]
     """
-    return cumsum(_numbers(a, 0.0), axis, dtype)
+    return cumsum(_numbers(a, 0.0), axis, dtype, out)
 
 
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """:func:`cumprod` with NaN as 1.
 
     >>> nancumprod(np.array([2.0, np.nan, 3.0])).tolist()
     [2.0, 2.0, 6.0]
     """
-    return cumprod(_numbers(a, 1.0), axis, dtype)
+    return cumprod(_numbers(a, 1.0), axis, dtype, out)
 
 
 def _cumulative_api(name: str, op: Any, start: int) -> Any:
@@ -189,6 +211,11 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """
     x = asarray(a)
     d = normal_axis(axis, typeof(x).ndim, "diff")
+    times = static_int(n, "diff", "n")
+    if times < 0:
+        raise ArgumentError(f"diff: n must not be negative, got {times}")
+    if times == 0:
+        return x
     ends = []
     for extra in (prepend, append):
         if extra is None:
@@ -201,7 +228,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         x = concatenate(
             [*([ends[0]] if prepend is not None else []), x, *([ends[-1]] if append is not None else [])], d
         )
-    for _ in range(static_int(n, "diff", "n")):
+    for _ in range(times):
         size = typeof(x).shape[d]
         later, earlier = slice_in_dim(x, min(1, size), size, 1, d), slice_in_dim(x, 0, max(size - 1, 0), 1, d)
         x = ops.ne(later, earlier) if dtypes.is_bool(typeof(x).dtype) else ops.sub(later, earlier)

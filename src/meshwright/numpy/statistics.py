@@ -7,60 +7,101 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.arithmetic import clip, divide, multiply, subtract
-from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.arithmetic import clip, divide, maximum, minimum, multiply, subtract
+from meshwright.numpy.axes import no_out, normal_axes
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import conj
 from meshwright.numpy.indexing import take_along_axis
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linear import matmul
-from meshwright.numpy.logic import isclose, isnan, where
+from meshwright.numpy.logic import isclose, isnan, logical_or, where
 from meshwright.numpy.manipulation import broadcast_to, moveaxis, reshape, shape, transpose
 from meshwright.numpy.promotion import as_operand, operands, scalar_like
 from meshwright.numpy.ranges import diagonal
-from meshwright.numpy.reductions import all, any, mean
-from meshwright.numpy.sorting import sort
+from meshwright.numpy.reductions import all, any, average, mean, sum
+from meshwright.numpy.sorting import cumsum, sort
 from meshwright.ops import elementwise as ops
+from meshwright.ops import sort as sort_ops
 from meshwright.ops.broadcast_reduce import reduce_sum
 from meshwright.ops.elementwise import convert, select
 
-_METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
+_METHODS = ("linear", "lower", "higher", "nearest", "midpoint", "inverted_cdf")
 
 
-def _quantile(name: str, a: Any, q: Any, axis: Any, keepdims: bool, method: str, skip_nan: bool) -> Any:
+def _quantile(
+    name: str, a: Any, q: Any, axis: Any, out: Any, overwrite_input: bool, method: str, keepdims: bool, weights: Any,
+    skip_nan: bool = False,
+) -> Any:  # fmt: skip
+    no_out(out, name)
+    if overwrite_input:
+        raise ArgumentError(f"{name}: overwrite_input=True is not possible, arrays are immutable; leave it out")
     if method not in _METHODS:
         raise ArgumentError(f"{name}: method must be one of {', '.join(_METHODS)}, got {method!r}")
+    if weights is not None and method != "inverted_cdf":
+        raise ArgumentError(f"{name}: weights need method='inverted_cdf', got {method!r}")
     (x,) = operands(name, (a,), to_inexact=True)
+    if dtypes.is_complex(typeof(x).dtype):
+        raise DTypeError(f"{name}: complex numbers are not ordered; take quantiles of their parts or absolute values")
     (q,) = operands(name, (q,), to_inexact=True)
     q = convert(asarray(q), typeof(x).dtype)
-    return _order_statistic(x, q, normal_axes(axis, typeof(x).ndim, name), keepdims, method, skip_nan)
+    if weights is not None:
+        weights = convert(broadcast_to(weights, typeof(x).shape), typeof(x).dtype)
+    return _order_statistic(x, q, weights, normal_axes(axis, typeof(x).ndim, name), keepdims, method, skip_nan)
 
 
-@compiled(static_argnums=(2, 3, 4, 5))
-def _order_statistic(x: Any, q: Any, axes: tuple[int, ...], keepdims: bool, method: str, skip_nan: bool) -> Any:
+@compiled(static_argnums=(3, 4, 5, 6))
+def _order_statistic(
+    x: Any, q: Any, weights: Any, axes: tuple[int, ...], keepdims: bool, method: str, skip_nan: bool
+) -> Any:
     sizes = typeof(x).shape
     kept = [d for d in range(len(sizes)) if d not in axes]
-    x = transpose(asarray(x), (*kept, *axes))
-    x = sort(reshape(x, (*(sizes[d] for d in kept), int(np.prod([sizes[d] for d in axes])))), -1)
-    n = typeof(x).shape[-1]
+    flat = (*(sizes[d] for d in kept), int(np.prod([sizes[d] for d in axes])))
+    x, weights = (None if v is None else reshape(transpose(asarray(v), (*kept, *axes)), flat) for v in (x, weights))
     lead = typeof(q).shape
-    # Positions: one row of q for each kept element; without NaN the count is the same for all.
-    column = reshape(q, (*lead, *[1] * len(kept)))
-    if skip_nan:
-        count = reduce_sum(convert(ops.eq(x, x), typeof(x).dtype), (len(kept),))
-        last = ops.max_(ops.sub(count, scalar_like(1, count)), scalar_like(0, count))
-        spot = multiply(column, last)
+    if flat[-1] == 0:
+        out = broadcast_to(np.asarray(np.nan, typeof(x).dtype), (*lead, *flat[:-1]))
+    elif method == "inverted_cdf":
+        out = _by_weight(x, weights, q, skip_nan)
     else:
-        spot = broadcast_to(multiply(column, np.asarray(n - 1, typeof(x).dtype)), (*lead, *typeof(x).shape[:-1]))
-    out = _interpolated(x, spot, len(lead), method)
+        out = _by_position(sort(x, -1), q, method, skip_nan)
     if not skip_nan:
         out = where(any(isnan(x), -1), np.asarray(np.nan, typeof(x).dtype), out)
     if keepdims:
         out = reshape(out, (*lead, *(1 if d in axes else s for d, s in enumerate(sizes))))
     return out
+
+
+def _by_weight(x: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
+    """The first elements up to which the part ``q`` of all weight lies."""
+    weights = ops.match_shape(scalar_like(1, x), typeof(x)) if weights is None else weights
+    if skip_nan:
+        weights = select(ops.ne(x, x), scalar_like(0, weights), weights)
+    x, weights = sort_ops.sort((x, weights), typeof(x).ndim - 1, True, 1)
+    lead, shape = typeof(q).shape, typeof(x).shape
+    below = cumsum(weights, -1)
+    wanted = multiply(reshape(q, (*lead, *[1] * len(shape))), below[..., -1:])
+    missed = sum(logical_or(ops.lt(*operands("quantile", (below, wanted))), ops.eq(below, scalar_like(0, below))), -1)
+    index = ops.min_(missed, np.asarray(shape[-1] - 1, typeof(missed).dtype))
+    return _pick(x, convert(broadcast_to(index, (*lead, *shape[:-1])), dtypes.int32), len(lead))
+
+
+def _by_position(x: Any, q: Any, method: str, skip_nan: bool) -> Any:
+    """Elements of the sorted last dimension at the part ``q`` of the way from the first to the last."""
+    n = typeof(x).shape[-1]
+    lead, kept = typeof(q).shape, typeof(x).shape[:-1]
+    # Positions: one row of q for each kept element; without NaN the count is the same for all.
+    column = reshape(q, (*lead, *[1] * len(kept)))
+    if skip_nan:
+        count = reduce_sum(convert(ops.eq(x, x), typeof(x).dtype), (len(kept),))
+        last = ops.max_(ops.sub(count, scalar_like(1, count)), scalar_like(0, count))
+    else:
+        last = np.asarray(n - 1, typeof(x).dtype)
+    # A ``q`` outside of [0, 1] is the nearest one inside, as in JAX.
+    spot = broadcast_to(maximum(minimum(multiply(column, last), last), 0), (*lead, *kept))
+    return _interpolated(x, spot, len(lead), method)
 
 
 def _interpolated(x: Any, spot: Any, lead: int, method: str) -> Any:
@@ -95,93 +136,150 @@ def _pick(x: Any, index: Any, lead: int) -> Any:
     return reshape(moveaxis(take_along_axis(x, rows, -1, mode="clip"), -1, 0), sizes)
 
 
-def quantile(a: Any, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear") -> Any:
+def quantile(
+    a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
+    keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
     """The values below which the parts ``q`` (in [0, 1]) of the elements over ``axis`` lie.
 
     Args:
       q: number or vector; a vector makes a first dimension.
-      method: "linear", "lower", "higher", "nearest" or "midpoint" between neighbours.
+      method: "linear", "lower", "higher", "nearest" or "midpoint" between neighbours, or "inverted_cdf": the first
+        element up to which the part ``q`` of all lies.
+      weights: of the elements, with "inverted_cdf"; broadcasts with ``a``.
+
+    Raises:
+      ArgumentError: another method, or weights with one that has none. DTypeError: complex elements.
 
     >>> quantile(np.array([1.0, 2.0, 4.0]), 0.5).item()
     2.0
     """
-    return _quantile("quantile", a, q, axis, keepdims, method, False)
+    return _quantile("quantile", a, q, axis, out, overwrite_input, method, keepdims, weights)
 
 
-def nanquantile(a: Any, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear") -> Any:
+def nanquantile(
+    a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
+    keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
     """:func:`quantile` of the elements that are not NaN.
 
     >>> nanquantile(np.array([1.0, 2.0, 4.0, np.nan]), 0.5).item()
     2.0
     """
-    return _quantile("nanquantile", a, q, axis, keepdims, method, True)
+    return _quantile("nanquantile", a, q, axis, out, overwrite_input, method, keepdims, weights, skip_nan=True)
 
 
-def percentile(a: Any, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear") -> Any:
+def percentile(
+    a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
+    keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
     """:func:`quantile` with ``q`` in per cent.
 
     >>> percentile(np.array([1.0, 2.0, 4.0]), 50).item()
     2.0
     """
-    return quantile(a, divide(q, 100), axis, keepdims, method=method)
+    return quantile(a, divide(q, 100), axis, out, overwrite_input, method, keepdims, weights=weights)
 
 
-def nanpercentile(a: Any, q: Any, axis: Any = None, keepdims: bool = False, *, method: str = "linear") -> Any:
+def nanpercentile(
+    a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
+    keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
     """:func:`percentile` of the elements that are not NaN.
 
     >>> nanpercentile(np.array([1.0, 2.0, 4.0, np.nan]), 50).item()
     2.0
     """
-    return nanquantile(a, divide(q, 100), axis, keepdims, method=method)
+    return nanquantile(a, divide(q, 100), axis, out, overwrite_input, method, keepdims, weights=weights)
 
 
-def median(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def median(
+    a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Any:
     """The middle element over ``axis``, or the mean of the two middle ones.
 
     >>> median(np.array([1, 4, 2, 3])).item()
     2.5
     """
-    return quantile(a, 0.5, axis, keepdims, method="midpoint")
+    return quantile(a, 0.5, axis, out, overwrite_input, "midpoint", keepdims)
 
 
-def nanmedian(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def nanmedian(
+    a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Any:
     """:func:`median` of the elements that are not NaN.
 
     >>> nanmedian(np.array([1, np.nan, 3])).item()
     2.0
     """
-    return nanquantile(a, 0.5, axis, keepdims, method="midpoint")
+    return nanquantile(a, 0.5, axis, out, overwrite_input, "midpoint", keepdims)
 
 
 # --- covariance ---------------------------------------------------------------------------------------------
-def cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None) -> Any:
+def cov(
+    m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
+    aweights: Any = None, dtype: Any = None,
+) -> Any:  # fmt: skip
     """Covariances of variables (rows, or columns with ``rowvar=False``).
+
+    Args:
+      m, y: observations of variables, or of one variable as a vector; ``y`` are further variables.
+      bias: divide by the number of observations, not by one less; ``ddof`` says by how many less.
+      fweights: how often each observation comes, integers.
+      aweights: how much each observation counts.
+      dtype: float or complex, of the result.
+
+    Raises:
+      ShapeError: arrays of more than two dimensions, weights that are no vector of one for each observation.
+      DTypeError: ``fweights`` that are no integers.
 
     >>> cov(np.array([[0.0, 2.0], [0.0, 4.0]])).tolist()
     [[2.0, 4.0], [4.0, 8.0]]
     """
 
     def rows(v: Any) -> Any:
-        (v,) = operands("cov", (asarray(v),), to_inexact=True)
+        (v,) = operands("cov", (asarray(v, dtype),), to_inexact=True)
+        if typeof(v).ndim > 2:
+            raise ShapeError(f"cov: observations are a matrix or a vector, got shape {typeof(v).shape}")
         if typeof(v).ndim < 2:
             return reshape(v, (1, -1))
         return v if rowvar else transpose(v)
 
     x = rows(m) if y is None else concatenate([rows(m), rows(y)])
     n = typeof(x).shape[1]
-    x = subtract(x, mean(x, 1, keepdims=True))
-    free = n - ((0 if bias else 1) if ddof is None else ddof)
-    out = divide(matmul(x, transpose(conj(x))), np.asarray(free, dtypes.real_of(typeof(x).dtype)))
+    less = (0 if bias else 1) if ddof is None else ddof
+    if fweights is None and aweights is None:
+        x = subtract(x, mean(x, 1, keepdims=True))
+        out = divide(matmul(x, transpose(conj(x))), np.asarray(n - less, dtypes.real_of(typeof(x).dtype)))
+    else:
+        weights = _observation_weights(fweights, aweights, n)
+        x = subtract(x, average(x, 1, weights, keepdims=True))
+        total = sum(weights)
+        if aweights is not None and less:
+            less = divide(multiply(less, sum(multiply(weights, aweights))), total)
+        out = divide(matmul(multiply(x, weights), transpose(conj(x))), subtract(total, less))
+        out = convert(out, typeof(x).dtype)
     return reshape(out, ()) if typeof(out).shape == (1, 1) else out
 
 
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
+def _observation_weights(fweights: Any, aweights: Any, n: int) -> Any:
+    """The weight of each of ``n`` observations."""
+    for name, weights in (("fweights", fweights), ("aweights", aweights)):
+        if weights is not None and shape(weights) != (n,):
+            raise ShapeError(f"cov: {name} must be a vector of the {n} observations, got shape {shape(weights)}")
+    if fweights is not None and not dtypes.is_integer(typeof(asarray(fweights)).dtype):
+        raise DTypeError("cov: fweights must be integers, they say how often an observation comes; or use aweights")
+    given = [asarray(w) for w in (fweights, aweights) if w is not None]
+    return given[0] if len(given) == 1 else multiply(*given)
+
+
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
     """Correlations of variables: :func:`cov`, scaled to 1 on the diagonal.
 
     >>> corrcoef(np.array([[0.0, 2.0], [0.0, 4.0]])).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    c = cov(x, y, rowvar)
+    c = cov(x, y, rowvar, dtype=dtype)
     if typeof(c).ndim == 0:
         return divide(c, c)
     deviation = ops.sqrt(ops.real(diagonal(c)) if dtypes.is_complex(typeof(c).dtype) else diagonal(c))

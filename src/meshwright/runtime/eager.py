@@ -14,6 +14,7 @@ from meshwright.core.config import config
 from meshwright.errors import MeshError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
+from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.elementwise import BitcastConvert, convert, copy
 from meshwright.runtime.array import CONVERSIONS, Array, default_sharding, from_numpy
@@ -129,11 +130,13 @@ EVAL.evaluate = evaluate
 
 
 def _to_carrier(x: Array, carrier: np.dtype) -> Array:
-    return BitcastConvert(carrier).bind(x) if carrier.kind == "u" else convert(x, carrier)
+    with set_trace(EVAL):  # the array is known, whatever is being traced
+        return BitcastConvert(carrier).bind(x) if carrier.kind == "u" else convert(x, carrier)
 
 
 def _from_carrier(carried: Array, aval: Any, sharding: Sharding, committed: bool) -> Array:
-    typed = BitcastConvert(aval.dtype).bind(carried) if carried.dtype.kind == "u" else convert(carried, aval.dtype)
+    with set_trace(EVAL):
+        typed = BitcastConvert(aval.dtype).bind(carried) if carried.dtype.kind == "u" else convert(carried, aval.dtype)
     return Array(typeof(typed).update(weak_type=aval.weak_type), typed.buffer, sharding, committed)
 
 

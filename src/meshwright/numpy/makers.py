@@ -39,7 +39,7 @@ def unary(
     """A function of one array. ``to_inexact``: integers and bools become the default float first. ``unchanged`` says of
     which dtypes the function is the identity."""
 
-    def f(x: Any, /) -> Any:
+    def f(x: Any) -> Any:
         aval = aval_of(x, name)
         if unchanged is not None and unchanged(aval.dtype):
             return as_result(x)
