@@ -15,7 +15,8 @@ from meshwright.errors import MeshError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import EVAL, Tracer, check_alive, infer_cached, typeof
+from meshwright.ir.tracing import EVAL, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
+from meshwright.ops.call import Jit
 from meshwright.ops.elementwise import BitcastConvert, convert, copy
 from meshwright.runtime.array import CONVERSIONS, Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
@@ -44,8 +45,21 @@ def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
     return ClosedJaxpr(Jaxpr([], invars, outvars, [JaxprEqn(op, invars, outvars)], op.name))
 
 
+def _evaluate_body(body: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    """Compute a call equation by equation.
+
+    Functions with derivatives of their own, checkpointed ones and the like are traced anew at each call: as one program
+    they would be compiled at each, and their ops have been compiled before. What is jitted is traced once.
+    """
+    with set_trace(EVAL):
+        outs = eval_jaxpr(body, body.consts, *args)
+    return [x if type(x) is Array else as_array(x) for x in outs]
+
+
 def evaluate(op: Op, args: Sequence[Any]) -> Any:
     """Compute ``op`` on concrete values."""
+    if op.holds_jaxprs and type(op) is not Jit and (body := op.body()) is not None:
+        return _evaluate_body(body, args)
     arrays = []
     for x in args:
         if type(x) is not Array:

@@ -10,7 +10,8 @@ from meshwright.core import pytree
 from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
-from meshwright.ir.tracing import eval_jaxpr, typeof
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.call import CustomJvpCall
 from meshwright.ops.elementwise import materialize
 from meshwright.transforms.autodiff import closed_call, jvp_flat, name_of, require_callable
@@ -79,6 +80,8 @@ class custom_jvp:
         if self.rule is None:
             raise ArgumentError(f"custom_jvp {name}: no rule is set; call .defjvp(rule) first")
         args = positional(self.fun, args, kwargs, "custom_jvp")
+        if STATE.trace is EVAL:
+            return self.fun(*args)
         static = {i: args[i] for i in self.nondiff_argnums}
         flat, treedef = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))
         jaxpr, hoisted, out_tree = closed_call(with_static(self.fun, static, len(args), treedef), flat, name)

@@ -11,7 +11,8 @@ from typing import Any
 from meshwright.core import dtypes, pytree
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.op import Zero
-from meshwright.ir.tracing import eval_jaxpr, typeof
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.custom_vjp import CustomVjpCall
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 
@@ -68,6 +69,8 @@ class custom_vjp:
         if self.fwd is None or self.bwd is None:
             raise ArgumentError(f"custom_vjp {name}: no rules are set; call .defvjp(fwd, bwd) first")
         args = positional(self.fun, args, kwargs)
+        if STATE.trace is EVAL:
+            return self.fun(*args)
         static = {i: args[i] for i in self.nondiff_argnums}
         dynamic = tuple(a for i, a in enumerate(args) if i not in static)
         flat, in_tree = pytree.flatten(dynamic)
