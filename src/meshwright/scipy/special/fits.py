@@ -17,7 +17,7 @@ from numpy.polynomial.chebyshev import chebinterpolate
 from meshwright.ops.elementwise import clamp, scalar_like
 from meshwright.ops.expanded import chebyshev
 
-Function = Callable[[np.ndarray], np.ndarray]
+Function = Callable[[Any], Any]
 
 
 @cache

@@ -1,0 +1,34 @@
+"""Vector quantization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.errors import ShapeError
+from meshwright.numpy.linalg.operands import inexact_operands
+from meshwright.numpy.reductions import argmin
+from meshwright.numpy.reductions import min as min_of
+from meshwright.numpy.reductions import sum as sum_of
+
+
+def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Any, Any]:
+    """The nearest code of each observation, and how far it is.
+
+    Args:
+      obs: shape (m, n), or (m,) for observations of one feature.
+      code_book: shape (k, n), or (k,).
+      check_finite: has no effect.
+
+    Raises:
+      ShapeError: ranks or numbers of features differ.
+
+    >>> [x.tolist() for x in vq(np.array([[1.0, 1.0], [4.0, 5.0]]), np.array([[1.0, 0.0], [4.0, 5.0]]))]
+    [[0, 1], [1.0, 0.0]]
+    """
+    obs, codes = inexact_operands("vq", obs, code_book)
+    if obs.ndim != codes.ndim or obs.ndim not in (1, 2) or obs.shape[1:] != codes.shape[1:]:
+        raise ShapeError(f"vq: obs of shape {obs.shape} and code_book of shape {codes.shape} must have equal features")
+    if obs.ndim == 1:
+        obs, codes = obs[:, None], codes[:, None]
+    squares = sum_of((obs[:, None, :] - codes[None, :, :]) ** 2, -1)
+    return argmin(squares, 1), min_of(squares, 1) ** 0.5

@@ -1,0 +1,5 @@
+"""``jax.scipy.integrate``."""
+
+from meshwright.numpy.filters import trapezoid
+
+__all__ = ["trapezoid"]

@@ -1,0 +1,44 @@
+"""Linear algebra, with the names and defaults of ``jax.scipy.linalg``."""
+
+from meshwright.numpy.linalg import cho_solve, det, expm, inv, lu_factor, lu_solve, solve_triangular
+from meshwright.scipy.linalg.decompositions import (
+    cho_factor,
+    cholesky,
+    eigh,
+    eigh_tridiagonal,
+    hessenberg,
+    lu,
+    polar,
+    qr,
+    qr_multiply,
+    rsf2csf,
+    schur,
+    solve,
+    svd,
+)
+from meshwright.scipy.linalg.functions import expm_frechet, funm, solve_sylvester, sqrtm
+from meshwright.scipy.linalg.structured import (
+    block_diag,
+    circulant,
+    companion,
+    convolution_matrix,
+    dft,
+    fiedler,
+    hadamard,
+    hankel,
+    helmert,
+    hilbert,
+    invhilbert,
+    invpascal,
+    leslie,
+    pascal,
+    toeplitz,
+)
+
+__all__ = [
+    "block_diag", "cho_factor", "cho_solve", "cholesky", "circulant", "companion", "convolution_matrix", "det", "dft",
+    "eigh", "eigh_tridiagonal", "expm", "expm_frechet", "fiedler", "funm", "hadamard", "hankel", "helmert",
+    "hessenberg", "hilbert", "inv", "invhilbert", "invpascal", "leslie", "lu", "lu_factor", "lu_solve", "pascal",
+    "polar", "qr", "qr_multiply", "rsf2csf", "schur", "solve", "solve_sylvester", "solve_triangular", "sqrtm", "svd",
+    "toeplitz",
+]  # fmt: skip

@@ -1,0 +1,186 @@
+"""Matrices with a structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.numpy.creation import arange, asarray, zeros
+from meshwright.numpy.joining import concatenate
+from meshwright.numpy.logic import where
+from meshwright.numpy.manipulation import atleast_1d, atleast_2d, flip, ravel
+from meshwright.numpy.padding import pad
+from meshwright.numpy.promotion import promote_all
+from meshwright.numpy.ranges import diag
+
+
+def _vector(name: str, x: Any) -> Any:
+    x = atleast_1d(asarray(x))
+    if x.ndim != 1:
+        raise ShapeError(f"{name}: expected a vector, got shape {x.shape}")
+    return x
+
+
+def block_diag(*arrs: Any) -> Any:
+    """Matrices along the diagonal of one, zeros elsewhere.
+
+    Args:
+      arrs: numbers, vectors (rows) or matrices.
+
+    Raises:
+      ShapeError: more than two dimensions.
+
+    >>> block_diag(np.ones((1, 2)), 3.0).tolist()
+    [[1.0, 1.0, 0.0], [0.0, 0.0, 3.0]]
+    """
+    blocks = promote_all([atleast_2d(asarray(a)) for a in (arrs or (np.zeros((1, 0)),))])
+    for number, block in enumerate(blocks):
+        if block.ndim != 2:
+            raise ShapeError(f"block_diag: argument {number} has shape {block.shape}, expected at most two dimensions")
+    width = sum(b.shape[1] for b in blocks)
+    rows, before = [], 0
+    for block in blocks:
+        rows.append(pad(block, ((0, 0), (before, width - before - block.shape[1]))))
+        before += block.shape[1]
+    return concatenate(rows)
+
+
+def toeplitz(c: Any, r: Any = None) -> Any:
+    """The matrix with constant diagonals, first column ``c`` (m,) and first row ``r`` (n,), whose first element is
+    ignored; the conjugate of ``c`` unless given.
+
+    >>> toeplitz(np.array([1, 2]), np.array([1, 5, 6])).tolist()
+    [[1, 5, 6], [2, 1, 5]]
+    """
+    c = ravel(asarray(c))
+    r = c.conj() if r is None else ravel(asarray(r))
+    c, r = promote_all([c, r])
+    m, n = c.shape[0], r.shape[0]
+    values = concatenate([flip(r[1:]), c])  # by distance below the diagonal, from n - 1 above it
+    return values[arange(m)[:, None] - arange(n)[None, :] + n - 1]
+
+
+def hankel(c: Any, r: Any = None) -> Any:
+    """The matrix with constant anti-diagonals, first column ``c`` (m,) and last row ``r`` (n,), whose first element is
+    ignored; zeros unless given.
+
+    >>> hankel(np.array([1, 2]), np.array([2, 5, 6])).tolist()
+    [[1, 2, 5], [2, 5, 6]]
+    """
+    c = ravel(asarray(c))
+    r = zeros(c.shape, c.dtype) if r is None else ravel(asarray(r))
+    c, r = promote_all([c, r])
+    values = concatenate([c, r[1:]])
+    return values[arange(c.shape[0])[:, None] + arange(r.shape[0])[None, :]]
+
+
+def circulant(c: Any) -> Any:
+    """The matrix whose columns are ``c`` (n,) turned further and further.
+
+    >>> circulant(np.array([1, 2, 3])).tolist()
+    [[1, 3, 2], [2, 1, 3], [3, 2, 1]]
+    """
+    c = _vector("circulant", c)
+    n = c.shape[0]
+    return c[(arange(n)[:, None] - arange(n)[None, :]) % n]
+
+
+def companion(a: Any) -> Any:
+    """The matrix whose eigenvalues are the roots of the polynomial with coefficients ``a`` (n,), highest first.
+
+    Raises:
+      ShapeError: fewer than two coefficients.
+
+    >>> companion(np.array([1.0, -3.0, 2.0])).tolist()
+    [[3.0, -2.0], [1.0, 0.0]]
+    """
+    a = _vector("companion", a)
+    if a.shape[0] < 2:
+        raise ShapeError(f"companion: expected two coefficients or more, got shape {a.shape}")
+    first = -a[1:] / a[0]
+    n = first.shape[0]
+    below = diag(np.ones(n - 1, first.dtype), -1)
+    return where(arange(n)[:, None] == 0, first[None], below)
+
+
+def fiedler(a: Any) -> Any:
+    """The matrix of distances ``|a[i] - a[j]|`` of a vector.
+
+    >>> fiedler(np.array([1, 4])).tolist()
+    [[0, 3], [3, 0]]
+    """
+    a = _vector("fiedler", a)
+    return abs(a[:, None] - a[None, :])
+
+
+def leslie(f: Any, s: Any) -> Any:
+    """Leslie's matrix of fecundities ``f`` (n,) in the first row and survivals ``s`` (n - 1,) below the diagonal.
+
+    Raises:
+      ShapeError: sizes that do not fit.
+
+    >>> leslie(np.array([0.0, 2.0]), np.array([0.5])).tolist()
+    [[0.0, 2.0], [0.5, 0.0]]
+    """
+    f, s = promote_all([_vector("leslie", f), _vector("leslie", s)])
+    if s.shape[0] != f.shape[0] - 1:
+        raise ShapeError(f"leslie: s of shape {s.shape} must be one shorter than f of shape {f.shape}")
+    return where(arange(f.shape[0])[:, None] == 0, f[None], diag(s, -1))
+
+
+def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
+    """The matrix whose product with a vector of size ``n`` is its convolution with ``a`` (m,).
+
+    Args:
+      mode: ``full``, ``same`` or ``valid``, as for :func:`meshwright.numpy.convolve`.
+
+    Raises:
+      ArgumentError: another ``mode``.
+
+    >>> convolution_matrix(np.array([1, 2]), 2).tolist()
+    [[1, 0], [2, 1], [0, 2]]
+    """
+    a = _vector("convolution_matrix", a)
+    m = a.shape[0]
+    whole = toeplitz(pad(a, (0, n - 1)), pad(a[:1], (0, n - 1)))
+    sizes = {"full": m + n - 1, "same": max(m, n), "valid": max(m, n) - min(m, n) + 1}
+    if mode not in sizes:
+        raise ArgumentError(f"convolution_matrix: mode must be full, same or valid, got {mode!r}")
+    before = (m + n - 1 - sizes[mode]) // 2
+    return whole[before : before + sizes[mode]]
+
+
+def _constant(name: str, make: Callable[..., np.ndarray], what: str, example: str, shown: str) -> Callable[..., Any]:
+    """A matrix that its size determines, as SciPy makes it."""
+
+    def f(n: int, *args: Any, **kwargs: Any) -> Any:
+        dtype = kwargs.pop("dtype", None) if name == "dft" else None
+        return asarray(make(n, *args, **kwargs), dtype=dtype)
+
+    f.__name__ = f.__qualname__ = name
+    f.__doc__ = f"{what}; further arguments as for ``scipy.linalg.{name}``.\n\n>>> {example}\n{shown}\n"
+    return f
+
+
+hilbert = _constant("hilbert", linalg.hilbert, "Hilbert's matrix of size n", "hilbert(2)[1, 0].item()", "0.5")
+invhilbert = _constant(
+    "invhilbert", linalg.invhilbert, "The inverse of Hilbert's matrix", "invhilbert(1).tolist()", "[[1.0]]"
+)
+hadamard = _constant(
+    "hadamard", linalg.hadamard, "Hadamard's matrix of size n, a power of two", "hadamard(2).tolist()",
+    "[[1, 1], [1, -1]]",
+)  # fmt: skip
+pascal = _constant(
+    "pascal", lambda n, kind="symmetric": linalg.pascal(n, kind or "symmetric"), "Pascal's matrix",
+    "int(pascal(3)[2, 2])", "6",
+)  # fmt: skip
+invpascal = _constant(
+    "invpascal", lambda n, kind="symmetric": linalg.invpascal(n, kind or "symmetric"), "The inverse of Pascal's matrix",
+    "int(invpascal(2)[0, 0])", "2",
+)  # fmt: skip
+helmert = _constant("helmert", linalg.helmert, "Helmert's matrix, (n - 1, n)", "helmert(3).shape", "(2, 3)")
+dft = _constant("dft", linalg.dft, "The matrix of the discrete Fourier transform", "dft(3).shape", "(3, 3)")
