@@ -249,5 +249,5 @@ def test_bad_parameters(refuses: Any) -> None:
         mr.categorical(KEY, PROBABILITIES, shape=(4, 2), replace=False)
     with refuses(TypeError, "wrap_key_data", "uint32"):
         mr.wrap_key_data(np.zeros(2, "int32"))
-    with refuses(TypeError, "second", "gamma"):
+    with refuses(TypeError, "random_gamma_grad", "stop_gradient"):
         mw.grad(mw.grad(lambda a: mr.gamma(KEY, a)))(2.0)
