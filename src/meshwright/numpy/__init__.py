@@ -225,6 +225,17 @@ from meshwright.numpy.manipulation import (
     transpose,
     trim_zeros,
 )
+from meshwright.numpy.nan_reductions import (
+    nanargmax,
+    nanargmin,
+    nanmax,
+    nanmean,
+    nanmin,
+    nanprod,
+    nanstd,
+    nansum,
+    nanvar,
+)
 from meshwright.numpy.padding import pad
 from meshwright.numpy.polynomials import (
     poly,
@@ -283,15 +294,6 @@ from meshwright.numpy.reductions import (
     max,
     mean,
     min,
-    nanargmax,
-    nanargmin,
-    nanmax,
-    nanmean,
-    nanmin,
-    nanprod,
-    nanstd,
-    nansum,
-    nanvar,
     prod,
     ptp,
     std,

@@ -1,0 +1,147 @@
+"""Reductions that leave NaN out: of sums, extremes and their positions, means and variances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import no_out
+from meshwright.numpy.logic import logical_and
+from meshwright.numpy.promotion import as_operand, scalar_like
+from meshwright.numpy.reductions import all, argmax, argmin, max, mean, min, prod, sum, var
+from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import select
+
+Axis = Any
+
+
+def _without_nan(x: Any, fill: Callable[[np.dtype], Any] | float) -> Any:
+    dtype = typeof(x).dtype
+    if not dtypes.is_inexact(dtype):
+        return x
+    value = fill(dtype) if callable(fill) else fill
+    return select(ops.ne(x, x), np.asarray(value, dtype), x)
+
+
+def nansum(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
+    """Sum of the elements that are not NaN.
+
+    >>> nansum(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    return sum(_without_nan(as_operand(a, "nansum"), 0.0), axis, dtype, out, keepdims, initial, where)
+
+
+def nanprod(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
+    """Product of the elements that are not NaN.
+
+    >>> nanprod(np.array([3.0, np.nan])).item()
+    3.0
+    """
+    return prod(_without_nan(as_operand(a, "nanprod"), 1.0), axis, dtype, out, keepdims, initial, where)
+
+
+def _nan_extremum(
+    a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, name: str, reduction: Any, fill: Any
+) -> Any:
+    x = as_operand(a, name)
+    out = reduction(_without_nan(x, fill), axis, keepdims=keepdims, initial=initial, where=where)
+    if not dtypes.is_inexact(typeof(x).dtype) or initial is not None:
+        return out
+    nothing = all(ops.ne(x, x), axis, keepdims=keepdims)
+    return select(nothing, scalar_like(np.nan, out), out)
+
+
+def nanmax(
+    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """Maximum of the elements that are not NaN; NaN if all are.
+
+    >>> nanmax(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    no_out(out, "nanmax")
+    return _nan_extremum(a, axis, keepdims, initial, where, "nanmax", max, dtypes.min_value)
+
+
+def nanmin(
+    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """Minimum of the elements that are not NaN; NaN if all are.
+
+    >>> nanmin(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    no_out(out, "nanmin")
+    return _nan_extremum(a, axis, keepdims, initial, where, "nanmin", min, dtypes.max_value)
+
+
+def _numbers(x: Any, where: Any) -> Any:
+    """Which elements are no NaN, of those that ``where`` counts."""
+    found = ops.not_(ops.ne(x, x))
+    return found if where is None else logical_and(found, where)
+
+
+def nanmean(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
+) -> Any:
+    """Mean of the elements that are not NaN.
+
+    >>> nanmean(np.array([1.0, np.nan])).item()
+    1.0
+    """
+    x = as_operand(a, "nanmean")
+    return mean(x, axis, dtype, out, keepdims, where=_numbers(x, where))
+
+
+def nanvar(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False,
+    where: Any = None, mean: Any = None,
+) -> Any:  # fmt: skip
+    """Variance of the elements that are not NaN.
+
+    >>> nanvar(np.array([1.0, 3.0, np.nan])).item()
+    1.0
+    """
+    x = as_operand(a, "nanvar")
+    return var(x, axis, dtype, out, ddof, keepdims, where=_numbers(x, where), mean=mean)
+
+
+def nanstd(
+    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False,
+    where: Any = None, mean: Any = None,
+) -> Any:  # fmt: skip
+    """Standard deviation of the elements that are not NaN.
+
+    >>> nanstd(np.array([1.0, 3.0, np.nan])).item()
+    1.0
+    """
+    return ops.sqrt(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))
+
+
+def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
+    """Position of the maximum of the elements that are not NaN.
+
+    >>> nanargmax(np.array([1.0, np.nan, 2.0])).item()
+    2
+    """
+    return argmax(_without_nan(as_operand(a, "nanargmax"), dtypes.min_value), axis, out, keepdims)
+
+
+def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
+    """Position of the minimum of the elements that are not NaN.
+
+    >>> nanargmin(np.array([1.0, np.nan, 2.0])).item()
+    0
+    """
+    return argmin(_without_nan(as_operand(a, "nanargmin"), dtypes.max_value), axis, out, keepdims)
