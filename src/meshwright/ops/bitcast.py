@@ -71,4 +71,5 @@ def bitcast(x: Any, dtype: np.dtype) -> Any:
 
 @reads("stablehlo.bitcast_convert")
 def _read_bitcast(r: Reader) -> Any:
-    return bitcast(*r.operands, r.out_avals[0].dtype)
+    (x,) = r.operands
+    return bitcast(x, r.out_avals[0].dtype)

@@ -12,8 +12,9 @@ from meshwright.numpy.functions import astype
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import isnan, where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel
+from meshwright.numpy.nan_reductions import nanstd
 from meshwright.numpy.reductions import any as any_of
-from meshwright.numpy.reductions import argmax, nanstd, std
+from meshwright.numpy.reductions import argmax, std
 from meshwright.numpy.reductions import max as max_of
 from meshwright.numpy.reductions import sum as sum_of
 from meshwright.numpy.searching import searchsorted
