@@ -54,6 +54,43 @@ def test_trends(axis):
         np.testing.assert_allclose(mg.detrend(X, axis, kind, points), sg.detrend(X, axis, kind, points), atol=1e-12)
 
 
+SETTINGS = [
+    {"nperseg": 8}, {"nperseg": 7, "noverlap": 2, "nfft": 11}, {"nperseg": 8, "window": "blackman", "fs": 3.0},
+    {"nperseg": 6, "return_onesided": False},
+]  # fmt: skip
+SOUND = RNG.normal(size=(2, 37, 3))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("boundary", ["zeros", "odd", None])
+def test_short_time_transforms(settings, boundary):
+    ours, theirs = (m.stft(SOUND, axis=1, boundary=boundary, **settings) for m in (mg, sg))
+    for got, want in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", SETTINGS[::2], ids=str)
+def test_short_time_transforms_and_back(settings):
+    z = sg.stft(SOUND[0, :, 0], **settings)[2]
+    back = {k: v for k, v in settings.items() if k != "return_onesided"}
+    for got, want in zip(mg.istft(z, **back), sg.istft(z, **back)):
+        np.testing.assert_allclose(got, want, atol=1e-12)
+    np.testing.assert_allclose(mg.istft(z, **back)[1][:37], SOUND[0, :, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("scaling", ["density", "spectrum"])
+def test_spectra(settings, scaling):
+    other = SOUND[::-1]
+    for got, want in (
+        (mg.welch(SOUND, axis=1, scaling=scaling, **settings), sg.welch(SOUND, axis=1, scaling=scaling, **settings)),
+        (mg.csd(SOUND, other, axis=1, detrend=False, scaling=scaling, **settings),
+         sg.csd(SOUND, other, axis=1, detrend=False, scaling=scaling, **settings)),
+    ):  # fmt: skip
+        np.testing.assert_allclose(got[0], want[0])
+        np.testing.assert_allclose(got[1], want[1], atol=1e-12)
+
+
 def test_codes():
     got, want = mv.vq(X, X[:3] + 0.1), sv.vq(X, X[:3] + 0.1)
     np.testing.assert_array_equal(got[0], want[0])

@@ -1,4 +1,4 @@
-"""Convolutions, correlations and trends, with the names of ``jax.scipy.signal``."""
+"""Convolutions, correlations, trends and spectra, with the names of ``jax.scipy.signal``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.manipulation import flip, moveaxis
 from meshwright.numpy.reductions import mean
+from meshwright.scipy.spectra import csd, istft, stft, welch
+
+__all__ = [
+    "convolve", "convolve2d", "correlate", "correlate2d", "csd", "detrend", "fftconvolve", "istft", "stft", "welch",
+]  # fmt: skip
 
 _MODES = ("full", "same", "valid")
 

@@ -1,0 +1,142 @@
+"""Minimization by BFGS (Nocedal and Wright 2006, "Numerical optimization", algorithm 6.1), in one loop that can be
+jitted and batched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.lax import while_loop
+from meshwright.numpy.creation import asarray
+from meshwright.numpy.linear import dot, outer
+from meshwright.numpy.logic import isfinite, where
+from meshwright.numpy.ranges import eye
+from meshwright.transforms.autodiff import value_and_grad
+
+#: the conditions of Armijo and of curvature, by Wolfe
+_DECREASE, _CURVATURE = 1e-4, 0.9
+_MOST_TRIALS = 40
+
+
+class OptimizeResults(NamedTuple):
+    """The place found (``x``), whether the gradient vanishes there, ``status`` (0, or 1: too many steps, 3: no further
+    descent), the value, gradient and inverse Hessian there, and how much was evaluated."""
+
+    x: Any
+    success: Any
+    status: Any
+    fun: Any
+    jac: Any
+    hess_inv: Any
+    nfev: Any
+    njev: Any
+    nit: Any
+
+
+class _State(NamedTuple):
+    x: Any
+    value: Any
+    slope: Any
+    inverse: Any
+    calls: Any
+    steps: Any
+    stuck: Any
+
+
+class _Trial(NamedTuple):
+    step: Any
+    low: Any
+    high: Any
+    value: Any
+    slope: Any
+    count: Any
+    found: Any
+
+
+def _search(evaluate: Callable[[Any], Any], state: _State, direction: Any) -> _Trial:
+    """A step that Wolfe's conditions accept: doubled until the minimum lies before it, then bisected."""
+    fall = dot(state.slope, direction)
+
+    def body(t: _Trial) -> _Trial:
+        value, slope = evaluate(state.x + t.step * direction)
+        far = ~(value <= state.value + _DECREASE * t.step * fall)
+        near = ~far & (dot(slope, direction) < _CURVATURE * fall)
+        low, high = where(near, t.step, t.low), where(far, t.step, t.high)
+        step = where(isfinite(high), (low + high) / 2, 2 * t.step)
+        done = ~far & ~near
+        return _Trial(where(done, t.step, step), low, high, value, slope, t.count + 1, done)
+
+    zero = state.value * 0
+    start = _Trial(zero + 1, zero, zero + np.inf, state.value, state.slope, np.int32(0), np.False_)
+    return while_loop(lambda t: ~t.found & (t.count < _MOST_TRIALS), body, start)
+
+
+def _step(evaluate: Callable[[Any], Any], state: _State) -> _State:
+    direction = -(state.inverse @ state.slope)
+    trial = _search(evaluate, state, direction)
+    moved, change = trial.step * direction, trial.slope - state.slope
+    product = dot(change, moved)
+    rho = where(product > 0, 1 / where(product > 0, product, 1.0), 0.0)
+    unit = eye(moved.shape[0], dtype=moved.dtype)
+    left = unit - rho * outer(moved, change)
+    inverse = left @ state.inverse @ left.T + rho * outer(moved, moved)
+    keep = trial.found
+    return _State(
+        where(keep, state.x + moved, state.x), where(keep, trial.value, state.value),
+        where(keep, trial.slope, state.slope), where(keep & (rho > 0), inverse, state.inverse),
+        state.calls + trial.count, state.steps + 1, ~keep,
+    )  # fmt: skip
+
+
+def minimize(
+    fun: Callable[..., Any], x0: Any, args: tuple[Any, ...] = (), *, method: str, tol: float | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> OptimizeResults:  # fmt: skip
+    """A local minimum of a function of a vector.
+
+    Args:
+      fun: ``fun(x, *args)``, a scalar that is differentiable.
+      x0: where to begin, shape (n,).
+      args: further arguments.
+      method: ``BFGS``.
+      tol: the largest element of the gradient at the end; about the root of the dtype's precision unless given.
+      options: ``maxiter``, the most steps (200 n), and ``gtol``, which stands for ``tol``.
+
+    Raises:
+      ArgumentError: another ``method``, or unknown options. ShapeError: ``x0`` is no vector.
+
+    >>> found = minimize(lambda x: ((x - 3) ** 2).sum(), np.zeros(2), method="BFGS")
+    >>> bool(found.success), [round(v, 3) for v in found.x.tolist()]
+    (True, [3.0, 3.0])
+    """
+    given = dict(options or {})
+    most, gtol = given.pop("maxiter", None), given.pop("gtol", tol)
+    if method.lower() != "bfgs" or given:
+        raise ArgumentError(
+            f"minimize: method must be BFGS and options maxiter and gtol, got {method!r} and {sorted(given)}"
+        )
+    x = asarray(x0)
+    x = x if dtypes.is_float(x.dtype) else x.astype(dtypes.default_float())
+    if x.ndim != 1:
+        raise ShapeError(f"minimize: x0 must be a vector, got shape {x.shape}; flatten it, and reshape in the function")
+    n = x.shape[0]
+    most = 200 * n if most is None else most
+    enough = float(ml_dtypes.finfo(x.dtype).eps) ** 0.5 * 10 if gtol is None else gtol
+    slope_of = value_and_grad(lambda v: fun(v, *args))
+    value, slope = slope_of(x)
+    start = _State(x, value, slope, eye(n, dtype=x.dtype), np.int32(1), np.int32(0), np.False_)
+
+    def unfinished(s: _State) -> Any:
+        return (abs(s.slope).max() > enough) & (s.steps < most) & ~s.stuck
+
+    end = while_loop(unfinished, lambda s: _step(slope_of, s), start)
+    success = abs(end.slope).max() <= enough
+    status = where(success, 0, where(end.stuck, 3, 1))
+    return OptimizeResults(
+        end.x, success, status, end.value, end.slope, end.inverse, end.calls, end.calls, end.steps
+    )  # fmt: skip
