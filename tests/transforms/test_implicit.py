@@ -59,8 +59,7 @@ def same(got: Any, want: Any) -> None:
         np.testing.assert_allclose(x, y, rtol=3e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("symmetric", [False, True], ids=["general", "symmetric"])
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name, symmetric", [*((name, False) for name in TRANSFORMS), ("grad", True), ("second", True)])
 def test_linear_solve(name, symmetric):
     got, want = (TRANSFORMS[name](m, solved(m, xp, symmetric)) for m, xp in LIBRARIES)
     same(got, want)
