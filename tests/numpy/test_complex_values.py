@@ -61,3 +61,11 @@ def test_signs_of_zero_and_quotients_of_infinities() -> None:
     assert (zeros == 0).all() and np.signbit(zeros).tolist() == [False, True, True, False]
     signs = np.asarray(mnp.sign(np.array([-0.0, 0.0, -3.0, np.nan], "f")))
     assert not np.signbit(signs[:2]).any() and signs[2] == -1 and np.isnan(signs[3])
+
+
+def test_far_out_the_hyperbolic_tangent_is_one() -> None:
+    """The standard wants 1 + 0j there, whatever the sine of the imaginary part is."""
+    z = np.array([complex(np.inf, 2.0), complex(np.inf, -2.0), complex(-np.inf, 5.0)], np.complex64)
+    got = np.asarray(mnp.tanh(z))
+    np.testing.assert_array_equal(got, [1, 1, -1])
+    assert np.signbit(got.imag).tolist() == [False, True, False]

@@ -79,7 +79,7 @@ def _sinh(a: Any, b: Any) -> list[Patch]:
 
 
 def _tanh(a: Any, b: Any) -> list[Patch]:
-    return [(and_(_is(0, a), _is_wild(b)), 0, np.nan)]
+    return [(and_(_is(0, a), _is_wild(b)), 0, np.nan), (and_(_is(np.inf, a), ops.is_finite(b)), 1, 0)]
 
 
 def _asinh(a: Any, b: Any) -> list[Patch]:
