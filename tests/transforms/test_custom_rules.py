@@ -245,7 +245,7 @@ def test_bwd_is_compiled_once():
 
 def test_fwd_and_bwd_misused(refuses):
     fwd, bwd = mw.fwd_and_bwd(lambda x: x * 2, 0)
-    with refuses(TypeError, "bwd", "structure"):
+    with refuses(TypeError, "vjp", "structure"):
         bwd(fwd(1.0)[1], (1.0, 2.0))
     with refuses(ValueError, "fwd_and_bwd", "argument 3"):
         mw.fwd_and_bwd(lambda x: x * 2, 3)[0](1.0)

@@ -89,16 +89,18 @@ def test_branches_that_differ(refuses):
 # --- derivatives --------------------------------------------------------------------------------------------
 def test_tangents(refuses):
     primals = ({"w": X, "n": 3},)
-    function = lambda p: p["w"] * p["n"]  # noqa: E731
+    function, none = lambda p: p["w"] * p["n"], np.zeros((), mw.float0)
     for name, run in {
         "jvp": lambda t: mw.jvp(function, primals, (t,)),
         "linearize": lambda t: mw.linearize(function, *primals)[1](t),
     }.items():
         where = f"{name} of {line(function)}"
         with refuses(TypeError, where, "tangents[0]['w'] has type f32[3]", "primals[0]['w'] has type f32[2,3]"):
-            run({"w": X[0], "n": 0})
+            run({"w": X[0], "n": none})
         with refuses(TypeError, where, "tangents[0]['w'] has type f16[2,3]"):
-            run({"w": X.astype("float16"), "n": 0})
+            run({"w": X.astype("float16"), "n": none})
+        with refuses(TypeError, where, "tangents[0]['n'] has type i32[]", "numpy.zeros((), float0)"):
+            run({"w": X, "n": 0})
         with refuses(TypeError, where, "({'w': *},)", "at [0]", "keys 'n', 'w' against a dict with keys 'w'"):
             run({"w": X})
 

@@ -10,7 +10,6 @@ from meshwright.api.jit import jit
 from meshwright.core import pytree
 from meshwright.core.pytree_classes import Partial
 from meshwright.transforms.autodiff import argument_numbers, function_of, require_callable, vjp
-from meshwright.transforms.closures import as_tree
 from meshwright.transforms.custom_vmap import custom_vmap
 
 
@@ -63,10 +62,10 @@ def fwd_and_bwd(
         numbers = argument_numbers(argnums, len(args), "fwd_and_bwd")
         call = function_of(fun, numbers, args, {})
         out, pull, *aux = vjp(call, *(args[i] for i in numbers), has_aux=has_aux)
-        residuals = as_tree(lambda ct: pull(ct)[0] if isinstance(argnums, int) else pull(ct), out, "bwd")
-        return (out, residuals, *aux)
+        return (out, pull, *aux)
 
-    def bwd(residuals: Partial, ct: Any) -> Any:
-        return residuals(ct)
+    def bwd(pull: Partial, ct: Any) -> Any:
+        cts = pull(ct)
+        return cts[0] if isinstance(argnums, int) else cts
 
     return (jit(fwd), jit(bwd)) if jitted else (fwd, bwd)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, words_of
 from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
@@ -17,8 +14,8 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
-from meshwright.core.dtypes import canonical, float0, requested
-from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.core.dtypes import canonical, requested
+from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -80,20 +77,10 @@ def shape_of(x: Any) -> ShapedArray:
     return typeof(x)
 
 
-@dataclass(frozen=True)
-class Float0:
-    """Stands in the structure of a function's output for derivatives by integers, of which a program has nothing."""
-
-    shape: tuple[int, ...]
-
-
-register_pytree_node(Float0, lambda x: ((), x.shape), lambda shape, _: np.zeros(shape, float0))
-
-
 def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:
     """A tree of ``values`` in the structure of an output, without what no program computes."""
     out = pytree.unflatten(out_tree, values)
-    return pytree.map(lambda x: None if getattr(x, "dtype", None) == float0 else x, out)
+    return pytree.map(lambda x: None if is_float0(x) else x, out)
 
 
 def trace_flat(
@@ -111,10 +98,8 @@ def trace_flat(
         with set_trace(trace):
             args, kwargs = pytree.unflatten(treedef, tracers)
             out = fun(*args, **kwargs)
+        out = without_float0(out)
         leaves, out_tree = pytree.flatten(out)
-        if any(getattr(x, "dtype", None) == float0 for x in leaves):
-            out = pytree.map(lambda x: Float0(x.shape) if getattr(x, "dtype", None) == float0 else x, out)
-            leaves, out_tree = pytree.flatten(out)
         for x, path in zip(leaves, pytree.paths(out)):
             check_alive(x)
             try:
@@ -181,18 +166,21 @@ class JitFunction:
             return self.fun(*args, **kwargs)
         if STATE.trace is not EVAL:
             return self._traced_call(args, kwargs)
-        static: Any = None
+        static, dynamic, named = None, args, kwargs
         if self._has_static:
-            static, args, kwargs = self._split_static(args, kwargs)
-        leaves, treedef = pytree.flatten((args, kwargs))
+            static, dynamic, named = self._split_static(args, kwargs)
+        leaves, treedef = pytree.flatten((dynamic, named))
         try:
             types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
         except ArgumentTypeError:
-            raise self._bad_argument(args, kwargs, static) from None
+            raise self._bad_argument(dynamic, named, static) from None
         key = (treedef, static, get_mesh(), config.tracing, *types)
         entry = self._cache.get(key)
         if entry is None:
-            entry = self._cache[key] = self._compile(args, kwargs, static)
+            if any(map(is_float0, leaves)):
+                args, kwargs = without_float0((args, kwargs))
+                return self(*args, **kwargs)
+            entry = self._cache[key] = self._compile(dynamic, named, static)
         executable, out_tree = entry
         outs = executable(leaves) if executable.donated else executable.run([buffer_of(x) for x in leaves])
         if config.debug_nans or config.debug_infs:
@@ -208,6 +196,7 @@ class JitFunction:
         static: Any = None
         if self._has_static:
             static, args, kwargs = self._split_static(args, kwargs)
+        args, kwargs = without_float0((args, kwargs))
         leaves, treedef = pytree.flatten((args, kwargs))
         for x in leaves:
             check_alive(x)
@@ -293,6 +282,7 @@ class JitFunction:
 
     # --- stages ---------------------------------------------------------------------------------------------
     def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
+        args, kwargs = without_float0((args, kwargs))
         leaves, treedef = pytree.flatten((args, kwargs))
         names = self._names(args, kwargs, static)
         try:

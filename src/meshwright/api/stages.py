@@ -12,6 +12,7 @@ from meshwright.api.partitioned import PartitionedProgram, match_donation, parti
 from meshwright.api.shardings import brought, common_place, inner_shardings
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.float0 import without_float0
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
@@ -237,7 +238,7 @@ class Compiled:
         self.partitioned = part
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        flat, treedef = pytree.flatten((args, kwargs))
+        flat, treedef = pytree.flatten(without_float0((args, kwargs)))
         program = self.program
         if treedef != program.in_tree:
             raise ArgumentError(

@@ -66,7 +66,7 @@ _NARROW = {int64: int32, uint64: uint32, float64: float32, complex128: complex64
 
 def short_name(dtype: np.dtype) -> str:
     """``f32`` for float32: the spelling of jaxprs."""
-    return _SHORT[dtype]
+    return "float0" if dtype == float0 else _SHORT[dtype]
 
 
 @cache
@@ -295,8 +295,8 @@ def _promote(types: frozenset[tuple[np.dtype, bool]], setting: Setting) -> tuple
         same_kind = [d for d, w in types if w and _node(d, w) == top]
         default = {"i*": int64, "f*": float64, "c*": complex128}[top]
         width = max(same_kind, key=lambda d: d.itemsize) if same_kind else default
-        return canonical(width), any(w for _, w in types)
-    return canonical(_BY_SHORT[top]), False
+        return width, any(w for _, w in types)
+    return _BY_SHORT[top], False
 
 
 def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
@@ -309,7 +309,13 @@ def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
     if len(pairs) == 1:
         (only,) = pairs
         return only
-    return _promote(pairs, config.tracing)
+    dtype, weak = _promote(pairs, config.tracing)
+    return canonical(dtype), weak
+
+
+def promote_wide(types: Iterable[tuple[np.dtype, bool]]) -> np.dtype:
+    """The dtype of :func:`promote`, at full width whatever ``enable_x64`` says."""
+    return _promote(frozenset(types), config.tracing)[0]
 
 
 def _check_strict(nodes: frozenset[str]) -> None:

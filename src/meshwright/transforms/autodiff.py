@@ -10,17 +10,18 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
-from meshwright.ir.tracing import JaxprTrace, check_alive, typeof
+from meshwright.ir.tracing import JaxprTrace, typeof
 from meshwright.ops.elementwise import convert, materialize
 from meshwright.ops.elementwise import stop_gradient as stop_gradient_op
-from meshwright.transforms.jvp import JVPTrace
+from meshwright.transforms.linearized import checked_leaves, jvp_flat, linearized, pulled, pushed, tangent_of
 from meshwright.transforms.rules import collect_cts
-from meshwright.transforms.tape import Tape, TapeTracer, backward, replay
+from meshwright.transforms.tape import Tape, backward
 
 
 def name_of(fun: Any) -> str:
@@ -49,51 +50,13 @@ def needs_jit(fun: Any, name: str) -> Any:
 
 
 # --- forward ------------------------------------------------------------------------------------------------
-def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-    """Run ``fun`` on flat primals and tangents; returns (flat outputs, flat tangents, treedef)."""
-    trace = JVPTrace(STATE.trace)
-    try:
-        with set_trace(trace):
-            out = fun(*(trace.wrap(p, t) for p, t in zip(primals, tangents)))
-        leaves, treedef = pytree.flatten(out)
-        pairs = [trace.unwrap(x) for x in leaves]
-    finally:
-        trace.alive = False
-    return [p for p, _ in pairs], [t for _, t in pairs], treedef
-
-
-def _checked_tangents(
-    where: str, fun: Any, tangents: Any, treedef: Any, avals: Sequence[ShapedArray]
-) -> list[Any]:
-    """The leaves of ``tangents``, which fit primals of these types of ``fun``; ``where`` is the function that got them.
-
-    Raises:
-      DifferentiationError: another structure, shape or dtype; says where.
-    """
-    flat, found = pytree.flatten(tangents)
-    if found != treedef:
-        raise DifferentiationError(
-            f"{where} of {described(fun)}: tangents have structure {pytree.show(found)}, primals "
-            f"{pytree.show(treedef)} ({pytree.difference(treedef, found, exact=True)}); give one tangent a primal"
-        )
-    for i, (a, t) in enumerate(zip(avals, flat)):
-        b = typeof(t)
-        if a.shape != b.shape or (dtypes.is_inexact(a.dtype) and a.dtype != b.dtype):
-            path = pytree.paths(tangents)[i]
-            raise DifferentiationError(
-                f"{where} of {described(fun)}: tangents{path} has type {b}, primals{path} has type {a}; they must be "
-                "equal"
-            )
-    return flat
-
-
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> tuple[Any, ...]:
     """``(fun(*primals), derivative of fun at primals along tangents)``; a tangent has the shape of its primal.
 
     With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is appended to the result. Tangents of integers
-    and bools have no meaning and are not looked at; JAX's are of ``float0``.
+    and bools, given and returned, are NumPy arrays of the empty dtype ``float0``.
 
     Raises:
       DifferentiationError: structure, shapes or dtypes of tangents differ from those of primals.
@@ -108,21 +71,29 @@ def jvp(
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise ArgumentTypeError("jvp: primals and tangents must be tuples or lists of the function's arguments")
     flat, treedef = pytree.flatten(tuple(primals))
-    tflat = _checked_tangents("jvp", fun, tuple(tangents), treedef, [typeof(p) for p in flat])
-    tangent_in = [t if dtypes.is_inexact(typeof(p).dtype) else Zero(typeof(p)) for p, t in zip(flat, tflat)]
-    aux_cell: list[Any] = []
+    avals = [typeof(p) for p in flat]
+    given = checked_leaves("jvp", "tangents", fun, "primals", tuple(tangents), treedef, avals)
+    tangent_in = [t if dtypes.is_inexact(a.dtype) else Zero(a) for a, t in zip(avals, given)]
+    call, aux = with_aux(fun, has_aux, "jvp")
+    outs, touts, out_tree = jvp_flat(lambda *leaves: call(*pytree.unflatten(treedef, leaves)), flat, tangent_in)
+    touts = [tangent_of(typeof(x), t) for x, t in zip(outs, touts)]
+    return (pytree.unflatten(out_tree, outs), pytree.unflatten(out_tree, touts), *aux())
 
-    def call(*leaves: Any) -> Any:
-        out = fun(*pytree.unflatten(treedef, leaves))
-        if has_aux:
-            out, aux = _split_aux(out, "jvp")
-            aux_cell.append(aux)
+
+def with_aux(
+    fun: Callable[..., Any], has_aux: bool, where: str
+) -> tuple[Callable[..., Any], Callable[[], Sequence[Any]]]:
+    """``fun`` without its auxiliary output, and what gives that (or nothing) after a call."""
+    if not has_aux:
+        return fun, tuple
+    cell: list[Any] = []
+
+    def call(*args: Any) -> Any:
+        out, aux = _split_aux(fun(*args), where)
+        cell[:] = [aux]
         return out
 
-    outs, touts, out_tree = jvp_flat(call, flat, tangent_in)
-    touts = [materialize(t) for t in touts]
-    result = pytree.unflatten(out_tree, outs), pytree.unflatten(out_tree, touts)
-    return (*result, _strip(aux_cell[0])) if has_aux else result
+    return call, lambda: [_strip(aux) for aux in cell]
 
 
 def _split_aux(out: Any, where: str) -> tuple[Any, Any]:
@@ -145,45 +116,12 @@ def _strip(tree: Any) -> Any:
 
 
 # --- linearize and reverse ----------------------------------------------------------------------------------
-class _Linearized:
-    """The linear part of a function at a point, as a tape."""
-
-    def __init__(self, fun: Callable[..., Any], flat: Sequence[Any]) -> None:
-        self.tape = Tape(STATE.trace)
-        self.inputs: list[TapeTracer | None] = []
-        tangents: list[Any] = []
-        for x in flat:
-            aval = typeof(x)
-            arg = self.tape.new_arg(aval.strong()) if dtypes.is_inexact(aval.dtype) else None
-            self.inputs.append(arg)
-            tangents.append(Zero(aval) if arg is None else arg)
-        with set_trace(self.tape):
-            self.outs, self.tangents, self.treedef = jvp_flat(fun, flat, tangents)
-        self.in_avals = [typeof(x) for x in flat]
-        self.out_avals = [typeof(x) for x in self.outs]
-        for x in self.outs:
-            check_alive(x)
-
-    def push(self, tangents: Sequence[Any]) -> list[Any]:
-        """Result tangents for input tangents."""
-        env = {arg: t for arg, t in zip(self.inputs, tangents) if arg is not None}
-        replay(self.tape.records, env)
-        return [materialize(env[t] if isinstance(t, TapeTracer) and t in env else t) for t in self.tangents]
-
-    def pull(self, cts: Sequence[Any]) -> list[Any]:
-        """Input cotangents for result cotangents; zeros where nothing arrives, of ``float0`` for integers and bools."""
-        found = collect_cts(self.tape, self.tangents, cts)
-        wanted = [arg for arg in self.inputs if arg is not None]
-        results = iter(backward(self.tape, found, wanted))
-        return [
-            np.zeros(a.shape, dtypes.float0) if arg is None else materialize(next(results))
-            for arg, a in zip(self.inputs, self.in_avals)
-        ]
-
-
-def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """``(fun(*primals), f_jvp)`` where ``f_jvp(*tangents)`` is the derivative at ``primals``, evaluated without redoing
     the non-linear work.
+
+    ``f_jvp`` is a pytree of the values it needs, and goes in and out of jitted functions. With ``has_aux``, ``fun``
+    returns a pair ``(out, aux)`` and ``aux`` is appended to the result.
 
     Raises:
       DifferentiationError: (from ``f_jvp``) structure, shapes or dtypes of tangents differ from those of primals.
@@ -194,23 +132,19 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
       (9.0, 6.0, 60.0)
     """
     require_callable(fun, "linearize")
-    flat, treedef = pytree.flatten(primals)
-    lin = _Linearized(lambda *leaves: fun(*pytree.unflatten(treedef, leaves)), flat)
-
-    avals = [typeof(p) for p in flat]
-
-    def f_jvp(*tangents: Any) -> Any:
-        flat_tangents = _checked_tangents("linearize", fun, tangents, treedef, avals)
-        return pytree.unflatten(lin.treedef, lin.push(flat_tangents))
-
-    return pytree.unflatten(lin.treedef, lin.outs), f_jvp
+    call, aux = with_aux(fun, has_aux, "linearize")
+    out, linear = linearized(fun, call, primals)
+    return (out, Partial(pushed, linear), *aux())
 
 
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+def vjp(
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
+) -> tuple[Any, ...]:
     """``(fun(*primals), f_vjp)`` where ``f_vjp(ct)`` gives a tuple of cotangents, one an argument.
 
-    ``ct`` has the shape of the output, each cotangent that of its argument. With ``has_aux``, ``fun`` returns a pair
-    ``(out, aux)`` and ``aux`` is appended to the result.
+    ``ct`` has the shape of the output, each cotangent that of its argument; those of integers and bools are NumPy
+    arrays of the empty dtype ``float0``. ``f_vjp`` is a pytree of the values it needs, and goes in and out of jitted
+    functions. With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is appended to the result.
 
     Raises:
       DifferentiationError: a cotangent's structure or type differs from the output's.
@@ -221,35 +155,31 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
       (Array(90., dtype=float32), Array([30., 30.], dtype=float32))
     """
     require_callable(fun, "vjp")
-    flat, treedef = pytree.flatten(primals)
-    aux_cell: list[Any] = []
-
-    def call(*leaves: Any) -> Any:
-        out = fun(*pytree.unflatten(treedef, leaves))
-        if has_aux:
-            out, aux = _split_aux(out, "vjp")
-            aux_cell.append(aux)
-        return out
-
-    lin = _Linearized(call, flat)
-
-    def f_vjp(ct: Any) -> tuple[Any, ...]:
-        flat_ct = _checked_cotangents("vjp", fun, ct, lin.treedef, lin.out_avals)
-        return pytree.unflatten(treedef, lin.pull(flat_ct))
-
-    out = pytree.unflatten(lin.treedef, lin.outs)
-    return (out, f_vjp, _strip(aux_cell[0])) if has_aux else (out, f_vjp)
+    refuse_reduce_axes(reduce_axes, "vjp")
+    call, aux = with_aux(fun, has_aux, "vjp")
+    out, linear = linearized(fun, call, primals)
+    return (out, Partial(pulled, linear), *aux())
 
 
-def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., Any]:
+def refuse_reduce_axes(axes: Sequence[Any], where: str) -> None:
+    """Raise if a keyword is used that JAX has withdrawn but for its empty value."""
+    if axes:
+        raise ArgumentError(
+            f"{where}: reduce_axes={axes!r} is not supported, as in JAX; sum over the axes with lax.psum"
+        )
+
+
+def linear_transpose(
+    fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()
+) -> Callable[..., Any]:
     """The transpose of a linear function: ``f_transpose(ct)`` gives a tuple of cotangents, one an argument.
 
     Args:
       primals: arguments of ``fun``, or anything with their shapes and dtypes; only those matter.
 
     Raises:
-      RuleError: ``fun`` is not linear in its arguments; names the op. DifferentiationError: arguments that are not
-        floating-point, or a cotangent of another type than the output.
+      RuleError: ``fun`` is not linear in its arguments; names the op. DifferentiationError: arguments and results that
+        are neither all floating-point nor all integers, or a cotangent of another type than the output.
 
     Example:
       >>> transposed = mw.linear_transpose(lambda x: 3 * x, mw.ShapeDtypeStruct((2,), "float32"))
@@ -259,11 +189,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., An
     require_callable(fun, "linear_transpose")
     flat, treedef = pytree.flatten(primals)
     avals = [getattr(x, "aval", None) or typeof(x) for x in flat]
-    for path, aval in zip(pytree.paths(primals), avals):
-        if not dtypes.is_inexact(aval.dtype):
-            raise DifferentiationError(
-                f"linear_transpose of {name_of(fun)}: arguments must be floating-point, argument{path} is {aval.dtype}"
-            )
+    refuse_reduce_axes(reduce_axes, "linear_transpose")
 
     def transposed(ct: Any) -> tuple[Any, ...]:
         tape = Tape(STATE.trace)
@@ -271,35 +197,25 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., An
         with set_trace(tape):
             out = fun(*pytree.unflatten(treedef, args))
         outs, out_tree = pytree.flatten(out)
-        cts = _checked_cotangents("linear_transpose", fun, ct, out_tree, [typeof(x) for x in outs])
-        results = backward(tape, collect_cts(tape, outs, cts), args)
+        out_avals = [typeof(x) for x in outs]
+        _check_alike(fun, avals, out_avals)
+        flat_ct = checked_leaves("linear_transpose", "cotangent", fun, "output", ct, out_tree, out_avals, ring=True)
+        cts = [convert(c, a.dtype) for c, a in zip(flat_ct, out_avals)]
+        results = backward(tape, tape.records, collect_cts(tape, outs, cts), args)
         tape.alive = False
         return pytree.unflatten(treedef, [materialize(x) for x in results])
 
     return transposed
 
 
-def _checked_cotangents(where: str, fun: Any, ct: Any, out_tree: Any, avals: Sequence[Any]) -> list[Any]:
-    """Flat cotangents, in the dtypes of the outputs.
-
-    Raises:
-      DifferentiationError: another structure, shape or dtype.
-    """
-    flat, tree = pytree.flatten(ct)
-    if tree != out_tree:
+def _check_alike(fun: Any, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> None:
+    """Raise unless all are floating-point, or all integers: there are no linear functions from one to the other."""
+    kinds = [[dtypes.is_inexact(a.dtype) for a in avals] for avals in (ins, outs)]
+    if any(a.dtype == dtypes.bool_ for a in (*ins, *outs)) or len({k for side in kinds for k in side}) > 1:
         raise DifferentiationError(
-            f"{where} of {described(fun)}: the cotangent has structure {pytree.show(tree)}, the function's output "
-            f"{pytree.show(out_tree)} ({pytree.difference(out_tree, tree, exact=True)})"
+            f"linear_transpose of {described(fun)}: arguments and results must be all floating-point or all integers; "
+            f"it takes {', '.join(map(str, ins))} and returns {', '.join(map(str, outs))}"
         )
-    for i, (c, a) in enumerate(zip(flat, avals)):
-        got = typeof(c)
-        if got.shape != a.shape or (dtypes.is_inexact(a.dtype) and got.dtype != a.dtype and not got.weak_type):
-            path = pytree.paths(ct)[i]
-            raise DifferentiationError(
-                f"{where} of {described(fun)}: cotangent{path} has type {got}, output{path} has type {a}; they must be "
-                "equal"
-            )
-    return [convert(c, a.dtype) if dtypes.is_inexact(a.dtype) else c for c, a in zip(flat, avals)]
 
 
 def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
@@ -323,6 +239,7 @@ def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
 def function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:
     """``fun`` as a function of the arguments with these numbers, the others being those given."""
 
+    @functools.wraps(fun)
     def call(*values: Any) -> Any:
         full = list(args)
         for i, v in zip(numbers, values):
@@ -334,7 +251,7 @@ def function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[
 
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
-    allow_int: bool = False,
+    allow_int: bool = False, reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """A function that returns ``(fun(...), gradient of it with respect to argnums)``.
 
@@ -349,6 +266,7 @@ def value_and_grad(
       (5.0, Array([2., 4.], dtype=float32))
     """
     require_callable(fun, "grad")
+    refuse_reduce_axes(reduce_axes, "grad")
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -412,7 +330,7 @@ def _check_output(out: Any, fun: Any, holomorphic: bool) -> Any:
 
 def grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
-    allow_int: bool = False,
+    allow_int: bool = False, reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """The gradient of a scalar-valued function with respect to ``argnums``; with ``has_aux``, ``(gradient, aux)``.
 
@@ -429,7 +347,7 @@ def grad(
       >>> mw.grad(loss, argnums=1)({"scale": 3.0}, mnp.array([1.0, 2.0]))
       Array([ 6., 12.], dtype=float32)
     """
-    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

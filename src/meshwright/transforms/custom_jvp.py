@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.dtypes import float0, is_inexact
 from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.call import CustomJvpCall
-from meshwright.ops.elementwise import materialize
-from meshwright.transforms.autodiff import closed_call, jvp_flat, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.custom_vjp import positional, with_static
+from meshwright.transforms.linearized import jvp_flat, tangent_of
 
 
 class custom_jvp:
@@ -92,7 +93,8 @@ class custom_jvp:
                 # A value the function closes over is differentiated too: the rule knows nothing of it.
                 return _jvp_of_jaxpr(jaxpr, primals, tangents)
             ps = pytree.unflatten(treedef, primals[n:])
-            ts = pytree.unflatten(treedef, tangents[n:] if symbolic else [materialize(t) for t in tangents[n:]])
+            given = tangents[n:] if symbolic else map(tangent_of, map(typeof, primals[n:]), tangents[n:])
+            ts = pytree.unflatten(treedef, list(given))
             result = rule(*(static[i] for i in sorted(static)), ps, ts)
             if not isinstance(result, (tuple, list)) or len(result) != 2:
                 raise DifferentiationError(
@@ -114,12 +116,16 @@ def _checked(name: str, jaxpr: ClosedJaxpr, out_tree: Any, out: Any, tangent: An
     for which, values in (("an output", outs), ("a tangent", touts)):
         for x, want in zip(values, jaxpr.out_avals):
             aval = x.aval if isinstance(x, Zero) else typeof(x)
-            if aval.shape != want.shape or (aval.dtype != want.dtype and not aval.weak_type):
+            exact = which == "an output" or isinstance(x, Zero) or is_inexact(want.dtype)
+            dtype = want.dtype if exact else float0
+            if aval.shape != want.shape or (aval.dtype != dtype and not (aval.weak_type and exact)):
                 raise DifferentiationError(
                     f"custom_jvp {name}: the rule returned {which} of type {aval} where the function returns {want}; "
-                    "an output and its tangent have the same shape and dtype"
+                    "an output and its tangent have the same shape and dtype, but tangents of integers and bools are "
+                    "numpy.zeros(shape, float0), as the rule gets them"
                 )
-    return outs, touts
+    zeros = [t if isinstance(t, Zero) or is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, jaxpr.out_avals)]
+    return outs, zeros
 
 
 def _added(x: Any, y: Any) -> Any:

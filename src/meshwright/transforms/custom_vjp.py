@@ -15,6 +15,7 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.custom_vjp import CustomVjpCall
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.linearized import tangent_of
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,8 @@ class _Rules:
     def backward(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         saved = pytree.unflatten(self.residual_tree, residuals)
         static = [self.static[i] for i in sorted(self.static)]
+        if not self.symbolic_zeros:
+            cts = list(map(tangent_of, self.out_avals, cts))
         found = self.bwd(*static, saved, pytree.unflatten(self.out_tree, cts))
         arguments = self.in_tree.children()
         if not isinstance(found, (tuple, list)) or len(found) != len(arguments):

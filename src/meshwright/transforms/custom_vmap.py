@@ -14,9 +14,10 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.custom_vmap import CustomVmapCall, leading
 from meshwright.ops.elementwise import materialize
-from meshwright.transforms.autodiff import closed_call, jvp_flat, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.custom_vjp import positional
 from meshwright.transforms.jaxprs import TRANSFORMS
+from meshwright.transforms.linearized import jvp_flat
 
 
 class custom_vmap:

@@ -17,7 +17,8 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.call import CustomJvpCall
 from meshwright.ops.elementwise import convert, materialize, neg
 from meshwright.ops.linear_solve import LinearSolve
-from meshwright.transforms.autodiff import closed_call, jvp_flat, linear_transpose, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call, linear_transpose, name_of, require_callable
+from meshwright.transforms.linearized import jvp_flat
 
 Matvec = Callable[[Any], Any]
 #: a jaxpr of what it closes over and its arguments, and what it closes over

@@ -116,7 +116,7 @@ def _transpose(
         arrived = iter(args[n:])
         wanted = [x for x, lin in zip(values, linear) if lin]
         cts = collect_cts(tape, outs, [next(arrived) if nz else Zero(typeof(x)) for nz, x in zip(nonzero, outs)])
-        results = _forced(backward(tape, cts, wanted), instantiate)
+        results = _forced(backward(tape, tape.records, cts, wanted), instantiate)
         tape.alive = False
         nonzero_out = tuple(not isinstance(c, Zero) for c in results)
         return [c for c in results if not isinstance(c, Zero)]

@@ -96,9 +96,11 @@ def replay(records: Sequence[Record], env: dict[Any, Any]) -> None:
         env.update(zip(record.outs, outs if record.op.multiple_results else [outs]))
 
 
-def backward(tape: Tape, cts: dict[TapeTracer, Any], wanted: Sequence[TapeTracer]) -> list[Any]:
+def backward(
+    tape: Tape, records: Sequence[Record], cts: dict[TapeTracer, Any], wanted: Sequence[TapeTracer]
+) -> list[Any]:
     """Cotangents of ``wanted``, given those of some of the tape's values; :class:`Zero` where none arrives."""
-    for record in reversed(tape.records):
+    for record in reversed(records):
         arrived = [cts.pop(out, None) for out in record.outs]
         if all(ct is None or isinstance(ct, Zero) for ct in arrived):
             continue

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import float0
+from meshwright.core.float0 import is_float0
 from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.op import BatchAxis
@@ -91,7 +92,7 @@ def vmap(
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
             with extend_axis_env(env), set_trace(trace):
-                new_args, new_kwargs = pytree.unflatten(treedef, [trace.wrap(x, a) for x, a in zip(flat, axes)])
+                new_args, new_kwargs = pytree.unflatten(treedef, [_element(trace, x, a) for x, a in zip(flat, axes)])
                 out = fun(*new_args, **new_kwargs)
             leaves, out_tree = pytree.flatten(out)
             pairs = [trace.unwrap(x) for x in leaves]
@@ -105,6 +106,13 @@ def vmap(
         return pytree.unflatten(out_tree, results)
 
     return needs_jit(wrapped, f"vmap({name_of(fun)})")
+
+
+def _element(trace: BatchTrace, x: Any, axis: int | None) -> Any:
+    """One element of ``x``; of an empty dtype there is nothing to trace."""
+    if axis is not None and is_float0(x):
+        return np.zeros(np.delete(x.shape, axis), float0)
+    return trace.wrap(x, axis)
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ def _place(name: Callable[[], str], x: Any, dim: int | None, target: int | None,
         return x
     if not -ndim <= target < ndim:
         raise ArgumentError(f"{name()}: out_axes names axis {target} of a result with {ndim} dimensions")
-    if dim is None and typeof(x).dtype == float0:
-        shape = typeof(x).shape
+    if is_float0(x):
+        shape = x.shape
         return np.zeros((*shape[: target % ndim], size, *shape[target % ndim :]), float0)
     return put_batch_dim(x, dim, target % ndim, size)

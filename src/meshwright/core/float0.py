@@ -1,0 +1,37 @@
+"""Derivatives by integers and bools at the border of programs: arrays of an empty dtype, which a program has none of.
+
+They go around a program in the structure of its arguments and results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import pytree
+from meshwright.core.dtypes import float0
+from meshwright.core.pytree_classes import register_pytree_node
+
+
+@dataclass(frozen=True)
+class Float0:
+    """Stands in a structure for an array of ``float0``, which it becomes again where the tree is put together."""
+
+    shape: tuple[int, ...]
+
+
+register_pytree_node(Float0, lambda x: ((), x.shape), lambda shape, _: np.zeros(shape, float0))
+
+
+def is_float0(x: Any) -> bool:
+    """Whether ``x`` is an array of ``float0``."""
+    return isinstance(x, np.ndarray) and x.dtype == float0
+
+
+def without_float0(tree: Any) -> Any:
+    """``tree`` with its arrays of ``float0`` as structure."""
+    if not any(map(is_float0, pytree.leaves(tree))):
+        return tree
+    return pytree.map(lambda x: Float0(x.shape) if is_float0(x) else x, tree)

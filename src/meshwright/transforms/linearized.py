@@ -1,0 +1,223 @@
+"""The linear part of a function at a point, as a value: what ``vjp`` and ``linearize`` return is a pytree of the values
+that the derivative needs, and so goes in and out of jitted functions, loops and branches.
+
+Nothing is done for this until such a function is taken apart. Then the tape is split into a *program*, which is
+structure and compared by identity, and the values in it, which are leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes, pytree, source
+from meshwright.core.avals import ShapedArray
+from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.core.signature import described
+from meshwright.errors import DifferentiationError
+from meshwright.ir.op import Op, Zero
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import check_alive, typeof
+from meshwright.ops.elementwise import convert, materialize
+from meshwright.transforms.jvp import JVPTrace
+from meshwright.transforms.rules import collect_cts
+from meshwright.transforms.tape import Record, Tape, TapeTracer, backward, replay
+
+
+def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+    """Run ``fun`` on flat primals and tangents; returns (flat outputs, flat tangents, treedef)."""
+    trace = JVPTrace(STATE.trace)
+    try:
+        with set_trace(trace):
+            out = fun(*(trace.wrap(p, t) for p, t in zip(primals, tangents)))
+        leaves, treedef = pytree.flatten(out)
+        pairs = [trace.unwrap(x) for x in leaves]
+    finally:
+        trace.alive = False
+    return [p for p, _ in pairs], [t for _, t in pairs], treedef
+
+
+def tangent_of(aval: ShapedArray, tangent: Any) -> Any:
+    """A tangent (or cotangent) as users see it: zeros are arrays, and those of integers and bools are ``float0``."""
+    return materialize(tangent) if dtypes.is_inexact(aval.dtype) else np.zeros(aval.shape, dtypes.float0)
+
+
+def checked_leaves(
+    where: str,
+    what: str,
+    fun: Any,
+    side: str,
+    given: Any,
+    treedef: Any,
+    avals: Sequence[ShapedArray],
+    ring: bool = False,
+) -> list[Any]:
+    """The leaves of ``given``, which fit values of these types; those of integers are of ``float0``, but with ``ring``.
+
+    For messages, ``where`` is the function that got them and ``what`` (``"tangents"``) its name for them; ``side`` is
+    what they belong to (``"primals"``) of ``fun``.
+
+    Raises:
+      DifferentiationError: another structure, shape or dtype; says where.
+    """
+    flat, found = pytree.flatten(given)
+    if found != treedef:
+        raise DifferentiationError(
+            f"{where} of {described(fun)}: the structure of the {what} is {pytree.show(found)}, that of the {side} "
+            f"{pytree.show(treedef)} ({pytree.difference(treedef, found, exact=True)})"
+        )
+    for i, (want, x) in enumerate(zip(avals, flat)):
+        got = typeof(x)
+        inexact = ring or dtypes.is_inexact(want.dtype)
+        dtype = want.dtype if inexact else dtypes.float0
+        # Cotangents may be numbers, and as in JAX those of integers may be anything: nothing becomes of them.
+        lenient = what == "cotangent" and (got.weak_type or not inexact)
+        if got.shape == want.shape and (got.dtype == dtype or lenient):
+            continue
+        path = pytree.paths(given)[i]
+        must = "they must be equal"
+        if not inexact and got.dtype != dtype:
+            must = (
+                f"what is no floating-point number has no derivative but zeros of an empty dtype: pass "
+                f"numpy.zeros({want.shape}, float0)"
+            )
+        raise DifferentiationError(
+            f"{where} of {described(fun)}: {what}{path} has type {got}, {side}{path} has type {want}; {must}"
+        )
+    return flat
+
+
+# --- a function, linearized ---------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class _Signature:
+    """What the linear part of ``fun`` takes and gives; ``inputs`` are None for integers and bools."""
+
+    fun: Any
+    tape: Tape
+    inputs: tuple[TapeTracer | None, ...]
+    in_avals: tuple[ShapedArray, ...]
+    out_avals: tuple[ShapedArray, ...]
+    in_tree: Any
+    out_tree: Any
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands in a program for one of the values that are kept apart."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """A tape without its known values."""
+
+    signature: _Signature
+    records: tuple[tuple[Op, tuple[Any, ...], list[TapeTracer], source.SourceLocation], ...]
+    tangents: tuple[Any, ...]
+
+    def filled(self, values: Sequence[Any]) -> Linearized:
+        """The linear function with these values."""
+
+        def value(x: Any) -> Any:
+            return values[x.index] if type(x) is _Slot else x
+
+        records = [Record(op, [value(x) for x in args], outs, at) for op, args, outs, at in self.records]
+        return Linearized(self.signature, records, [value(t) for t in self.tangents], (list(values), self))
+
+
+class Linearized:
+    """The linear part of a function at a point: the records of a tape, with the values known to it."""
+
+    __slots__ = ("parts", "records", "signature", "tangents")
+
+    def __init__(
+        self,
+        signature: _Signature,
+        records: list[Record],
+        tangents: list[Any],
+        parts: tuple[list[Any], _Program] | None = None,
+    ) -> None:
+        self.signature = signature
+        self.records = records
+        self.tangents = tangents
+        #: values and program, when it has been taken apart or was put together of them
+        self.parts = parts
+
+    def push(self, tangents: Sequence[Any]) -> list[Any]:
+        """Result tangents for input tangents."""
+        env = {arg: t for arg, t in zip(self.signature.inputs, tangents) if arg is not None}
+        replay(self.records, env)
+        results = [env.get(t, t) if isinstance(t, TapeTracer) else t for t in self.tangents]
+        return [tangent_of(a, t) for a, t in zip(self.signature.out_avals, results)]
+
+    def pull(self, cts: Sequence[Any]) -> list[Any]:
+        """Input cotangents for result cotangents; zeros where nothing arrives."""
+        tape, inputs = self.signature.tape, self.signature.inputs
+        inexact = [
+            convert(ct, a.dtype) if dtypes.is_inexact(a.dtype) else Zero(a)
+            for ct, a in zip(cts, self.signature.out_avals)
+        ]
+        found = collect_cts(tape, self.tangents, inexact)
+        results = iter(backward(tape, self.records, found, [arg for arg in inputs if arg is not None]))
+        return [
+            tangent_of(a, None if arg is None else next(results)) for arg, a in zip(inputs, self.signature.in_avals)
+        ]
+
+    def split(self) -> tuple[list[Any], _Program]:
+        """The known values, each once, and the program that uses them."""
+        if self.parts is not None:
+            return self.parts
+        places: dict[int, _Slot] = {}
+        values: list[Any] = []
+        tape = self.signature.tape
+
+        def slot(x: Any) -> Any:
+            if isinstance(x, Zero) or tape.holds(x):
+                return x
+            if id(x) not in places:
+                places[id(x)] = _Slot(len(values))
+                values.append(x)
+            return places[id(x)]
+
+        records = tuple((r.op, tuple(map(slot, r.args)), r.outs, r.location) for r in self.records)
+        self.parts = values, _Program(self.signature, records, tuple(map(slot, self.tangents)))
+        return self.parts
+
+
+register_pytree_node(Linearized, Linearized.split, lambda program, values: program.filled(values))
+
+
+def linearized(fun: Callable[..., Any], call: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[Any, Linearized]:
+    """``call(*primals)``, and its linear part there; ``fun`` is the user's function, for messages."""
+    flat, in_tree = pytree.flatten(primals)
+    tape = Tape(STATE.trace)
+    avals = tuple(typeof(x) for x in flat)
+    inputs = tuple(tape.new_arg(a.strong()) if dtypes.is_inexact(a.dtype) else None for a in avals)
+    tangents = [Zero(a) if arg is None else arg for arg, a in zip(inputs, avals)]
+    with set_trace(tape):
+        outs, touts, out_tree = jvp_flat(lambda *leaves: call(*pytree.unflatten(in_tree, leaves)), flat, tangents)
+    for x in outs:
+        check_alive(x)
+    out_avals = tuple(typeof(x) for x in outs)
+    signature = _Signature(fun, tape, inputs, avals, out_avals, in_tree, out_tree)
+    # The signature outlives this point in caches; the values must not live on in its tape.
+    records, tape.records = tape.records, []
+    return pytree.unflatten(out_tree, outs), Linearized(signature, records, touts)
+
+
+def pushed(linear: Linearized, *tangents: Any) -> Any:
+    """What ``linearize`` returns, of its linear part and the tangents."""
+    s = linear.signature
+    flat = checked_leaves("linearize", "tangents", s.fun, "primals", tangents, s.in_tree, s.in_avals)
+    return pytree.unflatten(s.out_tree, linear.push(flat))
+
+
+def pulled(linear: Linearized, ct: Any) -> tuple[Any, ...]:
+    """What ``vjp`` returns, of the linear part and a cotangent."""
+    s = linear.signature
+    flat = checked_leaves("vjp", "cotangent", s.fun, "output", ct, s.out_tree, s.out_avals)
+    return pytree.unflatten(s.in_tree, linear.pull(flat))
