@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.core.signature import parameters_of
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
 from meshwright.ir.tracing import typeof
+from meshwright.runtime.devices import default_device
 
 
 # --- options that name arguments ----------------------------------------------------------------------------
@@ -35,6 +36,19 @@ def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
     if not all(isinstance(w, str) for w in words):
         raise ArgumentTypeError(f"jit: {what} must be a string or a sequence of strings, got {value!r}")
     return words  # type: ignore[return-value]
+
+
+def require_backend(backend: str | None, what: str) -> None:
+    """Raise unless ``backend`` is None or the backend there is.
+
+    Raises:
+      ArgumentError: naming both.
+    """
+    if backend is None:
+        return  # without a look at the devices, which would start them
+    found = default_device().platform
+    if backend != found:
+        raise ArgumentError(f"{what}: backend={backend!r}, but the backend here is {found!r}; leave it out")
 
 
 def both_ways(

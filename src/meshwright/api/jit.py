@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, words_of
+from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
 from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
 from meshwright.api.stages import Argument, Compiled, Lowered, Program, Traced
 from meshwright.core import pytree
@@ -17,7 +17,7 @@ from meshwright.core.config import config
 from meshwright.core.dtypes import canonical, requested
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.signature import described, leaf_names
-from meshwright.errors import ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
+from meshwright.errors import ArgumentError, ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, set_trace
@@ -25,9 +25,10 @@ from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_ja
 from meshwright.ops.call import Jit
 from meshwright.ops.sharding_constraint import constrain
 from meshwright.runtime.array import Array
+from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, buffer_of
-from meshwright.sharding import Sharding, get_mesh
+from meshwright.sharding import Sharding, SingleDeviceSharding, get_mesh
 from meshwright.transforms.autodiff import lift_constants, name_of, require_callable
 
 
@@ -383,13 +384,16 @@ def jit(
     donate_argnames: str | Iterable[str] | None = None,
     keep_unused: bool = True,
     inline: bool = False,
+    device: Device | None = None,
+    backend: str | None = None,
 ) -> Any:
     """Compile ``fun`` as one program for each type of its arguments.
 
     ``in_shardings`` and ``out_shardings`` are tree prefixes of the positional arguments (a tuple with one entry an
     argument) and of the output: ``NamedSharding``, ``PartitionSpec`` (with a current mesh), or ``None`` to leave the
     choice to the partitioner. ``static_argnums`` are passed as Python values and must be hashable; ``donate_argnums``
-    may be overwritten by results and cannot be used afterwards. Without ``fun``, returns a decorator.
+    may be overwritten by results and cannot be used afterwards. ``device`` is a sharding of all of them: the device to
+    run on. ``backend`` can only be the one there is. Without ``fun``, returns a decorator.
 
     Raises (when called):
       ArgumentError, ShardingError, MeshError: shardings that do not fit; ArgumentTypeError: arguments that are no
@@ -402,6 +406,11 @@ def jit(
       >>> mw.jit(lambda x: 2 * x, out_shardings=mw.NamedSharding(mesh, P("x")))(mnp.arange(8)).sharding.spec
       PartitionSpec('x',)
     """
+    require_backend(backend, "jit")
+    if device is not None:
+        if in_shardings is not None or out_shardings is not None:
+            raise ArgumentError("jit: device and shardings exclude each other; put the device into the shardings")
+        in_shardings = out_shardings = SingleDeviceSharding(device)
     static = numbers_of(static_argnums, "static_argnums"), words_of(static_argnames, "static_argnames")
     donate = numbers_of(donate_argnums, "donate_argnums"), words_of(donate_argnames, "donate_argnames")
 

@@ -13,9 +13,10 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
-from meshwright.errors import ArgumentTypeError, ShardingError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import Tracer, check_alive, typeof
+from meshwright.ops.elementwise import copy
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
@@ -28,13 +29,18 @@ def _as_sharding(target: Any) -> Any:
     return SingleDeviceSharding(target) if isinstance(target, Device) else target
 
 
-def device_put(x: Any, device: Any = None) -> Any:
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
+) -> Any:
     """``x`` (a tree of arrays) on a device or with a sharding (or a tree prefix of these).
 
-    A NumPy array whose memory starts at a multiple of 64 bytes is not copied: do not write to it afterwards. On a
-    virtual mesh arrays are kept in global order, so that changing a sharding moves nothing.
+    A NumPy array whose memory starts at a multiple of 64 bytes is not copied: do not write to it afterwards, or pass
+    ``may_alias=False``, which copies everything. On a virtual mesh arrays are kept in global order, so that changing a
+    sharding moves nothing; so the memory of ``x`` is used again also without ``donate``, and where ``x`` comes from
+    (``src``) does not matter.
 
     Raises:
+      ArgumentError: both ``donate`` and ``may_alias``, which exclude each other.
       ShardingError: a sharding with more entries than the array has dimensions.
       ArgumentTypeError: ``device`` is none of these, or a sharding over a mesh without devices; a leaf is no array.
       MeshError: a ``PartitionSpec`` without a current mesh.
@@ -45,20 +51,24 @@ def device_put(x: Any, device: Any = None) -> Any:
       >>> x.sharding.spec, x.sharding.shard_shape(x.shape)
       (PartitionSpec('x',), (2,))
     """
+    if donate and may_alias:
+        raise ArgumentError("device_put: donate=True and may_alias=True exclude each other; give one of them")
     avals = _check_leaves("device_put", x)
     leaves, treedef = pytree.flatten(x)
     target = pytree.map(_as_sharding, device, is_leaf=lambda s: is_spec(s) or isinstance(s, Device))
     shardings = flat_shardings(target, x, "device_put")
     check_fit(shardings, avals, pytree.paths(x), "device_put: x")
-    return pytree.unflatten(treedef, [_put(v, s) for v, s in zip(leaves, shardings)])
+    return pytree.unflatten(treedef, [_put(v, s, may_alias is False) for v, s in zip(leaves, shardings)])
 
 
-def _put(x: Any, sharding: Sharding | None) -> Any:
+def _put(x: Any, sharding: Sharding | None, copied: bool = False) -> Any:
     if isinstance(x, Tracer):
         return _constraint(x, sharding, "device_put")
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         raise ArgumentTypeError(f"device_put: {sharding.mesh!r} has no devices; use a mesh from make_mesh")
     array = as_array(x) if isinstance(x, (Array, int, float, complex)) else from_numpy(x, copy=False)
+    if copied:
+        array = copy.bind(array)
     if sharding is None:
         return array
     return Array(array.aval, array.buffer, sharding, committed=True)
@@ -153,8 +163,8 @@ def laid_out(x: Any, sharding: Any) -> Any:
     return x if sharding is None else with_sharding_constraint(x, sharding)
 
 
-def reshard(x: Any, shardings: Any) -> Any:
-    """``x`` with other shardings: :func:`device_put` on arrays, a constraint inside a traced function.
+def reshard(xs: Any, out_shardings: Any) -> Any:
+    """``xs`` with other shardings: :func:`device_put` on arrays, a constraint inside a traced function.
 
     Raises:
       ShardingError, MeshError: as :func:`with_sharding_constraint`.
@@ -166,7 +176,7 @@ def reshard(x: Any, shardings: Any) -> Any:
       >>> rows.sharding.shard_shape((4, 8)), columns.sharding.shard_shape((4, 8))
       ((1, 8), (4, 2))
     """
-    return with_sharding_constraint(x, shardings)
+    return with_sharding_constraint(xs, out_shardings)
 
 
 # --- eager ops on a mesh ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
 from meshwright.core import pytree
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
@@ -207,12 +208,14 @@ def pmap(
     out_axes: Any = 0,
     static_broadcasted_argnums: int | Sequence[int] = (),
     devices: Sequence[Any] | None = None,
+    backend: str | None = None,
     axis_size: int | None = None,
     donate_argnums: int | Sequence[int] = (),
 ) -> Any:
     """``fun`` on each index of an axis of its arguments, each on a device of its own; a jitted ``shard_map`` of it.
 
-    ``in_axes`` and ``out_axes`` are as in ``vmap``. Inside another mapped function it is ``vmap``.
+    ``in_axes`` and ``out_axes`` are as in ``vmap``. Inside another mapped function it is ``vmap``. ``backend``
+    can only be the one there is (see ``default_backend``).
 
     Raises (when called):
       ArgumentError: the mapped axis is larger than the number of devices, or than ``axis_size`` says.
@@ -222,6 +225,7 @@ def pmap(
       Array([0.1, 0.2, 0.3, 0.4], dtype=float32)
     """
     require_callable(fun, "pmap")
+    require_backend(backend, "pmap")
     name = axis_name if axis_name is not None else "pmap"
     numbers = (
         (static_broadcasted_argnums,) if isinstance(static_broadcasted_argnums, int) else static_broadcasted_argnums

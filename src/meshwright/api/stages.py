@@ -77,7 +77,64 @@ class Program:
         return [i for i, a in enumerate(self.arguments) if a.donated]
 
 
-class Traced:
+@dataclass(frozen=True)
+class ArgInfo:
+    """What a program knows of an argument: its type, and whether it may be written over."""
+
+    aval: ShapedArray
+    donated: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+
+@dataclass(frozen=True)
+class OutInfo:
+    """What a program knows of a result: its type and, where that was said, its sharding."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Sharding | None = None
+
+
+class Stage:
+    """What every stage of a jitted function says of its arguments and results."""
+
+    program: Program
+
+    @property
+    def in_tree(self) -> Any:
+        """The structure of ``(args, kwargs)``."""
+        return self.program.in_tree
+
+    @property
+    def out_tree(self) -> Any:
+        """The structure of the output."""
+        return self.program.out_tree
+
+    @property
+    def args_info(self) -> Any:
+        """``(args, kwargs)`` with an :class:`ArgInfo` for each array."""
+        return pytree.unflatten(self.in_tree, [ArgInfo(a.aval, a.donated) for a in self.program.arguments])
+
+    @property
+    def out_info(self) -> Any:
+        """The output with an :class:`OutInfo` for each array."""
+        outs = zip(self.program.jaxpr.out_avals, self.program.out_shardings)
+        return pytree.unflatten(self.out_tree, [OutInfo(a.shape, a.dtype, s) for a, s in outs])
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The numbers of the arrays that may be written over."""
+        return tuple(self.program.donated)
+
+
+class Traced(Stage):
     """A function traced at the types of its arguments."""
 
     def __init__(self, program: Program) -> None:
@@ -110,7 +167,7 @@ class Traced:
         return format_jaxpr(self.jaxpr)
 
 
-class Lowered:
+class Lowered(Stage):
     """The whole program, for all devices, before it is partitioned."""
 
     def __init__(self, program: Program) -> None:
@@ -229,7 +286,7 @@ def _hlo_text(sharding: Sharding | None, ndim: int, mesh: Mesh | AbstractMesh | 
     return str(named_to_hlo(sharding, ndim)) if isinstance(sharding, NamedSharding) and mesh is not None else None
 
 
-class Compiled:
+class Compiled(Stage):
     """A program ready to run; call it with arguments of the types it was made for."""
 
     def __init__(self, program: Program, executable: Executable, part: PartitionedProgram | None) -> None:

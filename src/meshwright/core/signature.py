@@ -20,6 +20,12 @@ def parameters_of(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
         return None
 
 
+def positions(fun: Callable[..., Any], names: Sequence[str]) -> tuple[int, ...]:
+    """Which positional arguments of ``fun`` have these names; those that none has are left out."""
+    order = [p.name for p in parameters_of(fun) or [] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return tuple(i for i, name in enumerate(order) if name in names)
+
+
 def described(fun: Any) -> str:
     """A function's name, and where it is written if that is the user's program: ``loss (train.py:12)``."""
     while isinstance(fun, functools.partial):

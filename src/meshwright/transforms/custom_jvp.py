@@ -15,14 +15,18 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.call import CustomJvpCall
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
-from meshwright.transforms.custom_vjp import positional, with_static
+from meshwright.transforms.custom_vjp import nondiff_numbers, positional, with_static
 from meshwright.transforms.linearized import jvp_flat, tangent_of
 
 
 class custom_jvp:
     """A function with a derivative rule of its own.
 
-    Arguments of ``nondiff_argnums`` are Python values (functions, settings): the rule gets them first.
+    Arguments of ``nondiff_argnums`` and ``nondiff_argnames`` are Python values (functions, settings): the rule gets
+    them first.
+
+    Raises:
+      ArgumentError: an argument is named that ``fun`` has not. ArgumentTypeError: ``fun`` is no function.
 
     Example:
       >>> @mw.custom_jvp
@@ -36,26 +40,31 @@ class custom_jvp:
       1.0
     """
 
-    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
+    ) -> None:
         require_callable(fun, "custom_jvp")
         functools.update_wrapper(self, fun)
         self.fun = fun
-        self.nondiff_argnums = tuple(nondiff_argnums)
+        self.nondiff_argnums = nondiff_numbers(fun, nondiff_argnums, nondiff_argnames, "custom_jvp")
         self.rule: Callable[..., Any] | None = None
         self.symbolic_zeros = False
 
-    def defjvp(self, rule: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
-        """Set the rule: ``rule(primals, tangents) -> (output, output tangent)``; nondiff arguments come first.
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Set the rule: ``jvp(primals, tangents) -> (output, output tangent)``; nondiff arguments come first.
 
         With ``symbolic_zeros``, tangents that are known to be zero are ``SymbolicZero`` objects instead of arrays, and
         output tangents may be.
         """
-        require_callable(rule, "custom_jvp.defjvp")
-        self.rule, self.symbolic_zeros = rule, symbolic_zeros
-        return rule
+        require_callable(jvp, "custom_jvp.defjvp")
+        self.rule, self.symbolic_zeros = jvp, symbolic_zeros
+        return jvp
 
-    def defjvps(self, *rules: Callable[..., Any] | None) -> None:
-        """Set one rule an argument: ``rule(tangent, output, *primals) -> output tangent``, or None for zero.
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Set one rule an argument: ``jvp(tangent, output, *primals) -> output tangent``, or None for zero.
 
         Raises:
           ArgumentError: there are ``nondiff_argnums``, which only :meth:`defjvp` knows.
@@ -66,7 +75,7 @@ class custom_jvp:
         def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
             out = self(*primals)
             total = pytree.map(lambda y: Zero(typeof(y).strong()), out)
-            for one, t in zip(rules, tangents):
+            for one, t in zip(jvps, tangents):
                 if one is not None and not isinstance(t, Zero):
                     total = pytree.map(_added, total, one(t, out, *primals))
             return out, total

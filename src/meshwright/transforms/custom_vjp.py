@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import dtypes, pytree
+from meshwright.core.signature import positions
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE
@@ -30,8 +31,11 @@ class custom_vjp:
     """A function with a reverse-mode derivative rule of its own.
 
     ``fwd(*args)`` returns the output and residuals; ``bwd(residuals, cotangent)`` a tuple with one cotangent an
-    argument (None for zero). Arguments of ``nondiff_argnums`` are Python values: they come first in ``bwd``, before the
-    residuals.
+    argument (None for zero). Arguments of ``nondiff_argnums`` and ``nondiff_argnames`` are Python values: they come
+    first in ``bwd``, before the residuals.
+
+    Raises:
+      ArgumentError: an argument is named that ``fun`` has not. ArgumentTypeError: ``fun`` is no function.
 
     Example::
 
@@ -43,17 +47,31 @@ class custom_vjp:
         )
     """
 
-    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
+    ) -> None:
         require_callable(fun, "custom_vjp")
         functools.update_wrapper(self, fun)
         self.fun = fun
-        self.nondiff_argnums = tuple(nondiff_argnums)
+        self.nondiff_argnums = nondiff_numbers(fun, nondiff_argnums, nondiff_argnames, "custom_vjp")
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
         self.symbolic_zeros = False
 
-    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False) -> None:
+    def defvjp(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
+    ) -> None:
         """Set the rules.
+
+        ``optimize_remat`` is a hint of JAX's signature, that under ``checkpoint`` the function itself may stand for
+        ``fwd`` where no residuals are needed. It changes nothing here: what nobody needs is removed from programs.
 
         With ``symbolic_zeros``, ``fwd`` gets objects with ``value`` and ``perturbed`` (whether a derivative by it is
         wanted) in place of arrays, and ``bwd`` a ``SymbolicZero`` for each cotangent that is known to be zero.
@@ -99,6 +117,24 @@ class custom_vjp:
 
         op = CustomVjpCall(name, jaxpr, fwd, bwd, n, self.symbolic_zeros)
         return pytree.unflatten(out_tree, op.bind(*consts, *flat))
+
+
+def nondiff_numbers(
+    fun: Callable[..., Any], numbers: Sequence[int], names: Sequence[str], where: str
+) -> tuple[int, ...]:
+    """The arguments that are Python values, by number, in order.
+
+    Raises:
+      ArgumentError: ``fun`` has no such argument.
+    """
+    numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if not names:
+        return numbers
+    for name in names:
+        if not positions(fun, [name]):
+            raise ArgumentError(f"{where} {name_of(fun)}: nondiff_argnames={names} names {name!r}, which it has not")
+    return tuple(sorted({*numbers, *positions(fun, names)}))
 
 
 def positional(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshwright.core import pytree
-from meshwright.core.signature import described, leaf_names
+from meshwright.core.signature import described, leaf_names, positions
 from meshwright.errors import ArgumentError, ArgumentTypeError, OffloadWarning
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
@@ -24,12 +24,19 @@ def checkpoint(
     prevent_cse: bool = True,
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    concrete: bool = False,
 ) -> Any:
     """``fun``, whose intermediate values are not kept for the backward pass but computed again in it.
 
     ``policy`` (one of ``checkpoint_policies``, or a function of an op, the avals of its operands and its parameters)
     says which results are kept nevertheless. ``prevent_cse=False`` lets the compiler merge the two computations, which
-    is right inside ``scan``, where it cannot. Without ``fun``, returns a decorator.
+    is right inside ``scan``, where it cannot. Arguments of ``static_argnums`` and ``static_argnames`` are passed as
+    Python values. Without ``fun``, returns a decorator.
+
+    Raises:
+      ArgumentError: ``concrete=True``, which JAX has withdrawn; (when called) a static argument that is not there.
+      ArgumentTypeError: ``fun`` or ``policy`` is no function; (when called) an argument is no array.
 
     Example:
       >>> f = mw.checkpoint(lambda x: mnp.sin(mnp.sin(x)))
@@ -37,10 +44,16 @@ def checkpoint(
       1.0
     """
     if fun is None:
-        return functools.partial(checkpoint, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums)
+        return functools.partial(
+            checkpoint, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums,
+            static_argnames=static_argnames, concrete=concrete,
+        )  # fmt: skip
     require_callable(fun, "checkpoint")
     if policy is not None and not callable(policy):
         raise ArgumentTypeError(f"checkpoint: policy must be a function, got {policy!r}; see checkpoint_policies")
+    if concrete:
+        raise ArgumentError("checkpoint: concrete=True is not supported, as in JAX; mark arguments in static_argnums")
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
     @functools.wraps(fun)
@@ -49,20 +62,22 @@ def checkpoint(
             raise ArgumentError(
                 f"checkpoint: static_argnums={numbers} for {len(args)} positional arguments of {name_of(fun)}"
             )
-        static = {i % len(args) for i in numbers}
+        static = {i % len(args) for i in numbers} | {i for i in positions(fun, names) if i < len(args)}
         dynamic = [a for i, a in enumerate(args) if i not in static]
-        flat, treedef = pytree.flatten((dynamic, kwargs))
+        fixed = {k: v for k, v in kwargs.items() if k in names}
+        others = {k: v for k, v in kwargs.items() if k not in names}
+        flat, treedef = pytree.flatten((dynamic, others))
         for i, x in enumerate(flat):
             try:
                 typeof(x)
             except ArgumentTypeError as error:
-                name = leaf_names(fun, dynamic, kwargs, static)[i]
+                name = leaf_names(fun, dynamic, others, static)[i]
                 raise ArgumentTypeError(f"checkpoint of {described(fun)}: argument {name}: {error}") from None
 
         def call(*leaves: Any) -> Any:
             positional, named = pytree.unflatten(treedef, leaves)
             given = iter(positional)
-            return fun(*(a if i in static else next(given) for i, a in enumerate(args)), **named)
+            return fun(*(a if i in static else next(given) for i, a in enumerate(args)), **named, **fixed)
 
         jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
         return pytree.unflatten(out_tree, Checkpoint(jaxpr, policy, prevent_cse).bind(*hoisted, *flat))
