@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
+from meshwright.core.caches import clear_caches
 from meshwright.core.config import config
 from meshwright.errors import MeshwrightError
 
@@ -18,6 +22,22 @@ os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
 )
+
+
+#: of the 65,530 mappings that Linux gives a process by default, each compiled program takes a few
+MAPPINGS = 25_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs() -> Iterator[None]:
+    """Forgets what was compiled, ours and the oracle's, before a process holds more code than it may map."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MAPPINGS:
+        clear_caches()
+        if "jax" in sys.modules:
+            sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @contextmanager
