@@ -162,7 +162,8 @@ def take(
     Args:
       a: array of shape (..., n, ...).
       indices: integers of any shape, which takes the place of the dimension.
-      mode: for positions out of range: "fill" (default; NaN, or the least integer), "clip", "wrap".
+      mode: for positions out of range: "fill" (default; NaN, or the least integer), "clip" (negative ones are out of
+        range), "wrap".
 
     >>> take(np.array([10, 20, 30]), np.array([2, 0])).tolist()
     [30, 10]
@@ -175,7 +176,7 @@ def take(
     d = normal_axis(axis, typeof(x).ndim, "take")
     if mode == "wrap":
         index, mode = _wrap(index, typeof(x).shape[d]), "promise_in_bounds"
-    plan = plan_index(typeof(x).shape, (slice(None),) * d + (index,))
+    plan = plan_index(typeof(x).shape, (slice(None),) * d + (index,), wrap=mode != "clip")
     return read(x, plan, read_mode(mode or "fill", "take"), fill_value, indices_are_sorted, unique_indices)
 
 

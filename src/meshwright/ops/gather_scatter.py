@@ -17,7 +17,7 @@ from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.composite import traced
-from meshwright.ops.elementwise import add, convert, div, eq, materialize, mul, select, zeros_like
+from meshwright.ops.elementwise import add, convert, div, eq, materialize, mul, scalar_like, select, zeros_like
 from meshwright.ops.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
 from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
 from meshwright.ops.scalar_body import as_body_takes, check_body, one_shape, read_body
@@ -271,6 +271,8 @@ def gather_along(x: Any, indices: Any, dim: int) -> Any:
     The indices must be in range, and the other dimensions of both equal.
     """
     ndim = typeof(x).ndim
+    if 0 in typeof(indices).shape:  # nothing is read, and there may be nothing to read from
+        return broadcast_in_dim(scalar_like(0, x), typeof(indices).shape, ())
     others = tuple(d for d in range(ndim) if d != dim)
     numbers = GatherDimensionNumbers((), (dim,), (dim,), others, others)
     return Gather(numbers, (1,) * ndim, GatherScatterMode.PROMISE_IN_BOUNDS).bind(x, expand_dims(indices, [ndim]))
