@@ -10,10 +10,11 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.nn.normalization import softmax
+from meshwright.nn.normalization import logsumexp, softmax
 from meshwright.numpy.arithmetic import add
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
+from meshwright.numpy.manipulation import moveaxis
 from meshwright.numpy.promotion import aval_of, converted, result_type, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
@@ -44,7 +45,8 @@ def _check(query: Any, key: Any, value: Any) -> None:
 def dot_product_attention(
     query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: float | None = None,
     is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
-    local_window_size: int | tuple[int, int] | None = None,
+    local_window_size: int | tuple[int, int] | None = None, implementation: str | None = None,
+    return_residual: bool = False,
 ) -> Any:  # fmt: skip
     """``softmax(query key^T * scale + bias) value`` for each head.
 
@@ -59,17 +61,21 @@ def dot_product_attention(
       query_seq_lengths: integers of shape (batch,): how many queries there are; the others give zeros.
       key_value_seq_lengths: integers of shape (batch,): how many keys there are; the others take no part.
       local_window_size: queries see keys up to this many positions before and after theirs (or (before, after)).
+      implementation: "xla", the one there is.
+      return_residual: return also the logarithm of the sum of exponentials, shape (batch, queries, heads).
 
     Returns:
       shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
 
     Raises:
-      ShapeError: shapes do not fit. ArgumentError: a negative window.
+      ShapeError: shapes do not fit. ArgumentError: a negative window, or another implementation.
 
     >>> x = np.ones((2, 5, 4, 8), "float32")
     >>> dot_product_attention(x, x, x, is_causal=True).shape
     (2, 5, 4, 8)
     """
+    if implementation not in (None, "xla"):
+        raise ArgumentError(f"dot_product_attention: implementation must be 'xla' or None, got {implementation!r}")
     query, key, value = (asarray(x) for x in (query, key, value))
     _check(query, key, value)
     dtype = result_type(query, key, value)
@@ -94,9 +100,10 @@ def dot_product_attention(
         logits = where(expand_dims(inside, (1, 2)), logits, least)
     weights = converted(softmax(logits), dtype)
     out = _mix(weights, value, h // kh)
-    if query_seq_lengths is None:
-        return out
-    return where(expand_dims(_inside(query_seq_lengths, b, t, "query_seq_lengths"), (2, 3)), out, scalar_like(0, out))
+    if query_seq_lengths is not None:
+        inside = expand_dims(_inside(query_seq_lengths, b, t, "query_seq_lengths"), (2, 3))
+        out = where(inside, out, scalar_like(0, out))
+    return (out, moveaxis(logsumexp(logits, -1), 1, 2)) if return_residual else out
 
 
 def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.numpy import creation
@@ -23,28 +24,37 @@ Initializer = Callable[..., Any]
 _DIMS = int | Sequence[int]
 
 
-def zeros(key: Any, shape: Any, dtype: Any = None) -> Any:
+def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
     """Zeros.
 
     >>> zeros(None, (2,)).tolist()
     [0.0, 0.0]
     """
-    return creation.zeros(shape, dtype)
+    return laid_out(creation.zeros(shape, dtype), out_sharding)
 
 
-def ones(key: Any, shape: Any, dtype: Any = None) -> Any:
+def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
     """Ones.
 
     >>> ones(None, (2,)).tolist()
     [1.0, 1.0]
     """
-    return creation.ones(shape, dtype)
+    return laid_out(creation.ones(shape, dtype), out_sharding)
 
 
 def _dtype(own: Any, given: Any) -> np.dtype:
     """The dtype asked for when drawing, else that of the initialiser, else the default."""
     chosen = given if given is not None else own
     return dtypes.default_float() if chosen is None else dtypes.requested(chosen, "initializer")
+
+
+def _initializer(draw: Callable[[Any, Any, Any], Any]) -> Initializer:
+    """``draw(key, shape, dtype or None)`` with the arguments that every initialiser takes."""
+
+    def init(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
+        return laid_out(draw(key, shape, dtype), out_sharding)
+
+    return init
 
 
 def _times(x: Any, factor: Any) -> Any:
@@ -57,23 +67,23 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
     >>> constant(7.0)(None, (2,)).tolist()
     [7.0, 7.0]
     """
-    return lambda key, shape, dtype_=None: creation.full(shape, value, _dtype(dtype, dtype_))
+    return _initializer(lambda key, shape, chosen: creation.full(shape, value, _dtype(dtype, chosen)))
 
 
 def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     """Uniform in ``[0, scale)``."""
-    return lambda key, shape, dtype_=None: _times(draw_uniform(key, shape, _dtype(dtype, dtype_)), scale)
+    return _initializer(lambda key, shape, chosen: _times(draw_uniform(key, shape, _dtype(dtype, chosen)), scale))
 
 
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     """Normal with mean 0 and this standard deviation."""
-    return lambda key, shape, dtype_=None: _times(draw_normal(key, shape, _dtype(dtype, dtype_)), stddev)
+    return _initializer(lambda key, shape, chosen: _times(draw_normal(key, shape, _dtype(dtype, chosen)), stddev))
 
 
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
     """``stddev`` times a normal cut off at ``lower`` and ``upper``."""
-    return lambda key, shape, dtype_=None: _times(
-        draw_truncated(key, lower, upper, shape, _dtype(dtype, dtype_)), stddev
+    return _initializer(
+        lambda key, shape, chosen: _times(draw_truncated(key, lower, upper, shape, _dtype(dtype, chosen)), stddev)
     )
 
 
@@ -90,15 +100,41 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     (3, 5)
     """
 
-    def init(key: Any, shape: Sequence[int], dtype_: Any = None) -> Any:
+    def init(key: Any, shape: Sequence[int], chosen: Any) -> Any:
         if len(shape) < 2:
             raise ShapeError(f"orthogonal: expected a shape of at least two dimensions, got {tuple(shape)}")
         rest = list(shape)
         columns = rest.pop(column_axis)
-        drawn = draw_orthogonal(key, columns, dtype=_dtype(dtype, dtype_), m=math.prod(rest))
-        return _times(moveaxis(reshape(drawn, (columns, *rest)), 0, column_axis), scale)
+        drawn = draw_orthogonal(key, math.prod(rest), dtype=_dtype(dtype, chosen), m=columns)
+        return _times(moveaxis(reshape(drawn, (*rest, columns)), -1, column_axis), scale)
 
-    return init
+    return _initializer(init)
+
+
+def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """Convolution kernels that are zero but for an orthogonal matrix in the middle (Xiao et al. 2018, "Dynamical
+    isometry and a mean field theory of CNNs"): (*window, inputs, outputs) with at most as many inputs as outputs.
+
+    Raises (of the initializer):
+      ShapeError: not 3 to 5 dimensions, or more inputs than outputs.
+
+    >>> kernel = delta_orthogonal()(PRNGKey(0), (3, 3, 2, 4))
+    >>> np.round(np.asarray(kernel[1, 1] @ kernel[1, 1].T), 3).tolist(), abs(kernel[0]).sum().item()
+    ([[1.0, 0.0], [0.0, 1.0]], 0.0)
+    """
+    matrix = orthogonal(scale, column_axis, dtype)
+
+    def init(key: Any, shape: Sequence[int], chosen: Any) -> Any:
+        if len(shape) not in (3, 4, 5) or shape[-1] < shape[-2]:
+            raise ShapeError(
+                "delta_orthogonal: expected a shape (*window, inputs, outputs) of 3 to 5 dimensions, with at most as "
+                f"many inputs as outputs, got {tuple(shape)}"
+            )
+        target = _dtype(dtype, chosen)
+        middle = tuple((size - 1) // 2 for size in shape[:-2])
+        return creation.zeros(shape, target).at[middle].set(matrix(key, shape[-2:], target))
+
+    return _initializer(init)
 
 
 def _product(shape: Sequence[int], dims: _DIMS) -> int:
@@ -145,9 +181,9 @@ def variance_scaling(
             f"uniform; got {mode!r} and {distribution!r}"
         )
 
-    def init(key: Any, shape: Any, dtype_: Any = None) -> Any:
+    def init(key: Any, shape: Any, chosen: Any) -> Any:
         variance = scale / max(means[mode](*fans(shape, in_axis, out_axis, batch_axis)), 1)
-        target = _dtype(dtype, dtype_)
+        target = _dtype(dtype, chosen)
         if distribution == "normal":
             return _times(draw_normal(key, shape, target), math.sqrt(variance))
         if distribution == "uniform":
@@ -156,7 +192,7 @@ def variance_scaling(
         # Cutting off at two standard deviations leaves 0.8796 of one.
         return _times(draw_truncated(key, -2.0, 2.0, shape, target), math.sqrt(variance) / 0.87962566103423978)
 
-    return init
+    return _initializer(init)
 
 
 def _scaled(name: str, scale: float, mode: str, distribution: str, source: str) -> Callable[..., Initializer]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ShapeError
+from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, multiply, rsqrt, subtract
 from meshwright.numpy.axes import normal_axes
@@ -73,8 +73,14 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     return _masked(out, where)
 
 
-def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, where: Any = None) -> Any:
+def logsumexp(
+    a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+) -> Any:
     """``log(sum(b * exp(a)))`` over ``axis``, without overflow; ``b`` are weights (1 without).
+
+    Args:
+      return_sign: return ``(log of the magnitude of the sum, its sign)``.
+      where: which elements count.
 
     >>> logsumexp(np.array([1000.0])).item()
     1000.0
@@ -87,33 +93,44 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     # An infinite maximum would give inf - inf: shift by 0 there.
     top = stop_gradient(ops.select(ops.is_finite(top), top, scalar_like(0, top)))
     weights = ops.exp(ops.sub(a, spread_over(top, shape, axes)))
-    total = ops.log(reduce_sum(weights if b is None else multiply(weights, b), axes))
-    return keep_dims(ops.add(total, top), shape, axes, keepdims)
+    total = reduce_sum(weights if b is None else multiply(weights, b), axes)
+    if not return_sign:
+        return keep_dims(ops.add(ops.log(total), top), shape, axes, keepdims)
+    parts = ops.add(ops.log(ops.abs_(total)), top), ops.sign(total)
+    return tuple(keep_dims(p, shape, axes, keepdims) for p in parts)
 
 
-def logmeanexp(a: Any, axis: Axis = None, keepdims: bool = False, where: Any = None) -> Any:
-    """``log(mean(exp(a)))`` over ``axis``, without overflow.
+def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Any:
+    """``log(mean(exp(x)))`` over ``axis``, without overflow.
 
     >>> logmeanexp(np.array([1000.0, 1000.0])).item()
     1000.0
     """
-    shape = aval_of(a, "logmeanexp").shape
+    shape = aval_of(x, "logmeanexp").shape
     axes = normal_axes(axis, len(shape), "logmeanexp")
     if where is None:
         count: Any = float(math.prod(shape[d] for d in axes))
     else:
         count = sum_of(choose(where, broadcast_to(np.float32(1), shape), 0), axes, keepdims=keepdims)
-    return subtract(logsumexp(a, axis, keepdims=keepdims, where=where), log(count))
+    return subtract(logsumexp(x, axis, keepdims=keepdims, where=where), log(count))
 
 
 def standardize(
-    x: Any, axis: Axis = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5, where: Any = None
-) -> Any:
+    x: Any, axis: Axis = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5, where: Any = None, *,
+    algorithm: str = "fast",
+) -> Any:  # fmt: skip
     """``(x - mean) / sqrt(variance + epsilon)`` over ``axis``; mean and variance are those of ``x`` unless given.
+
+    ``algorithm`` is JAX's choice between one pass ("fast") and two ("precise"); here it is always the exact one.
+
+    Raises:
+      ArgumentError: another algorithm.
 
     >>> standardize(np.array([1.0, 3.0]), epsilon=0.0).tolist()
     [-1.0, 1.0]
     """
+    if algorithm not in ("fast", "precise"):
+        raise ArgumentError(f"standardize: algorithm must be 'fast' or 'precise', got {algorithm!r}")
     (x,) = operands("standardize", (x,), to_inexact=True)
     axes = normal_axes(axis, typeof(x).ndim, "standardize")
     if mean is None and variance is None and where is None:

@@ -47,23 +47,13 @@ from meshwright.numpy.arithmetic import (
     true_divide,
     trunc,
 )
+from meshwright.numpy.creation import copy_of as copy
 from meshwright.numpy.creation import (
-    arange,
-    array,
-    asarray,
-    empty,
     empty_like,
     from_dlpack,
     frombuffer,
     fromfunction,
-    full,
-    full_like,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
 )
-from meshwright.numpy.creation import copy_of as copy
 from meshwright.numpy.einsum import einsum, einsum_path
 from meshwright.numpy.files import (
     array_repr,
@@ -202,7 +192,6 @@ from meshwright.numpy.manipulation import (
     atleast_2d,
     atleast_3d,
     broadcast_arrays,
-    broadcast_to,
     expand_dims,
     flip,
     fliplr,
@@ -211,9 +200,6 @@ from meshwright.numpy.manipulation import (
     moveaxis,
     ndim,
     permute_dims,
-    ravel,
-    repeat,
-    reshape,
     roll,
     rollaxis,
     rot90,
@@ -235,6 +221,23 @@ from meshwright.numpy.nan_reductions import (
     nanstd,
     nansum,
     nanvar,
+)
+from meshwright.numpy.out_sharding import (
+    arange,
+    array,
+    asarray,
+    bincount,
+    broadcast_to,
+    empty,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    ravel,
+    repeat,
+    reshape,
+    zeros,
+    zeros_like,
 )
 from meshwright.numpy.padding import pad
 from meshwright.numpy.polynomials import (
@@ -316,7 +319,7 @@ from meshwright.numpy.rewriting import (
 )
 from meshwright.numpy.scalar_types import BY_NAME as _BY_NAME
 from meshwright.numpy.scalar_types import can_cast, finfo, iinfo, isdtype, issubdtype, promote_types
-from meshwright.numpy.searching import argwhere, bincount, digitize, flatnonzero, nonzero, searchsorted, where
+from meshwright.numpy.searching import argwhere, digitize, flatnonzero, nonzero, searchsorted, where
 from meshwright.numpy.sets import (
     intersect1d,
     isin,

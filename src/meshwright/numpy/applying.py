@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,7 +40,7 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 
     rows = moveaxis(x, d, -1)
     lead = typeof(rows).shape[:-1]
-    out = vmap(lambda v: asarray(func1d(v, *args, **kwargs)))(rows.reshape((-1, typeof(x).shape[d])))
+    out = vmap(lambda v: asarray(func1d(v, *args, **kwargs)))(rows.reshape((math.prod(lead), typeof(x).shape[d])))
     inner = typeof(out).shape[1:]
     ends = tuple(range(len(lead), len(lead) + len(inner)))
     return moveaxis(out.reshape((*lead, *inner)), ends, tuple(range(d, d + len(inner))))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.config import config
-from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationError, DTypeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.axes import normal_shape
@@ -140,6 +140,8 @@ def _from_number(x: Any, dtype: np.dtype | None, sharding: Sharding | None) -> A
         value = np.asarray(x, target)
     except OverflowError:
         raise ArgumentError(f"array: Python integer {x} does not fit in {target}") from None
+    except TypeError:
+        raise ArgumentTypeError(f"array: {x!r} is no {target}; take its real part, or give a complex dtype") from None
     return from_numpy(value, sharding=sharding, weak_type=weak)
 
 
@@ -179,13 +181,15 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     sharding = _sharding(device, "full")
     if isinstance(fill_value, (Array, Tracer, np.ndarray, list, tuple)):
         return spread(asarray(fill_value, dtype), shape)
-    weak = dtype is None and typeof(fill_value).weak_type
-    target = typeof(fill_value).dtype if dtype is None else dtypes.requested(dtype, "full")
-    return _filled(shape, fill_value, target, weak, sharding)
+    own = typeof(fill_value)
+    target = own.dtype if dtype is None else dtypes.requested(dtype, "full")
+    return _filled(shape, fill_value, target, dtype is None and own.weak_type, sharding)
 
 
 def _filled(shape: tuple[int, ...], value: Any, dtype: np.dtype, weak: bool = False, sharding: Any = None) -> Any:
     if STATE.trace is EVAL or sharding is not None:
+        if is_python_number(value):
+            value = np.asarray(_from_number(value, dtype, None))
         return from_numpy(np.full(shape, value, dtype), sharding=sharding, copy=False, weak_type=weak)
     return broadcast_in_dim(scalar(value, dtype, weak, "full"), shape, ()) if shape else asarray(value, dtype)
 
@@ -223,10 +227,14 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     >>> full_like(array([1, 2]), 7).tolist()
     [7, 7]
     """
+    return _like(lambda sizes, kind: full(sizes, fill_value, kind, device=device), a, dtype, shape)
+
+
+def _like(make: Callable[[Any, Any], Any], a: Any, dtype: Any, shape: Any) -> Any:
+    """``make(shape, dtype)`` of those of ``a`` where none are given; weakly typed if its dtype is."""
     aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
-    return full(
-        aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, device=device
-    )
+    out = make(aval.shape if shape is None else shape, aval.dtype if dtype is None else dtype)
+    return convert(out, aval.dtype, True) if dtype is None and aval.weak_type else out
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
@@ -235,8 +243,7 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
     >>> zeros_like(array([1, 2])).tolist()
     [0, 0]
     """
-    aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
-    return zeros(aval.shape if shape is None else shape, aval.dtype if dtype is None else dtype, device=device)
+    return _like(lambda sizes, kind: zeros(sizes, kind, device=device), a, dtype, shape)
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
@@ -245,8 +252,7 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     >>> ones_like(array([1, 2])).tolist()
     [1, 1]
     """
-    aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
-    return ones(aval.shape if shape is None else shape, aval.dtype if dtype is None else dtype, device=device)
+    return _like(lambda sizes, kind: ones(sizes, kind, device=device), a, dtype, shape)
 
 
 empty_like = zeros_like
@@ -273,6 +279,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     """
     given = [a for a in (start, stop, step) if a is not None]
     target = result_type(*given) if dtype is None else dtypes.requested(dtype, "arange")
+    if any(dtypes.is_complex(result_type(a)) for a in given):
+        raise DTypeError("arange: complex bounds or steps have no order; count with real ones and multiply")
     if stop is None:
         start, stop = 0, start
     start, stop, step = (_concrete(a, "arange", w) for a, w in ((start, "start"), (stop, "stop"), (step, "step")))
@@ -282,7 +290,10 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     count = max(math.ceil((stop - start) / step), 0)
     sharding = _sharding(device, "arange")
     if STATE.trace is EVAL or sharding is not None:
-        value = np.arange(start, stop, step) if dtypes.is_inexact(target) else np.arange(count) * step + start
+        if dtypes.is_inexact(target):
+            value = np.arange(start, stop, step)
+        else:  # as NumPy and JAX do, and as it is done while tracing: start and step are cut off first
+            value = np.arange(count) * int(step) + int(start)
         return from_numpy(cast_numpy(value[:count], target), sharding=sharding, copy=False)
     result = iota(target, (count,), 0)
     if step != 1:

@@ -18,7 +18,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import flip, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import as_operand, converted, operands, scalar_like
+from meshwright.numpy.promotion import converted, operands, scalar_like
 from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
@@ -91,7 +91,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     Args:
       x: array of any shape, which is the result's.
       xp: vector, ascending (any order with ``period``); fp: vector of that size.
-      left, right: values before and after all points (by default those of the first and last point).
+      left, right: values before and after all points (by default those of the first and last point), or "extrapolate":
+        the first or last line goes on.
       period: of the function; then there is no before and after.
 
     Raises:
@@ -104,6 +105,9 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         raise ShapeError(f"interp: xp and fp must be vectors of one size, got shapes {np.shape(xp)}, {np.shape(fp)}")
     (x, xp), fp = promoted(x, xp), asarray(fp)
     (x,), (xp,), (fp,) = (operands("interp", (v,), to_inexact=True) for v in (x, xp, fp))
+    slopes = [v == "extrapolate" if isinstance(v, str) else False for v in (left, right)]
+    if any(isinstance(v, str) and v != "extrapolate" for v in (left, right)):
+        raise ArgumentError(f"interp: left and right are values or 'extrapolate', got {left!r} and {right!r}")
     if period is not None:
         period = abs(converted(asarray(period), typeof(x).dtype))
         x, xp = remainder(x, period), remainder(xp, period)
@@ -112,12 +116,16 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         xp = concatenate([xp[-1:] - period, xp, xp[:1] + period])
         fp = concatenate([fp[-1:], fp, fp[:1]])
         left = right = None
-    ends = [fp[i] if v is None else converted(asarray(v), typeof(fp).dtype) for i, v in ((0, left), (-1, right))]
-    return _interpolated(x, xp, fp, *ends)
+        slopes = [False, False]
+    ends = [
+        fp[i] if v is None or isinstance(v, str) else converted(asarray(v), typeof(fp).dtype)
+        for i, v in ((0, left), (-1, right))
+    ]
+    return _interpolated(x, xp, fp, *ends, *slopes)
 
 
-@compiled
-def _interpolated(x: Any, xp: Any, fp: Any, left: Any, right: Any) -> Any:
+@compiled(static_argnums=(5, 6))
+def _interpolated(x: Any, xp: Any, fp: Any, left: Any, right: Any, goes_on_left: bool, goes_on_right: bool) -> Any:
     last = typeof(xp).size - 1
     right_of = searchsorted(xp, x, "right")
     after = ops.max_(ops.min_(right_of, scalar_like(last, right_of)), scalar_like(min(1, last), right_of))
@@ -128,8 +136,9 @@ def _interpolated(x: Any, xp: Any, fp: Any, left: Any, right: Any) -> Any:
     flat = ops.eq(width, scalar_like(0, width))  # points on top of each other: no slope, and no division by it
     slope = divide(subtract(x, x0), select(flat, scalar_like(1, width), width))
     inside = where(flat, f0, add(f0, multiply(slope, subtract(f1, f0))))
-    inside = where(ops.lt(x, take(xp, np.array(0))), left, inside)
-    return where(ops.gt(x, take(xp, np.array(last))), right, inside)
+    if not goes_on_left:
+        inside = where(ops.lt(x, take(xp, np.array(0))), left, inside)
+    return inside if goes_on_right else where(ops.gt(x, take(xp, np.array(last))), right, inside)
 
 
 # --- differences and integrals ------------------------------------------------------------------------------
@@ -216,9 +225,13 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     >>> np.round(np.asarray(unwrap(np.array([0.0, 3.0, -3.0])), float), 3).tolist()
     [0.0, 3.0, 3.283]
     """
-    p = as_operand(p, "unwrap")
-    if not dtypes.is_integer(typeof(p).dtype):
+    (p,) = operands("unwrap", (p,))
+    exact = dtypes.is_integer(typeof(p).dtype) and isinstance(period, (int, np.integer))
+    if not exact:
         (p,) = operands("unwrap", (p,), to_inexact=True)
+    target = typeof(p).dtype
+    if dtypes.is_unsigned(target):  # differences have signs
+        p = converted(p, dtypes.default_int())
     d = normal_axis(axis, typeof(p).ndim, "unwrap")
     jumps = diff(p, axis=d)
     half = divide(period, 2) if dtypes.is_inexact(typeof(jumps).dtype) else period // 2
@@ -226,7 +239,9 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     within = where((within == -half) & (jumps > 0), half, within)
     correction = where(abs(jumps) < (half if discont is None else discont), 0, subtract(within, jumps))
     n = typeof(p).shape[d]
-    return concatenate([_along(p, d, 0, 1), add(_along(p, d, 1, n), cumsum(correction, d))], d) if n else p
+    if n == 0:
+        return converted(p, target)
+    return converted(concatenate([_along(p, d, 0, 1), add(_along(p, d, 1, n), cumsum(correction, d))], d), target)
 
 
 # --- windows ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.axes import normal_axis, static_int
+from meshwright.numpy.axes import no_out, normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.manipulation import atleast_1d, atleast_2d, atleast_3d, ndim, ravel, reshape
 from meshwright.numpy.promotion import converted, result_type
@@ -68,7 +68,7 @@ def typeof_is_array(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
-def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
+def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
     """Arrays of one shape side by side along a new dimension at ``axis``.
 
     Raises:
@@ -77,6 +77,7 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     >>> stack([np.array([1, 2]), np.array([3, 4])], axis=1).tolist()
     [[1, 3], [2, 4]]
     """
+    no_out(out, "stack")
     parts = _parts(arrays, "stack")
     shapes = {typeof(p).shape for p in parts}
     if len(shapes) > 1:

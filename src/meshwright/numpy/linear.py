@@ -13,8 +13,8 @@ from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.arithmetic import multiply, subtract
-from meshwright.numpy.axes import normal_axes, normal_axis
+from meshwright.numpy.arithmetic import multiply, negative, subtract
+from meshwright.numpy.axes import no_out, normal_axes, normal_axis
 from meshwright.numpy.functions import conjugate
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
 from meshwright.numpy.promotion import as_operand, aval_of, broadcast_shapes, converted, operand_plan, operands
@@ -134,12 +134,13 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return tensordot(a, b, (-1, -1), precision=precision, preferred_element_type=preferred_element_type)
 
 
-def outer(a: Any, b: Any) -> Any:
+def outer(a: Any, b: Any, out: None = None) -> Any:
     """Every product of an element of ``a`` with one of ``b`` (both flattened).
 
     >>> outer(np.array([1, 2]), np.array([3, 4])).tolist()
     [[3, 4], [6, 8]]
     """
+    no_out(out, "outer")
     x, y = _pair("outer", a, b)
     return contract("outer", ravel(x), ravel(y), (((), ()), ((), ())))
 
@@ -235,13 +236,15 @@ def _listed(axes: Any) -> tuple[int, ...]:
     return tuple(axes) if isinstance(axes, Sequence) else (axes,)
 
 
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+def trace(
+    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None
+) -> Any:
     """Sum of a diagonal of the matrices along two axes.
 
     >>> trace(np.eye(3)).item()
     3.0
     """
-    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+    return sum(diagonal(a, offset, axis1, axis2), -1, dtype, out)
 
 
 def kron(a: Any, b: Any) -> Any:
@@ -259,8 +262,12 @@ def kron(a: Any, b: Any) -> Any:
     return reshape(mul(*operands("kron", (left, right))), [p * q for p, q in zip(sx, sy)])
 
 
-def cross(a: Any, b: Any, axis: int = -1) -> Any:
-    """Cross product of vectors with 3 components along ``axis``.
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """Cross product of vectors with 3 components, or 2 (the third is 0; of two such, only the third is given).
+
+    Args:
+      axisa, axisb: where the components are in ``a`` and in ``b``; axisc: where they are to be in the result.
+      axis: all three.
 
     Raises:
       ShapeError: another number of components.
@@ -269,14 +276,32 @@ def cross(a: Any, b: Any, axis: int = -1) -> Any:
     [0, 0, 1]
     """
     x, y = _pair("cross", a, b)
-    x = moveaxis(x, normal_axis(axis, typeof(x).ndim, "cross"), 0)
-    y = moveaxis(y, normal_axis(axis, typeof(y).ndim, "cross"), 0)
-    if typeof(x).shape[0] != 3 or typeof(y).shape[0] != 3:
-        raise ShapeError(f"cross: vectors need 3 components along axis {axis}, got shapes {aval_of(a, 'cross').shape} "
-                         f"and {aval_of(b, 'cross', 1).shape}")  # fmt: skip
-    rows = [subtract(multiply(x[i], y[j]), multiply(x[j], y[i])) for i, j in ((1, 2), (2, 0), (0, 1))]
-    from_rows = [reshape(r, (1, *typeof(r).shape)) for r in rows]
-    return moveaxis(join(from_rows, 0), 0, axis)
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis, axis, axis)
+    x = moveaxis(x, normal_axis(axisa, typeof(x).ndim, "cross"), 0)
+    y = moveaxis(y, normal_axis(axisb, typeof(y).ndim, "cross"), 0)
+    sizes = typeof(x).shape[0], typeof(y).shape[0]
+    if not {2, 3}.issuperset(sizes):
+        raise ShapeError(
+            f"cross: vectors need 2 or 3 components along axes {axisa} and {axisb}, got shapes "
+            f"{aval_of(a, 'cross').shape} and {aval_of(b, 'cross', 1).shape}"
+        )
+    last = subtract(multiply(x[0], y[1]), multiply(x[1], y[0]))
+    if sizes == (2, 2):
+        return last
+    # The products with a third component; one that is not there is 0.
+    rows = [_less(x, y, 1, 2), _less(x, y, 2, 0), last]
+    from_rows = [reshape(r, (1, *typeof(last).shape)) for r in rows]
+    return moveaxis(join(from_rows, 0), 0, axisc)
+
+
+def _less(x: Any, y: Any, i: int, j: int) -> Any:
+    """``x[i] y[j] - x[j] y[i]``, where components past the last are 0; one of ``x`` and ``y`` has them all."""
+    nx, ny = typeof(x).shape[0], typeof(y).shape[0]
+    first = multiply(x[i], y[j]) if i < nx and j < ny else None
+    second = multiply(x[j], y[i]) if j < nx and i < ny else None
+    if second is None:
+        return first
+    return negative(second) if first is None else subtract(first, second)
 
 
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:

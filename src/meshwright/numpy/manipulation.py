@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import ArgumentError, ShapeError
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import as_operand
 from meshwright.numpy.promotion import broadcast_shapes as join_shapes
 from meshwright.ops import shape as shp
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.dynamic_slice import dynamic_slice
+from meshwright.ops.elementwise import convert
 from meshwright.ops.elementwise import copy as copy_op
 from meshwright.ops.slice_pad import concatenate as join
 from meshwright.ops.slice_pad import slice_in_dim
@@ -71,7 +73,7 @@ def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
     return tuple(wanted)
 
 
-def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
     """The elements of ``a``, in row-major order, under a new shape. One size may be -1: what is left.
 
     Args:
@@ -183,7 +185,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     return moveaxis(a, axis, start - 1 if start > axis else start)
 
 
-def expand_dims(a: Any, axis: Any = 0) -> Any:
+def expand_dims(a: Any, axis: Any) -> Any:
     """``a`` with dimensions of size 1 at ``axis`` (one or several positions of the result).
 
     >>> expand_dims(np.ones(3), 0).shape
@@ -321,7 +323,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     """Elements moved ``shift`` places along ``axis``, those at the end coming in at the start.
 
-    Without an axis the flattened array is rolled. ``shift`` and ``axis`` may be sequences; shifts are static.
+    Without an axis the flattened array is rolled. ``shift`` and ``axis`` may be sequences; shifts may be traced.
 
     >>> roll(np.arange(4), 1).tolist()
     [3, 0, 1, 2]
@@ -329,11 +331,19 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     x = asarray(a)
     if axis is None:
         return reshape(roll(ravel(x), shift, 0), typeof(x).shape)
+    if not isinstance(shift, (tuple, list)) and typeof(asarray(shift)).ndim:
+        vector = asarray(shift)
+        shift = [vector[i] for i in range(typeof(vector).shape[0])]
     axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if isinstance(axis, (tuple, list)) else (axis,))]
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,)
     count = max(len(axes), len(shifts))
     for d, s in zip(axes * (count // len(axes)), list(shifts) * (count // len(shifts))):
         n = typeof(x).shape[d]
+        if n and isinstance(s, Tracer):
+            starts = [np.int32(0)] * typeof(x).ndim
+            starts[d] = convert(n - asarray(s) % n, np.dtype(np.int32))
+            x = dynamic_slice(join([x, x], d), starts, typeof(x).shape)
+            continue
         by = static_int(s, "roll", "shift") % n if n else 0
         if by:
             x = join([slice_in_dim(x, n - by, n, 1, d), slice_in_dim(x, 0, n - by, 1, d)], d)

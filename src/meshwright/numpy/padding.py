@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import operator
+from builtins import min as min_of
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.manipulation import take_static
 from meshwright.numpy.promotion import converted, scalar_like
 from meshwright.numpy.reductions import max as max_over
 from meshwright.numpy.reductions import mean, min
+from meshwright.numpy.statistics import median
+from meshwright.ops import elementwise as ops
 from meshwright.ops import slice_pad
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape import rev
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
 
 #: NumPy's names of modes that only repeat elements: position lists come from ``numpy.pad`` itself
 _REARRANGING = ("edge", "reflect", "symmetric", "wrap")
-_STATISTICS: dict[str, Callable[..., Any]] = {"maximum": max_over, "minimum": min, "mean": mean}
+_STATISTICS: dict[str, Callable[..., Any]] = {"maximum": max_over, "minimum": min, "mean": mean, "median": median}
+#: options of modes
+_OPTIONS = {
+    "constant": {"constant_values"}, "linear_ramp": {"end_values"}, "reflect": {"reflect_type"},
+    "symmetric": {"reflect_type"}, **{mode: {"stat_length"} for mode in _STATISTICS},
+}  # fmt: skip
 
 
 def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
@@ -45,32 +55,36 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> A
     Args:
       pad_width: a number, (before, after), or one such pair a dimension. Static.
       mode: "constant" (``constant_values=0``), "edge", "reflect", "symmetric", "wrap", "empty", "linear_ramp"
-        (``end_values=0``), "maximum", "minimum" or "mean".
+        (``end_values=0``), "maximum", "minimum", "mean" or "median" (of all elements of the dimension, or of the
+        ``stat_length`` nearest). "reflect" and "symmetric" with ``reflect_type="odd"`` go on as ``2 * edge - x``.
+        Integers are rounded to the nearest.
 
     Raises:
-      ArgumentError: unknown mode or option, negative widths.
+      ArgumentError: unknown mode or option, negative widths. ArgumentTypeError: widths that are no integers.
 
     >>> pad(np.array([1, 2]), (1, 2)).tolist()
     [0, 1, 2, 0, 0]
     """
     x = asarray(array)
     ndim = typeof(x).ndim
-    widths = [(operator.index(a), operator.index(b)) for a, b in _pairs(pad_width, ndim, "pad_width")]
+    pairs = _pairs(pad_width, ndim, "pad_width")
+    widths = [(static_int(a, "pad", "pad_width"), static_int(b, "pad", "pad_width")) for a, b in pairs]
     if any(a < 0 or b < 0 for a, b in widths):
         raise ArgumentError(f"pad: widths must not be negative, got {pad_width}")
-    known = {"constant": {"constant_values"}, "reflect": {"reflect_type"}, "linear_ramp": {"end_values"}}
-    unknown = set(options) - known.get(mode, set())
-    if unknown or options.get("reflect_type", "even") != "even":
+    unknown = set(options) - _OPTIONS.get(mode, set())
+    if unknown or options.get("reflect_type", "even") not in ("even", "odd"):
         raise ArgumentError(f"pad: mode {mode!r} does not take {', '.join(sorted(options))} as given")
     if mode in ("constant", "empty"):
         return _constant(x, widths, options.get("constant_values", 0))
+    if options.get("reflect_type") == "odd":
+        return _odd(x, widths, mode)
     if mode in _REARRANGING:
         return _rearranged(x, widths, mode)
     if mode == "linear_ramp":
         return _edges(x, widths, _ramp(_pairs(options.get("end_values", 0), ndim, "end_values")))
     if mode in _STATISTICS:
-        statistic = _STATISTICS[mode]
-        return _edges(x, widths, lambda x, d, low, n: _repeat(statistic(x, d, keepdims=True), d, n, typeof(x).dtype))
+        lengths = _pairs(options.get("stat_length"), ndim, "stat_length")
+        return _edges(x, widths, _statistic(_STATISTICS[mode], lengths))
     modes = ", ".join(["constant", "empty", *_REARRANGING, "linear_ramp", *_STATISTICS])
     raise ArgumentError(f"pad: mode must be one of {modes}, got {mode!r}")
 
@@ -100,6 +114,43 @@ def _rearranged(x: Any, widths: Sequence[tuple[int, int]], mode: Any) -> Any:
     return x
 
 
+def _odd(x: Any, widths: Sequence[tuple[int, int]], mode: str) -> Any:
+    """Reflections in the point at each edge, ``2 * edge - x``, as often as it takes to be wide enough."""
+    for d, (before, after) in enumerate(widths):
+        n = typeof(x).shape[d]
+        if n == 0 and before + after:
+            raise ArgumentError(f"pad: dimension {d} has size 0, mode {mode!r} has nothing to repeat")
+        own = 1 if mode == "reflect" and n > 1 else 0  # whether the edge itself is left out
+        while before or after:
+            n = typeof(x).shape[d]
+            left, right = min_of(before, n - own), min_of(after, n - own)
+            low, high = slice_in_dim(x, 0, 1, 1, d), slice_in_dim(x, n - 1, n, 1, d)
+            first = rev(slice_in_dim(x, own, own + left, 1, d), (d,))
+            last = rev(slice_in_dim(x, n - own - right, n - own, 1, d), (d,))
+            x = concatenate([low * 2 - first, x, high * 2 - last], d)
+            before, after = before - left, after - right
+    return x
+
+
+def _statistic(statistic: Callable[..., Any], lengths: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
+    def make(x: Any, d: int, low: bool, n: int) -> Any:
+        size = typeof(x).shape[d]
+        wanted = lengths[d][0 if low else 1]
+        length = size if wanted is None else min_of(static_int(wanted, "pad", "stat_length"), size)
+        if length < 1:
+            raise ArgumentError(f"pad: stat_length must be positive, got {wanted}")
+        part = slice_in_dim(x, 0, length, 1, d) if low else slice_in_dim(x, size - length, size, 1, d)
+        return _repeat(_rounded(statistic(part, d, keepdims=True), typeof(x).dtype), d, n, typeof(x).dtype)
+
+    return make
+
+
+def _rounded(x: Any, dtype: np.dtype) -> Any:
+    """``x`` for ``dtype``: rounded, if that holds integers."""
+    exact = dtypes.is_integer(dtype) and dtypes.is_inexact(typeof(x).dtype)
+    return ops.round_half_even(x) if exact else x
+
+
 def _edges(x: Any, widths: Sequence[tuple[int, int]], make: Callable[..., Any]) -> Any:
     """``make(x, dimension, at the low end?, width)`` gives what stands before and after."""
     for d, (before, after) in enumerate(widths):
@@ -127,6 +178,7 @@ def _ramp(ends: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
         shape[d] = n
         weight = weight.reshape(shape).astype(np.float32)
         wide = _repeat(edge, d, n, dtype)
-        return converted(wide * weight + scalar_like(ends[d][0 if low else 1], x) * (1 - weight), dtype)
+        line = wide * weight + scalar_like(ends[d][0 if low else 1], x) * (1 - weight)
+        return converted(ops.floor(line) if dtypes.is_integer(dtype) else line, dtype)
 
     return make

@@ -14,17 +14,20 @@ from meshwright.numpy.axes import static_int
 from meshwright.numpy.creation import asarray, ones, zeros
 from meshwright.numpy.filters import convolve
 from meshwright.numpy.joining import concatenate
+from meshwright.numpy.linalg.decompositions import eigvals
 from meshwright.numpy.linalg.norms import vector_norm
 from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.linalg.solving import lstsq
 from meshwright.numpy.manipulation import atleast_1d, reshape
 from meshwright.numpy.promotion import operands, spread
-from meshwright.numpy.ranges import vander
+from meshwright.numpy.ranges import eye, vander
 from meshwright.numpy.searching import concrete
 
 
-def polyval(p: Any, x: Any) -> Any:
+def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """The polynomial's value at every element of ``x``, by Horner's rule.
+
+    All steps are written out, whatever ``unroll`` says.
 
     >>> polyval(np.array([2.0, 0.0, 1.0]), 3.0).item()
     19.0
@@ -187,11 +190,36 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, *, w: Any = None) -> An
 
 
 def roots(p: Any, *, strip_zeros: bool = True) -> Any:
-    """The zeros of a polynomial: eigenvalues of its companion matrix, of concrete coefficients.
+    """The zeros of a polynomial: eigenvalues of its companion matrix.
 
-    >>> sorted(roots(np.array([1.0, 0.0, -4.0])).real.tolist())
+    Args:
+      p: vector of n coefficients, the highest power first.
+      strip_zeros: leave out leading zeros, so that only that many zeros come out as there are; their number must be
+        known. Without, the first coefficients must not be 0 (the results are NaN then), and ``p`` may be traced.
+
+    Returns:
+      complex, shape (degree,).
+
+    Raises:
+      ArgumentError: not a vector. ConcretizationError: a traced ``p``, whose zeros are to be stripped.
+
+    >>> sorted(roots(np.array([1.0, 0.0, -4.0])).real.round(3).tolist())
     [-2.0, 2.0]
     """
-    value = concrete(asarray(p), "roots", "find zeros outside of the traced function")
-    found = np.roots(value)
-    return asarray(found.astype(dtypes.complex_of(typeof(asarray(p)).dtype)))
+    (c,) = operands("roots", (atleast_1d(asarray(p)),), to_inexact=True)
+    if typeof(c).ndim != 1:
+        raise ArgumentError(f"roots: expected a vector of coefficients, got shape {typeof(c).shape}")
+    trailing = 0
+    if strip_zeros:
+        places = np.flatnonzero(concrete(c, "roots", "pass strip_zeros=False"))
+        first, last = (places[0], places[-1] + 1) if places.size else (typeof(c).size, typeof(c).size)
+        trailing = 0 if not places.size else typeof(c).size - last
+        c = c[first:last]
+    n = typeof(c).size
+    kind = dtypes.complex_of(typeof(c).dtype)
+    none = zeros((int(trailing),), kind)
+    if n < 2:
+        return none
+    below = eye(n - 1, k=-1, dtype=typeof(c).dtype)
+    companion = below.at[0, :].set(divide(-c[1:], c[0]))
+    return concatenate([eigvals(companion), none])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.numpy.arithmetic import add, floor, multiply, power, subtract
@@ -16,12 +16,12 @@ from meshwright.numpy.axes import static_int
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp, log
-from meshwright.numpy.logic import where
+from meshwright.numpy.logic import logical_and, where
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, result_type, scalar_like, spread
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.elementwise import convert, select
-from meshwright.ops.shape import move_dim, transpose
+from meshwright.ops.shape import expand_dims, move_dim, transpose
 from meshwright.ops.slice_pad import pad, slice_
 from meshwright.runtime.array import from_numpy
 
@@ -46,19 +46,30 @@ def linspace(
     num = static_int(num, "linspace", "num")
     if num < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {num}")
-    computed = result_type(start, stop, float)
-    target = computed if dtype is None else dtypes.requested(dtype, "linspace")
+    computed, target = _computed(start, stop, dtype, "linspace")
     low, high = (converted(asarray(x), computed) for x in (start, stop))
     shape = broadcast_shapes(typeof(low).shape, typeof(high).shape, name="linspace")
     low, high = spread(low, shape), spread(high, shape)
-    gaps = max(num - endpoint, 1)
+    gaps = max(num - bool(endpoint), 1)
     result = _between(low, high, num, gaps)
     if not dtypes.is_inexact(target):
         result = floor(result)
     ndim = len(shape) + 1
     result = move_dim(converted(result, target), 0, operator.index(axis) % ndim)
     result = asarray(result, device=device)
-    return (result, ops.div(ops.sub(high, low), scalar_like(gaps, low))) if retstep else result
+    if not retstep:
+        return result
+    # Of no gap there is no length.
+    return result, ops.div(ops.sub(high, low), scalar_like(gaps if num > bool(endpoint) else np.nan, low))
+
+
+def _computed(start: Any, stop: Any, dtype: Any, name: str) -> tuple[np.dtype, np.dtype]:
+    """(the dtype to compute in, the dtype of the result) of a range of numbers."""
+    target = result_type(start, stop, float) if dtype is None else dtypes.requested(dtype, name)
+    bounds = result_type(start, stop)
+    if dtypes.is_complex(bounds) and not dtypes.is_complex(target):
+        raise DTypeError(f"{name}: complex bounds need a complex dtype, got {target}")
+    return (target if dtypes.is_inexact(target) else dtypes.default_float()), target
 
 
 @compiled(static_argnums=(2, 3))
@@ -82,18 +93,26 @@ def logspace(
     >>> logspace(0, 2, 3, base=2.0).tolist()
     [1.0, 2.0, 4.0]
     """
-    result = power(base, linspace(start, stop, num, endpoint, False, None, axis))
-    return result if dtype is None else converted(result, dtypes.requested(dtype, "logspace"))
+    computed, target = _computed(start, stop, dtype, "logspace")
+    return converted(power(base, linspace(start, stop, num, endpoint, False, computed, axis)), target)
 
 
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
-    """``num`` numbers from ``start`` to ``stop``, each the same multiple of the one before; both positive.
+    """``num`` numbers from ``start`` to ``stop``, each the same multiple of the one before; both of one sign.
 
     >>> geomspace(1.0, 4.0, 3).shape
     (3,)
     """
-    result = exp(linspace(log(start), log(stop), num, endpoint, False, None, axis))
-    return result if dtype is None else converted(result, dtypes.requested(dtype, "geomspace"))
+    computed, target = _computed(start, stop, dtype, "geomspace")
+    low, high = (converted(asarray(x), computed) for x in (start, stop))
+    if not dtypes.is_complex(computed):  # of two negative numbers, the numbers between their magnitudes
+        both = logical_and(ops.lt(low, scalar_like(0, low)), ops.lt(high, scalar_like(0, high)))
+        sign = where(both, scalar_like(-1, low), scalar_like(1, low))
+        low, high = multiply(low, sign), multiply(high, sign)
+    result = exp(linspace(log(low), log(high), num, endpoint, False, computed, axis))
+    if not dtypes.is_complex(computed):
+        result = multiply(result, expand_dims(sign, (operator.index(axis) % typeof(result).ndim,)))
+    return converted(result, target)
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
@@ -179,22 +198,22 @@ def _triangle(name: str, x: Any, k: Any, lower: bool) -> Any:
     return where(mask, x, nil) if lower else where(mask, nil, x)
 
 
-def tril(x: Any, /, k: Any = 0) -> Any:
+def tril(m: Any, k: Any = 0) -> Any:
     """The last two dimensions at and below diagonal ``k``; zeros above.
 
     >>> tril(np.ones((2, 2))).tolist()
     [[1.0, 0.0], [1.0, 1.0]]
     """
-    return _triangle("tril", x, k, True)
+    return _triangle("tril", m, k, True)
 
 
-def triu(x: Any, /, k: Any = 0) -> Any:
+def triu(m: Any, k: Any = 0) -> Any:
     """The last two dimensions at and above diagonal ``k``; zeros below.
 
     >>> triu(np.ones((2, 2))).tolist()
     [[1.0, 1.0], [0.0, 1.0]]
     """
-    return _triangle("triu", x, subtract(k, 1) if type(k) is not int else k - 1, False)
+    return _triangle("triu", m, subtract(k, 1) if type(k) is not int else k - 1, False)
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:

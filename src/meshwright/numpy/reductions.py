@@ -341,7 +341,7 @@ def var(
     if dtypes.is_complex(typeof(x).dtype) and dtype is not None and not dtypes.is_complex(dtypes.as_dtype(dtype)):
         raise DTypeError(f"var: a complex array needs a complex dtype=, got {dtype}; take .real or the absolute value")
     target, computed = mean_dtype(x, dtype, "var")
-    computed = inexact(computed)
+    computed, target = inexact(computed), inexact(target)
     target = dtypes.real_of(target) if dtype is None or dtypes.is_complex(typeof(x).dtype) else target
     axes = normal_axes(axis, typeof(x).ndim, "var")
     free = ddof if is_python_number(ddof) else np.asarray(ddof).item()
@@ -364,11 +364,12 @@ def _variance(
     total = sum(squares, axes, where=where)
     real = typeof(total).dtype
     if where is None:
-        # More constraints than elements: 0 / 0, as in NumPy.
-        divisor: Any = np.maximum(np.asarray(_count(shape, axes) - ddof, real), np.zeros((), real))
+        count = _count(shape, axes)
+        # Of fewer elements than constraints there is no variance.
+        divisor: Any = np.asarray(count - ddof if count > ddof else np.nan, real)
     else:
         divisor = ops.sub(_counted(where, shape, axes, real), np.asarray(ddof, real))
-        divisor = ops.max_(divisor, np.zeros((), real))
+        divisor = ops.select(ops.gt(divisor, np.zeros((), real)), divisor, np.asarray(np.nan, real))
     result = ops.div(total, divisor)
     return keep_dims(convert(result, target) if target != real else result, shape, axes, keepdims)
 

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, DTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.numpy.creation import asarray
-from meshwright.numpy.promotion import aval_of, is_arraylike
+from meshwright.numpy.promotion import aval_of, is_arraylike, is_python_number
 
 
 class ScalarType:
@@ -124,13 +124,14 @@ def _dtype_of(x: Any) -> np.dtype:
 
 
 def promote_types(a: Any, b: Any) -> np.dtype:
-    """The dtype that two dtypes promote to.
+    """The dtype that two dtypes promote to; of wide ones at full width, whatever ``enable_x64`` says.
 
     >>> promote_types("int32", "float16").name
     'float16'
     """
     pairs = [(dtypes.as_dtype(x), x is int or x is float or x is complex) for x in (a, b)]
-    return dtypes.promote((dtypes.canonical(d), weak) for d, weak in pairs)[0]
+    wide = any(dtypes.is_wide(d) for d, _ in pairs)
+    return dtypes.promote_wide(pairs) if wide else dtypes.promote(pairs)[0]
 
 
 _KINDS = {
@@ -188,12 +189,19 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     return not (isinstance(arg1, type) and arg1 in _ABSTRACT) and _dtype_of(arg1) == _dtype_of(arg2)
 
 
-def can_cast(from_: Any, to: Any) -> bool:
-    """Whether promotion takes ``from_`` (an array or dtype) to ``to``.
+def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+    """Whether elements of ``from_`` (an array or dtype) may become ``to``, by NumPy's rules.
 
-    >>> can_cast("int32", "float32"), can_cast("float32", "int32")
-    (True, False)
+    Args:
+      casting: "no", "equiv", "safe" (no value changes), "same_kind" or "unsafe".
+
+    Raises:
+      ArgumentTypeError: ``from_`` is a Python number, whose dtype depends on what stands beside it.
+
+    >>> can_cast("int16", "float32"), can_cast("int32", "float32"), can_cast("float32", "int32", "unsafe")
+    (True, False, True)
     """
+    if is_python_number(from_):
+        raise ArgumentTypeError(f"can_cast: expected an array or dtype, got {from_!r}, which has no dtype of its own")
     dtype = aval_of(from_, "can_cast").dtype if is_arraylike(from_) else dtypes.as_dtype(from_)
-    target = _dtype_of(to)
-    return dtypes.promote([(dtypes.canonical(dtype), False), (dtypes.canonical(target), False)])[0] == target
+    return bool(np.can_cast(dtype, _dtype_of(to), casting=casting))  # type: ignore[arg-type]

@@ -100,7 +100,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
       v: array of any shape, which is the result's.
       method: "scan" is a binary search, whose steps need all of ``a`` on every device; "compare_all" compares each
         element with all of ``a``, which gathers nothing of an ``a`` that is split over a mesh; "auto" takes the
-        latter for short vectors.
+        latter for short vectors. JAX's "scan_unrolled" and "sort" are "scan".
 
     Raises:
       ArgumentError: another side or method, or ``a`` is no vector.
@@ -110,7 +110,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     """
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
-    if method not in ("auto", "scan", "compare_all"):
+    if method not in ("auto", "scan", "scan_unrolled", "sort", "compare_all"):
         raise ArgumentError(f"searchsorted: method must be 'auto', 'scan' or 'compare_all', got {method!r}")
     a, v = promoted(a, v)
     if typeof(a).ndim != 1:
@@ -121,20 +121,20 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     return _compare_all(a, v, side) if few else _binary_search(a, v, side)
 
 
-def digitize(x: Any, bins: Any, right: bool = False, *, method: str = "auto") -> Any:
+def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
     """The number of the bin that each element is in; bins ascend or descend.
 
     >>> digitize(np.array([0.5, 2.5]), np.array([0.0, 1.0, 2.0])).tolist()
     [1, 3]
     """
-    bins = asarray(bins)
+    bins, method = asarray(bins), method or "auto"
     count = typeof(bins).size
     if typeof(bins).ndim != 1:
         raise ArgumentError(f"digitize: bins must be a vector, got shape {typeof(bins).shape}")
     if count == 0:
         return full(typeof(asarray(x)).shape, 0, dtypes.default_int())
     rising = searchsorted(bins, x, "left" if right else "right", method=method)
-    falling = searchsorted(flip(bins), x, "right" if right else "left", method=method)
+    falling = searchsorted(flip(bins), x, "left" if right else "right", method=method)
     first, last = take(bins, np.array(0)), take(bins, np.array(count - 1))
     return choose_by(ops.gt(first, last), ops.sub(np.array(count, typeof(falling).dtype), falling), rising)
 
@@ -220,7 +220,11 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     >>> argwhere(np.array([[0, 3], [4, 0]])).tolist()
     [[0, 1], [1, 0]]
     """
-    return stack(nonzero(a, size=size, fill_value=fill_value), -1)
+    x = asarray(a)
+    if typeof(x).ndim == 0:  # a row for a true scalar, of no coordinates
+        rows = size if size is not None else int(bool(concrete(truth(x, "argwhere"), "argwhere")))
+        return full((static_int(rows, "argwhere", "size"), 0), 0, dtypes.default_int())
+    return stack(nonzero(x, size=size, fill_value=fill_value), -1)
 
 
 # --- counting -----------------------------------------------------------------------------------------------

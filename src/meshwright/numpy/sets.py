@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.axes import normal_axis, static_int
@@ -60,6 +61,7 @@ class UniqueInverse(NamedTuple):
 def unique(
     ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
     axis: int | None = None, *, equal_nan: bool = True, size: int | None = None, fill_value: Any = None,
+    sorted: bool = True,
 ) -> Any:  # fmt: skip
     """The different elements (of the flattened array), or with ``axis`` the different slices, in order.
 
@@ -68,6 +70,7 @@ def unique(
       return_inverse: also the place of each element among the unique ones, in the shape of ``ar`` (along ``axis``).
       return_counts: also how often each comes.
       equal_nan: whether NaNs are one element.
+      sorted: NumPy's leave not to sort; here they always are.
       size: how many, while tracing: more are cut off, fewer filled up with ``fill_value`` (by default the least).
 
     Raises:
@@ -178,15 +181,25 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 
 
 # --- membership ---------------------------------------------------------------------------------------------
-def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Any:
+def isin(
+    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
+) -> Any:
     """Whether each element is among ``test_elements``, which are sorted and searched.
+
+    Args:
+      method: "compare_all" compares with every one; "sort" and "binary_search" search; "auto" compares with few.
+
+    Raises:
+      ArgumentError: another method.
 
     >>> isin(np.array([1, 2]), np.array([2, 3])).tolist()
     [False, True]
     """
     x, t = promoted(element, ravel(test_elements))
     n = typeof(t).size
-    if n <= _FEW or dtypes.is_complex(typeof(x).dtype):
+    if method not in ("auto", "compare_all", "binary_search", "sort"):
+        raise ArgumentError(f"isin: method must be 'auto', 'compare_all', 'binary_search' or 'sort', got {method!r}")
+    if (n <= _FEW if method == "auto" else method == "compare_all") or n == 0 or dtypes.is_complex(typeof(x).dtype):
         shape = (*typeof(x).shape, n)
         same = ops.eq(broadcast_in_dim(x, shape, range(len(shape) - 1)), broadcast_in_dim(t, shape, (len(shape) - 1,)))
         found = reduce_or(same, (len(shape) - 1,))
@@ -214,6 +227,8 @@ def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str) ->
         return take(flat, np.flatnonzero(concrete(keep, name, "pass size=")))
     (places,) = nonzero(keep, size=size, fill_value=typeof(flat).size)
     fill = converted(asarray(0 if fill_value is None else fill_value), typeof(flat).dtype)
+    if typeof(flat).size == 0:
+        return full((size,), fill, typeof(flat).dtype)
     return where(ops.lt(places, scalar_like(typeof(flat).size, places)), take(flat, places, mode="clip"), fill)
 
 
@@ -259,6 +274,8 @@ def intersect1d(
 
 def _first_places(x: Any, values: Any) -> Any:
     n = typeof(x).size
+    if n == 0:
+        return full(typeof(values).shape, 0, dtypes.default_int())
     ordered, order = sort_op((x, iota(dtypes.default_int(), (n,), 0)), 0, True, 1)
     return take(order, searchsorted(ordered, values), mode="clip")
 

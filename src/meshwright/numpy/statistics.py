@@ -237,6 +237,9 @@ def cov(
     [[2.0, 4.0], [4.0, 8.0]]
     """
 
+    if dtype is not None and not dtypes.is_inexact(dtypes.as_dtype(dtype)):
+        raise DTypeError(f"cov: dtype must be a float or complex type, got {dtype}")
+
     def rows(v: Any) -> Any:
         (v,) = operands("cov", (asarray(v, dtype),), to_inexact=True)
         if typeof(v).ndim > 2:
@@ -250,7 +253,8 @@ def cov(
     less = (0 if bias else 1) if ddof is None else ddof
     if fweights is None and aweights is None:
         x = subtract(x, mean(x, 1, keepdims=True))
-        out = divide(matmul(x, transpose(conj(x))), np.asarray(n - less, dtypes.real_of(typeof(x).dtype)))
+        count = np.asarray(n - less if n else np.nan, dtypes.real_of(typeof(x).dtype))
+        out = divide(matmul(x, transpose(conj(x))), count)
     else:
         weights = _observation_weights(fweights, aweights, n)
         x = subtract(x, average(x, 1, weights, keepdims=True))

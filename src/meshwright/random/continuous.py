@@ -13,14 +13,16 @@ from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_to
+from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted
 from meshwright.ops import elementwise as ops
 from meshwright.ops.random_bits import random_bits
 from meshwright.ops.random_floats import bits_needed, normal_of, scaled, unit_of
 from meshwright.random.keys import split
-from meshwright.random.parameters import Shape, float_dtype
+from meshwright.random.parameters import Shape, check_mode, float_dtype
 
 
+@placed
 def uniform(key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
     """Uniform in ``[minval, maxval)``.
 
@@ -49,6 +51,7 @@ def _bound(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     return broadcast_to(converted(x, dtype), shape)
 
 
+@placed
 def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Normal with mean 0 and variance 1; complex ones have half the variance in each part.
 
@@ -64,6 +67,7 @@ def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return normal_of(random_bits(key, bits_needed(target), normal_shape(shape, "random.normal")), target)
 
 
+@placed
 def truncated_normal(
     key: Any, lower: Any = -2.0, upper: Any = 2.0, shape: Shape | None = None, dtype: Any = None
 ) -> Any:
@@ -88,17 +92,29 @@ def truncated_normal(
     return ops.min_(ops.max_(out, fit[0]), fit[1])
 
 
-def gumbel(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+@placed
+def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None) -> Any:
     """Standard Gumbel: ``-log(-log(u))``.
+
+    Args:
+      mode: "low" (the default), or "high" for two words of bits a number, which make larger ones possible.
 
     >>> gumbel(PRNGKey(0), (3,)).shape
     (3,)
     """
     target = float_dtype(dtype, "gumbel")
     tiny = np.asarray(ml_dtypes.finfo(target).tiny, target)
+    if check_mode(mode, "gumbel"):
+        sizes = normal_shape(shape, "random.gumbel")
+        first, second = uniform(key, (2, *sizes), target)
+        finer = ops.mul(np.asarray(2.0 ** -ml_dtypes.finfo(target).nmant, target), second)
+        half = np.asarray(0.5, target)
+        u = where(ops.ge(first, half), first, ops.add(ops.add(first, finer), tiny))
+        return ops.neg(ops.log(ops.neg(ops.log1p(ops.neg(u)))))
     return ops.neg(ops.log(ops.neg(ops.log(uniform(key, shape, target, tiny, np.ones((), target))))))
 
 
+@placed
 def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Exponential with rate 1.
 
@@ -108,6 +124,7 @@ def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return ops.neg(ops.log1p(ops.neg(uniform(key, shape, float_dtype(dtype, "exponential")))))
 
 
+@placed
 def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Laplace with mean 0 and scale 1.
 
@@ -120,6 +137,7 @@ def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return ops.mul(ops.sign(u), ops.log1p(ops.neg(ops.abs_(u))))
 
 
+@placed
 def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Standard logistic: ``log(u / (1 - u))``.
 
@@ -131,6 +149,7 @@ def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return ops.log(ops.div(u, ops.sub(np.ones((), target), u)))
 
 
+@placed
 def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Standard Cauchy: ``tan(pi (u - 1/2))``.
 
@@ -142,6 +161,7 @@ def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return ops.tan(ops.mul(np.asarray(np.pi, target), ops.sub(u, np.asarray(0.5, target))))
 
 
+@placed
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """-1 or 1, equally likely; int32 unless ``dtype`` says otherwise.
 

@@ -21,6 +21,7 @@ from meshwright.numpy.functions import log, log1p
 from meshwright.numpy.indexing import take
 from meshwright.numpy.logic import isinf, isnan, where
 from meshwright.numpy.manipulation import broadcast_to, flip, moveaxis
+from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, inexact
 from meshwright.numpy.sorting import cumsum
 from meshwright.ops import elementwise as ops
@@ -74,6 +75,7 @@ def _poisson_large(key: Any, rate: Any, shape: tuple[int, ...]) -> Any:
     return _until_accepted(key, shape, typeof(rate).dtype, propose)
 
 
+@placed
 def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Poisson with rate ``lam``: probability ``lam**k * exp(-lam) / k!``.
 
@@ -188,7 +190,9 @@ def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = 
     return where(as_is, drawn, ops.convert(whole, target) - drawn)
 
 
-def multinomial(key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = None) -> Any:
+def multinomial(
+    key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = None, unroll: int | bool = 1
+) -> Any:
     """How often each class comes in ``n`` draws with probabilities ``p``.
 
     Args:
@@ -213,4 +217,4 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: 
         count = binomial(subkey, rest, clip(ratio, 0, 1), dtype=target)
         return rest - count, count
 
-    return moveaxis(scan(step, total, (ratios, split(key, classes)))[1], 0, -1)
+    return moveaxis(scan(step, total, (ratios, split(key, classes)), unroll=unroll)[1], 0, -1)

@@ -7,6 +7,7 @@ from typing import Any
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError
 from meshwright.numpy.logic import where
+from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, inexact, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import reduce_sum
@@ -15,6 +16,7 @@ from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
 
+@placed
 def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Pareto from 1 on: density ``b / x**(b + 1)``.
 
@@ -28,6 +30,7 @@ def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> A
     return ops.exp(ops.div(exponential(key, sizes, target), parameter(b, target, sizes)))
 
 
+@placed
 def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Rayleigh: the length of a plane vector of two normals of standard deviation ``scale``.
 
@@ -51,6 +54,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dty
     return ops.mul(ops.pow_(ops.neg(ops.log1p(ops.neg(u))), power), parameter(scale, target, sizes))
 
 
+@placed
 def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Maxwell: the length of a vector of three standard normals.
 
@@ -78,6 +82,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtyp
     return ops.add(ops.mul(drawn, parameter(scale, target, sizes)), parameter(loc, target, sizes))
 
 
+@placed
 def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Wald (inverse Gaussian) with this mean and scale 1, by Michael, Schucany and Haas 1976.
 
@@ -94,6 +99,7 @@ def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> 
     return where(z <= m / (m + x), x, squared / x)
 
 
+@placed
 def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Triangular: density 0 at ``left`` and ``right``, largest at ``mode``, straight lines between.
 
@@ -108,6 +114,7 @@ def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None =
     return where(u < (peak - low) / (high - low), rising, falling)
 
 
+@placed
 def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None) -> Any:
     """``exp`` of a normal of mean 0 and standard deviation ``sigma``.
 
@@ -118,6 +125,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any
     return ops.exp(ops.mul(normal(key, sizes, target), parameter(sigma, target, sizes)))
 
 
+@placed
 def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Number of tries until the first success of probability ``p``, from 1 on.
 

@@ -15,6 +15,7 @@ from meshwright.numpy.axes import normal_axis, normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_to, moveaxis, reshape
+from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact
 from meshwright.numpy.reductions import argmax
 from meshwright.numpy.sorting import argsort
@@ -23,14 +24,16 @@ from meshwright.ops.elementwise import convert
 from meshwright.ops.random_bits import random_bits
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.keys import split
-from meshwright.random.parameters import Shape
+from meshwright.random.parameters import Shape, check_mode
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:
+@placed
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low") -> Any:
     """True with probability ``p``.
 
     Args:
       p: number or array; without ``shape`` the result has its shape.
+      mode: "high" takes two words of bits a draw, for probabilities that are not multiples of 1e-7.
 
     >>> bernoulli(PRNGKey(0), 0.5, (3,)).dtype.name
     'bool'
@@ -41,9 +44,14 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:
     chance = np.asarray(p, dtype) if isinstance(p, (int, float)) else converted(p, dtype)
     if typeof(chance).shape not in ((), sizes):
         chance = broadcast_to(chance, sizes)
-    return ops.lt(uniform(key, sizes, dtype), chance)
+    if not check_mode(mode, "bernoulli"):
+        return ops.lt(uniform(key, sizes, dtype), chance)
+    first, second = uniform(key, (2, *sizes), dtype)
+    finer = ops.mul(second, np.asarray(2.0 ** -ml_dtypes.finfo(dtype).nmant, dtype))
+    return ops.lt(finer, ops.sub(chance, first))
 
 
+@placed
 def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None) -> Any:
     """Integers in ``[minval, maxval)``, as good as equally likely.
 
@@ -88,12 +96,16 @@ def _integer(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
     return x if typeof(x).shape == () else broadcast_to(x, shape)
 
 
-def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True) -> Any:
+@placed
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True, mode: str | None = None
+) -> Any:
     """Classes with probabilities ``softmax(logits)`` along ``axis``: the largest of logits plus Gumbel noise.
 
     Args:
       logits: unnormalised log probabilities, shape (..., classes, ...).
       shape: of the result; ends with the shape of ``logits`` without ``axis`` (or broadcasts with it).
+      mode: of the noise; with "high", classes of probabilities below 1e-7 are drawn as often as they should.
       replace: without it, the draws along what stands in front of that in ``shape`` are different classes.
 
     Raises:
@@ -112,16 +124,18 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     broadcast_shapes(wanted, batch, name="random.categorical")
     lead = len(wanted) - len(batch)
     if not replace:
-        return _without_replacement(key, logits, d, wanted, lead)
+        return _without_replacement(key, logits, d, wanted, lead, mode)
     place = lead + d
     full = list(wanted[lead:])
     full.insert(d, sizes[d])
-    noise = gumbel(key, (*wanted[:lead], *full), typeof(logits).dtype)
+    noise = gumbel(key, (*wanted[:lead], *full), typeof(logits).dtype, mode)
     spread = broadcast_to(logits, typeof(noise).shape)
     return argmax(ops.add(noise, spread), place)
 
 
-def _without_replacement(key: Any, logits: Any, d: int, wanted: tuple[int, ...], lead: int) -> Any:
+def _without_replacement(
+    key: Any, logits: Any, d: int, wanted: tuple[int, ...], lead: int, mode: str | None
+) -> Any:
     """The classes with the largest noisy logits, in order (Gumbel top-k: Kool et al. 2019)."""
     shape, draws = typeof(logits).shape, math.prod(wanted[:lead])
     if draws > shape[d] or wanted[lead:] != shape[:d] + shape[d + 1 :]:
@@ -130,6 +144,6 @@ def _without_replacement(key: Any, logits: Any, d: int, wanted: tuple[int, ...],
             f"into shape {wanted}; without replace there are at most {shape[d]} draws, and shape ends with "
             f"{shape[:d] + shape[d + 1 :]}"
         )
-    noisy = ops.add(logits, gumbel(key, shape, typeof(logits).dtype))
+    noisy = ops.add(logits, gumbel(key, shape, typeof(logits).dtype, mode))
     order = moveaxis(argsort(ops.neg(noisy), d), d, 0)
     return reshape(order[:draws], wanted)

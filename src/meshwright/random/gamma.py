@@ -8,6 +8,7 @@ from meshwright.errors import ArgumentError
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp
 from meshwright.numpy.indexing import take
+from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, converted, scalar_like
 from meshwright.numpy.reductions import max
 from meshwright.ops import elementwise as ops
@@ -23,6 +24,7 @@ def _draw(key: Any, a: Any, sizes: tuple[int, ...], dtype: Any, log_space: bool)
     return random_gamma(first, second, parameter(a, dtype, sizes), log_space)
 
 
+@placed
 def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Gamma with shape parameter ``a`` and scale 1: density ``x**(a - 1) * exp(-x) / Gamma(a)``.
 
@@ -38,6 +40,7 @@ def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> An
     return _draw(key, a, draw_shape("gamma", shape, a), float_dtype(dtype, "gamma"), False)
 
 
+@placed
 def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """The logarithm of :func:`gamma` for the same key; for small ``a`` it does not underflow.
 
@@ -47,6 +50,7 @@ def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) ->
     return _draw(key, a, draw_shape("loggamma", shape, a), float_dtype(dtype, "loggamma"), True)
 
 
+@placed
 def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Beta: density proportional to ``x**(a - 1) * (1 - x)**(b - 1)`` in [0, 1].
 
@@ -63,6 +67,7 @@ def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None
     return ops.div(part_a, ops.add(part_a, part_b))
 
 
+@placed
 def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Dirichlet: probabilities of classes, density proportional to ``prod(x**(alpha - 1))``.
 
@@ -87,6 +92,7 @@ def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = Non
     return parts / parts.sum(-1, keepdims=True)
 
 
+@placed
 def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Chi-squared with ``df`` degrees of freedom: the sum of ``df`` squares of standard normals.
 
@@ -99,6 +105,7 @@ def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) 
     return ops.mul(ops.exp(logs), scalar_like(2, logs))
 
 
+@placed
 def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Fisher's F: the ratio of two chi-squared variates, each over its degrees of freedom.
 
@@ -114,13 +121,14 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any =
     return ops.div(top, bottom)
 
 
-def t(key: Any, df: Any, shape: Shape = (), dtype: Any = None) -> Any:
+@placed
+def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Student's t with ``df`` degrees of freedom.
 
     >>> t(PRNGKey(0), 3.0, (3,)).shape
     (3,)
     """
-    target, sizes = float_dtype(dtype, "t"), draw_shape("t", shape or None, df)
+    target, sizes = float_dtype(dtype, "t"), draw_shape("t", shape, df)
     key_n, key_g = split(key)
     df = converted(asarray(df), target)
     half = ops.div(df, scalar_like(2, df))
@@ -128,6 +136,7 @@ def t(key: Any, df: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return ops.mul(normal(key_n, sizes, target), ops.sqrt(ops.div(parameter(half, target, sizes), drawn)))
 
 
+@placed
 def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Generalised normal: density proportional to ``exp(-abs(x)**p)``.
 
@@ -144,6 +153,7 @@ def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -
     return ops.mul(rademacher(key_sign, sizes, target), size)
 
 
+@placed
 def ball(key: Any, d: int, p: float = 2, shape: Shape = (), dtype: Any = None) -> Any:
     """Points of the ball ``sum(abs(x)**p) <= 1`` in ``d`` dimensions, equally likely.
 

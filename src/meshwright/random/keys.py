@@ -12,25 +12,39 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import DTypeError
+from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
+from meshwright.numpy.out_sharding import placed
 from meshwright.ops.random_bits import check_key, random_bits, threefry_fold_in, threefry_seed, threefry_split
 
+#: names of the one generator there is
+_THREEFRY = (None, "threefry2x32", "fry")
 
-def key(seed: Any) -> Any:
+
+def _check_generator(impl: Any, name: str) -> None:
+    if impl not in _THREEFRY:
+        raise ArgumentError(
+            f"random.{name}: impl must be 'threefry2x32', got {impl!r}: other generators give numbers that depend on "
+            "the device or the sharding"
+        )
+
+
+def key(seed: Any, *, impl: str | None = None) -> Any:
     """The key of an integer seed.
 
     Args:
       seed: integer, or a traced integer scalar. Without x64 only its lower 32 bits count.
+      impl: the generator, which is "threefry2x32".
 
     Raises:
-      ArgumentTypeError: not an integer scalar.
+      ArgumentTypeError: not an integer scalar. ArgumentError: another generator.
 
     >>> key(7).tolist()
     [0, 7]
     """
+    _check_generator(impl, "key")
     return threefry_seed(seed)
 
 
@@ -62,16 +76,29 @@ def fold_in(key: Any, data: Any) -> Any:
     return threefry_fold_in(key, data)
 
 
-def key_data(key: Any) -> Any:
+def key_impl(keys: Any) -> str:
+    """The name of the generator that keys are for.
+
+    Raises:
+      ArgumentTypeError: not ``uint32[..., 2]``.
+
+    >>> key_impl(PRNGKey(3))
+    'threefry2x32'
+    """
+    check_key("random.key_impl", typeof(keys))
+    return "threefry2x32"
+
+
+def key_data(keys: Any) -> Any:
     """The words of a key: the key itself.
 
     >>> key_data(PRNGKey(3)).tolist()
     [0, 3]
     """
-    return key
+    return keys
 
 
-def wrap_key_data(key_bits_array: Any) -> Any:
+def wrap_key_data(key_bits_array: Any, *, impl: str | None = None) -> Any:
     """The key (or keys) of raw words: the words themselves, checked.
 
     Raises:
@@ -80,6 +107,7 @@ def wrap_key_data(key_bits_array: Any) -> Any:
     >>> wrap_key_data(np.array([0, 3], "uint32")).tolist()
     [0, 3]
     """
+    _check_generator(impl, "wrap_key_data")
     check_key("random.wrap_key_data", typeof(key_bits_array))
     return asarray(key_bits_array)
 
@@ -93,6 +121,7 @@ def clone(key: Any) -> Any:
     return key
 
 
+@placed
 def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Uniformly random bits, as unsigned integers.
 

@@ -13,6 +13,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.linalg import cholesky, diagonal, eigh, qr, svd
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.manipulation import expand_dims, matrix_transpose
+from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import converted
 from meshwright.ops import elementwise as ops
 from meshwright.random.continuous import normal
@@ -30,6 +31,7 @@ def _factor(cov: Any, method: str) -> Any:
     return multiply(vectors, expand_dims(ops.sqrt(values), -2))
 
 
+@placed
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None, method: str = "cholesky"
 ) -> Any:
@@ -65,6 +67,7 @@ def multivariate_normal(
     return add(mean, matmul(_factor(cov, method), draws)[..., 0])
 
 
+@placed
 def orthogonal(key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None) -> Any:
     """Matrices distributed uniformly (by Haar's measure) over those with orthonormal columns, or rows if they are wide.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import DTypeError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
@@ -16,6 +16,17 @@ from meshwright.numpy.manipulation import broadcast_to
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted
 
 Shape = Sequence[int]
+
+
+def check_mode(mode: str | None, name: str) -> bool:
+    """Whether ``mode=`` asks for numbers of twice the resolution near 0.
+
+    Raises:
+      ArgumentError: neither "low" (or None) nor "high".
+    """
+    if mode not in (None, "low", "high"):
+        raise ArgumentError(f"random.{name}: mode must be 'low' or 'high', got {mode!r}")
+    return mode == "high"
 
 
 def float_dtype(dtype: Any, name: str) -> np.dtype:

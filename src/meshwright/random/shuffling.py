@@ -14,6 +14,7 @@ from meshwright.numpy.axes import normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import arange, asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.manipulation import reshape
+from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import converted, inexact, scalar_like
 from meshwright.numpy.searching import searchsorted
 from meshwright.numpy.sorting import argsort, cumsum
@@ -23,6 +24,7 @@ from meshwright.ops.sort import sort
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.discrete import randint
 from meshwright.random.keys import split
+from meshwright.random.parameters import check_mode
 
 
 def _shuffled(key: Any, x: Any, axis: int) -> Any:
@@ -35,6 +37,7 @@ def _shuffled(key: Any, x: Any, axis: int) -> Any:
     return x
 
 
+@placed
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
     """A random order of ``x`` along ``axis``, or of ``arange(x)`` for an integer.
 
@@ -56,12 +59,16 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
 shuffle = permutation
 
 
-def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0) -> Any:
+def choice(
+    key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
     """Random elements of ``a`` along ``axis`` (of ``arange(a)`` for an integer).
 
     Args:
       replace: whether an element may come more than once.
       p: probabilities, one an element; equal without.
+      mode: "low" or "high", of the noise by which elements are drawn without replacement (:func:`gumbel`).
 
     Raises:
       ArgumentError: nothing to choose from, more than there are without ``replace``, or ``p`` of another size.
@@ -70,6 +77,7 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     (3,)
     """
     sizes = normal_shape(shape, "random.choice")
+    check_mode(mode, "choice")
     is_int = isinstance(a, (int, np.integer))
     pool = None if is_int else asarray(a)
     d = 0 if pool is None else normal_axis(axis, typeof(pool).ndim, "random.choice")
@@ -86,7 +94,7 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
             return reshape(drawn[(slice(None),) * d + (slice(0, draws),)], _result(drawn, d, sizes))
         index = randint(key, sizes, 0, n)
     else:
-        index = _weighted(key, asarray(p), n, sizes, replace)
+        index = _weighted(key, asarray(p), n, sizes, replace, mode)
     return index if pool is None else take(pool, index, d, mode="promise_in_bounds")
 
 
@@ -95,7 +103,7 @@ def _result(x: Any, d: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:d], *sizes, *shape[d + 1 :])
 
 
-def _weighted(key: Any, p: Any, n: int, sizes: tuple[int, ...], replace: bool) -> Any:
+def _weighted(key: Any, p: Any, n: int, sizes: tuple[int, ...], replace: bool, mode: str | None) -> Any:
     if typeof(p).shape != (n,):
         raise ArgumentError(f"random.choice: p must have shape ({n},), got {typeof(p).shape}")
     p = converted(p, inexact(typeof(p).dtype))
@@ -105,5 +113,5 @@ def _weighted(key: Any, p: Any, n: int, sizes: tuple[int, ...], replace: bool) -
         u = uniform(key, sizes, typeof(p).dtype)
         return searchsorted(total, ops.mul(ops.sub(scalar_like(1, u), u), top))
     # The largest of log p plus Gumbel noise, in order: drawing without replacement.
-    noisy = ops.add(gumbel(key, (n,), typeof(p).dtype), ops.log(p))
+    noisy = ops.add(gumbel(key, (n,), typeof(p).dtype, mode), ops.log(p))
     return reshape(argsort(ops.neg(noisy))[: math.prod(sizes)], sizes)

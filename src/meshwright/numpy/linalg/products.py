@@ -7,7 +7,7 @@ from typing import Any
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy import linear, ranges
-from meshwright.numpy.promotion import as_operand
+from meshwright.numpy.promotion import as_operand, aval_of
 from meshwright.numpy.reductions import sum
 
 
@@ -62,4 +62,8 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     >>> cross(np.array([1, 0, 0]), np.array([0, 1, 0])).tolist()
     [0, 0, 1]
     """
-    return linear.cross(x1, x2, axis)
+    sizes = [aval_of(x, "cross", i).shape for i, x in enumerate((x1, x2))]
+    for size in sizes:
+        if not -len(size) <= axis < len(size) or size[axis] != 3:
+            raise ShapeError(f"cross: vectors need 3 components along axis {axis}, got shapes {sizes[0]}, {sizes[1]}")
+    return linear.cross(x1, x2, axis=axis)

@@ -1,0 +1,40 @@
+"""The functions that take ``out_sharding``: the layout of the result, which is then made where it is to lie.
+
+Inside of the library the functions are called without; only those that a user gets look at the argument.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.api.placement import laid_out
+from meshwright.numpy import creation, manipulation, searching
+
+
+def placed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with an argument ``out_sharding``: the sharding (or ``PartitionSpec``) of its result.
+
+    >>> placed(lambda n: creation.zeros(n))(3, out_sharding=None).tolist()
+    [0.0, 0.0, 0.0]
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Any:
+        return laid_out(function(*args, **kwargs), out_sharding)
+
+    own = inspect.signature(function)
+    further = inspect.Parameter("out_sharding", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)
+    call.__signature__ = own.replace(parameters=[*own.parameters.values(), further])  # type: ignore[attr-defined]
+    return call
+
+
+arange, array, asarray = placed(creation.arange), placed(creation.array), placed(creation.asarray)
+zeros, ones = placed(creation.zeros), placed(creation.ones)
+empty, full = placed(creation.empty), placed(creation.full)
+zeros_like, ones_like, full_like = placed(creation.zeros_like), placed(creation.ones_like), placed(creation.full_like)
+broadcast_to, repeat = placed(manipulation.broadcast_to), placed(manipulation.repeat)
+reshape, ravel = placed(manipulation.reshape), placed(manipulation.ravel)
+bincount = placed(searching.bincount)
