@@ -17,6 +17,7 @@ test-slow: $(STAMP)
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
 bench: $(STAMP)

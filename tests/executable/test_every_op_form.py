@@ -160,7 +160,7 @@ def orders() -> Iterator[Form]:
     text, returns = top_k("%r:2 = chlo.top_k(%x, k = 3)")
     text = text.replace("(tensor<2x40xf32>)", "tensor<2x40xf32>")
     yield form("top_k along the split dimension", split, text, returns, x=x, **once)
-    smallest = '%r:2 = stablehlo.custom_call @mhlo.topk(%x) {mhlo.attributes = {k = 3 : i64, largest = false}}'
+    smallest = "%r:2 = stablehlo.custom_call @mhlo.topk(%x) {mhlo.attributes = {k = 3 : i64, largest = false}}"
     want = np.sort(x, 1)[:, :3], np.argsort(x, 1).astype(np.int32)[:, :3]  # XLA's host does not know the call
     yield form("top_k of the smallest, as a custom call", split, *top_k(smallest), want=want, x=x, **once)
     pairs = f"""

@@ -144,7 +144,7 @@ def structure() -> Iterator[Form]:
   %5 = stablehlo.get_dimension_size %x, dim = 0 : ({t}) -> tensor<i32>"""
     yield form("barriers, tuples, tokens, sizes", {"x": 0}, text, f"%2, %5 : {t}, tensor<i32>",
                want=[x["x"], np.int32(9)], **x)  # fmt: skip
-    text = f'%r = stablehlo.custom_call @mhlo.erf(%x) {{mhlo.attributes = {{}}}} : ({t}) -> {t}'
+    text = f"%r = stablehlo.custom_call @mhlo.erf(%x) {{mhlo.attributes = {{}}}} : ({t}) -> {t}"
     want = [np.vectorize(math.erf)(x["x"]).astype(np.float32)]
     yield form("a custom call named after an op", {"x": 0}, text, f"%r : {t}", want=want, tol=1e-5, **x)
     i = np.array([[1], [4], [0], [3], [2]], np.int32)

@@ -125,7 +125,7 @@ def test_random_iota_text_is_that_of_xla():
         ("{devices=[2]<=[2] last_tile_dims={foo}}", "expected replicated, manual or unreduced"),
         ("{devices=[2]<=[2] last_tile_dims={manual, manual}}", "at most one subgroup per tile"),
         ("{replicated last_tile_dim_replicate}", "no tile assignment"),
-        ("{replicated metadata={op_name=\"a\"}", "not closed|expected"),
+        ('{replicated metadata={op_name="a"}', "not closed|expected"),
         ("{maximal device=}", "expected numbers"),
     ],
 )

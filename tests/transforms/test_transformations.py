@@ -152,6 +152,7 @@ def test_custom_jvp_forms():
 
         def g(x, y):
             return apply(n.sin, x, 3, y=y)["out"].sum()
+
         return m.value_and_grad(g, (0, 1))(Y, 2.0), m.vmap(m.grad(g), (0, None))(X, 1.0), m.jit(m.grad(g))(Y, 1.0)
 
     both(run)

@@ -181,9 +181,7 @@ def _coordinates(flat: Any, shape: tuple[int, ...], d: int, fill: Any, total: in
     return choose_by(ops.lt(flat, scalar_like(total, flat)), place, convert(asarray(fill), typeof(flat).dtype))
 
 
-def where(
-    condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None
-) -> Any:
+def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """``x`` where ``condition`` holds, ``y`` elsewhere; of a condition alone, where it holds (:func:`nonzero`).
 
     Args:

@@ -193,9 +193,7 @@ def nanpercentile(
     return nanquantile(a, divide(q, 100), axis, out, overwrite_input, method, keepdims, weights=weights)
 
 
-def median(
-    a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
-) -> Any:
+def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The middle element over ``axis``, or the mean of the two middle ones.
 
     >>> median(np.array([1, 4, 2, 3])).item()
@@ -204,9 +202,7 @@ def median(
     return quantile(a, 0.5, axis, out, overwrite_input, "midpoint", keepdims)
 
 
-def nanmedian(
-    a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
-) -> Any:
+def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """:func:`median` of the elements that are not NaN.
 
     >>> nanmedian(np.array([1, np.nan, 3])).item()

@@ -240,9 +240,7 @@ def _named(function: Function, nin: int = 2, **methods: Any) -> ufunc:
 
 add = _named(arithmetic.add, identity=0, reduce=reductions.sum, accumulate=sorting.cumsum, at="add")
 subtract = _named(arithmetic.subtract, at="subtract")
-multiply = _named(
-    arithmetic.multiply, identity=1, reduce=reductions.prod, accumulate=sorting.cumprod, at="multiply"
-)
+multiply = _named(arithmetic.multiply, identity=1, reduce=reductions.prod, accumulate=sorting.cumprod, at="multiply")
 maximum = _named(arithmetic.maximum, reduce=_extreme(reductions.max), accumulate=cumulative.cummax, at="max")
 minimum = _named(arithmetic.minimum, reduce=_extreme(reductions.min), accumulate=cumulative.cummin, at="min")
 negative = _named(arithmetic.negative, nin=1)

@@ -25,9 +25,7 @@ def traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, .
 
 
 @lru_cache(maxsize=1024)
-def _traced(
-    fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...], setting: Setting
-) -> ClosedJaxpr:
+def _traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...], setting: Setting) -> ClosedJaxpr:
     return trace_to_jaxpr(fun, avals, name)
 
 

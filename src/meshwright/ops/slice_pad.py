@@ -128,9 +128,7 @@ def slice_(
     return Slice(start, limit, strides).bind(operand)
 
 
-def slice_in_dim(
-    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
-) -> Any:
+def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
     """``operand[start_index:limit_index:stride]`` along ``axis``; None is an end, negative indices count from it.
 
     Raises:

@@ -133,9 +133,7 @@ def categorical(
     return argmax(ops.add(noise, spread), place)
 
 
-def _without_replacement(
-    key: Any, logits: Any, d: int, wanted: tuple[int, ...], lead: int, mode: str | None
-) -> Any:
+def _without_replacement(key: Any, logits: Any, d: int, wanted: tuple[int, ...], lead: int, mode: str | None) -> Any:
     """The classes with the largest noisy logits, in order (Gumbel top-k: Kool et al. 2019)."""
     shape, draws = typeof(logits).shape, math.prod(wanted[:lead])
     if draws > shape[d] or wanted[lead:] != shape[:d] + shape[d + 1 :]:

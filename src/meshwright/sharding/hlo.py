@@ -103,8 +103,7 @@ class HloSharding:
             )
         if self.kind == "maximal" and not 0 <= self.device < num_devices:
             raise ShardingError(
-                f"{what}: sharding {self} names a device out of range; the program has devices 0 to "
-                f"{num_devices - 1}"
+                f"{what}: sharding {self} names a device out of range; the program has devices 0 to {num_devices - 1}"
             )
 
     def __str__(self) -> str:

@@ -53,9 +53,7 @@ def layout_to_hlo(layout: Layout, mesh: AbstractMesh, manual: Sequence[str] = ()
 
 
 # --- from HLO -----------------------------------------------------------------------------------------------
-def hlo_to_layout(
-    sharding: HloSharding, ndim: int, mesh: AbstractMesh, order: Sequence[int] | None = None
-) -> Layout:
+def hlo_to_layout(sharding: HloSharding, ndim: int, mesh: AbstractMesh, order: Sequence[int] | None = None) -> Layout:
     """The layout that ``sharding`` gives to an array of ``ndim`` dimensions.
 
     ``order`` lists the device at each position of the mesh where that is not 0, 1, 2, ... (``device_order_of``).
@@ -79,9 +77,7 @@ def hlo_to_layout(
     return Layout(dims).with_partial(partial, "sum", mesh)
 
 
-def manual_axes(
-    sharding: HloSharding, mesh: AbstractMesh, order: Sequence[int] | None = None
-) -> tuple[str, ...]:
+def manual_axes(sharding: HloSharding, mesh: AbstractMesh, order: Sequence[int] | None = None) -> tuple[str, ...]:
     """The atoms, in mesh order, over which the program itself says what each device does."""
     if sharding.kind == "manual":
         return mesh.atoms

@@ -88,8 +88,7 @@ class PositionalSharding(Sharding):
         axes = tuple(range(self.ndim)) if axis is None else (axis % self.ndim if self.ndim else axis,)
         if axis is not None and not -self.ndim <= axis < self.ndim:
             raise ShardingError(
-                f"PositionalSharding.replicate: axis {axis} of a grid with shape {self.shape}; "
-                "use an axis of the grid"
+                f"PositionalSharding.replicate: axis {axis} of a grid with shape {self.shape}; use an axis of the grid"
             )
         kept = tuple(a for a in range(self.ndim) if a not in axes)
         merged = self._cells.transpose(*kept, *axes, self.ndim)

@@ -157,8 +157,6 @@ def pointwise_rule(operand_ranks: Sequence[int], shape: Sequence[int], num_resul
     )
 
 
-def replicated_rule(
-    operand_shapes: Sequence[Sequence[int]], result_shapes: Sequence[Sequence[int]]
-) -> ShardingRule:
+def replicated_rule(operand_shapes: Sequence[Sequence[int]], result_shapes: Sequence[Sequence[int]]) -> ShardingRule:
     """Nothing may be split."""
     return ShardingRule((), tuple(((),) * len(s) for s in operand_shapes), tuple(((),) * len(s) for s in result_shapes))

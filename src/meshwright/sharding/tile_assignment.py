@@ -39,9 +39,7 @@ class IotaOrder:
             return IotaOrder((math.prod(reshape),), (0,))
         sizes = {run[0]: math.prod(reshape[dim] for dim in run) for run in runs}
         firsts = sorted(sizes)
-        return IotaOrder(
-            tuple(sizes[first] for first in firsts), tuple(firsts.index(run[0]) for run in runs)
-        )
+        return IotaOrder(tuple(sizes[first] for first in firsts), tuple(firsts.index(run[0]) for run in runs))
 
     @property
     def size(self) -> int:
@@ -54,9 +52,7 @@ class IotaOrder:
         text = f"<=[{_commas(self.reshape)}]"
         return text if len(self.reshape) == 1 else f"{text}T({_commas(self.transpose)})"
 
-    def regrouped(
-        self, dims: tuple[int, ...], order: tuple[int, ...], rising: int | None = None
-    ) -> IotaOrder | None:
+    def regrouped(self, dims: tuple[int, ...], order: tuple[int, ...], rising: int | None = None) -> IotaOrder | None:
         """The order after the array, in shape ``dims``, is transposed by ``order`` and, along the dimension
         ``rising`` (before the transpose), sorted; None if that is no iota."""
         pieces = self._pieces(dims)

@@ -169,9 +169,7 @@ def refuse_reduce_axes(axes: Sequence[Any], where: str) -> None:
         )
 
 
-def linear_transpose(
-    fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()
-) -> Callable[..., Any]:
+def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[..., Any]:
     """The transpose of a linear function: ``f_transpose(ct)`` gives a tuple of cotangents, one an argument.
 
     Args:

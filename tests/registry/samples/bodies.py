@@ -101,7 +101,6 @@ def _rest() -> Iterator[Sample]:
     for direction in ("LT", "EQ", "GE"):
         yield _sample(CompareTotal(direction), special, special[::-1].copy(), label=direction)
 
-
     yield _sample(BitcastWidth(np.dtype(np.uint8)), floats(5, 3))
     yield _sample(BitcastWidth(np.dtype(np.float32)), ints(7, 2).astype(np.int16))
     yield _sample(MulHi(), ints(5, 3) * 1234567, ints(5, 3, seed=1) * 7654321)

@@ -305,9 +305,7 @@ class Partitioner:
         costs = [reshard_cost(aval.shape, aval.dtype.itemsize, lo, target, self.mesh) for lo in value.layouts]
         return costs.index(min(costs))
 
-    def output(
-        self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None
-    ) -> tuple[Any, Layout]:
+    def output(self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None) -> tuple[Any, Layout]:
         value = self.value(atom)
         if isinstance(layout, KeepPartial):
             if all(known.partial for known in value.layouts):

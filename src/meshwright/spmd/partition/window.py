@@ -52,9 +52,7 @@ class _Segment:
     high: int
 
 
-def plan_window(
-    size: int, tiles: int, start: Callable[[int], int], length: int, stop: int | None = None
-) -> WindowPlan:
+def plan_window(size: int, tiles: int, start: Callable[[int], int], length: int, stop: int | None = None) -> WindowPlan:
     """Plan for a dimension of ``size`` rows in ``tiles`` tiles; rows from ``stop`` on are not needed."""
     return _plan(size, tiles, tuple(start(t) for t in range(tiles)), length, stop)
 
@@ -128,9 +126,7 @@ def _by_distance(windows: list[list[_Segment]], starts: tuple[int, ...], rows: i
     return WindowPlan(pieces, tuple(gaps), within, False, complete)
 
 
-def _in_turn(
-    windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool
-) -> WindowPlan | None:
+def _in_turn(windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool) -> WindowPlan | None:
     """A piece for the first tile that each window sees, one for the second, …: where tiles change places.
 
     None if a piece would have to go from one tile to several.

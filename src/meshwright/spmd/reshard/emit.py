@@ -139,5 +139,3 @@ def _in_rounds(x: Any, recipe: Recipe, mesh: AbstractMesh) -> Any:
         ]
         result = dynamic_update_slice(result, chunk, [*put, *zeros])
     return result
-
-

@@ -145,10 +145,7 @@ def exchange_recipe(
     sizes = dict(zip(mesh.atoms, mesh.atom_sizes))
     found = chains(before, after, sizes) or []
     moved = [chain for chain in found if chain.is_all_to_all]
-    rows = [
-        -(-size // max(mesh.sizes(mine), mesh.sizes(theirs)))
-        for size, mine, theirs in zip(shape, before, after)
-    ]
+    rows = [-(-size // max(mesh.sizes(mine), mesh.sizes(theirs))) for size, mine, theirs in zip(shape, before, after)]
     view, view_digits = _digits(rows, {chain.end: sizes[chain.axes[-1]] for chain in found if chain.end})
     slices = tuple((view_digits[c.end], c.axes[0]) for c in found if c.is_slice and c.end)
     left = [digit for digit in range(len(view)) if digit not in dict(slices)]

@@ -55,9 +55,7 @@ class ReshardPlan:
 
 
 @lru_cache(maxsize=65536)
-def plan_reshard(
-    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
-) -> ReshardPlan:
+def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> ReshardPlan:
     """The cheapest way to bring an array of ``shape`` from ``src`` to ``dst``."""
     src.validate(shape, mesh)
     dst.validate(shape, mesh)
@@ -72,9 +70,7 @@ def plan_reshard(
 
 
 @lru_cache(maxsize=262144)
-def reshard_cost(
-    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
-) -> int:
+def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
     """The bytes that a device sends to go from ``src`` to ``dst``: ``plan_reshard(...).bytes_sent``, faster."""
     if src.dims == dst.dims:
         return _combine_cost(shape, itemsize, src, dst, mesh)
@@ -87,9 +83,7 @@ def reshard_cost(
     return plan_reshard(shape, itemsize, src, dst, mesh).bytes_sent
 
 
-def _combine_cost(
-    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
-) -> int:
+def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
     """The cost when the tiles stay as they are: of one all-reduce, if of anything."""
     same_kind = src.reduction == dst.reduction
     gone = tuple(atom for atom in src.partial if not (same_kind and atom in dst.partial))
@@ -97,11 +91,7 @@ def _combine_cost(
 
 
 def _is_even(shape: Sequence[int], src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
-    return all(
-        size % mesh.sizes(atoms) == 0
-        for layout in (src, dst)
-        for size, atoms in zip(shape, layout.dims)
-    )
+    return all(size % mesh.sizes(atoms) == 0 for layout in (src, dst) for size, atoms in zip(shape, layout.dims))
 
 
 # --- searching ----------------------------------------------------------------------------------------------
@@ -172,9 +162,7 @@ def _merged(first: Step, second: Step) -> Step | None:
     return None
 
 
-def _finish(
-    shape: tuple[int, ...], itemsize: int, src: Layout, steps: list[Step], mesh: AbstractMesh
-) -> ReshardPlan:
+def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, steps: list[Step], mesh: AbstractMesh) -> ReshardPlan:
     layout, sent = src, 0
     held = peak = buffer_bytes(shape, itemsize, src, mesh)
     pairs = []

@@ -57,9 +57,7 @@ class Search:
     largest buffer allowed, in bytes.
     """
 
-    def __init__(
-        self, sizes: tuple[int, ...], shape: tuple[int, ...], itemsize: int, goal: Dims, limit: float
-    ) -> None:
+    def __init__(self, sizes: tuple[int, ...], shape: tuple[int, ...], itemsize: int, goal: Dims, limit: float) -> None:
         self.sizes = sizes
         self.shape = shape
         self.itemsize = itemsize
