@@ -1,7 +1,7 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright import (
     ad_checkpoint,
@@ -28,7 +28,6 @@ from meshwright.api.batching_rules import fwd_and_bwd
 from meshwright.api.callbacks import io_callback, pure_callback
 from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
 from meshwright.api.jit import ShapeDtypeStruct, jit
-from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.placement import (
     block_until_ready,
@@ -92,6 +91,9 @@ from meshwright.transforms.jacobian import jacrev as jacobian
 from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_policies
 from meshwright.transforms.remat import checkpoint as remat
 from meshwright.transforms.vmap import vmap
+
+if TYPE_CHECKING:
+    from meshwright.api.load import ImportedProgram, load
 
 __version__ = "0.1.0"
 
@@ -201,13 +203,18 @@ __all__ = [
 
 #: modules that few programs need: imported when one first asks for them
 _LATER = ("dlpack", "dtypes", "flatten_util", "image", "scipy", "stages", "test_util", "typing")
+#: names of modules that few programs need
+_FROM_LATER = dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load")
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return import_module(f"meshwright.{name}")
+    if name in _FROM_LATER:
+        value = globals()[name] = getattr(import_module(_FROM_LATER[name]), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LATER, *_FROM_LATER})

@@ -15,12 +15,15 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-from rich.text import Text
-
+from meshwright.core.late import LateModule
 from meshwright.sharding import Sharding, tile_slice
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+rich_console, rich_text = LateModule("rich.console"), LateModule("rich.text")
 
 # Soft backgrounds on which black text reads well; neighbours differ.
 COLOURS = (
@@ -66,7 +69,7 @@ class ShardingPicture:
         return "\n".join("".join(segment.text for segment in line).rstrip() for line in self.lines)
 
     def __rich__(self) -> Text:
-        text = Text(no_wrap=True, overflow="ignore")
+        text = rich_text.Text(no_wrap=True, overflow="ignore")
         for number, line in enumerate(self.lines):
             if number:
                 text.append("\n")
@@ -119,7 +122,7 @@ def visualize_sharding(shape: Sequence[int], sharding: Sharding, *, max_width: i
       │ CPU 4-7 │
       └─────────┘
     """
-    Console().print(picture_of(shape, sharding, max_width=max_width), soft_wrap=True)
+    rich_console.Console().print(picture_of(shape, sharding, max_width=max_width), soft_wrap=True)
 
 
 def visualize_array_sharding(array: Any, *, max_width: int = 80) -> None:

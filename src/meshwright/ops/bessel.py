@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebinterpolate
-from scipy import special
 
+from meshwright.core.late import LateModule
 from meshwright.ir.reading import reads
 from meshwright.ops.elementwise import (
     Partial,
@@ -33,6 +33,8 @@ from meshwright.ops.elementwise import (
     sub,
 )
 from meshwright.ops.expanded import Expanded, chebyshev, constant
+
+special = LateModule("scipy.special")
 
 
 @cache

@@ -50,6 +50,9 @@ class Elementwise(Op):
     accepts: ClassVar[tuple[str, ...]] = ()
     partials: ClassVar[tuple[Partial, ...]] = ()
 
+    def __hash__(self) -> int:
+        return hash(type(self))  # a dataclass without fields would share one hash with all others
+
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Rows are called like functions: ``mul(x, y)`` binds."""
         return self.bind(*in_order(self.name, self.accepts, args, named) if named else args)
@@ -171,7 +174,7 @@ def row(
         members["result_dtype"] = lambda self, *ds: result(*ds)
     if attributes is not None:
         members["attributes"] = lambda self, b: attributes(b)
-    cls: Any = dataclass(frozen=True)(type(name.title().replace("_", ""), (Elementwise,), members))
+    cls: Any = type(name.title().replace("_", ""), (Elementwise,), members)  # no fields: nothing for dataclass to add
     op = cls()
     if hlo:
         READERS.setdefault(hlo, lambda r: op.bind(*r.operands))
@@ -596,10 +599,6 @@ class SelectN(Elementwise):
             picked = self.bind(which, *parts) if isinstance(case, Linear) else None
             result.append(picked if picked is None else unbroadcast(picked, case.aval))
         return result
-
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        # All cases scalar and ``which`` too, but batched: rank 0 becomes rank 1, nothing special.
-        return super().batch(axis, args, dims)
 
     def emit(self, b: Builder, which: Any, *cases: Any) -> Any:
         (out,) = b.out_avals

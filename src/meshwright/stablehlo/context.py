@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, bit_width, short_name
@@ -29,9 +28,9 @@ def new_context() -> ir.Context:
     _jax_mlir_ext.register_dialects(registry)
     ctx.append_dialect_registry(registry)
     ctx.load_all_available_dialects()
-    for dialect in (stablehlo, chlo, sdy):
+    for dialect in (_stablehlo, _chlo, _sdy):
         dialect.register_dialect(ctx)
-    mhlo.register_mhlo_dialect(ctx)
+    _mlirHlo.register_mhlo_dialect(ctx)
     ctx.enable_multithreading(False)
     return ctx
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir._mlir_libs import _sdy as sdy
 
 from meshwright.errors import ShardingError
 from meshwright.ir.reading import reads
