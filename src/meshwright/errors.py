@@ -41,7 +41,11 @@ class TracerError(MeshwrightError, TypeError):
     """A traced value was used where a concrete one is needed."""
 
 
-class TracerBoolConversionError(TracerError):
+class ConcretizationTypeError(TracerError):
+    """A traced value was needed as a concrete one (``float(x)``, a shape, ...)."""
+
+
+class TracerBoolConversionError(ConcretizationTypeError):
     """Python control flow (``if``, ``while``, ``and``) on a traced value."""
 
 
@@ -50,15 +54,19 @@ class TracerIntegerConversionError(TracerError):
 
 
 class TracerArrayConversionError(TracerError):
-    """A traced value was handed to NumPy."""
+    """A traced value was handed to NumPy, or to something else that reads the memory of an array."""
 
 
-class ConcretizationError(TracerError):
-    """A traced value was needed as a concrete one (``float(x)``, a shape, ...)."""
+class NonConcreteBooleanIndexError(ConcretizationTypeError, IndexError):
+    """``x[mask]`` with a traced mask, whose number of true elements, and so the result's shape, is not known."""
 
 
-class LeakedTracerError(MeshwrightError):
+class UnexpectedTracerError(TracerError):
     """A tracer was used after the function that was being traced had returned."""
+
+
+class KeyReuseError(MeshwrightError, TypeError):
+    """A random key was used twice where that is an error."""
 
 
 class DifferentiationError(MeshwrightError, TypeError):
@@ -119,11 +127,15 @@ class ImportProgramError(MeshwrightError, ValueError):
     """HLO or StableHLO that cannot be read; names file and line where they are known."""
 
 
-class CompileError(MeshwrightError, RuntimeError):
+class JaxRuntimeError(MeshwrightError, RuntimeError):
+    """A program could not be compiled or run; the name that programs written for JAX know."""
+
+
+class CompileError(JaxRuntimeError):
     """XLA refused a program."""
 
 
-class CallbackError(MeshwrightError, RuntimeError):
+class CallbackError(JaxRuntimeError):
     """A Python function that a program calls raised, or returned something else than it was declared to."""
 
 
@@ -131,7 +143,7 @@ class CheckError(MeshwrightError, ValueError):
     """A check that the program made of its own values failed."""
 
 
-class DeviceError(MeshwrightError, RuntimeError):
+class DeviceError(JaxRuntimeError):
     """A device that does not exist, or a backend that failed."""
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright.errors import LeakedTracerError
+from meshwright.errors import UnexpectedTracerError
 
 V = np.arange(6, dtype=np.float32)
 
@@ -63,13 +63,13 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_leaked_tracers_are_reported(refuses, leak, use):
     LEAKS[leak]()
-    with refuses(LeakedTracerError, "f32[6]", "had returned", "Return it from the function"):
+    with refuses(UnexpectedTracerError, "f32[6]", "had returned", "Return it from the function"):
         USES[use](Keeper.value)
 
 
 def test_the_message_says_where_the_value_was_made(refuses):
     LEAKS["jit"]()
-    with refuses(LeakedTracerError, "test_leaks.py", "keep"):
+    with refuses(UnexpectedTracerError, "test_leaks.py", "keep"):
         _ = Keeper.value + 1
 
 
@@ -87,7 +87,7 @@ def test_a_leak_through_a_global_list_in_a_later_call(refuses):
         return sum(seen)
 
     remember(V)
-    with refuses(LeakedTracerError, "remember"):
+    with refuses(UnexpectedTracerError, "remember"):
         remember(V[:3])  # a new trace, in which the old one's value is found
 
 

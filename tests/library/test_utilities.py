@@ -118,7 +118,7 @@ def test_errors_of_segments() -> None:
         mw.ops.segment_sum(ROWS[0], np.arange(4), 3)
     with pytest.raises(mw.errors.DTypeError, match="must be integers"):
         mw.ops.segment_sum(ROWS[0], ROWS[0], 3)
-    with pytest.raises(mw.errors.ConcretizationError, match="num_segments"):
+    with pytest.raises(mw.errors.ConcretizationTypeError, match="num_segments"):
         mw.jit(mw.ops.segment_sum)(ROWS[0], np.arange(5))
 
 

@@ -13,7 +13,7 @@ from numpy_oracle import assert_same, check_functions, sample, traced
 
 import meshwright.numpy as mnp
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, ConcretizationError, ImmutableArrayError, IndexingError, ShapeError
+from meshwright.errors import ArgumentError, ConcretizationTypeError, ImmutableArrayError, IndexingError, ShapeError
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.transforms.autodiff import grad
 from meshwright.transforms.vmap import vmap
@@ -188,9 +188,9 @@ def test_a_traced_mask_updates_with_scalars_only() -> None:
     x = sample((3, 4))
     f = lambda x: mnp.asarray(x).at[mnp.asarray(x) > 0].set(-1.0)  # noqa: E731
     assert_same(traced(f, x), np.where(x > 0, np.float32(-1), x))
-    with pytest.raises(ConcretizationError, match="needs a scalar value"):
+    with pytest.raises(ConcretizationTypeError, match="needs a scalar value"):
         traced(lambda x: mnp.asarray(x).at[x > 0].set(np.ones(3)), x)
-    with pytest.raises(ConcretizationError, match="where"):
+    with pytest.raises(ConcretizationTypeError, match="where"):
         traced(lambda x: x[x > 0], x)
 
 

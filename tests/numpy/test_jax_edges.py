@@ -13,7 +13,7 @@ from numpy_oracle import assert_same, check
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.core.pytree import leaves
-from meshwright.errors import ArgumentError, AxisError, ConcretizationError, DTypeError, MeshwrightError, ShapeError
+from meshwright.errors import ArgumentError, AxisError, ConcretizationTypeError, DTypeError, MeshwrightError, ShapeError
 from meshwright.ir.tracing import typeof
 
 X = np.array([[3.0, -1.5, np.nan, 8.0], [0.5, 4.0, -2.0, 1.0], [7.0, 7.0, 2.5, -6.0]], np.float32)
@@ -190,7 +190,7 @@ def test_roots_while_tracing(p: Any) -> None:
     assert_same(got, jnp.sort(jnp.roots(jnp.asarray(c), strip_zeros=False)))
     padded = np.concatenate([[0, 0], c, [0, 0]]).astype(np.float32)
     assert_same(mnp.sort(mnp.roots(padded)), jnp.sort(jnp.roots(jnp.asarray(padded))))
-    with pytest.raises(ConcretizationError, match="strip_zeros=False"):
+    with pytest.raises(ConcretizationTypeError, match="strip_zeros=False"):
         mw.jit(mnp.roots)(c)
 
 

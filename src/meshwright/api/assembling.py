@@ -61,7 +61,7 @@ def make_array_from_single_device_arrays(
     function = "make_array_from_single_device_arrays"
     indices = _indices(function, tuple(shape), sharding)
     for number, x in enumerate(arrays):
-        if not isinstance(x, Array) or x.sharding.num_devices != 1:
+        if type(x) is not Array or x.sharding.num_devices != 1:
             raise ArgumentTypeError(f"{function}: arrays[{number}] must be an array on one device, got {x!r}")
     by_device = {next(iter(x.devices())): x for x in arrays}
     if set(by_device) != set(indices) or len(by_device) != len(arrays):
@@ -138,7 +138,7 @@ def copy_to_host_async(x: Any) -> Any:
       {'a': Array([0, 1, 2], dtype=int32)}
     """
     for leaf in pytree.leaves(x):
-        if isinstance(leaf, Array):
+        if type(leaf) is Array:
             leaf.copy_to_host_async()
     return x
 

@@ -17,7 +17,7 @@ from meshwright.core.config import config
 from meshwright.core.dtypes import canonical, requested
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.signature import described, leaf_names
-from meshwright.errors import ArgumentError, ArgumentTypeError, LeakedTracerError, MeshwrightError, NonFiniteError
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, set_trace
@@ -90,7 +90,7 @@ def trace_flat(
     """Record ``fun(*args, **kwargs)`` at flat types; returns the jaxpr and the structure of the output.
 
     Raises:
-      LeakedTracerError: the function returned a value of a finished trace.
+      UnexpectedTracerError: the function returned a value of a finished trace.
       ArgumentTypeError: it returned something that is no array.
     """
     trace = JaxprTrace(names)
@@ -362,7 +362,7 @@ def _signature(x: Any) -> Any:
         return (x.aval, x.sharding)
     if isinstance(x, Tracer):
         check_alive(x)
-        raise LeakedTracerError(f"a tracer of another trace was passed to a jitted function: {x!r}")
+        raise UnexpectedTracerError(f"a tracer of another trace was passed to a jitted function: {x!r}")
     return typeof(x)
 
 

@@ -21,10 +21,12 @@ from meshwright.api.binding import annotate_ends, bind_to_mesh, is_plain, on_mes
 from meshwright.api.partitioned import PartitionedProgram, partition_program
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.dtypes import wide_types
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
+    ConcretizationTypeError,
     ElidedConstantWarning,
     ImportProgramError,
     MeshError,
@@ -34,7 +36,8 @@ from meshwright.errors import (
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ops.call import Jit
 from meshwright.ops.device_collective import DeviceCollective, DeviceOp
 from meshwright.ops.manual_computation import ManualComputation
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
@@ -215,18 +218,26 @@ class ImportedProgram:
 
     # --- running --------------------------------------------------------------------------------------------
     @cached_property
-    def _executable(self) -> Executable:
+    def _plain(self) -> ClosedJaxpr:
+        """The program for one device."""
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
         if self.has_manual_regions:
             flat = bind_to_mesh(flat, self.mesh or AbstractMesh((self.num_partitions,), ("devices",)), self.name)
-        return compile_jaxpr(without_annotations(flat), self.name, [default_sharding()] * len(self.out_avals))
+        return without_annotations(flat)
+
+    @cached_property
+    def _executable(self) -> Executable:
+        return compile_jaxpr(self._plain, self.name, [default_sharding()] * len(self.out_avals))
 
     def __call__(self, *args: Any) -> Any:
         """The results for arrays (in any tree): one array, or a tuple of several.
 
+        In a traced function the program is a part of it, and is differentiated and batched like any other.
+
         Raises:
           ArgumentError: another number of arrays.
           ShapeError: an array of another type.
+          ConcretizationTypeError: a program with 64-bit values in a traced function, without ``enable_x64``.
         """
         with wide_types() if self.is_wide else nullcontext():
             return self._run(pytree.leaves(args))
@@ -238,8 +249,16 @@ class ImportedProgram:
             got, want = typeof(value), parameter.aval
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 raise ShapeError(f"{self.name!r}: parameter {parameter.name!r} is {want}, got {got}")
-        outs = self._executable(values)
+        outs = self._bound(values) if any(isinstance(x, Tracer) for x in values) else self._executable(values)
         return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _bound(self, values: list[Any]) -> list[Any]:
+        """The program as a call in the function that is being traced."""
+        if self.is_wide and not config.enable_x64:
+            next(x for x in values if isinstance(x, Tracer)).refuse(
+                ConcretizationTypeError, f"{self.name!r}, a program with 64-bit values,", "switch enable_x64 on"
+            )
+        return Jit(self.name, self._plain).bind(*values)
 
     # --- partitioning ---------------------------------------------------------------------------------------
     def partition(

@@ -66,7 +66,7 @@ def _put(x: Any, sharding: Sharding | None, copied: bool = False) -> Any:
         return _constraint(x, sharding, "device_put")
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         raise ArgumentTypeError(f"device_put: {sharding.mesh!r} has no devices; use a mesh from make_mesh")
-    array = as_array(x) if isinstance(x, (Array, int, float, complex)) else from_numpy(x, copy=False)
+    array = as_array(x) if type(x) is Array or isinstance(x, (int, float, complex)) else from_numpy(x, copy=False)
     if copied:
         array = copy.bind(array)
     if sharding is None:
@@ -93,10 +93,9 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """A tree of arrays as NumPy arrays of the same shapes that share their memory.
+    """A tree of arrays as NumPy arrays of the same shapes that share their memory. Traced arrays stay what they are.
 
     Raises:
-      TracerArrayConversionError: a value of a program that is being traced.
       ArgumentTypeError: a leaf that is no array; says where.
 
     Example:
@@ -104,7 +103,12 @@ def device_get(x: Any) -> Any:
       {'a': array([0, 1, 2], dtype=int32)}
     """
     _check_leaves("device_get", x)
-    return pytree.map(lambda v: np.asarray(v), x)
+    return pytree.map(_on_host, x)
+
+
+def _on_host(x: Any) -> Any:
+    check_alive(x)
+    return x if isinstance(x, Tracer) else np.asarray(x)
 
 
 def _check_leaves(function: str, x: Any) -> list[ShapedArray]:
@@ -130,7 +134,7 @@ def block_until_ready(x: Any) -> Any:
       (Array([1, 2, 3], dtype=int32), 'label')
     """
     for leaf in pytree.leaves(x):
-        if isinstance(leaf, Array):
+        if type(leaf) is Array:
             leaf.block_until_ready()
     return x
 

@@ -309,7 +309,7 @@ class Compiled(Stage):
                     f"{program.name!r} was compiled for argument {want.name} of type {want.aval}, got {got}; compile "
                     "it again for the new type"
                 )
-            if isinstance(x, Array) and x.committed and x.sharding is not want.sharding:
+            if type(x) is Array and x.committed and x.sharding is not want.sharding:
                 wanted = NamedSharding(program.mesh, PartitionSpec()) if program.mesh else program.single
                 common_place([(f"argument {want.name}", brought(x)), ("the compiled program", wanted)], program.name)
         outs = self.executable(flat)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int, float0
 from meshwright.errors import (
     ArgumentTypeError,
-    ConcretizationError,
+    ConcretizationTypeError,
     DTypeError,
     ImmutableArrayError,
-    LeakedTracerError,
+    ShapeError,
     TracerArrayConversionError,
     TracerBoolConversionError,
     TracerIntegerConversionError,
+    UnexpectedTracerError,
 )
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
@@ -133,80 +134,115 @@ class ArrayMethods:
         )
 
 
+#: what only an array with a value has, and what to do instead
+_NEEDS_VALUE = {
+    **dict.fromkeys(
+        ("__dlpack__", "__dlpack_device__", "unsafe_buffer_pointer", "tobytes", "copy_to_host_async"),
+        "use the functions of meshwright.numpy, or pure_callback to call Python on the value",
+    ),
+    **dict.fromkeys(
+        ("addressable_data", "addressable_shards", "delete", "devices", "global_shards", "is_deleted",
+         "is_fully_addressable", "is_fully_replicated", "is_ready"),
+        "ask the arrays that go into the traced function, or come out of it",
+    ),
+}  # fmt: skip
+
+
 class Tracer(ArrayMethods):
-    """A value inside a function that is being transformed."""
+    """A value inside a function that is being transformed.
+
+    It never becomes a number: what Python or NumPy would compute with it, no transformation could see. The one
+    exception is the truth of a value that is known, as under ``grad``: which way control flow goes has no derivative.
+    """
 
     __slots__ = ("aval", "owner")
     aval: ShapedArray
     owner: Trace
 
     def concrete(self) -> Any:
-        """The concrete array behind this tracer, or ``None`` where there is none yet."""
+        """The concrete array behind this tracer, or ``None`` where there is none yet. For decisions, not for values."""
         return None
 
     def origin(self) -> str:
         """Where the value came from, for messages."""
         return ""
 
-    def _need(self, error: type[Exception], what: str, remedy: str) -> Any:
+    def refuse(self, error: type[Exception], what: str, remedy: str) -> NoReturn:
+        """Raise, since ``what`` needs a value."""
         check_alive(self)
-        value = self.concrete()
-        if value is None:
-            origin = self.origin()
-            raise error(
-                f"{what} needs a concrete value, but this is a traced one of type {self.aval}"
-                f"{' from ' + origin if origin else ''}; {remedy}"
-            )
-        return value
+        origin = self.origin()
+        known = "" if self.concrete() is None else "; its value is known here, but its derivative would be lost"
+        raise error(
+            f"{what} needs a concrete value, but this is a traced one of type {self.aval}"
+            f"{' from ' + origin if origin else ''}{known}; {remedy}"
+        )
 
     def __bool__(self) -> bool:
-        return bool(
-            self._need(
+        check_alive(self)
+        if self.size != 1:
+            raise ShapeError(
+                f"bool() needs an array of one element, this one has type {self.aval}; use .any() or .all()"
+            )
+        value = self.concrete()
+        if value is None:
+            self.refuse(
                 TracerBoolConversionError,
                 "Python control flow (if, while, and, or, not, assert)",
                 "use meshwright.numpy.where or lax.cond / lax.while_loop, or make the argument static (static_argnums)",
             )
-        )
+        return bool(value)
 
     def __index__(self) -> int:
-        return self._need(
+        self.refuse(
             TracerIntegerConversionError,
             "using a value as a Python index or size",
             "make the argument static (static_argnums), or index an array with it",
-        ).__index__()
-
-    def __int__(self) -> int:
-        return int(self._need(ConcretizationError, "int()", "use .astype(int), or make the argument static"))
-
-    def __float__(self) -> float:
-        return float(self._need(ConcretizationError, "float()", "use .astype(float), or make the argument static"))
-
-    def __complex__(self) -> complex:
-        return complex(
-            self._need(ConcretizationError, "complex()", "use .astype(complex), or make the argument static")
         )
 
+    def __int__(self) -> int:
+        self.refuse(ConcretizationTypeError, "int()", "use .astype(int), or make the argument static")
+
+    def __float__(self) -> float:
+        self.refuse(
+            ConcretizationTypeError,
+            "float(), or a function of Python's math,",
+            "use .astype(float) and meshwright.numpy, or make the argument static",
+        )
+
+    def __complex__(self) -> complex:
+        self.refuse(ConcretizationTypeError, "complex()", "use .astype(complex), or make the argument static")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        value = self._need(
+        self.refuse(
             TracerArrayConversionError,
             "a NumPy function or np.asarray",
             "use the function of the same name in meshwright.numpy",
         )
-        return np.asarray(value, dtype)
 
-    def item(self) -> Any:
-        return self._need(ConcretizationError, ".item()", "return the value from the traced function instead").item()
+    def item(self, *args: int) -> Any:
+        """An error: there is no value yet."""
+        self.refuse(ConcretizationTypeError, ".item()", "return the value from the traced function instead")
 
     def tolist(self) -> Any:
-        return self._need(
-            ConcretizationError, ".tolist()", "return the value from the traced function instead"
-        ).tolist()
+        """An error: there is no value yet."""
+        self.refuse(ConcretizationTypeError, ".tolist()", "return the value from the traced function instead")
 
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        value = self._need(ConcretizationError, f"format {spec!r}", "format the value outside of the traced function")
-        return format(value, spec)
+        self.refuse(
+            ConcretizationTypeError,
+            f"format {spec!r}",
+            "print it with debug.print, or format the value outside of the traced function",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NEEDS_VALUE:
+            self.refuse(ConcretizationTypeError, f".{name}", _NEEDS_VALUE[name])
+        raise AttributeError(f"a traced array has no attribute {name!r}", name=name, obj=self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.refuse(ConcretizationTypeError, "pickling", "return the value from the traced function, and pickle that")
 
     def __hash__(self) -> int:
         raise ArgumentTypeError("traced arrays are not hashable: they cannot be static arguments or dict keys")
@@ -240,7 +276,7 @@ def check_alive(x: Any) -> None:
     """Raise if a tracer outlived its trace."""
     if isinstance(x, Tracer) and not x.owner.alive:
         origin = x.origin()
-        raise LeakedTracerError(
+        raise UnexpectedTracerError(
             f"a traced value of type {x.aval}{' from ' + origin if origin else ''} was used after the traced "
             "function had returned: it must have been saved in a global, an attribute or a closure. Return it "
             "from the function instead"

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, ConcretizationError, ShapeError
+from meshwright.errors import ArgumentError, ConcretizationTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.arithmetic import add, divide, maximum, minimum, multiply, power
 from meshwright.numpy.creation import asarray
@@ -280,7 +280,7 @@ def _masked(x: Any, mask: Any, value: Any, combine: Any, name: str) -> Any:
     """An update of the elements where a traced mask holds: possible for scalar values, as ``where``."""
     shape, flags = typeof(x).shape, typeof(mask).shape
     if typeof(value).shape != ():
-        raise ConcretizationError(
+        raise ConcretizationTypeError(
             f"at[mask].{name} with a traced mask ({mask.aval}) needs a scalar value, got shape {typeof(value).shape}: "
             "the number of true elements is not known while tracing; use where(mask, values, x)"
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.config import config
-from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationError, DTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationTypeError, DTypeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.axes import normal_shape
@@ -35,7 +35,7 @@ def _sharding(device: Any, name: str) -> Sharding | None:
 def _holds_arrays(x: Any) -> bool:
     if isinstance(x, (list, tuple)):
         return any(_holds_arrays(e) for e in x)
-    return isinstance(x, (Array, Tracer))
+    return isinstance(x, Array)
 
 
 def _from_sequence(x: Sequence[Any], name: str) -> Any:
@@ -102,7 +102,7 @@ def array(
 
 
 def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None) -> Any:
-    if isinstance(x, (Array, Tracer)):
+    if isinstance(x, Array):
         result = x if dtype is None else _strongly(x, dtype)
         return copy(result) if copy_ and result is x else result
     if is_python_number(x):
@@ -179,7 +179,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     """
     shape = normal_shape(shape, "full")
     sharding = _sharding(device, "full")
-    if isinstance(fill_value, (Array, Tracer, np.ndarray, list, tuple)):
+    if isinstance(fill_value, (Array, np.ndarray, list, tuple)):
         return spread(asarray(fill_value, dtype), shape)
     own = typeof(fill_value)
     target = own.dtype if dtype is None else dtypes.requested(dtype, "full")
@@ -261,7 +261,7 @@ empty_like = zeros_like
 # --- counting -----------------------------------------------------------------------------------------------
 def _concrete(x: Any, name: str, what: str) -> Any:
     if isinstance(x, Tracer):
-        raise ConcretizationError(
+        raise ConcretizationTypeError(
             f"{name}: {what} decides the shape of the result and must be known while tracing, but it is traced "
             f"({x.aval}{' from ' + x.origin() if x.origin() else ''}); make it static (static_argnums)"
         )
@@ -272,7 +272,7 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     """``start, start + step, … < stop``; with one argument, from 0.
 
     Raises:
-      ConcretizationError: a bound is traced; ArgumentError: ``step`` is 0.
+      ConcretizationTypeError: a bound is traced; ArgumentError: ``step`` is 0.
 
     >>> arange(3).tolist()
     [0, 1, 2]

@@ -22,7 +22,7 @@ def array_repr(arr: Any, max_line_width: int | None = None, precision: int | Non
     'Array([1, 2], dtype=int32)'
     """
     x = asarray(arr)
-    if not isinstance(x, Array) or (max_line_width is None and precision is None):
+    if type(x) is not Array or (max_line_width is None and precision is None):
         return repr(x)
     text = np.array2string(np.asarray(x), max_line_width, precision, separator=", ", prefix="Array(")
     return f"Array({text}, dtype={x.dtype.name})"
@@ -35,7 +35,7 @@ def array_str(a: Any, max_line_width: int | None = None, precision: int | None =
     '[1 2]'
     """
     x = asarray(a)
-    return np.array_str(np.asarray(x), max_line_width, precision) if isinstance(x, Array) else str(x)
+    return np.array_str(np.asarray(x), max_line_width, precision) if type(x) is Array else str(x)
 
 
 def save(file: Any, arr: Any) -> None:

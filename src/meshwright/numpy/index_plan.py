@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ConcretizationError, IndexingError
+from meshwright.errors import IndexingError, NonConcreteBooleanIndexError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.promotion import broadcast_shapes
 from meshwright.runtime.array import Array
@@ -77,14 +77,14 @@ class IndexPlan:
 def _is_mask(entry: Any) -> bool:
     if isinstance(entry, (bool, np.bool_)):
         return True
-    return isinstance(entry, (Array, Tracer, np.ndarray)) and dtypes.is_bool(typeof(entry).dtype)
+    return isinstance(entry, (Array, np.ndarray)) and dtypes.is_bool(typeof(entry).dtype)
 
 
 def _concrete_mask(entry: Any) -> np.ndarray:
     if isinstance(entry, Tracer):
         concrete = entry.concrete()
         if concrete is None:
-            raise ConcretizationError(
+            raise NonConcreteBooleanIndexError(
                 f"x[mask] with a traced mask ({entry.aval}): the number of true elements, and so the result's shape, "
                 "must be known while tracing. Use where(mask, x, other), x.at[mask].set(scalar), or "
                 "nonzero(mask, size=...)"
@@ -155,7 +155,7 @@ def _expanded(entries: list[Any], ndim: int, index: Any) -> list[Any]:
 
 def _show(index: Any) -> str:
     return ", ".join(
-        str(typeof(e)) if isinstance(e, (Array, Tracer, np.ndarray)) else repr(e)
+        str(typeof(e)) if isinstance(e, (Array, np.ndarray)) else repr(e)
         for e in (index if isinstance(index, tuple) else (index,))
     )
 
@@ -164,7 +164,7 @@ def _static_int(entry: Any) -> int | None:
     """A Python integer for what is one while tracing, else None."""
     if type(entry) is int:
         return entry
-    if isinstance(entry, (Array, Tracer)):
+    if isinstance(entry, Array):
         return None
     if isinstance(entry, np.ndarray) and entry.ndim:
         return None
@@ -179,11 +179,9 @@ def _static_int(entry: Any) -> int | None:
 def _index_array(entry: Any) -> Any:
     if isinstance(entry, (_MaskPart, _NewIndexed)):
         return entry.positions
-    if isinstance(entry, (Array, Tracer, np.ndarray)) and dtypes.is_integer(typeof(entry).dtype):
+    if isinstance(entry, (Array, np.ndarray)) and dtypes.is_integer(typeof(entry).dtype):
         return entry
-    what = (
-        str(typeof(entry)) if isinstance(entry, (Array, Tracer, np.ndarray)) else f"{entry!r} ({type(entry).__name__})"
-    )
+    what = str(typeof(entry)) if isinstance(entry, (Array, np.ndarray)) else f"{entry!r} ({type(entry).__name__})"
     raise IndexingError(
         f"only integers, slices, '...', None, and arrays of integers or bools can be an index, got {what}"
     )
@@ -276,7 +274,7 @@ def plan_index(shape: Shape, index: Any, keep_outside: bool = False, wrap: bool 
 
     Raises:
       IndexingError: too many indices, or something that cannot be an index.
-      ConcretizationError: a traced mask.
+      ConcretizationTypeError: a traced mask.
     """
     entries = _expanded(_entries(index), len(shape), index)
     b = _Builder(_with_added(shape, entries), keep_outside, wrap)

@@ -42,7 +42,7 @@ def getitem(x: Any, index: Any) -> Any:
     """``x[index]`` with NumPy's meaning; out-of-range positions give the nearest element, as in JAX.
 
     Raises:
-      IndexingError: not an index, or too many. ConcretizationError: a traced mask.
+      IndexingError: not an index, or too many. ConcretizationTypeError: a traced mask.
     """
     shape = x.aval.shape
     integers = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import device_put, laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer
@@ -133,7 +133,7 @@ def _matrix_t(self: Any) -> Any:
 
 def _to_device(self: Any, device: Any, *, stream: Any = None) -> Any:
     """The array on another device or under another sharding."""
-    return ranges.asarray(np.asarray(self), device=device)
+    return device_put(self, device)
 
 
 _METHODS: dict[str, Any] = {

@@ -201,7 +201,7 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
       complex, shape (degree,).
 
     Raises:
-      ArgumentError: not a vector. ConcretizationError: a traced ``p``, whose zeros are to be stripped.
+      ArgumentError: not a vector. ConcretizationTypeError: a traced ``p``, whose zeros are to be stripped.
 
     >>> sorted(roots(np.array([1.0, 0.0, -4.0])).real.round(3).tolist())
     [-2.0, 2.0]

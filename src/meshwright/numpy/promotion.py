@@ -20,7 +20,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.config import Setting, config
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RankPromotionWarning, ShapeError
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, Tracer, typeof
+from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.elementwise import convert
 from meshwright.runtime.array import Array, from_numpy
@@ -38,7 +38,7 @@ def is_python_number(x: Any) -> bool:
 
 def is_arraylike(x: Any) -> bool:
     """Something array functions take: an array, tracer, NumPy array or scalar, or Python number."""
-    return isinstance(x, (Array, Tracer, np.ndarray, np.generic, *_PYTHON_NUMBERS))
+    return isinstance(x, (Array, np.ndarray, np.generic, *_PYTHON_NUMBERS))
 
 
 def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:

@@ -34,7 +34,7 @@ def _positions(obj: Any, size: int, name: str) -> np.ndarray:
     """Static positions of an index object along a dimension.
 
     Raises:
-      ArgumentError: out of range; ConcretizationError: traced.
+      ArgumentError: out of range; ConcretizationTypeError: traced.
     """
     if isinstance(obj, slice):
         return np.arange(size)[obj]
@@ -53,7 +53,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     """``arr`` without positions ``obj`` (an integer, slice, integers or mask) along ``axis`` (flattened without one).
 
     Raises:
-      ArgumentError: positions out of range; ConcretizationError: they are traced.
+      ArgumentError: positions out of range; ConcretizationTypeError: they are traced.
 
     >>> delete(np.array([1, 2, 3]), 1).tolist()
     [1, 3]
@@ -97,7 +97,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     """``arr`` with ``values`` before the positions ``obj`` (of the array as it was) along ``axis``.
 
     Raises:
-      ArgumentError: positions out of range; ConcretizationError: they are traced.
+      ArgumentError: positions out of range; ConcretizationTypeError: they are traced.
 
     >>> insert(np.array([1, 2, 3]), 1, 9).tolist()
     [1, 9, 2, 3]

@@ -12,8 +12,8 @@ import numpy as np
 
 from meshwright.api.control_flow import fori_loop
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, ConcretizationError
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.errors import ArgumentError, ConcretizationTypeError
+from meshwright.ir.tracing import Tracer, check_alive, typeof
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.axes import static_int
 from meshwright.numpy.compiled import compiled
@@ -34,16 +34,18 @@ _SHORT = 32
 
 
 def concrete(x: Any, name: str, remedy: str = "pass size=, or use where") -> np.ndarray:
-    """The value of ``x`` on the host.
+    """The value of ``x`` on the host, for decisions; derivatives go through ``x``.
 
     Raises:
-      ConcretizationError: it is traced.
+      ConcretizationTypeError: it is traced.
     """
-    if isinstance(x, Tracer) and x.concrete() is None:
-        raise ConcretizationError(
+    check_alive(x)
+    value = x.concrete() if isinstance(x, Tracer) else x
+    if value is None:
+        raise ConcretizationTypeError(
             f"{name}: the shape of the result depends on values, and this array is traced ({x.aval}); {remedy}"
         )
-    return np.asarray(x)
+    return np.asarray(value)
 
 
 def promoted(a: Any, b: Any) -> tuple[Any, Any]:
@@ -148,7 +150,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
         cut off.
 
     Raises:
-      ConcretizationError: a traced array without ``size``. ArgumentError: a 0-d array.
+      ConcretizationTypeError: a traced array without ``size``. ArgumentError: a 0-d array.
 
     >>> nonzero(np.array([0, 3, 4]))[0].tolist()
     [1, 2]
@@ -234,7 +236,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
       length: of the result, while tracing; larger integers are not counted.
 
     Raises:
-      ConcretizationError: a traced ``x`` without ``length``. ArgumentError: not a vector of integers.
+      ConcretizationTypeError: a traced ``x`` without ``length``. ArgumentError: not a vector of integers.
 
     >>> bincount(np.array([0, 2, 2])).tolist()
     [1, 0, 2]

@@ -30,7 +30,7 @@ _ARGUMENTS = """
       ShapeError: ``segment_ids`` does not have the shape of ``data``'s first dimensions.
       DTypeError: ``segment_ids`` are not integers.
       ArgumentError: ``num_segments`` is negative.
-      ConcretizationError: ``num_segments`` is not given and ``segment_ids`` is traced."""
+      ConcretizationTypeError: ``num_segments`` is not given and ``segment_ids`` is traced."""
 
 
 def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any:

@@ -74,7 +74,7 @@ def unique(
       size: how many, while tracing: more are cut off, fewer filled up with ``fill_value`` (by default the least).
 
     Raises:
-      ConcretizationError: the array is traced and there is no ``size``.
+      ConcretizationTypeError: the array is traced and there is no ``size``.
 
     >>> unique(np.array([3, 1, 3])).tolist()
     [1, 3]

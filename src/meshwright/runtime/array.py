@@ -11,8 +11,8 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
-from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError
-from meshwright.ir.tracing import ArrayMethods
+from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
+from meshwright.ir.tracing import ArrayMethods, Tracer
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding, SingleDeviceSharding
@@ -40,10 +40,18 @@ class Shard:
         return f"Shard(device={self.device!r}, index=({index}), shape={self.data.shape})"
 
 
-class Array(ArrayMethods):
+class _ArrayType(type):
+    """Makes traced arrays instances of :class:`Array`, as what is written for arrays is written for them."""
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return type.__instancecheck__(cls, x) or isinstance(x, Tracer)
+
+
+class Array(ArrayMethods, metaclass=_ArrayType):
     """An immutable n-dimensional array. Made by functions of ``meshwright.numpy``, ``device_put``, and results of ops.
 
-    ``committed`` arrays were placed by the user; others follow the arrays they are used with.
+    ``committed`` arrays were placed by the user; others follow the arrays they are used with. In a traced function,
+    what stands for an array is an instance too.
     """
 
     __slots__ = ("__weakref__", "_buffer", "_numpy", "aval", "committed", "sharding")
@@ -173,7 +181,7 @@ class Array(ArrayMethods):
 
     def _scalar(self, what: str, remedy: str = "") -> Any:
         if self.size != 1:
-            raise ArgumentTypeError(f"{what} needs an array of one element, this one has shape {self.shape}{remedy}")
+            raise ShapeError(f"{what} needs an array of one element, this one has shape {self.shape}{remedy}")
         return np.asarray(self).reshape(())[()]
 
     def __bool__(self) -> bool:

@@ -6,14 +6,15 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, ConcretizationTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.tracing import Tracer
 from meshwright.ops.sharding_constraint import without_constraints
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.ordering import order_callbacks
@@ -49,24 +50,41 @@ class Executable:
         return [Array(a, b, s, committed) for a, b, s in zip(self.out_avals, outs, self.out_shardings)]
 
     def __call__(self, args: Sequence[Any]) -> list[Array]:
-        """Run on arrays, NumPy values or numbers."""
+        """Run on arrays, NumPy values or numbers.
+
+        Raises:
+          ConcretizationTypeError: one is traced.
+        """
+        for x in args:
+            if isinstance(x, Tracer):
+                refuse_traced(self.name, x)
         buffers = [buffer_of(x) for x in args]
         if self.donated:
             self._check_donated_once(args)
         outs = self.run(buffers)
         for i in self.donated:
-            if isinstance(args[i], Array):
+            if type(args[i]) is Array:
                 args[i].delete()
         return outs
 
     def _check_donated_once(self, args: Sequence[Any]) -> None:
         for i in self.donated:
             for j, other in enumerate(args):
-                if j != i and isinstance(other, Array) and other is args[i]:
+                if j != i and type(other) is Array and other is args[i]:
                     raise ArgumentError(
                         f"{self.name}: the array of type {other.aval} is donated as argument {i} and passed again as "
                         f"argument {j} (of the flattened arguments); pass a copy, or do not donate it"
                     )
+
+
+def refuse_traced(name: str, x: Tracer) -> NoReturn:
+    """Raise, since a program cannot be looked into any more once it is compiled."""
+    x.refuse(
+        ConcretizationTypeError,
+        f"the compiled program {name!r}",
+        "transformations cannot look into it. Apply them to the function, and compile the result, as in "
+        "jit(grad(f)).lower(...).compile(); or call the jitted function, which is compiled as a part of this one",
+    )
 
 
 def buffer_of(x: Any) -> Any:

@@ -21,7 +21,7 @@ from meshwright.ops.elementwise import convert, materialize
 from meshwright.ops.elementwise import stop_gradient as stop_gradient_op
 from meshwright.transforms.linearized import checked_leaves, jvp_flat, linearized, pulled, pushed, tangent_of
 from meshwright.transforms.rules import collect_cts
-from meshwright.transforms.tape import Tape, backward
+from meshwright.transforms.tape import Tape, backward, require_alive
 
 
 def name_of(fun: Any) -> str:
@@ -192,15 +192,18 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     def transposed(ct: Any) -> tuple[Any, ...]:
         tape = Tape(STATE.trace)
         args = [tape.new_arg(a.strong()) for a in avals]
-        with set_trace(tape):
-            out = fun(*pytree.unflatten(treedef, args))
-        outs, out_tree = pytree.flatten(out)
+        try:
+            with set_trace(tape):
+                out = fun(*pytree.unflatten(treedef, args))
+            outs, out_tree = pytree.flatten(out)
+            require_alive(outs)
+        finally:
+            tape.alive = False
         out_avals = [typeof(x) for x in outs]
         _check_alike(fun, avals, out_avals)
         flat_ct = checked_leaves("linear_transpose", "cotangent", fun, "output", ct, out_tree, out_avals, ring=True)
         cts = [convert(c, a.dtype) for c, a in zip(flat_ct, out_avals)]
         results = backward(tape, tape.records, collect_cts(tape, outs, cts), args)
-        tape.alive = False
         return pytree.unflatten(treedef, [materialize(x) for x in results])
 
     return transposed

@@ -149,9 +149,9 @@ class Linearized:
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
         """Result tangents for input tangents."""
-        env = {arg: t for arg, t in zip(self.signature.inputs, tangents) if arg is not None}
+        env = {id(arg): t for arg, t in zip(self.signature.inputs, tangents) if arg is not None}
         replay(self.records, env)
-        results = [env.get(t, t) if isinstance(t, TapeTracer) else t for t in self.tangents]
+        results = [env.get(id(t), t) if isinstance(t, TapeTracer) else t for t in self.tangents]
         return [tangent_of(a, t) for a, t in zip(self.signature.out_avals, results)]
 
     def pull(self, cts: Sequence[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from meshwright.ops.elementwise import materialize, mul, scalar_like
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
 from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
 from meshwright.transforms.jvp import JVPTrace
-from meshwright.transforms.tape import Tape, TapeTracer, backward, replay
+from meshwright.transforms.tape import Tape, backward, replay
 
 
 def _forced(values: Sequence[Any], instantiate: Sequence[bool]) -> list[Any]:
@@ -82,18 +82,18 @@ def _partial_eval(jaxpr: ClosedJaxpr, known: tuple[bool, ...], unknown_out: tupl
     known_jaxpr = trace.finish([*(x for x, k in zip(outs, known_out) if k), *residuals.values()], name)
 
     second = JaxprTrace()
-    env: dict[Any, Any] = {}
+    env: dict[int, Any] = {}
     inner = {key: second.new_arg(x.aval) for key, x in residuals.items()}
     for x, k in zip(args, known):
         if not k:
-            env[x] = second.new_arg(x.aval)
+            env[id(x)] = second.new_arg(x.aval)
     for record in tape.records:
         record.args = [inner.get(id(x), x) if isinstance(x, Tracer) else x for x in record.args]
     with set_trace(second):
         replay(tape.records, env)
     tape.alive = False
     rest = [x for x, k in zip(outs, known_out) if not k]
-    unknown_jaxpr = second.finish([env[x] if tape.holds(x) else inner.get(id(x), x) for x in rest], name)
+    unknown_jaxpr = second.finish([env[id(x)] if tape.holds(x) else inner.get(id(x), x) for x in rest], name)
     return SplitJaxpr(known_jaxpr, unknown_jaxpr, known_out)
 
 
@@ -126,12 +126,12 @@ def _transpose(
     return trace_to_jaxpr(fun, [*in_avals, *ct_avals], jaxpr.jaxpr.debug_name), nonzero_out
 
 
-def collect_cts(tape: Tape, outs: Sequence[Any], cts: Sequence[Any]) -> dict[TapeTracer, Any]:
-    """Cotangents by tape value; several for one value are added."""
-    found: dict[TapeTracer, Any] = {}
+def collect_cts(tape: Tape, outs: Sequence[Any], cts: Sequence[Any]) -> dict[int, Any]:
+    """Cotangents by (the id of) tape value; several for one value are added."""
+    found: dict[int, Any] = {}
     for x, ct in zip(outs, cts):
         if tape.holds(x) and not isinstance(ct, Zero):
-            found[x] = found[x] + ct if x in found else ct
+            found[id(x)] = found[id(x)] + ct if id(x) in found else ct
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import LeakedTracerError
+from meshwright.errors import UnexpectedTracerError
 from meshwright.ir.op import Linear, Op, Zero
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.call import CallOp
@@ -34,12 +34,6 @@ class TapeTracer(Tracer):
 
     def origin(self) -> str:
         return str(self.location)
-
-    # As dictionary keys, by identity; users never hold one.
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 @dataclass(slots=True)
@@ -87,21 +81,19 @@ class Tape(Trace):
         return outs if op.multiple_results else outs[0]
 
 
-def replay(records: Sequence[Record], env: dict[Any, Any]) -> None:
-    """Run the recorded ops under the current trace; ``env`` maps tape tracers to values and is filled."""
+def replay(records: Sequence[Record], env: dict[int, Any]) -> None:
+    """Run the recorded ops under the current trace; ``env`` maps (the ids of) tape tracers to values and is filled."""
     for record in records:
-        args = [env[x] if type(x) is TapeTracer and x in env else x for x in record.args]
+        args = [env.get(id(x), x) if type(x) is TapeTracer else x for x in record.args]
         with source.at(record.location):
             outs = record.op.bind(*args)
-        env.update(zip(record.outs, outs if record.op.multiple_results else [outs]))
+        env.update(zip(map(id, record.outs), outs if record.op.multiple_results else [outs]))
 
 
-def backward(
-    tape: Tape, records: Sequence[Record], cts: dict[TapeTracer, Any], wanted: Sequence[TapeTracer]
-) -> list[Any]:
-    """Cotangents of ``wanted``, given those of some of the tape's values; :class:`Zero` where none arrives."""
+def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], wanted: Sequence[TapeTracer]) -> list[Any]:
+    """Cotangents of ``wanted``, given those of some of the tape's values by id; :class:`Zero` where none arrives."""
     for record in reversed(records):
-        arrived = [cts.pop(out, None) for out in record.outs]
+        arrived = [cts.pop(id(out), None) for out in record.outs]
         if all(ct is None or isinstance(ct, Zero) for ct in arrived):
             continue
         full = [Zero(out.aval) if ct is None else ct for ct, out in zip(arrived, record.outs)]
@@ -114,17 +106,17 @@ def backward(
                 results = op.transpose(full if op.multiple_results else full[0], *args)
             for x, ct in zip(record.args, results):
                 if ct is not None and not isinstance(ct, Zero) and tape.holds(x):
-                    cts[x] = add.bind(cts[x], ct) if x in cts else ct
-    return [cts.get(x, Zero(x.aval)) for x in wanted]
+                    cts[id(x)] = add.bind(cts[id(x)], ct) if id(x) in cts else ct
+    return [cts.get(id(x), Zero(x.aval)) for x in wanted]
 
 
 def require_alive(values: Sequence[Any]) -> None:
     """Raise if a traced function returned a tracer of a finished trace.
 
     Raises:
-      LeakedTracerError: naming where the value was made.
+      UnexpectedTracerError: naming where the value was made.
     """
     for x in values:
         check_alive(x)
         if isinstance(x, Linear | Zero):
-            raise LeakedTracerError(f"{x!r} left its rule: a bug in a derivative rule")
+            raise UnexpectedTracerError(f"{x!r} left its rule: a bug in a derivative rule")
