@@ -293,3 +293,26 @@ def test_groups_along_automatic_axes() -> None:
     some = text(permute([[0, 4], [1, 5]])).replace('[{"x", "y"}, {}]', '[{"x", ?}, {?}]')
     some = some.replace('manual_axes={"x", "y"}', 'manual_axes={"x"}').replace("tensor<4x8xf32>", "tensor<16x8xf32>")
     refused(some, "each source_target_pair must be there for all positions along the axes that are not manual")
+
+
+def test_values_meet_more_than_once_in_an_inline_region() -> None:
+    sharded = 'mhlo.sharding = "{devices=[8,1]<=[8]}"'
+    here, inside = "tensor<32x8xf32>", "tensor<4x8xf32>"
+    program = mw.load(f"""module attributes {{mhlo.num_partitions = 8 : i32}} {{
+      func.func @main(%x: {here} {{{sharded}}}, %y: {here} {{{sharded}}}) -> {here} {{
+        %0 = stablehlo.custom_call @Sharding(%x) {{{sharded}}} : ({here}) -> {here}
+        %1 = stablehlo.custom_call @Sharding(%y) {{{sharded}}} : ({here}) -> {here}
+        %2 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}} : ({here}) -> {inside}
+        %3 = stablehlo.custom_call @SPMDFullToShardShape(%1) {{mhlo.sharding = "{{manual}}"}} : ({here}) -> {inside}
+        %4 = stablehlo.subtract %2, %3 : {inside}
+        %5 = stablehlo.multiply %4, %2 : {inside}
+        %6 = stablehlo.add %5, %4 : {inside}
+        %7 = stablehlo.custom_call @SPMDShardToFullShape(%6) {{{sharded}}} : ({inside}) -> {here}
+        return %7 : {here}
+      }}
+    }}""")
+    y = X[::-1].copy()
+    np.testing.assert_allclose(program(X, y), (X - y) * X + (X - y), rtol=1e-6)
+    part = program.partition()
+    assert part.bytes_sent == 0
+    part.verify(X, y)

@@ -224,3 +224,20 @@ def test_a_trace_belongs_to_its_thread():
     step(X)
     thread.join()
     assert isinstance(seen[0], mw.Array) and seen[0] == 2
+
+
+# --- compilation --------------------------------------------------------------------------------------------
+def test_nothing_is_fused_for_the_experimental_kernels():
+    """Their compiler ends the process on some programs."""
+    attend = mw.jit(lambda x: mnp.einsum("bij,bjk->bik", mw.nn.softmax(x), x))
+    assert "ynn_fusion" not in attend.lower(np.ones((4, 64, 64), np.float32)).compile().executable.loaded.get_hlo_text()
+
+
+@pytest.mark.filterwarnings("ignore::meshwright.errors.ReplicationWarning")
+def test_errors_of_the_compiler_keep_their_kind(refuses):
+    with refuses(RuntimeError, "could not compile 'broken'", "custom_call_that_is_missing"):
+        text = """func.func public @broken(%x: tensor<f32>) -> tensor<f32> {
+          %0 = stablehlo.custom_call @custom_call_that_is_missing(%x) : (tensor<f32>) -> tensor<f32>
+          return %0 : tensor<f32>
+        }"""
+        mw.load(text)(np.float32(1))

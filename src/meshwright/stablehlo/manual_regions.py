@@ -84,7 +84,12 @@ class _Regions:
         for var in eqn.outvars if after else ():
             self.depth[var] = after
         for var in members[1:]:
-            self.parent[self._root(var)] = self._root(members[0])
+            self._join(var, members[0])
+
+    def _join(self, var: Var, other: Var) -> None:
+        root, target = self._root(var), self._root(other)
+        if root is not target:
+            self.parent[root] = target
 
     def _root(self, var: Var) -> Var:
         while var in self.parent:

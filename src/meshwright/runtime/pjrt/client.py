@@ -22,6 +22,7 @@ from jaxlib.cpu import _lapack
 
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.callback import failure_in
+from meshwright.runtime.pjrt import shielded
 
 #: the device of a DLPack tensor in main memory
 DLPACK_CPU = (1, 0)
@@ -79,6 +80,9 @@ def device() -> Any:
     return client().local_devices()[0]
 
 
+#: for every program: without fusions of XLA's experimental library of kernels, whose compiler ends the process on some
+SAFE = [("xla_cpu_experimental_ynn_fusion_type", "")]
+
 #: plain code: no MLIR-based fusion emitters and no LLVM optimisation, which take most of the time of a small program
 _QUICK = [
     ("xla_cpu_use_fusion_emitters", "False"),
@@ -93,12 +97,36 @@ _COMPLETE = [("xla_cpu_use_fusion_emitters", "True")]
 
 @cache
 def _compile_options(quick: bool, complete: bool = False) -> Any:
-    options = xc.CompileOptions()
+    options = compile_options(1, 1)
     if quick or complete:
-        options.env_option_overrides = _COMPLETE if complete else _QUICK
-    options.num_replicas = options.num_partitions = 1
-    options.device_assignment = xc.DeviceAssignment.create(np.array([[0]]))
+        options.env_option_overrides = [*SAFE, *(_COMPLETE if complete else _QUICK)]
     return options
+
+
+def compile_options(replicas: int, partitions: int) -> Any:
+    """XLA's options for a program on ``replicas * partitions`` devices."""
+    options = xc.CompileOptions()
+    options.env_option_overrides = SAFE
+    options.num_replicas, options.num_partitions = replicas, partitions
+    devices = np.arange(replicas * partitions).reshape(replicas, partitions)
+    options.device_assignment = xc.DeviceAssignment.create(devices)
+    return options
+
+
+def load(client: Any, module: Any, options: Any, what: str, callbacks: Sequence[Any] = ()) -> Any:
+    """Compile ``module`` with ``options`` for the client's devices; ``what`` begins the message of an error.
+
+    Raises:
+      CompileError: XLA refused the program; carries its message.
+    """
+    devices = _jax.DeviceList(tuple(client.local_devices()))
+    host = [list(callbacks)] if callbacks else []
+    try:
+        return shielded.shielded(lambda: client.compile_and_load(module, devices, options, *host))
+    except Exception as error:
+        if not _is_xla_error(error):
+            raise
+        raise CompileError(f"{what}: {error}") from None
 
 
 def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any]] = (), quick: bool = False) -> Any:
@@ -111,23 +139,13 @@ def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any
     """
     if callbacks or (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
         _load_lapack()  # a module with callbacks is no text to look into
-    devices = _jax.DeviceList((device(),))
-    host = [list(callbacks)] if callbacks else []
-
-    def compiled(options: Any) -> Any:
-        try:
-            return client().compile_and_load(module, devices, options, *host)
-        except Exception as error:
-            if not _is_xla_error(error):
-                raise
-            raise CompileError(f"XLA could not compile {name!r}: {error}") from None
-
+    what = f"XLA could not compile {name!r}"
     try:
-        return compiled(_compile_options(quick))
+        return load(client(), module, _compile_options(quick), what, callbacks)
     except CompileError as error:
         if "UNIMPLEMENTED" not in str(error):
             raise
-    return compiled(_compile_options(quick, complete=True))
+    return load(client(), module, _compile_options(quick, complete=True), what, callbacks)
 
 
 def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:
@@ -142,10 +160,12 @@ def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list
             running.consume_token().block_until_ready()
         else:
             running = executable.execute_sharded(buffers)
-        results = running.disassemble_into_single_device_arrays()
+        results = [r[0] for r in running.disassemble_into_single_device_arrays()]
     except Exception as error:
         _raise(error, "the program")
-    return [r[0] for r in results]
+    if results:
+        shielded.started(results[0])
+    return results
 
 
 def buffer_from_dlpack(exporter: Any) -> Any:
@@ -155,6 +175,7 @@ def buffer_from_dlpack(exporter: Any) -> Any:
 
 def dlpack_capsule(buffer: Any) -> Any:
     """A DLPack capsule of a buffer, sharing its memory; waits until it is ready."""
+    wait(buffer)  # which, unlike the export, can be interrupted
     return _jax.buffer_to_dlpack_managed_tensor(buffer)
 
 

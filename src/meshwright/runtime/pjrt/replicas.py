@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.client import _jax, xc
+from meshwright.runtime.pjrt.client import compile_options, load, xc
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,8 @@ class CompiledMemory:
 
 
 @cache
-def _devices(count: int) -> tuple[Any, tuple[Any, ...]]:
-    client = xc.make_cpu_client(num_devices=count)
-    return client, tuple(client.local_devices())
+def _client(devices: int) -> Any:
+    return xc.make_cpu_client(num_devices=devices)
 
 
 def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
@@ -49,16 +45,8 @@ def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
     Raises:
       CompileError: XLA refused the program.
     """
-    client, devices = _devices(replicas)
-    options = xc.CompileOptions()
-    options.num_replicas, options.num_partitions = replicas, 1
-    # XLA's default, whatever XLA_FLAGS say: it decides how scatters are computed, and so which buffers there are.
+    options = compile_options(replicas, 1)
+    # XLA's defaults, whatever XLA_FLAGS say: they decide how scatters are computed, and so which buffers there are.
     options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True)]
-    options.device_assignment = xc.DeviceAssignment.create(np.arange(replicas).reshape(replicas, 1))
-    try:
-        loaded = client.compile_and_load(module, _jax.DeviceList(devices), options)
-    except Exception as error:
-        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
-            raise
-        raise CompileError(f"XLA could not compile the per-device program: {error}") from None
+    loaded = load(_client(replicas), module, options, "XLA could not compile the per-device program")
     return CompiledMemory.of(loaded)

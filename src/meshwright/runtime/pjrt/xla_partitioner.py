@@ -12,10 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.client import _jax, xc
+from meshwright.runtime.pjrt.client import compile_options, load, xc
 from meshwright.runtime.pjrt.replicas import CompiledMemory
 
 _WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
@@ -55,19 +52,12 @@ def xla_partition(module: str | bytes, num_devices: int, free_results: Sequence[
       CompileError: XLA refused the program.
     """
     client = xc.make_cpu_client(num_devices=num_devices)
-    options = xc.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, num_devices
+    options = compile_options(1, num_devices)
     build = options.executable_build_options
     build.use_spmd_partitioning = True
     build.allow_spmd_sharding_propagation_to_output = list(free_results)
-    options.device_assignment = xc.DeviceAssignment.create(np.arange(num_devices).reshape(1, num_devices))
     start = time.perf_counter()
-    try:
-        loaded = client.compile_and_load(module, _jax.DeviceList(tuple(client.local_devices())), options)
-    except Exception as error:
-        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError"):
-            raise
-        raise CompileError(f"XLA's partitioner refused the program: {error}") from None
+    loaded = load(client, module, options, "XLA's partitioner refused the program")
     seconds = time.perf_counter() - start
     found = tuple(hlo_collectives(loaded.get_hlo_text(), num_devices))
     return XlaPartition(found, CompiledMemory.of(loaded).peak_bytes, seconds)

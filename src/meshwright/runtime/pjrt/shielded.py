@@ -1,0 +1,142 @@
+"""Calls into XLA that no signal may cut short.
+
+Python handles signals in its main thread. While XLA compiles there it asks for them, and a ``KeyboardInterrupt`` then
+leaves the call, and frees the module, while XLA's threads still read it: the process ends with SIGSEGV. So the main
+thread hands such calls to another one and waits. An exception leaves the wait at once; the call goes on behind it, with
+all that it holds, until it is over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+#: seconds that a process which ends by Ctrl-C waits for XLA
+GRACE = 0.5
+
+
+class _Call(Generic[T]):
+    """A call, and what became of it."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.function = function
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+        self._unclaimed = threading.Lock()
+
+    def claim(self) -> bool:
+        """Whether the call is the claimant's: a worker's, to make it, or the process's, to see that nobody does."""
+        return self._unclaimed.acquire(blocking=False)
+
+    def make(self) -> None:
+        try:
+            self.value = self.function()
+        except BaseException as error:
+            self.error = error
+        self.done.set()
+
+    def result(self) -> T:
+        if self.error is None:
+            return self.value
+        try:
+            raise self.error
+        finally:
+            self.error = None  # whose traceback holds this frame
+
+
+class _Worker:
+    """A thread that makes calls, one after another."""
+
+    def __init__(self) -> None:
+        self.call: _Call[Any] | None = None
+        self.given = threading.Semaphore(0)
+        threading.Thread(target=self._work, name="meshwright-xla", daemon=True).start()
+
+    def give(self, call: _Call[Any]) -> None:
+        self.call = call
+        self.given.release()
+
+    def _work(self) -> None:
+        while True:
+            self.given.acquire()
+            call, self.call = self.call, None
+            if call is not None and call.claim():
+                call.make()
+                _calls.discard(call)
+            del call
+            _idle.append(self)
+
+
+_idle: list[_Worker] = []
+_calls: set[_Call[Any]] = set()
+#: a result of the program that was started last, while somebody holds it
+_latest: weakref.ref[Any] | None = None
+
+
+def shielded(function: Callable[[], T]) -> T:
+    """``function()``, made where no signal reaches it. The wait for it can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    call = _Call(function)
+    _calls.add(call)
+    worker = _idle.pop() if _idle else _Worker()
+    worker.give(call)
+    call.done.wait()
+    return call.result()
+
+
+def started(result: Any) -> None:
+    """Note the result of a program that runs from now on."""
+    global _latest
+    _latest = weakref.ref(result)
+
+
+# --- the end of the process ---------------------------------------------------------------------------------
+@atexit.register
+def _finish() -> None:
+    """Let the calls end that exceptions have left behind: what they use goes with the interpreter.
+
+    A process that ends by Ctrl-C does not wait long for them, or for what it computes, nor does one that gets Ctrl-C
+    while it waits here: it ends as Python would end it, by the signal.
+    """
+    by_interrupt = getattr(sys, "last_type", None) is KeyboardInterrupt
+    try:
+        while _is_calling() and not by_interrupt:
+            time.sleep(0.005)
+    except KeyboardInterrupt:
+        by_interrupt = True
+    end = time.monotonic() + GRACE
+    while by_interrupt and (_is_calling() or _is_computing()):
+        if time.monotonic() > end:
+            _end_by_interrupt()
+        time.sleep(0.005)
+
+
+def _is_calling() -> bool:
+    for call in list(_calls):
+        if call.claim():  # a worker never got it
+            _calls.discard(call)
+    return bool(_calls)
+
+
+def _is_computing() -> bool:
+    result = _latest() if _latest else None
+    return result is not None and not result.is_deleted() and not result.is_ready()
+
+
+def _end_by_interrupt() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
