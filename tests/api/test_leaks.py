@@ -22,7 +22,7 @@ def keep(x):
 
 
 LEAKS = {
-    "jit": lambda: mw.jit(keep)(V),
+    "jit": lambda: mw.jit(lambda z: keep(z))(V),
     "grad": lambda: mw.grad(lambda x: mnp.sum(keep(x)))(V),
     "vmap": lambda: mw.vmap(lambda x: keep(x))(np.stack([V, V])),
     "vjp": lambda: mw.vjp(keep, V),
@@ -32,7 +32,7 @@ LEAKS = {
     "eval_shape": lambda: mw.eval_shape(keep, V),
     "jit of grad": lambda: mw.jit(mw.grad(lambda x: mnp.sum(keep(x))))(V),
     "vmap of grad": lambda: mw.vmap(mw.grad(lambda x: mnp.sum(keep(x))))(np.stack([V, V])),
-    "inner jit": lambda: mw.jit(lambda x: mw.jit(keep)(x) + 1)(V),
+    "inner jit": lambda: mw.jit(lambda x: mw.jit(lambda z: keep(z))(x) + 1)(V),
 }
 
 USES = {

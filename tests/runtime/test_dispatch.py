@@ -133,10 +133,10 @@ def test_caches_do_not_grow_with_calls():
         step(x, float(i)), step(sharded, float(i)), (x * i + 1).sum(), sharded * i
 
     work(0)
-    before = len(step._cache), len(step._traces), len(step._inner)
+    before = len(step._programs), len(step._caches.traces), len(step._caches.constrained)
     for i in range(1, 30):
         work(i)
-    assert (len(step._cache), len(step._traces), len(step._inner)) == before == (2, 1, 0)
+    assert (len(step._programs), len(step._caches.traces), len(step._caches.constrained)) == before == (2, 1, 0)
 
 
 def test_functions_and_their_programs_are_freed():
@@ -164,7 +164,7 @@ def test_large_constants_are_passed_not_written_into_the_program(sharding):
     step = mw.jit(lambda x: x @ weights)
     x = np.ones((4, 512), np.float32)
     np.testing.assert_allclose(step(x), x @ np.asarray(weights), rtol=1e-4)
-    ((executable, _),) = step._cache.values()
+    ((executable, _),) = step._programs.values()
     assert len(executable.constants) == 1 and executable.constants[0] is weights.buffer
     assert len(step.lower(x).compile().as_text()) < 20_000
 

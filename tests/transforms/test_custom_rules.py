@@ -240,7 +240,7 @@ def test_bwd_is_compiled_once():
     fwd, bwd = mw.fwd_and_bwd(lambda x: (traces.append(1), mnp.sin(x) * x)[1], 0)
     for x in (1.0, 2.0, 3.0):
         bwd(fwd(x)[1], 1.0)
-    assert len(traces) == 1 and len(bwd._cache) == 1
+    assert len(traces) == 1 and len(bwd._programs) == 1
 
 
 def test_fwd_and_bwd_misused(refuses):

@@ -16,6 +16,7 @@ from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import canonical, requested
 from meshwright.core.float0 import is_float0, without_float0
+from meshwright.core.identity import CachesOfFunctions, made_of
 from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -112,16 +113,31 @@ def trace_flat(
         trace.alive = False
 
 
-#: all jitted functions, so that their caches can be cleared
-_functions: weakref.WeakSet[JitFunction] = weakref.WeakSet()
+class _Caches:
+    """What is kept of a jitted function; all that jit the same function in the same way have it in common."""
+
+    _all: weakref.WeakSet[_Caches] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.programs: dict[Any, tuple[Executable, Any]] = {}
+        self.traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        #: traces with the function's shardings as constraints, for calls inside other traces
+        self.constrained: dict[ClosedJaxpr, ClosedJaxpr] = {}
+        self._all.add(self)
+
+    def clear(self) -> None:
+        self.programs.clear()
+        self.traces.clear()
+        self.constrained.clear()
+
+    @classmethod
+    def clear_all(cls) -> None:
+        for caches in cls._all:
+            caches.clear()
 
 
-def _clear_caches() -> None:
-    for function in _functions:
-        function.clear_cache()
-
-
-on_clear(_clear_caches)
+_caches: CachesOfFunctions[_Caches] = CachesOfFunctions(_Caches)
+on_clear(_Caches.clear_all)
 
 
 class JitFunction:
@@ -149,17 +165,14 @@ class JitFunction:
         self.donate_argnames = donate_argnames
         self.inline = inline
         self._has_static = bool(static_argnums or static_argnames)
-        self._cache: dict[Any, tuple[Executable, Any]] = {}
-        self._traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
-        #: traces with this function's shardings as constraints, for calls inside other traces
-        self._inner: dict[ClosedJaxpr, ClosedJaxpr] = {}
-        _functions.add(self)
+        options = in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums, donate_argnames, inline
+        self._caches = _caches.of(fun, options)
+        self._programs = self._caches.programs
+        made_of(self, fun, "jit", options)
 
     def clear_cache(self) -> None:
         """Forget compiled programs and traces."""
-        self._cache.clear()
-        self._traces.clear()
-        self._inner.clear()
+        self._caches.clear()
 
     # --- calling --------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -176,12 +189,12 @@ class JitFunction:
         except ArgumentTypeError:
             raise self._bad_argument(dynamic, named, static) from None
         key = (treedef, static, get_mesh(), config.tracing, *types)
-        entry = self._cache.get(key)
+        entry = self._programs.get(key)
         if entry is None:
             if any(map(is_float0, leaves)):
                 args, kwargs = without_float0((args, kwargs))
                 return self(*args, **kwargs)
-            entry = self._cache[key] = self._compile(dynamic, named, static)
+            entry = self._programs[key] = self._compile(dynamic, named, static)
         executable, out_tree = entry
         outs = executable(leaves) if executable.donated else executable.run([buffer_of(x) for x in leaves])
         if config.debug_nans or config.debug_infs:
@@ -211,18 +224,18 @@ class JitFunction:
 
     def _constrained(self, jaxpr: ClosedJaxpr, args: Any, kwargs: Any, out_tree: Any) -> ClosedJaxpr:
         """The trace with this function's shardings as constraints; the same object each time."""
-        found = self._inner.get(jaxpr)
+        found = self._caches.constrained.get(jaxpr)
         if found is None:
             ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
             outs = flat_shardings(self.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
             found = constrain(jaxpr, list(map(named, ins)), list(map(named, outs)))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
-                self._inner[jaxpr] = found
+                self._caches.constrained[jaxpr] = found
         return found
 
     def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
         key = (treedef, avals, static, get_mesh(), config.tracing, tuple(STATE.axis_env.items()))
-        found = self._traces.get(key)
+        found = self._caches.traces.get(key)
         if found is None:
 
             def names() -> list[str]:
@@ -231,7 +244,7 @@ class JitFunction:
 
             found = trace_flat(self._with_static(static), treedef, avals, self.name, names)
             if not any(isinstance(c, Tracer) for c in found[0].consts):
-                self._traces[key] = found
+                self._caches.traces[key] = found
         return found
 
     # --- what went wrong ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
 from meshwright.core import pytree
+from meshwright.core.identity import made_of
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.state import STATE, extend_axis_env
@@ -94,13 +95,14 @@ def shard_map(
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
         return _call(f, mesh, _manual_axes(mesh, axis_names), in_specs, out_specs, args)
 
-    program = jit(traced)
+    options = mesh, in_specs, out_specs, axis_names, check_vma
+    program = jit(made_of(traced, f, "shard_map of arrays", options))
 
     @functools.wraps(f)
     def wrapped(*args: Any) -> Any:
         return program(*args) if STATE.trace is EVAL else traced(*args)
 
-    return wrapped
+    return made_of(wrapped, f, "shard_map", options)
 
 
 def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:
@@ -249,6 +251,7 @@ def pmap(
             return vmap(call, axes, out_axes, axis_name=name, axis_size=axis_size)(*dynamic)
         return _mapped(call, name, axes, out_axes, dynamic, devices, axis_size)
 
+    made_of(run, fun, "pmap", name, in_axes, out_axes, numbers, devices, axis_size)
     return jit(run, static_argnums=tuple(static), donate_argnums=donate_argnums)
 
 

@@ -254,7 +254,11 @@ class Lowered(Stage):
         )
 
     def compile(self) -> Compiled:
-        """The program compiled for the devices at hand."""
+        """The program compiled for the devices at hand, once."""
+        return self._compiled
+
+    @cached_property
+    def _compiled(self) -> Compiled:
         program = self.program
         mesh = program.mesh
         donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)

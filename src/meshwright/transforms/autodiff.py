@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.identity import made_of
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
@@ -37,16 +38,21 @@ def require_callable(fun: Any, where: str) -> None:
         raise ArgumentTypeError(f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}")
 
 
-def needs_jit(fun: Any, name: str) -> Any:
-    """``fun``, whose ``lower`` and ``trace`` say that only jitted functions have stages."""
+def transformed(made: Any, fun: Callable[..., Any], name: str, *options: Any) -> Any:
+    """``made``, which the transformation ``name`` with ``options`` made of ``fun``.
+
+    To caches it is one function with all that are made so. Its ``lower`` and ``trace`` say that only jitted functions
+    have stages.
+    """
+    text = f"{name}({name_of(fun)})"
 
     def stage(*args: Any, **kwargs: Any) -> Any:
         raise ArgumentTypeError(
-            f"{name} was not jitted, and only jitted functions can be traced and lowered; write jit({name}).lower(...)"
+            f"{text} was not jitted, and only jitted functions can be traced and lowered; write jit({text}).lower(...)"
         )
 
-    fun.lower = fun.trace = stage
-    return fun
+    made.lower = made.trace = stage
+    return made_of(made, fun, name, options)
 
 
 # --- forward ------------------------------------------------------------------------------------------------
@@ -285,7 +291,7 @@ def value_and_grad(
         grad_out = grads[0] if isinstance(argnums, int) else grads
         return ((out, aux) if has_aux else out), grad_out
 
-    return needs_jit(wrapped, f"value_and_grad({name_of(fun)})")
+    return transformed(wrapped, fun, "value_and_grad", argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
 
 def _check_input(fun: Callable[..., Any], number: int, arg: Any, holomorphic: bool, allow_int: bool) -> None:
@@ -355,7 +361,7 @@ def grad(
         value, gradient = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
-    return needs_jit(wrapped, f"grad({name_of(fun)})")
+    return transformed(wrapped, fun, "grad", argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
 
 # --- pieces for transformations of functions ----------------------------------------------------------------

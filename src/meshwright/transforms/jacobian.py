@@ -23,8 +23,8 @@ from meshwright.transforms.autodiff import (
     jvp,
     lift_constants,
     name_of,
-    needs_jit,
     require_callable,
+    transformed,
     vjp,
 )
 from meshwright.transforms.vmap import vmap
@@ -106,7 +106,7 @@ def jacfwd(
         jacobian = pytree.map(lambda y: pytree.unflatten(treedef, _cut(y, -1, avals)), out[0])
         return (jacobian, out[1]) if has_aux else jacobian
 
-    return needs_jit(wrapped, f"jacfwd({name_of(fun)})")
+    return transformed(wrapped, fun, "jacfwd", argnums, has_aux, holomorphic)
 
 
 def jacrev(
@@ -141,7 +141,7 @@ def jacrev(
         jacobian = pytree.unflatten(out_tree, [pytree.unflatten(in_tree, column) for column in columns])
         return (jacobian, aux[0]) if has_aux else jacobian
 
-    return needs_jit(wrapped, f"jacrev({name_of(fun)})")
+    return transformed(wrapped, fun, "jacrev", argnums, has_aux, holomorphic, allow_int)
 
 
 def hessian(

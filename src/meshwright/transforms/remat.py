@@ -15,7 +15,7 @@ from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.markers import Named
 from meshwright.ops.remat import Checkpoint, Policy
-from meshwright.transforms.autodiff import closed_call, name_of, needs_jit, require_callable
+from meshwright.transforms.autodiff import closed_call, name_of, require_callable, transformed
 
 
 def checkpoint(
@@ -82,7 +82,7 @@ def checkpoint(
         jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
         return pytree.unflatten(out_tree, Checkpoint(jaxpr, policy, prevent_cse).bind(*hoisted, *flat))
 
-    return needs_jit(wrapped, f"checkpoint({name_of(fun)})")
+    return transformed(wrapped, fun, "checkpoint", prevent_cse, policy, numbers, names)
 
 
 def checkpoint_name(x: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import check_alive, typeof
-from meshwright.transforms.autodiff import name_of, needs_jit, require_callable
+from meshwright.transforms.autodiff import name_of, require_callable, transformed
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
 
 
@@ -105,7 +105,7 @@ def vmap(
         ]
         return pytree.unflatten(out_tree, results)
 
-    return needs_jit(wrapped, f"vmap({name_of(fun)})")
+    return transformed(wrapped, fun, "vmap", in_axes, out_axes, axis_name, axis_size, spmd)
 
 
 def _element(trace: BatchTrace, x: Any, axis: int | None) -> Any:

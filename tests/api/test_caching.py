@@ -1,0 +1,142 @@
+"""A function that is wrapped anew each time compiles once; functions that differ do not share."""
+
+import functools
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+
+X = np.arange(8, dtype=np.float32)
+
+
+class Counted:
+    """A function of one array that counts how often it is traced or run op by op."""
+
+    def __init__(self):
+        self.calls = 0
+
+        def function(x):
+            self.calls += 1
+            return mnp.sin(x).sum()
+
+        self.function = function
+
+
+MESH = mw.make_mesh((8,), ("d",))
+
+WRAPPERS = {
+    "jit": lambda f: mw.jit(f),
+    "jit of jit": lambda f: mw.jit(mw.jit(f)),
+    "jit of grad": lambda f: mw.jit(mw.grad(f)),
+    "jit of value_and_grad": lambda f: mw.jit(mw.value_and_grad(f, argnums=(0,))),
+    "jit of vmap": lambda f: mw.jit(mw.vmap(f, in_axes=(0,))),
+    "jit of vmap of grad": lambda f: mw.jit(mw.vmap(mw.grad(f))),
+    "jit of jacfwd": lambda f: mw.jit(mw.jacfwd(f)),
+    "jit of hessian": lambda f: mw.jit(mw.hessian(f)),
+    "jit of checkpoint": lambda f: mw.jit(mw.checkpoint(f)),
+    "jit with shardings": lambda f: mw.jit(f, in_shardings=(mw.NamedSharding(MESH, P("d")),)),
+    "pmap": lambda f: mw.pmap(f, "d"),
+    "shard_map": lambda f: mw.shard_map(lambda_of(f), mesh=MESH, in_specs=P("d"), out_specs=P("d")),
+}
+
+
+@functools.cache
+def lambda_of(f):
+    return lambda x: f(x)[None]
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS))
+def test_a_wrapper_made_anew_traces_nothing_again(name):
+    counted = Counted()
+    x = X[:, None] if "vmap" in name else X
+    first = WRAPPERS[name](counted.function)(x)
+    calls = counted.calls
+    for _ in range(3):
+        again = WRAPPERS[name](counted.function)(x)
+    assert counted.calls == calls
+    for a, b in zip(mw.tree.leaves(first), mw.tree.leaves(again)):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_options_are_part_of_what_a_function_is():
+    def f(x, y):
+        return (x * y * y).sum()
+
+    a, b = np.float32(2), np.float32(3)
+    assert float(mw.jit(mw.grad(f))(a, b)) == 9
+    assert float(mw.jit(mw.grad(f, argnums=1))(a, b)) == 12
+    assert [float(g) for g in mw.jit(mw.grad(f, argnums=(0, 1)))(a, b)] == [9, 12]
+    both = np.stack([X, X + 1])
+    assert mw.jit(mw.vmap(lambda_of_rows, in_axes=0))(both).shape == (2,)
+    assert mw.jit(mw.vmap(lambda_of_rows, in_axes=1))(both).shape == (8,)
+    assert mw.jit(f, static_argnums=1)(a, 3) == 18 and mw.jit(f)(a, 4) == 32
+
+
+def lambda_of_rows(x):
+    return x.sum()
+
+
+def test_what_copies_attributes_is_another_function():
+    def f(x):
+        return x * 2
+
+    inner = mw.vmap(f)
+
+    @functools.wraps(inner)
+    def other(x):
+        return inner(x) + 1
+
+    assert mw.jit(mw.vmap(f))(X)[3] == 6
+    assert mw.jit(other)(X)[3] == 7
+    assert mw.jit(functools.partial(lambda n, x: x * n, 3))(X)[1] == 3
+    assert mw.jit(functools.partial(lambda n, x: x * n, 4))(X)[1] == 4
+
+
+def test_methods_and_callable_objects_are_traced_for_themselves():
+    class Scale:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def run(self, x):
+            return x * self.factor
+
+        __call__ = run
+
+    scale = Scale(2.0)
+    assert mw.jit(scale.run)(X)[1] == 2 and mw.jit(scale)(X)[1] == 2
+    scale.factor = 3.0
+    assert mw.jit(scale.run)(X)[1] == 3 and mw.jit(scale)(X)[1] == 3
+
+
+def test_a_function_is_freed_with_what_was_compiled_of_it():
+    def make():
+        def f(x):
+            return mw.jit(lambda y: y * 2)(x).sum()
+
+        mw.jit(f)(X), mw.jit(mw.grad(f))(X), mw.grad(mw.jit(f))(X)
+        return weakref.ref(f)
+
+    gone = make()
+    gc.collect()
+    assert gone() is None
+
+
+def test_cleared_caches_are_cleared_for_all_wrappers():
+    counted = Counted()
+    mw.jit(counted.function)(X)
+    mw.jit(counted.function).clear_cache()
+    mw.jit(counted.function)(X)
+    assert counted.calls == 2
+    mw.clear_caches()
+    mw.jit(counted.function)(X)
+    assert counted.calls == 3
+
+
+def test_a_program_is_compiled_once_however_often_it_is_asked_for():
+    lowered = mw.jit(lambda x: x + 1).lower(X)
+    assert lowered.compile().executable is lowered.compile().executable
