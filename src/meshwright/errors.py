@@ -160,6 +160,10 @@ class ReplicationWarning(MeshwrightWarning):
     """The partitioner fell back to replicating a value that could not be kept sharded."""
 
 
+class RedundancyWarning(MeshwrightWarning):
+    """Devices repeat each other's arithmetic."""
+
+
 class PaddingWarning(MeshwrightWarning):
     """A dimension was padded because a mesh axis does not divide it."""
 

@@ -65,16 +65,15 @@ def test_gathers_nothing_twice(name):
     assert len(set(values)) == len(values)
 
 
-def test_explain_finds_the_annotation_that_saves_most():
+def test_explain_advises_nothing_that_repeats_convolutions():
+    """Whole kernels would save the gathers of activations, and make devices compute what others compute."""
     program = mw.load(program_path("resnet_fwd"))
     part = program.partition()
     entries = part.explain(suggest=True, seconds=60).entries
-    advice = [e.suggestion for e in entries if e.suggestion]
-    assert advice and all(0 < s.bytes_saved < part.bytes_sent for s in advice)
     name = program.parameters[29].name
     assert any(name in cause for e in entries for cause in e.causes)
-    assert advice[0].text == f"P(None, None, None, None) as the sharding of input 29 ({name})"
-    assert advice[0].bytes_saved == 32 << 10
+    assert not [e.suggestion for e in entries if e.suggestion]
+    assert part.work.redundancy < 1.01
 
 
 @pytest.mark.parametrize("name", RUNS)

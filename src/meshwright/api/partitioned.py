@@ -13,7 +13,14 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, DonationWarning, PaddingWarning, ReplicationWarning, VerificationError
+from meshwright.errors import (
+    ArgumentError,
+    DonationWarning,
+    PaddingWarning,
+    RedundancyWarning,
+    ReplicationWarning,
+    VerificationError,
+)
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ops.inspect_sharding import InspectSharding
@@ -26,6 +33,7 @@ from meshwright.spmd.explain.explanation import Explanation, advised, entries, h
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.partition import Partition, partition
+from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
 
@@ -100,6 +108,12 @@ class PartitionedProgram:
         """The memory of one device, predicted without compiling; printed, it names the largest buffers at the peak."""
         return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated)
 
+    @cached_property
+    def work(self) -> Work:
+        """The arithmetic of one device; ``work.redundancy`` is that of all devices over the program's (1: none is
+        repeated)."""
+        return work_of(self.jaxpr.jaxpr, self.part.source.jaxpr, self.mesh.abstract_mesh)
+
     @property
     def peak_bytes(self) -> int:
         """Predicted peak memory of one device: arguments, results and temporaries."""
@@ -126,13 +140,16 @@ class PartitionedProgram:
 
     @property
     def notes(self) -> list[str]:
-        """What was replicated or padded, and what the communication passes changed, in words."""
-        return [*self.part.replicated, *self.padded, *(f"communication pass: {c}" for c in self.part.changes)]
+        """What was replicated, padded or computed repeatedly, and what the communication passes changed, in words."""
+        redundant = [self.work.warning] if self.work.warning else []
+        changes = (f"communication pass: {c}" for c in self.part.changes)
+        return [*self.part.replicated, *self.padded, *redundant, *changes]
 
     def explain(
         self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None
     ) -> Explanation:
-        """Every collective, largest first, with its causes and source line; then what was padded or replicated.
+        """Every collective, largest first, with its causes and source line; then what was padded, replicated or
+        computed repeatedly.
 
         With ``suggest``, also the annotation that would remove it, where one was found that makes the program send
         less: the program is partitioned again with one sharding added or changed, for at most so many ``seconds`` and
@@ -145,12 +162,15 @@ class PartitionedProgram:
         if suggest and found:
             found, more = advised(found, Advisor(self.part, self.names, seconds, tries), progress)
             notes += more
-        return Explanation(headline(self.collectives, mesh, self.peak_bytes), found, notes)
+        return Explanation(headline(self.collectives, mesh, self.peak_bytes, self.work), found, notes)
 
     def warn(self) -> None:
-        """Warn of operands that had to be replicated, and of dimensions that were padded because of given shardings."""
+        """Warn of operands that had to be replicated, of arithmetic that devices repeat, and of dimensions that were
+        padded because of given shardings."""
         for text in self.part.replicated:
             warnings.warn(text, ReplicationWarning, stacklevel=3)
+        if self.work.warning:
+            warnings.warn(self.work.warning, RedundancyWarning, stacklevel=3)
         for what, text in self._padding:
             if what not in self.chosen:
                 warnings.warn(text, PaddingWarning, stacklevel=3)

@@ -140,6 +140,7 @@ def _summary(part: PartitionedProgram, found: list[Collective]) -> Table:
         table.add_row(kind, str(len(mine)), f"{sum(c.bytes_sent for c in mine):,}")
     table.add_row("all collectives", str(len(found)), f"{part.bytes_sent:,}", style="bold")
     table.add_row("peak memory of a device", "", human_bytes(part.peak_bytes))
+    table.add_row("arithmetic of a device, of its part", "", f"{part.work.redundancy:.2f}")
     return table
 
 

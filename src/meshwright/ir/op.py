@@ -125,6 +125,8 @@ class Op:
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
     #: the op only moves elements of operand 0: partial results of *every* reduction kind pass through it
     moves_only: ClassVar[bool] = False
+    #: the op computes elements; one that only picks or places them does no arithmetic
+    computes: ClassVar[bool] = True
     #: the op has an effect besides its results and must not be dropped
     has_effects: ClassVar[bool] = False
     #: on concrete arrays the op is done by its ``perform``, in Python, not by a compiled program

@@ -8,6 +8,7 @@ dimension numbers follow XLA's ConvWithGeneralPadding (https://openxla.org/xla/o
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -291,7 +292,9 @@ class ConvGeneralDilated(Op):
                 sizes[name] = rows
                 if not window.is_trivial:
                     kinds[name] = WINDOW
-        return make_rule([left, right], [out], sizes, kinds)
+        taps = math.prod(rhs.shape[d] for d in rspec[2:])
+        points = self.infer(lhs, rhs).size * rhs.shape[rspec[1]] * taps
+        return make_rule([left, right], [out], sizes, kinds, points=points)
 
     def localize(self, ctx: Any, *operands: Any) -> Any:
         x, y = operands

@@ -119,6 +119,7 @@ class DynamicSlice(Op):
 
     slice_sizes: Sizes
     name: ClassVar[str] = "dynamic_slice"
+    computes: ClassVar[bool] = False
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
     moves_only: ClassVar[bool] = True
 
@@ -189,6 +190,7 @@ class DynamicUpdateSlice(Op):
     """The first operand with the window that starts at the scalar operands replaced by the second."""
 
     name: ClassVar[str] = "dynamic_update_slice"
+    computes: ClassVar[bool] = False
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
 
     def infer(self, x: ShapedArray, update: ShapedArray, *starts: ShapedArray) -> ShapedArray:

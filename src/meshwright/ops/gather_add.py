@@ -88,6 +88,7 @@ class Gather(Op):
     unique_indices: bool = False
     fill_value: float | int | None = None
     name: ClassVar[str] = "gather"
+    computes: ClassVar[bool] = False
 
     @property
     def linear_in(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
@@ -231,6 +232,7 @@ class ScatterBase(Op):
     indices_are_sorted: bool = False
     unique_indices: bool = False
     mode: GatherScatterMode = FILL
+    computes: ClassVar[bool] = False
     hlo: ClassVar[str] = ""
     #: kind of the partial result when the updates are split; empty if their order matters
     kind: ClassVar[str] = ""

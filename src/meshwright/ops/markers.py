@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
 from meshwright.ops.elementwise import materialize
 from meshwright.sharding.rule import ShardingRule, make_rule, pointwise_rule
 
@@ -78,3 +80,9 @@ class OptimizationBarrier(Op):
 def optimization_barrier(values: Sequence[Any]) -> list[Any]:
     """``values`` behind a barrier."""
     return OptimizationBarrier().bind(*values) if values else []
+
+
+@reads("stablehlo.optimization_barrier")
+def _read_barrier(r: Reader) -> list[Any]:
+    values, tree = pytree.flatten(list(r.operands))  # tokens are no values
+    return pytree.unflatten(tree, optimization_barrier(values))

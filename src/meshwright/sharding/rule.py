@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 #: splitting the factor leaves the op as it is, on local shapes
 PARALLEL = "parallel"
@@ -63,25 +64,63 @@ class ShardingRule:
     """For every dimension of every operand and result, the factors it is made of, major to minor.
 
     A dimension without factors is never split. ``reduction`` is the kind of partial result (``"sum"``, ``"max"``,
-    ``"min"``, ``"prod"``, ``"and"``, ``"or"``) that splitting a reduction factor leaves.
+    ``"min"``, ``"prod"``, ``"and"``, ``"or"``) that splitting a reduction factor leaves. ``points`` is the number of
+    points of the op's loop nest, where there are others than the factors say (the taps of a kernel).
     """
 
     factors: tuple[Factor, ...]
     operands: tuple[tuple[DimFactors, ...], ...]
     results: tuple[tuple[DimFactors, ...], ...]
     reduction: str = "sum"
+    points: int | None = None
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.factors, self.operands, self.results, self.reduction))
+        return hash((self.factors, self.operands, self.results, self.reduction, self.points))
 
     @cached_property
     def work(self) -> int:
-        """Number of points of the op's loop nest: the product of the factor sizes."""
-        return math.prod(f.size for f in self.factors)
+        """Number of points of the op's loop nest: the product of the factor sizes, if nothing else is said."""
+        return math.prod(f.size for f in self.factors) if self.points is None else self.points
+
+    @cached_property
+    def is_product(self) -> bool:
+        """Whether the op sums over what two operands have in common, as matrix products and convolutions do."""
+        sums = [f for f, factor in enumerate(self.factors) if factor.kind == REDUCTION]
+        return any(len({o for o, _ in self.operand_dims(f)}) > 1 for f in sums)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the rule that share no factor, such as the operands of a barrier: each may be split by any axes,
+        whatever splits the others. Operands and results without factors belong to the first."""
+        groups: list[set[int]] = []
+        for dims in (*self.operands, *self.results):
+            found = {f for fs in dims for f in fs}
+            if found:
+                met = [g for g in groups if g & found]
+                groups = [g for g in groups if not g & found] + [found.union(*met)]
+        if len(groups) < 2:
+            return (Part(self, tuple(range(len(self.operands))), tuple(range(len(self.results)))),)
+        groups.sort(key=min)
+        return tuple(self._part(group, first=group is groups[0]) for group in groups)
+
+    def _part(self, group: set[int], first: bool) -> Part:
+        def chosen(values: tuple[tuple[DimFactors, ...], ...]) -> tuple[int, ...]:
+            used = ({f for fs in dims for f in fs} for dims in values)
+            return tuple(i for i, fs in enumerate(used) if (fs <= group if fs else first))
+
+        number = {f: i for i, f in enumerate(sorted(group))}
+
+        def renumbered(values: tuple[tuple[DimFactors, ...], ...], which: tuple[int, ...]) -> Any:
+            return tuple(tuple(tuple(number[f] for f in fs) for fs in values[i]) for i in which)
+
+        ins, outs = chosen(self.operands), chosen(self.results)
+        factors = tuple(self.factors[f] for f in sorted(group))
+        rule = ShardingRule(factors, renumbered(self.operands, ins), renumbered(self.results, outs), self.reduction)
+        return Part(rule, ins, outs)
 
     def index(self, name: str) -> int:
         """Position of the factor called ``name``."""
@@ -116,6 +155,15 @@ class ShardingRule:
         return names[0] if len(names) == 1 else "(" + " ".join(names) + ")"
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a rule, and which operands and results it is about."""
+
+    rule: ShardingRule
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+
 DimNames = str | Sequence[str] | None
 
 
@@ -126,6 +174,7 @@ def make_rule(
     kinds: Mapping[str, str] | None = None,
     reduction: str = "sum",
     passes: Mapping[str, Passes] | None = None,
+    points: int | None = None,
 ) -> ShardingRule:
     """A rule from names: each dimension is a factor name, several (major to minor), or ``None``.
 
@@ -144,7 +193,7 @@ def make_rule(
     ins = tuple(tuple(dim(d) for d in dims) for dims in operands)
     outs = tuple(tuple(dim(d) for d in dims) for dims in results)
     factors = tuple(Factor(n, sizes[n], kinds.get(n, PARALLEL), passes.get(n)) for n in order)
-    return ShardingRule(factors, ins, outs, reduction)
+    return ShardingRule(factors, ins, outs, reduction, points)
 
 
 def pointwise_rule(operand_ranks: Sequence[int], shape: Sequence[int], num_results: int = 1) -> ShardingRule:

@@ -250,10 +250,25 @@ def _level(eqn: JaxprEqn, rule: ShardingRule) -> int:
 @lru_cache(maxsize=65536)
 def spread(rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh) -> tuple[Dims, ...]:
     """The dimensions of all operands and results after axes have spread along the rule's factors."""
+    if len(rule.parts) > 1:
+        return _spread_parts(rule, dims, num_operands, mesh)
     values = [*rule.operands, *rule.results]
     known = [factor_axes_of(d, fs, rule, mesh) for d, fs in zip(dims, values)]
     wanted = _agree(rule, known, mesh)
     return tuple(_extend(d, fs, rule, wanted, mesh) for d, fs in zip(dims, values))
+
+
+def _spread_parts(
+    rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh
+) -> tuple[Dims, ...]:
+    """``spread`` for each part of a rule: an axis that splits one part leaves the others as they are."""
+    found = list(dims)
+    for part in rule.parts:
+        places = (*part.operands, *(num_operands + r for r in part.results))
+        new = spread(part.rule, tuple(dims[i] for i in places), len(part.operands), mesh)
+        for place, after in zip(places, new):
+            found[place] = after
+    return tuple(found)
 
 
 def _agree(rule: ShardingRule, known: Sequence[dict[int, Axes]], mesh: AbstractMesh) -> list[Axes]:

@@ -45,8 +45,8 @@ def _get_tuple_element(r: Any) -> Any:
     return r.operands[0][r.attr("index")]
 
 
-@reads("stablehlo.optimization_barrier", "custom_call:annotate_device_placement", "mhlo.copy", "mhlo.domain")
-def _barrier(r: Any) -> Any:
+@reads("custom_call:annotate_device_placement", "mhlo.copy", "mhlo.domain")
+def _same(r: Any) -> Any:
     return list(r.operands)
 
 

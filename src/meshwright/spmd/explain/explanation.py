@@ -12,6 +12,7 @@ from meshwright.spmd.explain.causes import causes
 from meshwright.spmd.explain.suggest import Advisor, Progress, Suggestion
 from meshwright.spmd.origin import Origins
 from meshwright.spmd.report import Collective, human_bytes
+from meshwright.spmd.work import Work
 
 
 @dataclass(frozen=True)
@@ -142,12 +143,12 @@ def _row(entry: Entry) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def headline(found: Sequence[Collective], mesh: AbstractMesh, peak: int) -> str:
-    """How many collectives there are, what a device sends and what it holds."""
+def headline(found: Sequence[Collective], mesh: AbstractMesh, peak: int, work: Work) -> str:
+    """How many collectives there are, what a device sends, what it holds and what it does."""
     total = sum(c.bytes_sent for c in found)
     axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
     sent = ("at most " if any(c.is_bound for c in found) else "") + human_bytes(total)
     return (
-        f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {sent} a run and holds at "
-        f"most {human_bytes(peak)}"
+        f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {sent} a run, holds at "
+        f"most {human_bytes(peak)} and does {work.redundancy:.2f} times its part of the arithmetic"
     )

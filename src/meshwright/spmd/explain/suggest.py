@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
 from meshwright.spmd.explain.causes import origin_of
@@ -24,6 +24,7 @@ from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.report import Collective, collectives, human_bytes
+from meshwright.spmd.work import operations_of
 
 #: how many times the arithmetic of a device an annotation may make it do
 MOST_WORK = 1.1
@@ -77,17 +78,12 @@ class _Outcome:
     def of(part: Partition) -> _Outcome:
         found = collectives(part.jaxpr.jaxpr, part.mesh)
         sorts = Counter(sort for c in found for sort in _sorts(c))
-        return _Outcome(sum(c.bytes_sent for c in found), _work(part.jaxpr.jaxpr), sorts, part)
+        return _Outcome(sum(c.bytes_sent for c in found), operations_of(part.jaxpr.jaxpr), sorts, part)
 
 
 def _sorts(c: Collective) -> tuple[object, object]:
     """What stays equal when a collective stays, and what when it moves."""
     return (c.kind, str(c.source)), (c.kind, c.axes, c.operand)
-
-
-def _work(jaxpr: Jaxpr) -> int:
-    """Points of the loop nests of a device's equations."""
-    return sum(eqn_rule(eqn).work for eqn in all_eqns(jaxpr) if not eqn.op.holds_jaxprs)
 
 
 class Advisor:

@@ -3,18 +3,23 @@
 Candidates come from what the operands have and what the result should become; each is priced as the bytes of
 resharding the operands, of bringing the result to the layout it should have (combining partial sums included), and of
 the memory traffic and arithmetic that every device does. The cheapest wins, the earlier one on a tie.
+
+Products are what bounds a step where the machine is well used, and nothing hides what devices repeat of them, while
+communication overlaps with arithmetic. So for products the cheapest is sought among the assignments that leave a device
+the least arithmetic, and another one wins only where it costs less than a quarter. That margin is policy: prices here
+are those of one equation, and on small programs communication is always the larger.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, Part, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.reshard.plan import reshard_cost
 
@@ -24,18 +29,24 @@ MEMORY_COST = 0.1
 WORK_COST = 1e-3
 #: what starting a collective costs, in bytes on the wire
 LATENCY = 256.0
+#: what an assignment may cost, as a share of the most parallel one, for a product to be computed with less parallelism
+LESS_PARALLEL = 0.25
 
 Assignment = tuple[Axes, ...]
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand: its type, the layouts it is available in, how many equations use it, and what it should become."""
+    """An operand: its type, the layouts it is available in, how many equations use it, and what it should become.
+
+    ``remade``: it is made of constants, so that every device can make any part of it.
+    """
 
     aval: ShapedArray
     versions: tuple[Layout, ...]
     uses: int = 1
     wanted: Layout | None = None
+    remade: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,8 @@ class Choice:
     versions: tuple[int, ...]
     out_layouts: tuple[Layout, ...]
     cost: float
+    #: points of the loop nest that a device computes
+    work: float
 
 
 @dataclass(frozen=True)
@@ -65,15 +78,58 @@ class Question:
 
 @lru_cache(maxsize=65536)
 def choose(question: Question) -> Choice:
-    """The cheapest way to compute one equation."""
-    best: Choice | None = None
-    for assignment in _assignments(question):
-        for kept, group, kind in _partials(question, assignment):
-            choice = _price(question, assignment, kept, group, kind)
-            if choice is not None and (best is None or choice.cost < best.cost * (1 - 1e-9)):
-                best = choice
-    if best is None:  # the empty assignment always exists
-        raise AssertionError("no candidate")
+    """The cheapest way to compute one equation; of a product, among those that share its work best."""
+    parts = question.rule.parts
+    if len(parts) > 1:
+        return _joined(question, [choose(_about(question, part)) for part in parts])
+    priced = (
+        _price(question, assignment, kept, group, kind)
+        for assignment in _assignments(question)
+        for kept, group, kind in _partials(question, assignment)
+    )
+    found = [choice for choice in priced if choice is not None]
+    best = _cheapest(found)
+    if not question.rule.is_product:
+        return best
+    least = min(choice.work for choice in found)
+    parallel = _cheapest([choice for choice in found if choice.work == least])
+    return best if best.cost < LESS_PARALLEL * parallel.cost else parallel
+
+
+def _about(q: Question, part: Part) -> Question:
+    """What is asked of a part of a rule."""
+    number = {o: i for i, o in enumerate(part.operands)}
+    groups = tuple(tuple(number[o] for o in group) for group in q.linear_in if all(o in number for o in group))
+    return replace(
+        q,
+        rule=part.rule,
+        operands=tuple(q.operands[o] for o in part.operands),
+        results=tuple(q.results[r] for r in part.results),
+        wanted=tuple(q.wanted[r] for r in part.results),
+        summands=tuple(q.summands[r] for r in part.results),
+        linear_in=groups,
+        moves_only=q.moves_only and 0 in number,
+    )
+
+
+def _joined(q: Question, choices: Sequence[Choice]) -> Choice:
+    """The choices for all parts of a rule as one."""
+    ins: dict[int, tuple[Layout, int]] = {}
+    outs: dict[int, Layout] = {}
+    for part, choice in zip(q.rule.parts, choices):
+        ins.update(zip(part.operands, zip(choice.in_layouts, choice.versions)))
+        outs.update(zip(part.results, choice.out_layouts))
+    layouts, versions = zip(*(ins[o] for o in range(len(q.operands))))
+    out_layouts = tuple(outs[r] for r in range(len(q.results)))
+    return Choice(layouts, versions, out_layouts, sum(c.cost for c in choices), sum(c.work for c in choices))
+
+
+def _cheapest(found: Sequence[Choice]) -> Choice:
+    """The first of those that cost least, but for what rounding makes of sums."""
+    best = found[0]  # the empty assignment always exists
+    for choice in found[1:]:
+        if choice.cost < best.cost * (1 - 1e-9):
+            best = choice
     return best
 
 
@@ -186,7 +242,8 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
     if kept and reduced and kind != rule.reduction:
         return None
     sizes = [f.size for f in rule.factors]
-    cost = WORK_COST * rule.work / math.prod(mesh.sizes(a) for a in assignment if a)
+    work = _work(q, assignment)
+    cost = WORK_COST * work
     in_layouts, versions = [], []
     for o, (operand, factors) in enumerate(zip(q.operands, rule.operands)):
         layout = _layout(factors, sizes, assignment, mesh)
@@ -208,7 +265,16 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         cost += (price + (LATENCY if price else 0)) / (shared if layout.partial else 1)
         cost += MEMORY_COST * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
-    return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost)
+    return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost, work)
+
+
+def _work(q: Question, assignment: Assignment) -> float:
+    """Points of the loop nest that the device with the largest tiles computes."""
+    work = float(q.rule.work)
+    for factor, axes in zip(q.rule.factors, assignment):
+        if axes:
+            work *= -(-factor.size // q.mesh.sizes(axes)) / factor.size
+    return work
 
 
 def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -> float:
@@ -234,6 +300,8 @@ def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, f
     Completing a partial sum, and bringing a value to the layout that it should have, is shared by all equations that
     use it.
     """
+    if operand.remade:
+        return 0, 0.0
     best, price = 0, math.inf
     for i, version in enumerate(operand.versions):
         cost: float = reshard_cost(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)

@@ -1,0 +1,343 @@
+"""Published optima: what a device sends, does and holds under well-known shardings, against the best that is known.
+
+The ideal of the bytes is the one of the papers (data parallel, ZeRO and FSDP: Rajbhandari et al. 2020; tensor parallel:
+Shoeybi et al. 2019; sequence parallel: Korthikanti et al. 2022; pencils: Foster and Worley 1997), for rings. The ideal
+of the work is an equal part for every device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import table
+from benchmarks.megatron import partitioned as megatron_layer
+from benchmarks.mlp import SIZES
+from benchmarks.mlp import partitioned as mlp_step
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and the bytes that a device need send (None: no optimum is known)."""
+
+    make: Callable[[], Any]
+    bytes: int | None = None
+
+
+def _mesh(**axes: int) -> Any:
+    import meshwright as mw
+
+    return mw.AbstractMesh(tuple(axes.values()), tuple(axes))
+
+
+def _partition(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None) -> Any:
+    """``f`` on arguments of these shapes (leaves), with specs for them and for the results."""
+    import meshwright as mw
+    from meshwright import PartitionSpec as P
+
+    def leaf(x: Any) -> bool:
+        return isinstance(x, P)
+
+    def on(tree: Any) -> Any:
+        return mw.tree.map(lambda s: mw.NamedSharding(mesh, s), tree, is_leaf=leaf)
+
+    return mw.jit(f, in_shardings=on(specs), out_shardings=None if outs is None else on(outs)).lower(*args).partition()
+
+
+# --- transformers -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Transformer:
+    """A stack of layers with its sizes; ``embedding`` is the vocabulary of a table in front and of a head behind."""
+
+    layers: int = 2
+    width: int = 256
+    heads: int = 8
+    batch: int = 16
+    sequence: int = 128
+    vocabulary: int = 0
+    tied: bool = True
+    remat: bool = False
+    scan: bool = False
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameters of a layer by name."""
+        d = self.width
+        return {
+            "ln1": (d,), "q": (d, d), "k": (d, d), "v": (d, d), "out": (d, d), "ln2": (d,), "up": (d, 4 * d),
+            "down": (4 * d, d),
+        }  # fmt: skip
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.sequence
+
+    def layer(self, p: Mapping[str, Any], x: Any, between: Callable[[Any], Any]) -> Any:
+        """One layer; ``between`` places what goes from block to block."""
+        import meshwright.numpy as mnp
+        from meshwright import nn
+
+        b, s, d = x.shape
+
+        def heads(y: Any) -> Any:
+            return y.reshape(b, s, self.heads, d // self.heads)
+
+        h = nn.layer_norm(x, p["ln1"])
+        q, k, v = (heads(h @ p[n]) for n in "qkv")
+        scores = mnp.einsum("bqhd,bkhd->bhqk", q, k) / np.float32(np.sqrt(d // self.heads))
+        mixed = mnp.einsum("bhqk,bkhd->bqhd", nn.softmax(scores), v).reshape(b, s, d)
+        x = between(x + mixed @ p["out"])
+        h = nn.layer_norm(x, p["ln2"])
+        return between(x + nn.gelu(h @ p["up"]) @ p["down"])
+
+    def loss(self, params: Any, x: Any, between: Callable[[Any], Any]) -> Any:
+        """The mean of the squares, or with a vocabulary the cross entropy of the next token."""
+        import meshwright as mw
+        import meshwright.numpy as mnp
+        from meshwright import nn
+
+        tokens = x
+        if self.vocabulary:
+            x = params["table"][tokens]
+        x = between(x)
+
+        def layer(p: Any, x: Any) -> Any:
+            return self.layer(p, x, between)
+
+        if self.remat:
+            layer = mw.checkpoint(layer)
+        if self.scan:
+            x, _ = mw.lax.scan(lambda x, p: (layer(p, x), None), x, params["layers"])
+        else:
+            for p in params["layers"]:
+                x = layer(p, x)
+        if not self.vocabulary:
+            return (x * x).mean()
+        logp = nn.log_softmax(x @ (params["table"].T if self.tied else params["head"]), axis=-1)
+        return -mnp.take_along_axis(logp, tokens[..., None], axis=-1).mean()
+
+    def step(self, mesh: Any, of: Callable[[str], Any], x_spec: Any, between: Any = None) -> Any:
+        """Value and gradient, partitioned; ``of`` names each parameter's spec, gradients get those of parameters."""
+        import meshwright as mw
+        from meshwright import PartitionSpec as P
+
+        def place(x: Any) -> Any:
+            return x if between is None else mw.with_sharding_constraint(x, mw.NamedSharding(mesh, between))
+
+        def run(params: Any, x: Any) -> Any:
+            return mw.value_and_grad(lambda p: self.loss(p, x, place))(params)
+
+        struct, shapes = mw.ShapeDtypeStruct, self.shapes()
+        if self.scan:
+            layers: Any = {n: struct((self.layers, *s), np.float32) for n, s in shapes.items()}
+            specs: Any = {n: P(None, *of(n)) for n in shapes}
+        else:
+            layers = [{n: struct(s, np.float32) for n, s in shapes.items()} for _ in range(self.layers)]
+            specs = [{n: of(n) for n in shapes}] * self.layers
+        params, where = {"layers": layers}, {"layers": specs}
+        x = struct((self.batch, self.sequence, self.width), np.float32)
+        if self.vocabulary:
+            params["table"], where["table"] = struct((self.vocabulary, self.width), np.float32), of("table")
+            if not self.tied:
+                params["head"], where["head"] = struct((self.width, self.vocabulary), np.float32), of("head")
+            x = struct((self.batch, self.sequence), np.int32)
+        return _partition(run, mesh, (params, x), (where, x_spec), (P(), where))
+
+    def parameter_bytes(self, *, matrices: bool = True) -> int:
+        """Bytes of the layers' parameters, or only of vectors."""
+        return 4 * self.layers * sum(int(np.prod(s)) for s in self.shapes().values() if matrices or len(s) == 1)
+
+
+def _columns(axis: str) -> Callable[[str], Any]:
+    from meshwright import PartitionSpec as P
+
+    return lambda n: P(None, axis) if n in ("q", "k", "v", "up") else P(axis) if n in ("out", "down") else P()
+
+
+def _fsdp(axis: str) -> Callable[[str], Any]:
+    from meshwright import PartitionSpec as P
+
+    return lambda n: P(axis)
+
+
+def transformers() -> dict[str, Case]:
+    """Data, fully sharded and tensor parallel training steps."""
+    from meshwright import PartitionSpec as P
+
+    found: dict[str, Case] = {}
+    small, n = Transformer(), 8
+    total, vectors = small.parameter_bytes(), small.parameter_bytes(matrices=False)
+    loss = 2 * 4 * (n - 1) // n + 1
+    data = P("data")
+    found["data parallel"] = Case(
+        lambda: small.step(_mesh(data=n), lambda _: P(), data), 2 * total * (n - 1) // n + loss
+    )
+    for name, model, times in (
+        ("FSDP", small, 2),
+        ("FSDP, scan", Transformer(scan=True), 3),
+        ("FSDP, remat", Transformer(remat=True), 3),
+        ("FSDP, remat, scan", Transformer(remat=True, scan=True), 3),
+    ):
+        found[name] = Case(
+            lambda model=model: model.step(_mesh(data=n), _fsdp("data"), data),
+            times * total * (n - 1) // n + loss,
+        )
+    # Four all-reduces of the activations a layer, and the gradients of normalization scales are made everywhere.
+    activations = 4 * small.tokens * small.width
+    found["tensor parallel"] = Case(
+        lambda: small.step(_mesh(tensor=n), _columns("tensor"), P()), 8 * small.layers * activations * (n - 1) // n
+    )
+    found["tensor parallel, sequence parallel"] = Case(
+        lambda: small.step(_mesh(tensor=n), _columns("tensor"), P(None, "tensor"), P(None, "tensor")),
+        8 * small.layers * activations * (n - 1) // n + 2 * vectors * (n - 1) // n + loss,
+    )
+    local = 4 * small.layers * 12 * small.width**2 // 4 + vectors
+    found["data 2 × tensor 4"] = Case(
+        lambda: small.step(_mesh(data=2, tensor=4), _columns("tensor"), P("data")),
+        8 * small.layers * activations // 2 * 3 // 4 + 2 * local // 2,
+    )
+    found["data 2 × tensor 4, sequence parallel"] = Case(
+        lambda: small.step(_mesh(data=2, tensor=4), _columns("tensor"), P("data", "tensor"), P("data", "tensor")),
+        8 * small.layers * activations // 2 * 3 // 4 + 2 * local // 2,
+    )
+
+    def mixed(name: str) -> Any:
+        spec = _columns("tensor")(name)
+        return P("data", "tensor") if spec == P(None, "tensor") else P("tensor", "data") if spec else P()
+
+    local = 4 * small.layers * 12 * small.width**2 // 4
+    found["FSDP 2 × tensor 4"] = Case(
+        lambda: small.step(_mesh(data=2, tensor=4), mixed, P("data")),
+        8 * small.layers * activations // 2 * 3 // 4 + 2 * local // 2 + 2 * vectors // 2,
+    )
+    for tied in (True, False):
+        words = Transformer(layers=4, vocabulary=8192, tied=tied)
+        whole = words.parameter_bytes() + 4 * 8192 * 256 * (1 if tied else 2)
+
+        def features(name: str) -> Any:
+            return P(None, "data") if name == "table" else P("data")
+
+        found[f"embedding split by features, FSDP, {'tied' if tied else 'untied'}"] = Case(
+            lambda words=words: words.step(_mesh(data=n), features, data), 2 * whole * (n - 1) // n + loss
+        )
+    return found
+
+
+# --- steps --------------------------------------------------------------------------------------------------
+def _demo() -> Any:
+    import meshwright as mw
+    from meshwright import random
+    from meshwright.cli import digits
+
+    mesh = mw.AbstractMesh((4, 2), ("data", "model"))
+    weights, batch = digits.placements(mesh)
+    params = mw.eval_shape(digits.init, random.key(0))
+    images, labels = mw.ShapeDtypeStruct((100, 8, 8, 1), np.float32), mw.ShapeDtypeStruct((100,), np.int32)
+    step = mw.jit(
+        digits.train_step,
+        in_shardings=(weights, weights, batch, batch),
+        out_shardings=(mw.NamedSharding(mesh, mw.PartitionSpec()), weights, weights),
+    )
+    return step.lower(params, params, images, labels).partition()
+
+
+def _unet() -> Any:
+    """Two levels of 3×3 convolutions, data parallel."""
+    import meshwright as mw
+    from meshwright import PartitionSpec as P
+    from meshwright import nn
+
+    mesh = _mesh(data=8)
+    shapes = {"in": (3, 3, 4, 32), "down": (3, 3, 32, 64), "mid": (3, 3, 64, 64), "up": (3, 3, 96, 32)}
+
+    def loss(p: Any, x: Any) -> Any:
+        a = nn.relu(nn.conv(x, p["in"]))
+        b = nn.relu(nn.conv(nn.avg_pool(a, 2), p["down"]))
+        b = nn.relu(nn.conv(b, p["mid"]))
+        up = b.repeat(2, 1).repeat(2, 2)
+        y = nn.conv(mw.numpy.concatenate([up, a], -1), p["up"])
+        return (y * y).mean()
+
+    params = {k: mw.ShapeDtypeStruct(s, np.float32) for k, s in shapes.items()}
+    x = mw.ShapeDtypeStruct((16, 32, 32, 4), np.float32)
+    where = dict.fromkeys(shapes, P())
+    return _partition(mw.value_and_grad(loss), mesh, (params, x), (where, P("data")), (P(), where))
+
+
+def steps() -> dict[str, Case]:
+    """Other training steps: no optimum of the bytes is known, work should be shared."""
+    found = {f"MLP {'×'.join(map(str, sizes))}": Case(lambda sizes=sizes: mlp_step(sizes)) for sizes in SIZES}
+    unet = 4 * 9 * (4 * 32 + 32 * 64 + 64 * 64 + 96 * 32)
+    found["data parallel U-Net"] = Case(_unet, 2 * unet * 7 // 8 + 8)
+    return {**found, "digits of the demo": Case(_demo), "Megatron layer": Case(megatron_layer)}
+
+
+# --- one op -------------------------------------------------------------------------------------------------
+def _one(f: Any, spec: Any, shape: tuple[int, ...], out: Any = None, dtype: Any = np.float32) -> Callable[[], Any]:
+    import meshwright as mw
+
+    return lambda: _partition(f, _mesh(d=8), (mw.ShapeDtypeStruct(shape, dtype),), (spec,), out)
+
+
+def ops() -> dict[str, Case]:
+    """Ops along a split dimension: two all-to-alls where another dimension is free."""
+    import meshwright.numpy as mnp
+    from meshwright import PartitionSpec as P
+    from meshwright import lax
+
+    first, second, n = P("d"), P(None, "d"), 8
+    square, batch = (512, 512), (8, 64, 64)
+    tile = 4 * 512 * 512 // 8
+    stack = 4 * 8 * 64 * 64 // 8
+    perm = np.random.default_rng(0).permutation(512)
+    moved = 2 * tile * (n - 1) // n
+    found = {
+        "fft along a split dimension": Case(_one(mnp.fft.fft, second, square, second, np.complex64), 2 * moved),
+        "x[:, perm], split columns": Case(_one(lambda x: x[:, perm], second, square, second), moved),
+        "scan over split rows": Case(
+            _one(lambda x: lax.scan(lambda c, r: (c + r, c * r), mnp.zeros(512), x)[1], first, square, first), moved
+        ),
+        "cholesky, split rows": Case(
+            _one(lambda x: mnp.linalg.cholesky(x), P(None, "d"), batch, P(None, "d")), 2 * stack * (n - 1) // n
+        ),
+        "qr, split rows": Case(
+            _one(lambda x: tuple(mnp.linalg.qr(x)), P(None, "d"), batch, (P(None, "d"),) * 2), 3 * stack * (n - 1) // n
+        ),
+        "(T, E split) -> (T·E)": Case(_one(lambda x: x.reshape(-1), second, square, P("d")), tile * (n - 1) // n),
+    }
+    return found
+
+
+def programs() -> dict[str, Case]:
+    """All of them."""
+    return {**transformers(), **steps(), **ops()}
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Bytes sent, the work of all devices over that of one that does everything, bytes held, seconds of planning."""
+    start = time.perf_counter()
+    part = case.make()
+    seconds = time.perf_counter() - start
+    return {"bytes": part.bytes_sent, "work": part.work.redundancy, "peak": part.peak_bytes, "seconds": seconds}
+
+
+def main() -> None:
+    rows = []
+    for name, case in programs().items():
+        found = measure(case)
+        share = f"{found['bytes'] / case.bytes:.3f}" if case.bytes else ""
+        seconds = f"{found['seconds']:.2f} s"
+        rows.append([name, f"{found['bytes']:,}", share, f"{found['work']:.3f}", f"{found['peak']:,}", seconds])
+    table(
+        "Against published optima",
+        ["program", "bytes sent", "of the optimum", "work/ideal", "peak bytes", "trace and plan"],
+        rows,
+        "targets: at most 1.05 of the bytes and 1.02 of the work",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The arithmetic of a program, and how much of it the devices of a mesh repeat.
+
+An operation is one point of an equation's loop nest; a multiply-add counts as two. What only moves elements counts as
+none. Loops count as often as they run, where that is known, and branches as their largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
+from meshwright.ops.collective import Collective
+from meshwright.ops.control import RegionOp
+from meshwright.ops.control_cond import Cond
+from meshwright.ops.manual import ShardMap
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.flatten import eqn_rule
+
+#: how much more than their part the devices may do together before it is worth a warning, ...
+ALLOWED = 1.05
+#: ... and how many operations of a device: fewer take less time than starting a collective does
+NOTICED = 1e6
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Equations of one kind and place: how often their arithmetic is done, and its share of what is done too much."""
+
+    op: str
+    source: str
+    times: float
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.op} at {self.source} is done {self.times:.3g} times ({100 * self.share:.0f} % of the excess)"
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations of one device and of the whole program; ``products`` are those of matrix products, convolutions and
+    their like, of one device and of the whole."""
+
+    device: int
+    whole: int
+    products: tuple[int, int]
+    num_devices: int
+    #: what is repeated, the largest excess first
+    repeated: tuple[Repeated, ...] = ()
+
+    @property
+    def redundancy(self) -> float:
+        """What all devices do together, in terms of the program's work: 1 where nothing is repeated."""
+        return self.device * self.num_devices / self.whole if self.whole else 1.0
+
+    @property
+    def product_redundancy(self) -> float:
+        """The same of products alone."""
+        device, whole = self.products
+        return device * self.num_devices / whole if whole else 1.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.device:.3g} operations a device, {self.redundancy:.2f} times its part of the program's "
+            f"{self.whole:.3g}"
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """In words, what products are repeated, where that is too much."""
+        device, whole = self.products
+        if self.product_redundancy <= ALLOWED or device - whole / self.num_devices < NOTICED:
+            return None
+        most = "; ".join(str(r) for r in self.repeated[:3])
+        return (
+            f"each device does {self.product_redundancy:.2f} times its part of the arithmetic of matrix products and "
+            f"convolutions: {most}; split their operands by an axis that is idle there"
+        )
+
+
+def work_of(device: Jaxpr, whole: Jaxpr, mesh: AbstractMesh) -> Work:
+    """The work of a per-device program and of the program that it was made of."""
+    here, there = _by_place(device), _by_place(whole)
+    repeated = tuple(_repeated(here, there, mesh.size))
+    return Work(sum(here.values()), sum(there.values()), (_products(here), _products(there)), mesh.size, repeated)
+
+
+def operations_of(jaxpr: Jaxpr) -> int:
+    """Operations of a program."""
+    return sum(operations(eqn) * times for eqn, times in _with_times(jaxpr.eqns, 1))
+
+
+def operations(eqn: JaxprEqn) -> int:
+    """Operations of one equation without inner jaxprs."""
+    op = eqn.op
+    if op.moves_only or op.moved is not None or op.holds_jaxprs or not op.computes or isinstance(op, Collective):
+        return 0
+    rule = eqn_rule(eqn)
+    if rule.is_product:
+        return 2 * rule.work
+    return max((a.aval.size for a in (*eqn.invars, *eqn.outvars)), default=0)
+
+
+#: operations by name, place, and whether it is a product
+_Places = Counter[tuple[str, str, bool]]
+
+
+def _by_place(jaxpr: Jaxpr) -> _Places:
+    found: _Places = Counter()
+    for eqn, times in _with_times(jaxpr.eqns, 1):
+        count = operations(eqn)
+        if count:
+            found[eqn.op.name, str(eqn.source), eqn_rule(eqn).is_product] += count * times
+    return found
+
+
+def _products(found: _Places) -> int:
+    return sum(n for (_, _, product), n in found.items() if product)
+
+
+def _with_times(eqns: Sequence[JaxprEqn], times: int) -> Iterator[tuple[JaxprEqn, int]]:
+    """Equations, and how often each is done."""
+    for eqn in eqns:
+        op = eqn.op
+        if isinstance(op, Cond):
+            yield from max((list(_with_times(r.eqns, times)) for r in op.regions()), key=_total)
+        elif isinstance(op, ShardMap):
+            devices = math.prod(op.manual.values())
+            yield from _with_times(op.jaxpr.eqns, times * devices)
+        elif isinstance(op, RegionOp):
+            for region in op.regions():
+                yield from _with_times(region.eqns, times * (op.trips(eqn.invars) or 1))
+        else:
+            yield eqn, times
+
+
+def _total(found: list[tuple[JaxprEqn, int]]) -> int:
+    return sum(operations(eqn) * times for eqn, times in found)
+
+
+def _repeated(here: _Places, there: _Places, devices: int) -> Iterator[Repeated]:
+    excess = {key: here[key] * devices - there[key] for key in here if key[2] and there[key]}
+    total = sum(e for e in excess.values() if e > 0)
+    for key, more in sorted(excess.items(), key=lambda item: -item[1]):
+        if more > (ALLOWED - 1) * there[key]:
+            yield Repeated(key[0], key[1], here[key] * devices / there[key], more / total)
