@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from meshwright.sharding import AbstractMesh
-from meshwright.sharding.rule import DimFactors, ShardingRule
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import PARALLEL, DimFactors, ShardingRule
 
 Axes = tuple[str, ...]
 
@@ -71,3 +71,22 @@ def factor_axes_of(
                 if part:
                     found[f] = part
     return found
+
+
+def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
+    """How the operands are cut where the first result is cut as ``result`` and nothing else is split; None if parallel
+    factors do not allow it."""
+    axes = factor_axes_of(result.dims, rule.results[0], rule, mesh)
+    if any(rule.factors[f].kind != PARALLEL for f in axes):
+        return None
+    sizes = [f.size for f in rule.factors]
+    assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
+
+    def joined(dims: Sequence[DimFactors]) -> Layout | None:
+        found = [join_axes(fs, sizes, assigned, mesh) if fs else ((), True) for fs in dims]
+        return Layout(tuple(axes for axes, _ in found)) if all(fits for _, fits in found) else None
+
+    if joined(rule.results[0]) != result:
+        return None
+    layouts = [joined(dims) for dims in rule.operands]
+    return None if None in layouts else tuple(layouts)  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ from meshwright.ops.cyclic import cyclic_windows
 from meshwright.ops.propagation_marks import PropagationMark, ShardingGroup
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import REPLICATED, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
+from meshwright.spmd.factors import operand_layouts
 from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.context import LocalContext
@@ -42,13 +43,24 @@ CYCLIC_WINDOWS = Pass("cyclic windows", cyclic_windows)
 
 @dataclass
 class Value:
-    """A value of the program: what it is on a device, in each layout it is available in."""
+    """A value of the program: what it is on a device, in each layout it is available in.
+
+    ``recipe`` is the equation that makes it, with its rule, of a value made of constants alone: such values are made in
+    whatever layout is needed, and never sent.
+    """
 
     aval: ShapedArray
     versions: list[tuple[Layout, Any]]
     made_by: str
     atom: Var | Literal
     source: source.SourceLocation = source.UNKNOWN
+    recipe: tuple[JaxprEqn, ShardingRule] | None = None
+    constant: bool = False
+
+    @property
+    def is_remade(self) -> bool:
+        """Whether every device can make any part of it."""
+        return self.constant or self.recipe is not None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -92,6 +104,12 @@ def partition(
     return part
 
 
+def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> bool:
+    """Whether an equation makes one value of constants, each element of few of theirs."""
+    simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
+    return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
+
+
 class Partitioner:
     """Partitions one jaxpr: the program, or a region of it."""
 
@@ -128,7 +146,8 @@ class Partitioner:
                 name = "a parameter of the loop or branch" if self.region else f"input {number}"
                 self.env[var] = Value(var.aval, [(layout, local)], name, var)
             for var, const in zip(inner.constvars, self.closed.consts):
-                self.env[var] = Value(var.aval, [(Layout.replicated(var.aval.ndim), const)], "a constant", var)
+                whole = Layout.replicated(var.aval.ndim)
+                self.env[var] = Value(var.aval, [(whole, const)], "a constant", var, constant=True)
             for eqn, rule in zip(inner.eqns, self.rules):
                 with source.at(eqn.source):
                     self.equation(eqn, rule)
@@ -149,7 +168,7 @@ class Partitioner:
     # --- values ---------------------------------------------------------------------------------------------
     def value(self, atom: Var | Literal) -> Value:
         if isinstance(atom, Literal):
-            return Value(atom.aval, [(Layout.replicated(0), atom.val)], "a constant", atom)
+            return Value(atom.aval, [(Layout.replicated(0), atom.val)], "a constant", atom, constant=True)
         return self.env[atom]
 
     def bring(
@@ -165,6 +184,8 @@ class Partitioner:
         for known, local in value.versions:
             if known == layout:
                 return local
+        if value.is_remade:
+            version = self.remake(value, layout.drop_partial())
         before, local = value.versions[version]
         plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
         self.trace.note = Reason(
@@ -179,6 +200,29 @@ class Partitioner:
         if plan.steps and layout.partial:
             value.versions.append((layout, local))
         return local
+
+    def remake(self, value: Value, layout: Layout) -> int:
+        """The version of a value made of constants from which ``layout`` is reached without sending anything: it is
+        made once more, in that layout if its equation is parallel, else whole."""
+        whole = Layout.replicated(value.aval.ndim)
+        for target in (layout, whole):
+            if target in value.layouts:
+                break
+            if value.recipe is not None and self.made_in(value, target, *value.recipe):
+                break
+        return value.layouts.index(target)
+
+    def made_in(self, value: Value, layout: Layout, eqn: JaxprEqn, rule: ShardingRule) -> bool:
+        """Add a version in ``layout``, by the value's equation on operands that are cut likewise; False if its tiles
+        are not made of tiles of its operands alone."""
+        ins = operand_layouts(layout, rule, self.mesh)
+        if ins is None:
+            return False
+        values = [self.value(a) for a in eqn.invars]
+        locals_ = [self.bring(v, 0, lo, eqn.op.name, n, eqn) for n, (v, lo) in enumerate(zip(values, ins))]
+        with source.at(eqn.source):
+            value.versions.append((layout, self.localized(eqn, eqn.op, rule, values, ins, (layout,), locals_)[0]))
+        return True
 
     # --- equations ------------------------------------------------------------------------------------------
     def equation(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
@@ -195,6 +239,11 @@ class Partitioner:
             return
         values = [self.value(a) for a in eqn.invars]
         wanted = tuple(self.propagation.wanted(v) for v in eqn.outvars)
+        if is_remade(eqn, rule, values):
+            (var,) = eqn.outvars
+            made = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule))
+            self.remake(made, wanted[0] or Layout.replicated(var.aval.ndim))
+            return
         op, choice = eqn.op, self.choose(eqn, eqn.op, rule, values, wanted)
         if any(layout not in value.layouts for value, layout in zip(values, choice.in_layouts)):
             avals = tuple(v.aval for v in values)
@@ -207,23 +256,30 @@ class Partitioner:
             for n, (v, i, lo) in enumerate(zip(values, choice.versions, choice.in_layouts))
         ]
         self.report(eqn, rule, values, choice)
-        ctx = LocalContext(
-            self.mesh,
-            rule,
-            tuple(v.aval for v in values),
-            tuple(v.aval for v in eqn.outvars),
-            choice.in_layouts,
-            choice.out_layouts,
-        )
-        if any(any(lo.dims) for lo in (*choice.in_layouts, *choice.out_layouts)):
+        outs = self.localized(eqn, op, rule, values, choice.in_layouts, choice.out_layouts, locals_)
+        for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs):
+            self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
+
+    def localized(
+        self,
+        eqn: JaxprEqn,
+        op: Op,
+        rule: ShardingRule,
+        values: Sequence[Value],
+        ins: Sequence[Layout],
+        outs: Sequence[Layout],
+        locals_: Sequence[Any],
+    ) -> Sequence[Any]:
+        """The results of an equation's ``op`` on this device."""
+        avals = tuple(v.aval for v in values), tuple(v.aval for v in eqn.outvars)
+        if any(any(lo.dims) for lo in (*ins, *outs)):
             written = isinstance(op, Collective)  # not put in here: the program has it
             self.trace.note = None if written else Reason(eqn.op.name, rule=rule, user=eqn)
-            outs = op.localize(ctx, *locals_)
+            found = op.localize(LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs)), *locals_)
             self.trace.note = None
         else:
-            outs = eqn.op.bind(*locals_)
-        for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs if eqn.op.multiple_results else [outs]):
-            self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
+            found = eqn.op.bind(*locals_)
+        return found if eqn.op.multiple_results else [found]
 
     def choose(
         self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]
@@ -231,7 +287,7 @@ class Partitioner:
         question = Question(
             rule,
             tuple(
-                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.wanted(a))
+                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.wanted(a), v.is_remade)
                 if isinstance(a, Var)
                 else Operand(v.aval, v.layouts)
                 for a, v in zip(eqn.invars, values)
@@ -248,6 +304,8 @@ class Partitioner:
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], choice: Choice) -> None:
         """Note operands that the op's rule forced to be gathered."""
         for n, (value, before, after) in enumerate(zip(values, choice.versions, choice.in_layouts)):
+            if value.is_remade:
+                continue
             used = {a for axes in after.dims for a in axes}
             for dim, (had, has) in enumerate(zip(value.layouts[before].dims, after.dims)):
                 factors = rule.operands[n][dim]
@@ -296,8 +354,9 @@ class Partitioner:
         value, var = self.value(eqn.invars[0]), eqn.outvars[0]
         versions = value.versions
         if target is not None:
-            versions = [(target, self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn))]
-        self.env[var] = Value(var.aval, versions, value.made_by, var, value.source)
+            local = self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn)
+            versions = [(target, local), *(value.versions if value.is_remade else ())]
+        self.env[var] = Value(var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant)
 
     def cheapest(self, value: Value, target: Layout) -> int:
         """The version from which ``target`` costs least."""

@@ -1,0 +1,86 @@
+"""What is made of constants alone is made in every layout it is needed in, and never sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax
+from meshwright import PartitionSpec as P
+
+MESH = mw.AbstractMesh((2, 3), ("a", "b"))
+TABLE = np.arange(40, dtype=np.float32).reshape(8, 5) ** 2
+
+
+def ramp() -> Any:
+    return mnp.arange(40, dtype=np.float32).reshape(8, 5)
+
+
+def mask() -> Any:
+    rows, columns = lax.broadcasted_iota(np.int32, (8, 5), 0), lax.broadcasted_iota(np.int32, (8, 5), 1)
+    return mnp.where(rows >= columns, np.float32(1), np.float32(-2))
+
+
+def rolled() -> Any:
+    return mnp.pad(mnp.roll(lax.broadcasted_iota(np.float32, (6, 5), 0), 2, 0), ((1, 1), (0, 0)), constant_values=7)
+
+
+def table() -> Any:
+    return mnp.sin(TABLE)
+
+
+@pytest.mark.parametrize("make", [ramp, mask, rolled, table], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("specs", [(P("a"), P("b")), (P(None, "a"), P("a")), (P(("a", "b")), P())], ids=str)
+def test_two_layouts_of_one_constant(make, specs):
+    """Each operand is cut in its own way; what is added to both is cut likewise, on each device."""
+
+    def f(x, y):
+        constant = make()
+        return x + constant, y * constant, constant
+
+    x, y = np.random.default_rng(0).normal(size=(2, 8, 5)).astype(np.float32)
+    on = [NamedSharding(MESH, s) for s in specs]
+    part = mw.jit(f, in_shardings=tuple(on), out_shardings=(*on, on[0])).lower(x, y).partition()
+    assert not part.collectives
+    part.verify(x, y)
+
+
+def test_a_constant_is_added_to_a_partial_sum():
+    """The sum stays partial: one device of those it is spread over adds the constant."""
+
+    def f(x, w, v):
+        return (x @ w + mask()) @ v
+
+    split = NamedSharding(MESH, P(None, "a")), NamedSharding(MESH, P("a")), NamedSharding(MESH, P())
+    args = [np.random.default_rng(1).normal(size=s).astype(np.float32) for s in ((8, 4), (4, 5), (5, 2))]
+    part = mw.jit(f, in_shardings=split, out_shardings=split[2]).lower(*args).partition()
+    assert {c.kind for c in part.collectives} == {"all_reduce"} and len(part.collectives) == 1
+    part.verify(*args)
+
+
+def test_a_constraint_on_a_constant():
+    def f(x):
+        held = lax.with_sharding_constraint(table(), NamedSharding(MESH, P("a")))
+        return x + held, mnp.cos(held)
+
+    x = np.ones((8, 5), np.float32)
+    on = NamedSharding(MESH, P(None, "b"))
+    part = mw.jit(f, in_shardings=(on,), out_shardings=(on, on)).lower(x).partition()
+    assert not part.collectives
+    part.verify(x)
+
+
+def test_what_is_summed_is_not_made_again():
+    """A reduction of constants is done once, in the layout that was chosen."""
+
+    def f(x):
+        return x + mask().sum(1)
+
+    x = np.ones(8, np.float32)
+    part = mw.jit(f, in_shardings=(NamedSharding(MESH, P("a")),)).lower(x).partition()
+    part.verify(x)
+    assert sum(e.op.name == "reduce_sum" for e in part.jaxpr.eqns) == 1
