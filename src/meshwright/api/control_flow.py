@@ -288,9 +288,9 @@ def _unroll(what: str, unroll: int | bool, steps: int) -> int:
         number = operator.index(unroll)
     except TypeError:
         raise ArgumentTypeError(f"{what}: unroll must be an int or a bool, got {unroll!r}") from None
-    if number < 1:
-        raise ArgumentError(f"{what}: unroll must be at least 1, got {number}")
-    return min(number, max(steps, 1))
+    if number < 0:
+        raise ArgumentError(f"{what}: unroll must not be negative, got {number}")
+    return min(max(number, 1), max(steps, 1))
 
 
 def fori_loop(

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
+from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.ops import broadcast_reduce, shape
@@ -31,6 +32,7 @@ def existing_axis(name: str, axis: int, ndim: int) -> int:
     Raises:
       AxisError: it does not exist; ``name`` is the function that got it.
     """
+    axis = static_index(axis, name, "an axis")
     if not -ndim <= axis < ndim:
         raise AxisError(f"{name}: axis {axis} does not exist in an array of {ndim} dimensions")
     return axis % ndim
@@ -53,7 +55,7 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
         raise ShapeError(f"full: fill_value must be a scalar, got {aval}; use broadcast_in_dim for an array")
     wanted = aval.dtype if dtype is None else dtypes.requested(dtype, "full")
     scalar = convert(fill_value, wanted, weak_type=dtype is None and aval.weak_type)
-    return laid_out(broadcast_reduce.broadcast_in_dim(scalar, tuple(shape), ()), sharding)
+    return laid_out(broadcast_reduce.broadcast_in_dim(scalar, shape, ()), sharding)
 
 
 def full_like(
@@ -101,7 +103,7 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
       [[0, 1, 2], [0, 1, 2]]
     """
     wanted = dtypes.requested(dtype, "broadcasted_iota")
-    return laid_out(broadcast_reduce.iota(wanted, tuple(shape), dimension), out_sharding)
+    return laid_out(broadcast_reduce.iota(wanted, shape, dimension), out_sharding)
 
 
 def iota(dtype: Any, size: int) -> Any:
@@ -274,7 +276,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
       >>> [part.tolist() for part in lax.split(jnp.arange(5), [2, 3])]
       [[0, 1], [2, 3, 4]]
     """
-    shape = typeof(operand).shape
+    shape, sizes = typeof(operand).shape, static_indices(sizes, "split")
     axis = existing_axis("split", axis, len(shape))
     if sum(sizes) != shape[axis] or any(s < 0 for s in sizes):
         raise ShapeError(f"split: sizes {list(sizes)} must add up to {shape[axis]}, dimension {axis} of shape {shape}")

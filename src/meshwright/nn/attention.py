@@ -20,7 +20,7 @@ from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.dot import dot_general
 from meshwright.ops.elementwise import convert
-from meshwright.ops.shape import expand_dims, reshape, transpose
+from meshwright.ops.shape import expand_dims, reshape, squeeze, transpose
 
 
 def causal_mask(queries: int, keys: int) -> Any:
@@ -51,7 +51,7 @@ def dot_product_attention(
     """``softmax(query key^T * scale + bias) value`` for each head.
 
     Args:
-      query: shape (batch, queries, heads, width).
+      query: shape (batch, queries, heads, width); of all arrays the batch may be left out.
       key: shape (batch, keys, key heads, width); each key head serves ``heads / key heads`` neighbouring heads.
       value: shape (batch, keys, key heads, value width).
       bias: broadcasts to (batch, heads, queries, keys), added to the logits.
@@ -77,6 +77,9 @@ def dot_product_attention(
     if implementation not in (None, "xla"):
         raise ArgumentError(f"dot_product_attention: implementation must be 'xla' or None, got {implementation!r}")
     query, key, value = (asarray(x) for x in (query, key, value))
+    single = typeof(query).ndim == 3
+    if single:
+        query, key, value, bias, mask = (_with_batch(x, 3) for x in (query, key, value, bias, mask))
     _check(query, key, value)
     dtype = result_type(query, key, value)
     query, key, value = (converted(x, dtype) for x in (query, key, value))
@@ -103,7 +106,17 @@ def dot_product_attention(
     if query_seq_lengths is not None:
         inside = expand_dims(_inside(query_seq_lengths, b, t, "query_seq_lengths"), (2, 3))
         out = where(inside, out, scalar_like(0, out))
-    return (out, moveaxis(logsumexp(logits, -1), 1, 2)) if return_residual else out
+    out = squeeze(out, (0,)) if single else out
+    if not return_residual:
+        return out
+    residual = moveaxis(logsumexp(logits, -1), 1, 2)
+    return out, squeeze(residual, (0,)) if single else residual
+
+
+def _with_batch(x: Any, ndim: int) -> Any:
+    """An array of ``ndim`` dimensions with one of size 1 before them; others as they are."""
+    x = x if x is None else asarray(x)
+    return expand_dims(x, (0,)) if x is not None and typeof(x).ndim == ndim else x
 
 
 def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
+from operator import index as index_of
 from typing import Any
 
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, TracerError
@@ -27,7 +27,7 @@ def static_int(x: Any, name: str, what: str) -> int:
       ArgumentTypeError: not an integer; TracerError: a traced value.
     """
     try:
-        return operator.index(x)
+        return int(index_of(x))
     except TracerError as error:
         raise type(error)(f"{name}: {what} must be known while tracing: {error}") from None
     except TypeError:
@@ -54,7 +54,7 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
-    if not isinstance(axis, (tuple, list)):
+    if not isinstance(axis, (tuple, list)) and getattr(axis, "ndim", 0) != 1:
         return (normal_axis(axis, ndim, name),)
     axes = tuple([normal_axis(a, ndim, name) for a in axis])
     if len(set(axes)) != len(axes):

@@ -101,6 +101,17 @@ def array(
     return expand_dims(result, range(missing)) if missing > 0 else result
 
 
+def _is_buffer(x: Any) -> bool:
+    """Whether ``x`` offers its memory (a ``memoryview``, ``array.array``, ...); text and bytes are not meant."""
+    if isinstance(x, (str, bytes)):
+        return False
+    try:
+        memoryview(x)
+    except TypeError:
+        return False
+    return True
+
+
 def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None) -> Any:
     if isinstance(x, Array):
         result = x if dtype is None else _strongly(x, dtype)
@@ -116,7 +127,7 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
         return from_numpy(_to_dtype(np.asarray(x), dtype), sharding=sharding, copy=copy_)
     if hasattr(x, "__jax_array__"):
         return _make(x.__jax_array__(), dtype, copy_, sharding)
-    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or isinstance(x, (memoryview, bytearray)):
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or _is_buffer(x):
         return from_numpy(_to_dtype(_checked(np.asarray(x), x, "array"), dtype), sharding=sharding, copy=copy_)
     if hasattr(x, "__dlpack__"):
         return from_numpy(_to_dtype(np.from_dlpack(x), dtype), sharding=sharding, copy=copy_)

@@ -48,7 +48,7 @@ def einsum(
       subscripts: a letter a dimension for each operand, "..." for any others, and after "->" those of the result;
         others are summed. Letters that come twice in an operand take its diagonal.
       operands: arrays; dtypes are promoted.
-      optimize: how ``opt_einsum`` finds the order of several operands.
+      optimize: how ``opt_einsum`` finds the order of several operands, or that order, as :func:`einsum_path` gives it.
       out_sharding: a constraint on the result, as :func:`meshwright.with_sharding_constraint` makes it.
 
     Raises:
@@ -74,19 +74,26 @@ def einsum(
     return laid_out(arrays[0], out_sharding)
 
 
-def einsum_path(subscripts: str, /, *operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
-    """The order in which :func:`einsum` would contract: ``(["einsum_path", operand numbers of each step…], report)``.
+def einsum_path(subscripts: str, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], Any]:
+    """The order in which :func:`einsum` would contract: ``([operand numbers of each step, …], report)``.
 
-    >>> einsum_path("ij,jk,kl->il", np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5)))[0][0]
-    'einsum_path'
+    The list is what its ``optimize`` takes.
+
+    >>> einsum_path("ij,jk,kl->il", np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5)))[0]
+    [(0, 1), (0, 1)]
     """
-    path, report = opt_einsum.contract_path(subscripts, *map(np.shape, operands), shapes=True, optimize=optimize)
-    return ["einsum_path", *path], str(report)
+    if not isinstance(subscripts, str):
+        subscripts, operands = _from_lists((subscripts, *operands))
+    shapes = [typeof(asarray(x)).shape for x in operands]
+    path, report = opt_einsum.contract_path(subscripts, *shapes, shapes=True, optimize=_hashable(optimize))
+    return list(path), report
 
 
 def _hashable(optimize: Any) -> Any:
-    optimize = "auto" if optimize is True else optimize
-    return tuple(optimize) if isinstance(optimize, list) else optimize
+    """A way to find the order, or the order itself; that of NumPy begins with its name."""
+    if not isinstance(optimize, (list, tuple)):
+        return "auto" if optimize is True else optimize
+    return tuple(tuple(step) for step in optimize if not isinstance(step, str))
 
 
 def _from_lists(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:

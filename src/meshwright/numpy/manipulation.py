@@ -53,7 +53,7 @@ def size(a: Any, axis: int | None = None) -> int:
 
 def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
     """``new`` with a -1 in it replaced by what is left."""
-    sizes = new if isinstance(new, (tuple, list)) else (new,)
+    sizes = new if isinstance(new, (tuple, list)) or getattr(new, "ndim", 0) == 1 else (new,)
     wanted = [s if type(s) is int else static_int(s, "reshape", "shape") for s in sizes]
     unknown = [i for i, s in enumerate(wanted) if s == -1]
     if len(unknown) > 1 or any(s < -1 for s in wanted):
@@ -192,7 +192,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
     (1, 3)
     """
     x = asarray(a)
-    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    count = len(axis) if isinstance(axis, (tuple, list)) or getattr(axis, "ndim", 0) else 1
     return shp.expand_dims(x, normal_axes(axis, typeof(x).ndim + count, "expand_dims"))
 
 
@@ -334,7 +334,8 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if not isinstance(shift, (tuple, list)) and typeof(asarray(shift)).ndim:
         vector = asarray(shift)
         shift = [vector[i] for i in range(typeof(vector).shape[0])]
-    axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    several = isinstance(axis, (tuple, list)) or getattr(axis, "ndim", 0)
+    axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if several else (axis,))]
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,)
     count = max(len(axes), len(shifts))
     for d, s in zip(axes * (count // len(axes)), list(shifts) * (count // len(shifts))):

@@ -69,9 +69,9 @@ def _reshape(self: Any, *shape: Any, order: str = "C", out_sharding: Any = None)
 
 def _transpose(self: Any, *axes: Any) -> Any:
     """``transpose(x, axes)``; the axes as one argument or several."""
-    if not axes or axes == (None,):
+    if not axes or (len(axes) == 1 and axes[0] is None):
         return manipulation.transpose(self)
-    return manipulation.transpose(self, axes[0] if isinstance(axes[0], (tuple, list)) else axes)
+    return manipulation.transpose(self, axes[0] if np.ndim(axes[0]) else axes)
 
 
 def _astype(self: Any, dtype: Any, copy: bool = False, device: Any = None) -> Any:

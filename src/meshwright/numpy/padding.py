@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.applying import apply_along_axis
 from meshwright.numpy.axes import static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.manipulation import take_static
@@ -57,7 +58,8 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> A
       mode: "constant" (``constant_values=0``), "edge", "reflect", "symmetric", "wrap", "empty", "linear_ramp"
         (``end_values=0``), "maximum", "minimum", "mean" or "median" (of all elements of the dimension, or of the
         ``stat_length`` nearest). "reflect" and "symmetric" with ``reflect_type="odd"`` go on as ``2 * edge - x``.
-        Integers are rounded to the nearest.
+        Integers are rounded to the nearest. A function is called, as NumPy calls it, with each padded vector along
+        each dimension, its widths, the dimension and a dict of options, and returns the vector.
 
     Raises:
       ArgumentError: unknown mode or option, negative widths. ArgumentTypeError: widths that are no integers.
@@ -71,6 +73,8 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> A
     widths = [(static_int(a, "pad", "pad_width"), static_int(b, "pad", "pad_width")) for a, b in pairs]
     if any(a < 0 or b < 0 for a, b in widths):
         raise ArgumentError(f"pad: widths must not be negative, got {pad_width}")
+    if callable(mode):
+        return _by_function(x, widths, mode, options)
     unknown = set(options) - _OPTIONS.get(mode, set())
     if unknown or options.get("reflect_type", "even") not in ("even", "odd"):
         raise ArgumentError(f"pad: mode {mode!r} does not take {', '.join(sorted(options))} as given")
@@ -87,6 +91,14 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> A
         return _edges(x, widths, _statistic(_STATISTICS[mode], lengths))
     modes = ", ".join(["constant", "empty", *_REARRANGING, "linear_ramp", *_STATISTICS])
     raise ArgumentError(f"pad: mode must be one of {modes}, got {mode!r}")
+
+
+def _by_function(x: Any, widths: Sequence[tuple[int, int]], function: Callable[..., Any], options: Any) -> Any:
+    """Zeros around ``x``, then ``function`` of each vector of each dimension in turn."""
+    x = _constant(x, widths, 0)
+    for d, width in enumerate(widths):
+        x = apply_along_axis(function, d, x, width, d, options)
+    return x
 
 
 def _constant(x: Any, widths: Sequence[tuple[int, int]], values: Any) -> Any:

@@ -137,14 +137,22 @@ def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
 
 
 def poly(seq_of_zeros: Any) -> Any:
-    """The polynomial with these zeros and leading coefficient 1.
+    """The polynomial with these zeros, or of a square matrix its characteristic one, and leading coefficient 1.
+
+    That of a matrix has complex coefficients, since its zeros are eigenvalues.
+
+    Raises:
+      ArgumentError: neither a vector nor a square matrix.
 
     >>> poly(np.array([2.0, -2.0])).tolist()
     [1.0, 0.0, -4.0]
     """
     (z,) = operands("poly", (atleast_1d(asarray(seq_of_zeros)),), to_inexact=True)
-    if typeof(z).ndim != 1:
-        raise ArgumentError(f"poly: expected a vector of zeros, got shape {typeof(z).shape}")
+    shape = typeof(z).shape
+    if len(shape) == 2 and shape[0] == shape[1]:
+        z = eigvals(z)
+    elif len(shape) != 1:
+        raise ArgumentError(f"poly: expected a vector of zeros or a square matrix, got shape {shape}")
     p = ones((1,), typeof(z).dtype)
     none = zeros((1,), typeof(z).dtype)
     for i in range(typeof(z).size):

@@ -9,16 +9,25 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.axes import normal_axis, normal_shape
 from meshwright.numpy.creation import asarray, zeros
 from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import truth, where
-from meshwright.numpy.manipulation import broadcast_arrays, broadcast_to, expand_dims, moveaxis, ravel, reshape
+from meshwright.numpy.manipulation import (
+    broadcast_arrays,
+    broadcast_to,
+    expand_dims,
+    moveaxis,
+    ravel,
+    repeat,
+    reshape,
+)
 from meshwright.numpy.promotion import converted, promote_all, scalar_like
-from meshwright.numpy.searching import concrete, flatnonzero
+from meshwright.numpy.searching import concrete, flatnonzero, searchsorted
+from meshwright.numpy.sorting import argsort, sort
 from meshwright.ops import cumulative
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import iota
@@ -48,18 +57,42 @@ def _positions(obj: Any, size: int, name: str) -> np.ndarray:
     return np.where(value < 0, value + size, value).reshape(-1)
 
 
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, Tracer) and x.concrete() is None
+
+
+def _counted(obj: Any, most: int) -> Any:
+    """Traced positions as a vector, negative ones counted from the end of a dimension of ``most``."""
+    positions = ravel(asarray(obj))
+    return where(positions < 0, positions + scalar_like(most, positions), positions)
+
+
+def _without(positions: Any, size: int) -> Any:
+    """What is left of ``range(size)`` without ``positions``, which differ."""
+    gone = sort(positions)
+    count = typeof(gone).size
+    # Element j of what is left has as many gone before it as there are k with gone[k] - k <= j.
+    before = gone - iota(typeof(gone).dtype, (count,), 0)
+    left = iota(typeof(gone).dtype, (size - count,), 0)
+    return left + searchsorted(before, left, side="right").astype(typeof(left).dtype)
+
+
 # --- taking out ---------------------------------------------------------------------------------------------
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
     """``arr`` without positions ``obj`` (an integer, slice, integers or mask) along ``axis`` (flattened without one).
 
     Raises:
-      ArgumentError: positions out of range; ConcretizationTypeError: they are traced.
+      ArgumentError: positions out of range. ConcretizationTypeError: they are traced, and it is not promised
+        (``assume_unique_indices``) that they are integers that differ, so that the result's size is not known.
 
     >>> delete(np.array([1, 2, 3]), 1).tolist()
     [1, 3]
     """
     x, d = _flattened(arr, axis, "delete")
     size = typeof(x).shape[d]
+    obj = obj if isinstance(obj, slice) else asarray(obj)
+    if assume_unique_indices and _is_traced(obj) and dtypes.is_integer(typeof(obj).dtype):
+        return take(x, _without(_counted(obj, size), size), d)
     return take(x, np.setdiff1d(np.arange(size), _positions(obj, size, "delete")), d)
 
 
@@ -97,7 +130,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     """``arr`` with ``values`` before the positions ``obj`` (of the array as it was) along ``axis``.
 
     Raises:
-      ArgumentError: positions out of range; ConcretizationTypeError: they are traced.
+      ArgumentError: positions out of range; traced ones are moved inside.
 
     >>> insert(np.array([1, 2, 3]), 1, 9).tolist()
     [1, 9, 2, 3]
@@ -105,28 +138,38 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     x, d = _flattened(arr, axis, "insert")
     shape = typeof(x).shape
     size = shape[d]
-    # The position after the last element is allowed too.
     single = not isinstance(obj, slice) and np.ndim(obj) == 0
-    if isinstance(obj, slice):
-        before = np.arange(size)[obj]
-    else:
-        given = concrete(asarray(obj), "insert", "make the positions static").reshape(-1)
-        before = np.where(given < 0, given + size, given)
-    if before.size and (before.min() < 0 or before.max() > size):
-        raise ArgumentError(f"insert: positions {before.tolist()} are not all inside of a dimension of size {size}")
+    obj = obj if isinstance(obj, slice) else asarray(obj)
+    before = _counted(obj, size).clip(0, size) if _is_traced(obj) else _places(obj, size)
     new = converted(asarray(values), typeof(x).dtype)
     if single and typeof(new).ndim:  # one position takes whatever stands along the axis
         new = moveaxis(new, 0, d) if typeof(new).ndim == len(shape) or axis is None else expand_dims(new, d)
         new = broadcast_to(new, (*shape[:d], typeof(new).shape[d], *shape[d + 1 :]))
-        before = np.repeat(before, typeof(new).shape[d])
+        before = (repeat if _is_traced(before) else np.repeat)(before, typeof(new).shape[d])
     else:
         new = broadcast_to(new, (*shape[:d], len(before), *shape[d + 1 :]))
-    order = np.argsort(before, kind="stable")
-    places = before[order] + np.arange(len(before))
-    source = np.empty(size + len(before), int)
-    old = np.setdiff1d(np.arange(len(source)), places)
-    source[old], source[places] = np.arange(size), size + order
-    return take(concatenate([x, new], d), source, d)
+    # A stable order of all elements, old and new, by twice the old one before which they stand.
+    old, own = 2 * np.arange(size, dtype=np.int32) + 1, before * 2
+    if _is_traced(before):
+        order = argsort(concatenate([converted(asarray(old), typeof(own).dtype), own]), stable=True)
+    else:
+        order = np.argsort(np.concatenate([old, own]), kind="stable")
+    return take(concatenate([x, new], d), order, d)
+
+
+def _places(obj: Any, size: int) -> np.ndarray:
+    """Static positions before which to insert; that after the last element is one of them.
+
+    Raises:
+      ArgumentError: out of range.
+    """
+    if isinstance(obj, slice):
+        return np.arange(size)[obj]
+    given = concrete(asarray(obj), "insert", "make the positions static").reshape(-1)
+    before = np.where(given < 0, given + size, given)
+    if before.size and (before.min() < 0 or before.max() > size):
+        raise ArgumentError(f"insert: positions {before.tolist()} are not all inside of a dimension of size {size}")
+    return before
 
 
 def resize(a: Any, new_shape: Any) -> Any:
@@ -308,9 +351,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     x = asarray(x)
     conditions = [
         truth(asarray(c), "piecewise")
-        for c in (
-            [condlist] if np.ndim(condlist) <= typeof(x).ndim and not isinstance(condlist, (list, tuple)) else condlist
-        )
+        for c in (condlist if isinstance(condlist, (list, tuple)) or np.ndim(condlist) > typeof(x).ndim else [condlist])
     ]
     if len(funclist) not in (len(conditions), len(conditions) + 1):
         raise ArgumentError(

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index, static_indices
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
@@ -80,7 +81,8 @@ class BroadcastInDim(Linear1):
 
 def broadcast_in_dim(x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Any:
     """``x`` repeated to ``shape``: its dimension ``i`` becomes dimension ``broadcast_dimensions[i]``."""
-    shape, dims = tuple(shape), tuple(broadcast_dimensions)
+    shape = static_indices(shape, "broadcast_in_dim")
+    dims = static_indices(broadcast_dimensions, "broadcast_in_dim")
     if typeof(x).shape == shape and dims == tuple(range(len(shape))):
         return x
     return BroadcastInDim(shape, dims).bind(x)
@@ -152,7 +154,8 @@ def emit_reduce(b: Builder, x: Any, axes: Sequence[int], hlo: str, init: Any) ->
 def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
     """Sum of ``x`` over the dimensions ``axes``, which go; negative ones count from the end."""
     ndim = typeof(x).ndim
-    return ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes)).bind(x) if len(axes) else x
+    axes = static_indices(axes, "reduce_sum")
+    return ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes)).bind(x) if axes else x
 
 
 def unbroadcast(ct: Any, aval: ShapedArray) -> Any:
@@ -202,7 +205,8 @@ class Iota(Op):
 
 def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
     """Array of ``shape`` that counts along ``dimension``."""
-    return Iota(dtypes.canonical(dtypes.as_dtype(dtype)), tuple(shape), dimension).bind()
+    sizes, along = static_indices(shape, "iota"), static_index(dimension, "iota")
+    return Iota(dtypes.canonical(dtypes.as_dtype(dtype)), sizes, along).bind()
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.tracing import typeof
@@ -288,7 +289,7 @@ def _weight(x: Any, y: Any) -> Any:
 # --- functions ----------------------------------------------------------------------------------------------
 def _function(op: type[Cumulative], what: str, example: str) -> Callable[..., Any]:
     def cumulative(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-        ndim = typeof(operand).ndim
+        ndim, axis = typeof(operand).ndim, static_index(axis, op.name, "an axis")
         return op(axis + ndim if -ndim <= axis < 0 else axis, bool(reverse)).bind(operand)
 
     expected = "floats" if op is CumLogSumExp else "numbers"

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
@@ -319,7 +320,7 @@ def dynamic_slice(
       ([[6, 7], [10, 11]], [[6, 7], [10, 11]])
     """
     starts = _start_indices("dynamic_slice", start_indices, typeof(operand).shape, allow_negative_indices)
-    return DynamicSlice(tuple(int(k) for k in slice_sizes)).bind(operand, *starts)
+    return DynamicSlice(static_indices(slice_sizes, "dynamic_slice")).bind(operand, *starts)
 
 
 def dynamic_update_slice(
@@ -344,7 +345,7 @@ def dynamic_update_slice(
 
 def _along(x: Any, axis: int, start: Any, name: str) -> tuple[int, list[Any]]:
     """The axis, counted from the front, and start indices that are zero elsewhere."""
-    ndim = typeof(x).ndim
+    ndim, axis = typeof(x).ndim, static_index(axis, name, "an axis")
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} does not exist in shape {typeof(x).shape}")
     starts: list[Any] = [0] * ndim

@@ -54,8 +54,9 @@ class Elementwise(Op):
         return hash(type(self))  # a dataclass without fields would share one hash with all others
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Rows are called like functions: ``mul(x, y)`` binds."""
-        return self.bind(*in_order(self.name, self.accepts, args, named) if named else args)
+        """Rows are called like functions: ``mul(x, y)`` binds. Of arrays of one rank, sizes of 1 are repeated."""
+        args = in_order(self.name, self.accepts, args, named) if named else args
+        return self.bind(*(stretched(args) if len(args) > 1 else args))
 
     @property
     def arity(self) -> int:
@@ -132,6 +133,17 @@ class Elementwise(Op):
             for x, a in zip(operands, b.in_avals)
         ]
         return b.op(self.hlo, full, b.out_avals, **self.attributes(b))[0]
+
+
+def stretched(args: Sequence[Any]) -> Sequence[Any]:
+    """Arrays of one rank in a common shape, dimensions of size 1 repeated; others as they are."""
+    shapes = {getattr(x, "shape", ()) for x in args} - {()}
+    if len(shapes) < 2 or len({len(s) for s in shapes}) > 1:
+        return args
+    common = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*shapes))
+    if any(n not in (1, wanted) for shape in shapes for n, wanted in zip(shape, common)):
+        return args
+    return [broadcast_in_dim(x, common, range(len(common))) if getattr(x, "shape", ()) else x for x in args]
 
 
 def _align(x: Any, dim: int | None, rank: int, full: int, place: int, shape: tuple[int, ...]) -> Any:

@@ -47,6 +47,13 @@ def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # --- reductions ---------------------------------------------------------------------------------------------
+def _times(x: int | float, count: Any) -> Any:
+    """A Python number that all positions hold, added up over so many of them."""
+    if isinstance(count, int):
+        return x * count
+    return mul(convert(count, dtypes.default_int() if isinstance(x, int) else dtypes.default_float()), x)
+
+
 @_each_leaf
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
     """The sum of ``x`` over the positions along the named axes, at each of them.
@@ -66,9 +73,9 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
       [5, 10, 5, 10]
     """
     names, sizes = _names(axis_name)
-    groups = axis_groups("psum", names, sizes, axis_index_groups)
+    groups = axis_groups("psum", names, sizes, axis_index_groups, uneven=True)
     if isinstance(x, (int, float)) and not isinstance(x, bool):
-        return x * (groups.size if groups else math.prod(sizes))
+        return _times(x, groups.count() if groups else math.prod(sizes))
     return groups.summed(x) if groups else Psum(names, sizes).bind(x)
 
 
@@ -85,11 +92,13 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
       [-2.0, -1.0, 3.0]
     """
     names, sizes = _names(axis_name)
-    groups = axis_groups("pmean", names, sizes, axis_index_groups)
+    groups = axis_groups("pmean", names, sizes, axis_index_groups, uneven=True)
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     if not dtypes.is_inexact(typeof(total).dtype):
         total = convert(total, dtypes.default_float())
-    return div(total, scalar_like(groups.size if groups else math.prod(sizes), total))
+    count = groups.count() if groups else math.prod(sizes)
+    dtype = typeof(total).dtype
+    return div(total, scalar_like(count, total) if isinstance(count, int) else convert(count, dtype))
 
 
 @_each_leaf
@@ -106,8 +115,8 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
       [[3, 5], [3, 5]]
     """
     names, sizes = _names(axis_name)
-    groups = axis_groups("pmax", names, sizes, axis_index_groups)
-    return reduce_max(groups.gathered(x), (0,)) if groups else Pmax(names, sizes).bind(x)
+    groups = axis_groups("pmax", names, sizes, axis_index_groups, uneven=True)
+    return groups.reduced(x, reduce_max, dtypes.min_value(typeof(x).dtype)) if groups else Pmax(names, sizes).bind(x)
 
 
 @_each_leaf
@@ -124,8 +133,8 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
       [[2, 1], [2, 1]]
     """
     names, sizes = _names(axis_name)
-    groups = axis_groups("pmin", names, sizes, axis_index_groups)
-    return reduce_min(groups.gathered(x), (0,)) if groups else Pmin(names, sizes).bind(x)
+    groups = axis_groups("pmin", names, sizes, axis_index_groups, uneven=True)
+    return groups.reduced(x, reduce_min, dtypes.max_value(typeof(x).dtype)) if groups else Pmin(names, sizes).bind(x)
 
 
 @_each_leaf

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.tracing import typeof
@@ -327,7 +328,7 @@ class ArgMin(_ArgExtremum):
 # --- functions ----------------------------------------------------------------------------------------------
 def _normal(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
     ndim = typeof(x).ndim
-    return tuple(d + ndim if -ndim <= d < 0 else d for d in axes)
+    return tuple(d + ndim if -ndim <= d < 0 else d for d in static_indices(axes, "a reduction"))
 
 
 def _reducer(op: type[Reduction], what: str, example: str) -> Callable[[Any, Sequence[int]], Any]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_indices
 from meshwright.errors import ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
@@ -239,7 +240,7 @@ def _positions(src: Sequence[int], dst: Sequence[int], dim: int, before: int) ->
 
 def reshape(x: Any, shape: Sequence[int]) -> Any:
     """``x`` with its elements, in row-major order, under ``shape``."""
-    shape = tuple(shape)
+    shape = static_indices(shape, "reshape")
     return x if typeof(x).shape == shape else Reshape(shape).bind(x)
 
 
@@ -253,7 +254,7 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
       >>> lax.squeeze(jnp.array([[[3], [5]]]), (0, -1)).tolist()
       [3, 5]
     """
-    shape = typeof(array).shape
+    shape, dimensions = typeof(array).shape, static_indices(dimensions, "squeeze")
     for d in dimensions:
         if not -len(shape) <= d < len(shape):
             raise ShapeError(f"squeeze: dimension {d} does not exist in shape {shape}")
@@ -279,6 +280,7 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
       (1, 2, 3, 1)
     """
     shape = list(typeof(array).shape)
+    dimensions = static_indices(dimensions, "expand_dims")
     ndim = len(shape) + len(dimensions)
     places = sorted(d + ndim if d < 0 else d for d in dimensions)
     if len(set(places)) != len(places) or any(not 0 <= d < ndim for d in places):
@@ -372,7 +374,7 @@ def transpose(operand: Any, permutation: Sequence[int]) -> Any:
       >>> lax.transpose(jnp.array([[1, 2, 3], [4, 5, 6]]), (1, 0)).tolist()
       [[1, 4], [2, 5], [3, 6]]
     """
-    permutation = tuple(permutation)
+    permutation = static_indices(permutation, "transpose")
     as_it_is = permutation == tuple(range(typeof(operand).ndim))
     return operand if as_it_is else Transpose(permutation).bind(operand)
 
@@ -427,7 +429,8 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Any:
       >>> lax.rev(jnp.array([[1, 2, 3], [4, 5, 6]]), (1,)).tolist()
       [[3, 2, 1], [6, 5, 4]]
     """
-    return Rev(tuple(dimensions)).bind(operand) if len(dimensions) else operand
+    dimensions = static_indices(dimensions, "rev")
+    return Rev(dimensions).bind(operand) if dimensions else operand
 
 
 # --- reading ------------------------------------------------------------------------------------------------

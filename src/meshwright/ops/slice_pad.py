@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
@@ -121,8 +122,8 @@ def slice_(
       [[4, 6], [8, 10]]
     """
     shape = typeof(operand).shape
-    strides = tuple(strides) if strides is not None else (1,) * len(shape)
-    start, limit = tuple(start_indices), tuple(limit_indices)
+    strides = static_indices(strides, "slice") if strides is not None else (1,) * len(shape)
+    start, limit = static_indices(start_indices, "slice"), static_indices(limit_indices, "slice")
     if start == (0,) * len(shape) and limit == shape and strides == (1,) * len(shape):
         return operand
     return Slice(start, limit, strides).bind(operand)
@@ -138,7 +139,7 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
       >>> lax.slice_in_dim(jnp.arange(12).reshape(3, 4), -2, None, axis=1).tolist()
       [[2, 3], [6, 7], [10, 11]]
     """
-    shape = typeof(operand).shape
+    shape, axis = typeof(operand).shape, static_index(axis, "slice_in_dim", "an axis")
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"slice_in_dim: axis {axis} does not exist in shape {shape}")
     size = shape[axis]
@@ -370,7 +371,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     operands = list(operands)
     if not operands:
         raise ArgumentError("concatenate: expected one array or more")
-    op = Concatenate(dimension)
+    op = Concatenate(static_index(dimension, "concatenate", "a dimension"))
     if len(operands) == 1:
         op.infer(typeof(operands[0]))
         return operands[0]

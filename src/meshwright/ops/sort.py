@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
@@ -284,6 +285,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     """
     operands = tuple(operand) if isinstance(operand, (tuple, list)) else (operand,)
     ndim = typeof(operands[0]).ndim if operands else 0
+    dimension = static_index(dimension, "sort", "a dimension")
     if -ndim <= dimension < 0:
         dimension += ndim
     outs = Sort(dimension, num_keys, is_stable).bind(*operands)
@@ -292,7 +294,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 def argsort(operand: Any, dimension: int = -1, is_stable: bool = True, index_dtype: Any = np.int32) -> Any:
     """The positions that put ``operand`` in ascending order along ``dimension``; NaN comes last."""
-    shape = typeof(operand).shape
+    shape, dimension = typeof(operand).shape, static_index(dimension, "argsort", "a dimension")
     if not -len(shape) <= dimension < len(shape):
         raise ShapeError(f"argsort: dimension {dimension} does not exist in shape {shape}")
     dimension %= len(shape)

@@ -1,0 +1,32 @@
+"""Sizes and axes, which are Python integers once a program is traced: NumPy's and arrays' are turned into them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from meshwright.errors import ArgumentTypeError
+
+
+def static_index(value: Any, where: str, what: str = "a size or axis") -> int:
+    """``value`` (an integer, or an integer array of no dimensions) as a Python ``int``.
+
+    Raises:
+      ArgumentTypeError: it is none; a traced value raises its own error.
+    """
+    try:
+        return int(operator.index(value))
+    except TypeError as error:
+        if hasattr(value, "aval") and not isinstance(error, ArgumentTypeError):
+            raise  # a tracer, which says where it comes from
+        raise ArgumentTypeError(f"{where}: expected an integer as {what}, got {value!r}") from None
+
+
+def static_indices(values: Iterable[Any], where: str, what: str = "a size or axis") -> tuple[int, ...]:
+    """A sequence of integers, or a vector of them, as a tuple of Python ``int``.
+
+    Raises:
+      ArgumentTypeError: an element is no integer.
+    """
+    return tuple([v if type(v) is int else static_index(v, where, what) for v in values])
