@@ -94,6 +94,17 @@ def broadcast_to_rank_end(x: Any, shape: Sequence[int]) -> Any:
     return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
 
 
+def stretched(args: Sequence[Any]) -> Sequence[Any]:
+    """Arrays of one rank in a common shape, dimensions of size 1 repeated; others as they are."""
+    shapes = {getattr(x, "shape", ()) for x in args} - {()}
+    if len(shapes) < 2 or len({len(s) for s in shapes}) > 1:
+        return args
+    common = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*shapes))
+    if any(n not in (1, wanted) for shape in shapes for n, wanted in zip(shape, common)):
+        return args
+    return [broadcast_in_dim(x, common, range(len(common))) if getattr(x, "shape", ()) else x for x in args]
+
+
 @dataclass(frozen=True)
 class ReduceSum(Linear1):
     """Sum over ``axes``."""

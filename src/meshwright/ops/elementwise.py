@@ -20,7 +20,7 @@ from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, stretched, unbroadcast
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.elementwise_docs import docstring, in_order, public_name, signature
 from meshwright.ops.shape import above, move_dim
@@ -133,17 +133,6 @@ class Elementwise(Op):
             for x, a in zip(operands, b.in_avals)
         ]
         return b.op(self.hlo, full, b.out_avals, **self.attributes(b))[0]
-
-
-def stretched(args: Sequence[Any]) -> Sequence[Any]:
-    """Arrays of one rank in a common shape, dimensions of size 1 repeated; others as they are."""
-    shapes = {getattr(x, "shape", ()) for x in args} - {()}
-    if len(shapes) < 2 or len({len(s) for s in shapes}) > 1:
-        return args
-    common = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*shapes))
-    if any(n not in (1, wanted) for shape in shapes for n, wanted in zip(shape, common)):
-        return args
-    return [broadcast_in_dim(x, common, range(len(common))) if getattr(x, "shape", ()) else x for x in args]
 
 
 def _align(x: Any, dim: int | None, rank: int, full: int, place: int, shape: tuple[int, ...]) -> Any:
