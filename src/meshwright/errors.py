@@ -172,6 +172,10 @@ class ElidedConstantWarning(MeshwrightWarning):
     """A program's text leaves the values of large constants out; they were read as zeros."""
 
 
+class CompilationCacheWarning(MeshwrightWarning):
+    """A compiled program could not be read from ``compilation_cache_dir``, or not be written to it."""
+
+
 class DTypeWarning(MeshwrightWarning):
     """A requested dtype is not available (64-bit types without ``enable_x64``) and was narrowed."""
 

@@ -7,7 +7,6 @@ is a mesh chosen: the one that is asked for, the one it declares, or the coarses
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import wide_types
+from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -408,14 +408,13 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
     data, file = _contents(source)
     parsed = parse_program(data, file)
     for text in parsed.warnings:
-        warnings.warn(f"{file}: {text}", ReplicationWarning, stacklevel=2)
+        warn(f"{file}: {text}", ReplicationWarning)
     if parsed.elided:
-        warnings.warn(
+        warn(
             f"{file}: the values of {parsed.elided} constants are left out of the text and read as zeros: the program "
             "can be partitioned and costed, but computes something else; print it with all constants (in HLO: "
             "print_large_constants=True)",
             ElidedConstantWarning,
-            stacklevel=2,
         )
     return ImportedProgram(parsed)
 

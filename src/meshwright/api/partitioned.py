@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,
     DonationWarning,
@@ -168,12 +168,12 @@ class PartitionedProgram:
         """Warn of operands that had to be replicated, of arithmetic that devices repeat, and of dimensions that were
         padded because of given shardings."""
         for text in self.part.replicated:
-            warnings.warn(text, ReplicationWarning, stacklevel=3)
+            warn(text, ReplicationWarning)
         if self.work.warning:
-            warnings.warn(self.work.warning, RedundancyWarning, stacklevel=3)
+            warn(self.work.warning, RedundancyWarning)
         for what, text in self._padding:
             if what not in self.chosen:
-                warnings.warn(text, PaddingWarning, stacklevel=3)
+                warn(text, PaddingWarning)
 
     # --- texts ----------------------------------------------------------------------------------------------
     def _module(self) -> Any:
@@ -314,11 +314,10 @@ def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
     """Warn of donated arguments (with ``name`` and ``aval``) that no result can take the memory of."""
     if unused:
         listed = ", ".join(f"{a.name} ({a.aval})" for a in unused)
-        warnings.warn(
+        warn(
             f"{name}: the donated arguments {listed} cannot be reused: no result, or no further one, has that type; "
             "they stay valid. Donate only arguments that are replaced by a result of the same shape and dtype",
             DonationWarning,
-            stacklevel=3,
         )
 
 

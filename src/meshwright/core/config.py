@@ -33,6 +33,10 @@ class Option:
     traced: bool = False
 
 
+def _is_path(value: Any) -> bool:
+    return value is None or isinstance(value, (str, os.PathLike))
+
+
 def _is_device(value: Any) -> bool:
     return value is None or (hasattr(value, "platform") and hasattr(value, "id"))
 
@@ -44,6 +48,9 @@ OPTIONS: dict[str, Option] = {
     "debug_infs": Option(False),
     "disable_jit": Option(False),
     "log_compiles": Option(False),
+    "compilation_cache_dir": Option(None, accepts=_is_path, expected="a folder's path or None"),
+    "persistent_cache_min_compile_time_secs": Option(0.05, accepts=lambda v: v >= 0, expected="a number of seconds"),
+    "compilation_cache_max_size": Option(-1, accepts=lambda v: v >= -1, expected="a number of bytes, or -1 for any"),
     "default_prng_impl": Option("threefry2x32", ("threefry2x32",), traced=True),
     "default_matmul_precision": Option(None, (None, *PRECISIONS), traced=True),
     "numpy_rank_promotion": Option("allow", ("allow", "warn", "raise"), traced=True),
@@ -82,6 +89,12 @@ class Config(threading.local):
     debug_infs: bool
     disable_jit: bool
     log_compiles: bool
+    #: where compiled programs are kept for other processes; None: nowhere
+    compilation_cache_dir: str | os.PathLike[str] | None
+    #: what compiles faster is not kept
+    persistent_cache_min_compile_time_secs: float
+    #: in bytes; what was not used for longest goes first; -1: no limit
+    compilation_cache_max_size: int
     default_prng_impl: str
     default_matmul_precision: str | None
     numpy_rank_promotion: str
@@ -148,6 +161,8 @@ class Config(threading.local):
         if option.choices and value not in option.choices:
             choices = ", ".join(map(repr, option.choices))
             raise ConfigError(f"config.update({name!r}): expected one of {choices}, got {value!r}")
+        if isinstance(default, float) and type(value) is int:
+            value = float(value)
         if default is not None and type(value) is not type(default):
             raise ConfigError(
                 f"config.update({name!r}): expected {type(default).__name__}, got {value!r} of type "
@@ -176,10 +191,15 @@ def _parse(name: str, default: Any, text: str) -> Any:
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
         raise ConfigError(f"{variable}: expected 0 or 1, got {text!r}")
-    if isinstance(default, int):
-        if not text.isdigit() or int(text) < 1:
-            raise ConfigError(f"{variable}: expected a positive number, got {text!r}")
-        return int(text)
+    if isinstance(default, (int, float)):
+        try:
+            value = type(default)(text)
+        except ValueError:
+            raise ConfigError(f"{variable}: expected a number, got {text!r}") from None
+        accepts = OPTIONS[name].accepts
+        if accepts is not None and not accepts(value):
+            raise ConfigError(f"{variable}: expected {OPTIONS[name].expected}, got {text!r}")
+        return value
     if OPTIONS[name].choices and text not in OPTIONS[name].choices:
         raise ConfigError(f"{variable}: expected one of {', '.join(map(str, OPTIONS[name].choices))}, got {text!r}")
     return text

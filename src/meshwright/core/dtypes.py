@@ -8,7 +8,6 @@ bound in a partial order of the array dtypes and the three *weak* Python scalar 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -18,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core.config import Setting, config
+from meshwright.core.source import warn
 from meshwright.errors import DTypeError, DTypeWarning
 
 DType = np.dtype
@@ -139,11 +139,7 @@ def requested(spec: Any, where: str) -> np.dtype:
     dtype = as_dtype(spec)
     narrowed = canonical(dtype)
     if narrowed != dtype and spec not in (int, float, complex):
-        warnings.warn(
-            f"{where}: dtype {dtype} needs config.update('enable_x64', True); using {narrowed}",
-            DTypeWarning,
-            stacklevel=3,
-        )
+        warn(f"{where}: dtype {dtype} needs config.update('enable_x64', True); using {narrowed}", DTypeWarning)
     return narrowed
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -117,6 +118,15 @@ def current() -> SourceLocation:
             return found
         frame = frame.f_back
     return UNKNOWN
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn where the user's program is, however many frames of ours lie between."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and is_ours(frame.f_code):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import Setting, config
+from meshwright.core.source import warn
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RankPromotionWarning, ShapeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
@@ -221,7 +222,7 @@ def operands(name: str, args: Sequence[Any], to_inexact: bool = False) -> list[A
 def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
     """Operands as ``plan`` says."""
     if plan.warning:
-        warnings.warn(plan.warning, RankPromotionWarning, stacklevel=4)
+        warn(plan.warning, RankPromotionWarning)
     out = []
     for x, needs_convert, needs_spread in zip(args, plan.converts, plan.spreads):
         kind = type(x)

@@ -21,7 +21,7 @@ from meshwright.runtime.ordering import order_callbacks
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
-from meshwright.stablehlo.hlo import module_bytecode
+from meshwright.stablehlo.hlo import module_bytecode, module_text
 
 #: constants up to this many bytes are written into the program; larger ones are passed to it
 _INLINE_BYTES = 4096
@@ -124,7 +124,8 @@ def compile_jaxpr(
     module, callbacks = lower_with_callbacks(
         order_callbacks(jaxpr), LoweringOptions(name=f"jit_{name}", donated=donated)
     )
-    loaded = pjrt.compile_module(module if callbacks else module_bytecode(module), name, callbacks, quick)
+    source = module if callbacks else module_bytecode(module)
+    loaded = pjrt.compile_module(source, name, callbacks, quick, lambda: module_text(module))
     _LOGGER.log(
         logging.WARNING if config.log_compiles else logging.DEBUG,
         "Compiled %s for %s in %.3f s",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.signature import described, leaf_names, positions
+from meshwright.core.source import warn
 from meshwright.errors import ArgumentError, ArgumentTypeError, OffloadWarning
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
@@ -149,11 +149,10 @@ def _from_both(first: Policy, second: Policy) -> Policy:
 
 def _kept_instead(policy: Policy, what: str) -> Policy:
     """Where JAX moves values to the host: there is no other memory here, so they are kept where they are."""
-    warnings.warn(
+    warn(
         f"checkpoint_policies.{what}: values cannot be moved to the host, they are kept on the device; to save memory, "
         "recompute them (save_only_these_names)",
         OffloadWarning,
-        stacklevel=3,
     )
     return policy
 

@@ -22,7 +22,7 @@ from jaxlib.cpu import _lapack
 
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.callback import failure_in
-from meshwright.runtime.pjrt import shielded
+from meshwright.runtime.pjrt import disk_cache, shielded
 
 #: the device of a DLPack tensor in main memory
 DLPACK_CPU = (1, 0)
@@ -113,26 +113,48 @@ def compile_options(replicas: int, partitions: int) -> Any:
     return options
 
 
-def load(client: Any, module: Any, options: Any, what: str, callbacks: Sequence[Any] = ()) -> Any:
+def load(
+    client: Any,
+    module: Any,
+    options: Any,
+    what: str,
+    callbacks: Sequence[Any] = (),
+    text: Callable[[], str] | None = None,
+) -> Any:
     """Compile ``module`` with ``options`` for the client's devices; ``what`` begins the message of an error.
+
+    With its ``text``, it may come from the cache on disk, or go there; programs with callbacks never do.
 
     Raises:
       CompileError: XLA refused the program; carries its message.
     """
     devices = _jax.DeviceList(tuple(client.local_devices()))
     host = [list(callbacks)] if callbacks else []
-    try:
+
+    def compile() -> Any:
         return shielded.shielded(lambda: client.compile_and_load(module, devices, options, *host))
+
+    try:
+        if text is None or callbacks:
+            return compile()
+        return disk_cache.compiled(text, client, devices, options, compile)
     except Exception as error:
         if not _is_xla_error(error):
             raise
         raise CompileError(f"{what}: {error}") from None
 
 
-def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any]] = (), quick: bool = False) -> Any:
+def compile_module(
+    module: Any,
+    name: str,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    quick: bool = False,
+    text: Callable[[], str] | None = None,
+) -> Any:
     """Compile StableHLO bytecode for the device, or a module that calls the Python functions ``callbacks`` by number.
 
-    ``quick`` asks for code that is made fast, rather than fast code.
+    ``quick`` asks for code that is made fast, rather than fast code; ``text()`` is what the cache on disk knows the
+    program by.
 
     Raises:
       CompileError: XLA refused the program; carries its message.
@@ -141,11 +163,11 @@ def compile_module(module: Any, name: str, callbacks: Sequence[Callable[..., Any
         _load_lapack()  # a module with callbacks is no text to look into
     what = f"XLA could not compile {name!r}"
     try:
-        return load(client(), module, _compile_options(quick), what, callbacks)
+        return load(client(), module, _compile_options(quick), what, callbacks, text)
     except CompileError as error:
         if "UNIMPLEMENTED" not in str(error):
             raise
-    return load(client(), module, _compile_options(quick, complete=True), what, callbacks)
+    return load(client(), module, _compile_options(quick, complete=True), what, callbacks, text)
 
 
 def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:

@@ -1,0 +1,128 @@
+"""Compiled programs on disk, so that a second process starts warm: ``config.compilation_cache_dir``.
+
+An entry is machine code that will be run: it is read only from a folder that no other user can write to, and only if
+its hash is right. Its name is the hash of all that shapes it: the program without source locations, XLA's options and
+flags, the versions of ``jaxlib`` and its platform, the devices, and what this processor can do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jaxlib
+from jaxlib import xla_client as xc
+
+from meshwright.core.config import config
+from meshwright.core.source import warn
+from meshwright.errors import CompilationCacheWarning
+
+_MAGIC = b"meshwright executable 1\n"
+_SUFFIX = ".xla"
+
+
+def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, compile: Callable[[], Any]) -> Any:
+    """What ``compile()`` gives for the program with this ``text``, from the cache if there is one and it is there."""
+    folder = config.compilation_cache_dir
+    if not folder:
+        return compile()
+    path = Path(folder) / (_key(text(), client, options) + _SUFFIX)
+    blob = _read(path)
+    if blob is not None:
+        try:
+            return client.deserialize_executable(blob, devices, options)
+        except Exception as error:  # XLA's own errors, of a type that is not public
+            _warn(f"{path} could not be loaded ({error}); the program is compiled again")
+    started = time.perf_counter()
+    loaded = compile()
+    if time.perf_counter() - started >= config.persistent_cache_min_compile_time_secs:
+        _write(path, loaded.serialize())
+    return loaded
+
+
+# --- the key ------------------------------------------------------------------------------------------------
+def _key(text: str, client: Any, options: Any) -> str:
+    parts = (text, options.SerializeAsString().hex(), _machine(client), os.environ.get("XLA_FLAGS", ""))
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}:{part}".encode())
+    return digest.hexdigest()
+
+
+@cache
+def _machine(client: Any) -> str:
+    """What compiles, and for what."""
+    topology = xc.get_topology_for_devices(client.local_devices()).fingerprint()
+    info = Path("/proc/cpuinfo")
+    features = re.search(r"^(?:flags|Features)\s*:.*$", info.read_text(), re.M) if info.exists() else None
+    return f"{jaxlib.__version__} {client.platform_version} {topology} {features.group() if features else ''}"
+
+
+# --- files --------------------------------------------------------------------------------------------------
+def _read(path: Path) -> bytes | None:
+    """The program in a file; None if there is none that can be trusted."""
+    try:
+        if not _is_private(path.parent) or not _is_private(path):
+            _warn(f"{path} can be written to by other users and is not read; chmod go-w it and its folder")
+            return None
+        content = path.read_bytes()
+        os.utime(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn(f"{path} could not be read: {error}")
+        return None
+    head = len(_MAGIC) + hashlib.sha256().digest_size
+    blob = content[head:]
+    if content[:head] != _MAGIC + hashlib.sha256(blob).digest():
+        _warn(f"{path} is damaged; the program is compiled again")
+        return None
+    return blob
+
+
+def _is_private(path: Path) -> bool:
+    status = path.stat()
+    if not hasattr(os, "getuid"):
+        return True
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _write(path: Path, blob: bytes) -> None:
+    """Put a program into the cache: whole or not at all, whoever else writes it at the same time."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(blob).digest() + blob)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+        _evict(path.parent)
+    except OSError as error:
+        _warn(f"a compiled program could not be kept in {path.parent}: {error}")
+
+
+def _evict(folder: Path) -> None:
+    """Remove the entries that were not used for longest, until the rest fits ``compilation_cache_max_size``."""
+    if config.compilation_cache_max_size < 0:
+        return
+    entries = sorted(((e.stat().st_mtime, e.stat().st_size, e) for e in folder.glob("*" + _SUFFIX)), reverse=True)
+    total = 0
+    for _, size, entry in entries:
+        total += size
+        if total > config.compilation_cache_max_size:
+            entry.unlink(missing_ok=True)
+
+
+def _warn(text: str) -> None:
+    warn(f"compilation cache: {text}", CompilationCacheWarning)

@@ -1,0 +1,135 @@
+"""Compiled programs on disk: a second process loads what the first compiled; what cannot be trusted is not loaded."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright.errors import CompilationCacheWarning
+from meshwright.runtime.pjrt import client
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with (
+        mw.config.override("compilation_cache_dir", tmp_path / "programs"),
+        mw.config.override("persistent_cache_min_compile_time_secs", 0.0),
+    ):
+        yield tmp_path / "programs"
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """The programs that XLA compiled."""
+    made = []
+    real = client.shielded.shielded
+    monkeypatch.setattr(client.shielded, "shielded", lambda f: (made.append(f), real(f))[1])
+    return made
+
+
+def run(factor):
+    return mw.jit(lambda x: mnp.sin(x) * factor)(X)
+
+
+def entries(folder):
+    return sorted(folder.iterdir())
+
+
+def test_the_same_program_is_loaded(folder, compiles):
+    want = run(2.5)
+    assert len(compiles) == 1 and len(entries(folder)) == 1
+    np.testing.assert_array_equal(run(2.5), want)
+    assert len(compiles) == 1
+    run(3.5)
+    assert len(compiles) == 2 and len(entries(folder)) == 2
+
+
+def test_where_the_function_stands_does_not_matter(folder, compiles):
+    first = mw.jit(lambda x: x + 7)
+    other = mw.jit(lambda x: x + 7)
+    first(X), other(X)
+    assert len(compiles) == 1
+
+
+def test_another_process_starts_warm(folder):
+    code = (
+        "import sys, numpy as np, meshwright as mw\n"
+        "mesh = mw.make_mesh((2,), ('d',))\n"
+        "f = mw.jit(lambda x: mw.numpy.linalg.inv(x @ x.T + 1), in_shardings=mw.NamedSharding(mesh, mw.P('d')))\n"
+        "print(float(f(np.eye(4, dtype=np.float32)).sum()))\n"
+    )
+    env = os.environ | {
+        "MESHWRIGHT_COMPILATION_CACHE_DIR": str(folder), "MESHWRIGHT_NUM_DEVICES": "2",
+        "MESHWRIGHT_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "PYTHONWARNINGS": "ignore",
+        "PYTHONPATH": str(Path(mw.__file__).parent.parent),
+    }  # fmt: skip
+
+    def once():
+        ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout, {entry.name: entry.stat().st_ino for entry in entries(folder)}
+
+    first = once()
+    assert first[1]
+    assert once() == first  # the same files: none was written again
+
+
+def test_callbacks_are_never_kept(folder):
+    shape = mw.ShapeDtypeStruct((), np.float32)
+    mw.jit(lambda x: mw.pure_callback(lambda v: np.float32(v.sum()), shape, x))(X)
+    assert not folder.exists() or not entries(folder)
+
+
+@pytest.mark.parametrize("damage", ["cut", "byte", "empty", "foreign"])
+def test_damaged_entries_are_compiled_again(folder, compiles, damage):
+    want = run(4.5)
+    (entry,) = entries(folder)
+    content = bytearray(entry.read_bytes())
+    content[-7] ^= 1
+    texts = {"cut": entry.read_bytes()[:-10], "byte": bytes(content), "empty": b"", "foreign": b"hello"}
+    entry.write_bytes(texts[damage])
+    with pytest.warns(CompilationCacheWarning, match="damaged"):
+        np.testing.assert_array_equal(run(4.5), want)
+    assert len(compiles) == 2
+    np.testing.assert_array_equal(run(4.5), want)  # the entry is whole again
+    assert len(compiles) == 2
+
+
+def test_what_others_can_write_to_is_not_read(folder, compiles):
+    run(5.5)
+    folder.chmod(0o777)
+    with pytest.warns(CompilationCacheWarning, match="other users"):
+        run(5.5)
+    assert len(compiles) == 2
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        mw.config.override("compilation_cache_dir", tmp_path / "file" / "programs"),
+        mw.config.override("persistent_cache_min_compile_time_secs", 0.0),
+        pytest.warns(CompilationCacheWarning),
+    ):
+        np.testing.assert_allclose(run(6.5), np.sin(X) * 6.5, rtol=1e-6)
+
+
+def test_the_oldest_entries_go_when_it_is_full(folder):
+    run(7.5)
+    (first,) = entries(folder)
+    os.utime(first, (1, 1))
+    with mw.config.override("compilation_cache_max_size", first.stat().st_size + 10):
+        run(8.5)
+    assert entries(folder) and first not in entries(folder)
+
+
+def test_what_compiles_in_no_time_is_not_kept(folder):
+    with mw.config.override("persistent_cache_min_compile_time_secs", 1000):
+        run(9.5)
+    assert not folder.exists()
