@@ -41,6 +41,11 @@ def _is_device(value: Any) -> bool:
     return value is None or (hasattr(value, "platform") and hasattr(value, "id"))
 
 
+def _half_of_memory() -> int:
+    """Half of the machine's memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
     "enable_x64": Option(False, traced=True),
@@ -55,6 +60,8 @@ OPTIONS: dict[str, Option] = {
     "default_matmul_precision": Option(None, (None, *PRECISIONS), traced=True),
     "numpy_rank_promotion": Option("allow", ("allow", "warn", "raise"), traced=True),
     "numpy_dtype_promotion": Option("standard", ("standard", "strict"), traced=True),
+    "load_seconds": Option(60, accepts=lambda v: v > 0, expected="a positive number"),
+    "load_memory": Option(_half_of_memory(), accepts=lambda v: v > 0, expected="a positive number of bytes"),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
 }
 _TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
@@ -99,6 +106,9 @@ class Config(threading.local):
     default_matmul_precision: str | None
     numpy_rank_promotion: str
     numpy_dtype_promotion: str
+    #: what reading a program may take: seconds (and one more for every 0.5 MB of it), bytes of memory
+    load_seconds: int
+    load_memory: int
     default_device: Any
     #: stands for the values of the options that shape traces; part of the key of every cache of traces and programs
     tracing: Setting

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from io import BytesIO
 from typing import Any
 
 from jaxlib import _jax
 from jaxlib.mlir import ir
 
+#: digests of the texts that this process has written last, which it may read without fear
+_OURS: OrderedDict[bytes, None] = OrderedDict()
+_MOST_OURS = 256
+
+
+def _noted(text: str) -> str:
+    _OURS[_digest(text)] = None
+    while len(_OURS) > _MOST_OURS:
+        _OURS.popitem(last=False)
+    return text
+
+
+def is_ours(text: str) -> bool:
+    """Whether this process has written ``text``, not long ago."""
+    return bool(_OURS) and _digest(text) in _OURS
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=32).digest()
+
 
 def module_text(module: ir.Module, debug_info: bool = False) -> str:
     """StableHLO text; with ``debug_info`` each op carries its name and source line."""
-    return module.operation.get_asm(enable_debug_info=debug_info, large_elements_limit=None)
+    return _noted(module.operation.get_asm(enable_debug_info=debug_info, large_elements_limit=None))
 
 
 def module_bytecode(module: ir.Module) -> bytes:
@@ -29,4 +51,4 @@ def to_hlo(module: ir.Module) -> Any:
 
 def hlo_text(module: ir.Module) -> str:
     """The HLO text of a module, constants of any size written out, so that it can be read again."""
-    return to_hlo(module).as_hlo_text(True)
+    return _noted(to_hlo(module).as_hlo_text(True))

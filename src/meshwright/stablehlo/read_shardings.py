@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _sdy as sdy
 
@@ -20,6 +19,7 @@ from meshwright.ops.propagation_marks import DIRECTIONS, PropagationBarrier, Sha
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.sharding import AbstractMesh, HloSharding, parse_hlo_sharding
 from meshwright.sharding.sdy import SdyDimension, SdySharding
+from meshwright.stablehlo.reader import sharding_text
 
 AnySharding = TypeVar("AnySharding", HloSharding, SdySharding)
 
@@ -71,11 +71,7 @@ def check_rank(sharding: Annotation | None, aval: Any) -> None:
 @lru_cache(maxsize=4096)
 def hlo_annotation(text: str | bytes) -> HloSharding:
     """A GSPMD sharding from its text, or from the serialized proto that older programs hold."""
-    if isinstance(text, bytes):
-        proto = xc.OpSharding()
-        proto.ParseFromString(text)
-        text = str(xc.HloSharding.from_proto(proto))
-    return parse_hlo_sharding(text)
+    return parse_hlo_sharding(sharding_text(text) if isinstance(text, bytes) else text)
 
 
 def _hlo_text(attribute: ir.Attribute) -> str | bytes:

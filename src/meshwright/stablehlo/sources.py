@@ -1,7 +1,8 @@
 """Programs in whatever form they come, as MLIR modules: StableHLO text, bytecode and portable artifacts, HLO text and
 serialized ``HloModuleProto``.
 
-Each form is told by its first bytes. Diagnostics of MLIR's and XLA's parsers become errors with file and line.
+Each form is told by its first bytes. A process of its own reads it (:mod:`meshwright.stablehlo.reader`), unless this
+one has written it. Diagnostics of MLIR's and XLA's parsers become errors with file and line.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import importlib
 import pkgutil
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
@@ -18,10 +18,11 @@ from jaxlib.mlir import ir
 from meshwright import ops
 from meshwright.core.dtypes import wide_types
 from meshwright.errors import ImportProgramError
-from meshwright.stablehlo import binary
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
+from meshwright.stablehlo.hlo import is_ours
 from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
+from meshwright.stablehlo.reader import Refused, read
 
 # Every op's file declares its reading rules.
 for _found in pkgutil.iter_modules(ops.__path__):
@@ -30,6 +31,7 @@ for _name in ("read_structure", "read_manual", "read_custom_calls", "read_derive
     importlib.import_module(f"meshwright.stablehlo.{_name}")
 
 _BYTECODE = b"ML\xefR"
+_KNOWN = "HLO text, serialized HloModuleProto, StableHLO text, bytecode or portable artifact"
 _MLIR_POSITION = re.compile(r'loc\("([^"]*)":(\d+):(\d+)')
 _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
@@ -63,16 +65,64 @@ def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
 def _module(data: str | bytes, file: str) -> _Source:
     if isinstance(data, bytes):
         if data.startswith(_BYTECODE):
-            return _Source(_from_bytecode(data, file), file)
+            return _Source(_read("bytecode", data, f"{file}: the bytecode cannot be read"), file)
         text = _as_text(data)
         if text is None:
-            return _Source(_parse_mlir(binary.from_proto(data, file), file), file)
+            return _Source(_read("proto", data, f"{file}: not a program in a known form ({_KNOWN})"), file)
         data = text
     if not data.strip():
         raise ImportProgramError(f"{file}: the program is empty; expected HLO or StableHLO")
-    if _first_word(data) == "HloModule":
-        return _from_hlo_text(data, file)
-    return _Source(_parse_mlir(data, file), file, data)
+    form = "hlo" if _first_word(data) == "HloModule" else "stablehlo"
+    module = _own(form, data) if is_ours(data) else _read(form, _as_bytes(data, file), file)
+    if form == "stablehlo":
+        return _Source(module, file, data)
+    return _Source(module, file, elided=data.count("constant({...})"))  # which XLA reads as zeros, silently
+
+
+def _own(form: str, text: str) -> ir.Module:
+    """The module of a text that this process has written."""
+    if form == "hlo":
+        proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        return ir.Module.parse(_jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(proto)), new_context())
+    return ir.Module.parse(text, new_context())
+
+
+def _read(form: str, data: bytes, what: str) -> ir.Module:
+    """The module of a foreign program; ``what`` begins the message of an error."""
+    try:
+        module = read(form, data)
+        if not _has_plain_names(module):
+            read("names", module)
+    except Refused as refused:
+        raise ImportProgramError("\n".join(_complaint(p, m, what) for p, m in refused.complaints)) from None
+    except ImportProgramError as error:
+        raise ImportProgramError(f"{what}: {error}") from None
+    return ir.Module.parse(module, new_context())
+
+
+def _has_plain_names(bytecode: bytes) -> bool:
+    try:
+        check_names(bytecode)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _complaint(place: str, message: str, what: str) -> str:
+    """A complaint of MLIR's, which has a place, or of XLA's."""
+    found = _MLIR_POSITION.match(place)
+    if found is not None:
+        name, line, column = found.groups()
+        return f"{what}:{line}:{column}: {message}" if name in ("-", "") else f"{what}: {message} (from {name}:{line})"
+    found = _HLO_POSITION.search(message)
+    return f"{what}:{found[1]}:{found[2]}: {found[3]}" if found else f"{what}: {message}"
+
+
+def _as_bytes(text: str, file: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ImportProgramError(f"{file}: the text cannot be written as UTF-8: {error}") from None
 
 
 def _as_text(data: bytes) -> str | None:
@@ -91,51 +141,3 @@ def _first_word(text: str) -> str:
         if line and not line.startswith("//"):
             return re.split(r"\W", line, maxsplit=1)[0]
     return ""
-
-
-# --- MLIR ---------------------------------------------------------------------------------------------------
-def _parse_mlir(data: str | bytes, file: str) -> ir.Module:
-    try:
-        return ir.Module.parse(data, new_context())
-    except ir.MLIRError as error:
-        raise ImportProgramError("\n".join(_diagnostic(d, file) for d in error.error_diagnostics[:3])) from None
-
-
-def _diagnostic(diagnostic: Any, file: str) -> str:
-    where = _MLIR_POSITION.match(str(diagnostic.location))
-    if where is None:
-        return f"{file}: {diagnostic.message}"
-    name, line, column = where.groups()
-    if name in ("-", ""):
-        return f"{file}:{line}:{column}: {diagnostic.message}"
-    return f"{file}: {diagnostic.message} (from {name}:{line})"
-
-
-def _from_bytecode(data: bytes, file: str) -> ir.Module:
-    """A module from bytecode, portable artifacts in the StableHLO of this release."""
-    data = binary.from_bytecode(data, file)
-    try:
-        check_names(data)
-    except ValueError as error:
-        raise ImportProgramError(f"{file}: the bytecode cannot be read: {error}") from None
-    return _parse_mlir(data, file)
-
-
-# --- HLO ----------------------------------------------------------------------------------------------------
-def _from_hlo_text(text: str, file: str) -> _Source:
-    try:
-        parsed = _hlo.hlo_module_from_text(text)
-    except Exception as error:
-        _reraise_unless_xla(error)
-        found = _HLO_POSITION.search(str(error))
-        where = f"{file}:{found[1]}:{found[2]}: {found[3]}" if found else f"{file}: {error}"
-        raise ImportProgramError(where) from None
-    computation = _hlo.XlaComputation(parsed.as_serialized_hlo_module_proto())
-    module = _parse_mlir(_jax.mlir.xla_computation_to_mlir_module(computation), file)
-    return _Source(module, file, elided=text.count("constant({...})"))  # which XLA reads as zeros, silently
-
-
-def _reraise_unless_xla(error: Exception) -> None:
-    known = type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "MLIRError")
-    if not known and not isinstance(error, ValueError):
-        raise error

@@ -1,0 +1,191 @@
+"""The program of the process that reads foreign programs (see :mod:`meshwright.stablehlo.reader`).
+
+It imports nothing but ``jaxlib``, from the folders that its arguments name. Requests come by the standard input: a line
+of JSON and the bytes that it announces. Answers go to the standard output, in the same form.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+sys.path += sys.argv[1:]
+
+from jaxlib import _hlo, _jax
+from jaxlib import xla_client as xc
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+
+
+def _context() -> ir.Context:
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    for dialect in (stablehlo, chlo, sdy):
+        dialect.register_dialect(context)
+    mhlo.register_mhlo_dialect(context)
+    context.enable_multithreading(False)
+    return context
+
+
+# --- what can be asked for ----------------------------------------------------------------------------------
+def _stablehlo(data: bytes) -> bytes:
+    return _bytecode(data.decode())
+
+
+def _from_bytecode(data: bytes) -> bytes:
+    return _bytecode(_jax.mlir.mhlo_to_stablehlo(data))
+
+
+def _from_proto(data: bytes) -> bytes:
+    return _bytecode(_jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(data)))
+
+
+def _from_hlo_text(data: bytes) -> bytes:
+    return _from_proto(_hlo.hlo_module_from_text(data.decode()).as_serialized_hlo_module_proto())
+
+
+def _sharding(data: bytes) -> bytes:
+    """The text of a GSPMD sharding from its proto."""
+    proto = xc.OpSharding()
+    proto.ParseFromString(data)
+    return str(xc.HloSharding.from_proto(proto)).encode()
+
+
+def _names(data: bytes) -> bytes:
+    """Nothing; but all names of a module have been seen by the bindings, which end the process on some."""
+    module = ir.Module.parse(data, _context())
+    for operation in _operations(module.operation):
+        _see_location(operation.location)
+        for name in operation.attributes:
+            _see_attribute(operation.attributes[name])
+        for block in (b for region in operation.regions for b in region.blocks):
+            for argument in block.arguments:
+                _see_location(argument.location)
+    return b""
+
+
+FORMS = {
+    "stablehlo": _stablehlo, "bytecode": _from_bytecode, "proto": _from_proto, "hlo": _from_hlo_text,
+    "sharding": _sharding, "names": _names,
+}  # fmt: skip
+
+
+# --- modules ------------------------------------------------------------------------------------------------
+def _bytecode(source: str | bytes) -> bytes:
+    """A module, parsed and verified, as bytecode; what its reader will parse on its own has been parsed here."""
+    context = _context()
+    module = ir.Module.parse(source, context)
+    out = io.BytesIO()
+    module.operation.write_bytecode(file=out)
+    if b"xla.sdy." in out.getvalue():
+        _parse_shardy(module, context)
+    return out.getvalue()
+
+
+def _parse_shardy(module: ir.Module, context: ir.Context) -> None:
+    """Parse the attributes that stand as texts among the frontend attributes of HLO."""
+    seen: set[str] = set()
+    for operation in _operations(module.operation):
+        for holder in _attribute_lists(operation):
+            found = holder["mhlo.frontend_attributes"] if "mhlo.frontend_attributes" in holder else ()
+            seen.update(ir.StringAttr(e.attr).value for e in found if e.name.startswith("xla.sdy."))
+    for text in seen:
+        try:
+            ir.Attribute.parse(text, context)
+        except ir.MLIRError:
+            continue
+
+
+def _attribute_lists(operation: ir.Operation) -> Iterator[Any]:
+    yield operation.attributes
+    for name in ("arg_attrs", "res_attrs"):
+        if name in operation.attributes:
+            yield from operation.attributes[name]
+
+
+def _operations(operation: ir.Operation) -> Iterator[ir.Operation]:
+    pending = [operation]
+    while pending:
+        here = pending.pop()
+        yield here
+        pending += [o.operation for region in here.regions for block in region.blocks for o in block.operations]
+
+
+def _see_location(location: ir.Location) -> None:
+    pending = [location]
+    while pending:
+        here = pending.pop()
+        if isinstance(here, ir.NameLoc):
+            here.name_str.encode()
+            pending.append(here.child_loc)
+        elif isinstance(here, ir.CallSiteLoc):
+            pending += [here.callee, here.caller]
+        elif isinstance(here, ir.FusedLoc):
+            pending += here.locations
+        elif isinstance(here, ir.FileLineColLoc):
+            here.filename.encode()
+
+
+def _see_attribute(attribute: ir.Attribute) -> None:
+    pending = [attribute]
+    while pending:
+        here = pending.pop()
+        if isinstance(here, ir.DictAttr):
+            for entry in here:
+                entry.name.encode()
+                pending.append(entry.attr)
+        elif isinstance(here, ir.ArrayAttr):
+            pending += list(here)
+
+
+# --- requests -----------------------------------------------------------------------------------------------
+def _refusal(error: Exception) -> list[list[str]]:
+    """Where and what, of each complaint."""
+    if isinstance(error, ir.MLIRError):
+        return [[str(d.location), str(d.message)] for d in error.error_diagnostics[:3]]
+    return [["", str(error) or type(error).__name__]]
+
+
+def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+    try:
+        return {"refused": None}, FORMS[request["form"]](data)
+    except Exception as error:
+        return {"refused": _refusal(error)}, b""
+
+
+def _limit(seconds: int, memory: int) -> None:
+    """End this process when it takes ``seconds`` more, or ``memory`` bytes more than it has."""
+    signal.alarm(seconds)
+    try:
+        with open("/proc/self/statm") as file:
+            has = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    except (OSError, ValueError):  # a system without one of them
+        return
+
+
+def main() -> None:
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    while line := requests.readline():
+        request = json.loads(line)
+        data = requests.read(request["bytes"])
+        _limit(request["seconds"], request["memory"])
+        said, result = _answer(request, data)
+        signal.alarm(0)
+        answers.write(json.dumps({**said, "bytes": len(result)}).encode() + b"\n" + result)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
