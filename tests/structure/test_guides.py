@@ -1,0 +1,35 @@
+"""The code in the guides runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from meshwright.ir.op import REGISTRY
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks_of(guide):
+    return re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("guide", sorted(filter(blocks_of, DOCS.glob("*.md"))), ids=lambda path: path.stem)
+def test_python_in_a_guide_runs(guide, monkeypatch):
+    monkeypatch.setattr("meshwright.ir.op.REGISTRY", dict(REGISTRY))
+    scope: dict[str, object] = {"__name__": guide.stem}
+    for block in blocks_of(guide):
+        exec(compile(block, str(guide), "exec"), scope)
+
+
+PATH = re.compile(r"`((?:tests|docs|src|benchmarks|examples|spmd|ops|api|stablehlo|runtime|transforms)/[\w/.]*)`")
+
+
+def test_guides_name_files_that_are_there():
+    root = DOCS.parent
+    missing = []
+    for guide in (*DOCS.glob("*.md"), root / "CONTRIBUTING.md", root / "README.md"):
+        for name in PATH.findall(guide.read_text()):
+            if not any((base / name).exists() for base in (root, root / "src" / "meshwright")):
+                missing.append(f"{guide.name}: {name}")
+    assert not missing, missing
