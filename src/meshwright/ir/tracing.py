@@ -19,6 +19,7 @@ from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int, float0
 from meshwright.errors import (
+    ArgumentError,
     ArgumentTypeError,
     ConcretizationTypeError,
     DTypeError,
@@ -43,6 +44,19 @@ def _scalar_aval(kind: type, x64: bool) -> ShapedArray:
     return ShapedArray((), default(), weak_type=True)
 
 
+def refuse_masked(x: np.ndarray | np.generic) -> None:
+    """Raise for NumPy's masked arrays: an array would show what they hide.
+
+    Raises:
+      ArgumentError: what to pass instead.
+    """
+    if type(x) is not np.ndarray and hasattr(x, "mask"):
+        raise ArgumentError(
+            "masked NumPy arrays cannot become arrays, which have no mask: pass x.filled(value), or x.data and the "
+            "mask as two arrays"
+        )
+
+
 def typeof(x: Any) -> ShapedArray:
     """The type of an array, tracer, NumPy array or Python number: its shape and dtype, and whether that is weak.
 
@@ -63,6 +77,7 @@ def typeof(x: Any) -> ShapedArray:
             _check_int(x)
         return _scalar_aval(kind, config.enable_x64)  # type: ignore[arg-type]
     if isinstance(x, (np.ndarray, np.generic)):
+        refuse_masked(x)
         try:
             return ShapedArray(x.shape, canonical(as_dtype(x.dtype)))
         except DTypeError:

@@ -13,7 +13,7 @@ from meshwright.numpy.axes import no_out
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.complex_values import sign_bit, standard_values
 from meshwright.numpy.makers import binary, unary
-from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
+from meshwright.numpy.promotion import as_result, operands, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
 
@@ -23,8 +23,18 @@ multiply = binary("multiply", ops.mul, "Product of corresponding elements.", ("m
 divide = true_divide = binary(
     "divide", ops.div, "Quotient ``x1 / x2``, a float or complex number.", ("divide(1, 2).item()", "0.5"), True
 )
-maximum = binary("maximum", ops.max_, "The larger of two elements; NaN if one is.", ("maximum(2, 3).item()", "3"))
-minimum = binary("minimum", ops.min_, "The smaller of two elements; NaN if one is.", ("minimum(2, 3).item()", "2"))
+maximum = binary(
+    "maximum",
+    ops.max_,
+    "The larger of two elements; NaN if one is. Of complex numbers by real, then imaginary part.",
+    ("maximum(2, 3).item()", "3"),
+)
+minimum = binary(
+    "minimum",
+    ops.min_,
+    "The smaller of two elements; NaN if one is. Of complex numbers by real, then imaginary part.",
+    ("minimum(2, 3).item()", "2"),
+)
 nextafter = binary("nextafter", ops.nextafter, "The next float after ``x1`` towards ``x2``.", None, True)
 arctan2 = atan2 = binary(
     "arctan2", ops.atan2, "Angle of the point (x2, x1), in radians.", ("arctan2(0.0, 1.0).item()", "0.0"), True
@@ -129,6 +139,11 @@ def reciprocal(x: Any, /) -> Any:
     return ops.div(scalar_like(1, x), x)
 
 
+def _as_integers(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two bools as the default integers, in which JAX computes with them."""
+    return convert(x, dtypes.default_int()), convert(y, dtypes.default_int())
+
+
 def remainder(x1: Any, x2: Any, /) -> Any:
     """Remainder of floored division: has the sign of ``x2``; 0 for an integer ``x2`` of 0.
 
@@ -144,7 +159,7 @@ def remainder(x1: Any, x2: Any, /) -> Any:
     if dtypes.is_complex(dtype):
         raise DTypeError(f"remainder: defined for real numbers, got dtype {dtype}")
     if dtypes.is_bool(dtype):
-        x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
+        x, y = _as_integers(x, y)
     return _remainder(x, y, positive_integer and dtypes.is_integer(dtype))
 
 
@@ -176,6 +191,8 @@ def fmod(x1: Any, x2: Any, /) -> Any:
     -1
     """
     x, y = operands("fmod", (x1, x2))
+    if dtypes.is_bool(typeof(x).dtype):
+        x, y = _as_integers(x, y)
     if dtypes.is_integer(typeof(x).dtype):
         y = select(ops.eq(y, scalar_like(0, y)), scalar_like(1, y), y)
     return ops.rem(x, y)
@@ -192,7 +209,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
     if dtypes.is_complex(dtype):
         raise DTypeError(f"floor_divide: defined for real numbers, got dtype {dtype}")
     if dtypes.is_bool(dtype):
-        x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
+        x, y = _as_integers(x, y)
     return ops.div(x, y) if _unsigned_or_bool(dtype) else _floor_divide(x, y)
 
 
@@ -226,6 +243,8 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
 def power(x1: Any, x2: Any, /) -> Any:
     """``x1`` to the power ``x2``. A Python integer exponent is multiplied out.
 
+    Integers wrap around; to a negative power in an array they are the quotient rounded towards zero.
+
     Raises:
       DTypeError: an integer base with a negative Python exponent.
 
@@ -243,7 +262,7 @@ def power(x1: Any, x2: Any, /) -> Any:
             return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
     x, y = operands("power", (x1, x2))
     if dtypes.is_bool(typeof(x).dtype):
-        x, y = convert(x, dtypes.int8), convert(y, dtypes.int8)
+        x, y = _as_integers(x, y)
     return ops.pow_(x, y)
 
 
@@ -402,13 +421,12 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
     """Each element kept between ``min`` and ``max``; ``None`` is no bound.
 
     Args:
-      x, min, max: real arrays or numbers whose shapes broadcast together.
+      x, min, max: arrays or numbers whose shapes broadcast together. Complex numbers are ordered by real, then
+        imaginary part.
 
     >>> clip(5, 0, 3).item()
     3
     """
-    if dtypes.is_complex(aval_of(x, "clip").dtype):
-        raise DTypeError("clip: complex numbers are not ordered; clip real and imaginary part")
     if min is not None:
         x = maximum(min, x)
     if max is not None:

@@ -12,7 +12,7 @@ from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationTypeError, DTypeError
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, Tracer, typeof
+from meshwright.ir.tracing import EVAL, Tracer, refuse_masked, typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, scalar_like, spread
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
@@ -38,20 +38,25 @@ def _holds_arrays(x: Any) -> bool:
     return isinstance(x, Array)
 
 
-def _from_sequence(x: Sequence[Any], name: str) -> Any:
+def _from_sequence(x: Sequence[Any], dtype: np.dtype | None, name: str) -> Any:
     """An array of nested sequences. Those that hold arrays are stacked, others are read by NumPy."""
     if _holds_arrays(x):
-        dtype = result_type(*_leaves(x))
+        dtype = result_type(*_leaves(x)) if dtype is None else dtype
         parts = [array(e, dtype=dtype) for e in x]
         shapes = {p.shape for p in parts}
         if len(shapes) > 1:
             raise ArgumentError(f"{name}: elements of a sequence have different shapes {sorted(shapes)}")
         return concatenate([expand_dims(p, (0,)) for p in parts], 0)
+    typed = [leaf for leaf in _leaves(x) if isinstance(leaf, (np.generic, np.ndarray))]
+    for leaf in typed:
+        refuse_masked(leaf)
+    if typed and dtype is None:  # NumPy's promotion is another: [np.int8(1), 2] is int64 there
+        dtype = result_type(*_leaves(x))
     try:
-        value = np.asarray(x)
-    except ValueError as error:
+        value = np.asarray(x, dtype)
+    except (ValueError, OverflowError, TypeError) as error:
         raise ArgumentError(f"{name}: cannot make an array of this sequence: {error}") from None
-    return _checked(value, x, name)
+    return _checked(value, x, name) if dtype is None else value
 
 
 def _leaves(x: Any) -> list[Any]:
@@ -119,11 +124,12 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
     if is_python_number(x):
         return _from_number(x, dtype, sharding)
     if isinstance(x, (list, tuple)):
-        value = _from_sequence(x, "array")
+        value = _from_sequence(x, dtype, "array")
         if not isinstance(value, np.ndarray):
-            return value if dtype is None else _strongly(value, dtype)
+            return value
         return from_numpy(_to_dtype(value, dtype), sharding=sharding, copy=False)
     if isinstance(x, (np.ndarray, np.generic)):
+        refuse_masked(x)
         return from_numpy(_to_dtype(np.asarray(x), dtype), sharding=sharding, copy=copy_)
     if hasattr(x, "__jax_array__"):
         return _make(x.__jax_array__(), dtype, copy_, sharding)

@@ -40,8 +40,26 @@ bitwise_xor = binary("bitwise_xor", ops.xor, "Exclusive or of the bits.", ("bitw
 bitwise_not = bitwise_invert = invert = unary(
     "bitwise_not", ops.not_, "Complement of the bits; of bools, not.", ("bitwise_not(5).item()", "-6")
 )
+
+
+def _shifted(shift: Any) -> Any:
+    """A shift whose operands are integers: bools are shifted as the default integers, as in JAX."""
+
+    def f(x: Any, y: Any) -> Any:
+        if dtypes.is_bool(typeof(x).dtype):
+            x, y = convert(x, dtypes.default_int()), convert(y, dtypes.default_int())
+        return shift(x, y)
+
+    return f
+
+
+def _shift_right(x: Any, y: Any) -> Any:
+    unsigned = dtypes.is_unsigned(typeof(x).dtype)
+    return (ops.shift_right_logical if unsigned else ops.shift_right_arithmetic)(x, y)
+
+
 left_shift = bitwise_left_shift = binary(
-    "left_shift", ops.shift_left, "The bits of ``x1``, ``x2`` places up.", ("left_shift(3, 2).item()", "12")
+    "left_shift", _shifted(ops.shift_left), "The bits of ``x1``, ``x2`` places up.", ("left_shift(3, 2).item()", "12")
 )
 
 
@@ -51,9 +69,7 @@ def right_shift(x1: Any, x2: Any, /) -> Any:
     >>> right_shift(-8, 1).item()
     -4
     """
-    x, y = operands("right_shift", (x1, x2))
-    unsigned = dtypes.is_unsigned(typeof(x).dtype)
-    return (ops.shift_right_logical if unsigned else ops.shift_right_arithmetic)(x, y)
+    return _shifted(_shift_right)(*operands("right_shift", (x1, x2)))
 
 
 def _magnitude(x: Any) -> Any:

@@ -83,7 +83,7 @@ def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initi
     axes = normal_axes(axis, len(shape), name)
     out = reduction(x, axes)
     if initial is not None:
-        out = combine(*operands(name, (out, initial)))
+        out = combine(out, convert(as_operand(initial, name), computed))
     return keep_dims(strong(out, target), shape, axes, keepdims)
 
 
@@ -137,8 +137,6 @@ def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where
     axes = normal_axes(axis, len(shape), name)
     if initial is None and 0 in [shape[d] for d in axes]:
         raise ArgumentError(f"{name}: no {name} of zero elements (shape {shape}, axes {axes}); pass initial=")
-    if dtypes.is_complex(typeof(x).dtype):
-        raise DTypeError(f"{name}: complex numbers are not ordered; reduce their real part or absolute value")
     out = strong(reduction(x, axes), typeof(x).dtype)
     if initial is not None:
         # An integer that does not fit is refused by the promotion, a float is cut off, as in JAX.
@@ -151,10 +149,10 @@ def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where
 def max(
     a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """Maximum over ``axis``; NaN if there is one.
+    """Maximum over ``axis``; NaN if there is one. Complex numbers are ordered by real, then imaginary part.
 
     Raises:
-      ArgumentError: no elements and no ``initial``; no such axis. DTypeError: complex.
+      ArgumentError: no elements and no ``initial``; no such axis.
 
     >>> max(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [5, 4]
@@ -166,10 +164,10 @@ def max(
 def min(
     a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """Minimum over ``axis``; NaN if there is one.
+    """Minimum over ``axis``; NaN if there is one. Complex numbers are ordered by real, then imaginary part.
 
     Raises:
-      ArgumentError: no elements and no ``initial``; no such axis. DTypeError: complex.
+      ArgumentError: no elements and no ``initial``; no such axis.
 
     >>> min(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [1, 2]
@@ -233,8 +231,6 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
 def _position(name: str, a: Any, axis: Any, keepdims: bool, op: Any) -> Any:
     x = as_operand(a, name)
     shape = typeof(x).shape
-    if dtypes.is_complex(typeof(x).dtype):
-        raise DTypeError(f"{name}: complex numbers are not ordered; use their real part or absolute value")
     if axis is None:
         out = op(reshape(x, (typeof(x).size,)), 0, dtypes.default_int()) if typeof(x).size else _nothing(name, shape)
         return reshape(out, [1] * len(shape)) if keepdims else out

@@ -127,7 +127,8 @@ class ReduceSum(Linear1):
         return reduce_rule(x, self.axes, "sum")
 
     def emit(self, b: Builder, x: Any) -> Any:
-        return emit_reduce(b, x, self.axes, "stablehlo.add", np.zeros((), b.in_avals[0].dtype))
+        scalar = ShapedArray((), b.in_avals[0].dtype)
+        return emit_reduce(b, x, self.axes, b.reducer("stablehlo.add", [scalar]), np.zeros((), scalar.dtype))
 
 
 def infer_reduce(name: str, x: ShapedArray, axes: Sequence[int]) -> ShapedArray:
@@ -150,14 +151,14 @@ def reduce_rule(x: ShapedArray, axes: Sequence[int], kind: str) -> ShardingRule:
     return make_rule([names], [[n for n in names if n not in kinds]], dict(zip(names, x.shape)), kinds, kind)
 
 
-def emit_reduce(b: Builder, x: Any, axes: Sequence[int], hlo: str, init: Any) -> Any:
-    """``stablehlo.reduce`` with a binary op and its identity."""
+def emit_reduce(b: Builder, x: Any, axes: Sequence[int], region: Any, init: Any) -> Any:
+    """``stablehlo.reduce`` with the region of a binary op, and its identity."""
     scalar = ShapedArray((), b.in_avals[0].dtype)
     return b.op(
         "stablehlo.reduce",
         [x, b.constant(init, scalar)],
         b.out_avals,
-        regions=[b.reducer(hlo, [scalar])],
+        regions=[region],
         dimensions=tuple(axes),
     )[0]
 

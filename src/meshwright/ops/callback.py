@@ -20,7 +20,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import CallbackError, DifferentiationError, RuleError
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import EVAL, typeof
+from meshwright.ir.tracing import EVAL, refuse_masked, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape import expand_dims, move_dim
 
@@ -84,6 +84,8 @@ class Callback(Op):
             raise CallbackError(f"{self.name}: the Python function {self.label} {said}") from error
 
     def _checked(self, number: int, value: Any, aval: ShapedArray) -> np.ndarray:
+        if isinstance(value, np.ndarray):
+            refuse_masked(value)
         array = np.asarray(value)
         if array.dtype != aval.dtype and dtypes.canonical(array.dtype) == aval.dtype:
             array = array.astype(aval.dtype)

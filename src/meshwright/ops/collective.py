@@ -32,6 +32,7 @@ from meshwright.ops.elementwise import (
     min_,
     mul,
     or_,
+    reducer,
     scalar_like,
     select,
     zeros_like,
@@ -142,10 +143,9 @@ class AllReduce(Collective):
         return (self.over(rest, self.sizes[:i] + self.sizes[i + 1 :]).bind(x) if rest else x), None
 
     def emit(self, b: Any, x: Any) -> Any:
-        scalar = ShapedArray((), b.in_avals[0].dtype)
         return b.op(
             "stablehlo.all_reduce", [x], b.out_avals,
-            regions=[b.reducer(self.hlo, [scalar])], replica_groups=b.replica_groups(self.axes),
+            regions=[reducer(b, self.hlo, b.in_avals[0].dtype)], replica_groups=b.replica_groups(self.axes),
         )[0]  # fmt: skip
 
 
@@ -420,10 +420,9 @@ class ReduceScatter(Collective):
         return x, d
 
     def emit(self, b: Any, x: Any) -> Any:
-        scalar = ShapedArray((), b.in_avals[0].dtype)
         return b.op(
             "stablehlo.reduce_scatter", [x], b.out_avals,
-            regions=[b.reducer(ALL_REDUCE[self.reduction].hlo, [scalar])],
+            regions=[reducer(b, ALL_REDUCE[self.reduction].hlo, b.in_avals[0].dtype)],
             scatter_dimension=self.dimension, replica_groups=b.replica_groups(self.axes),
         )[0]  # fmt: skip
 

@@ -33,6 +33,7 @@ from meshwright.ops.elementwise import (
     min_,
     mul,
     neg,
+    reducer,
     scalar_like,
     select,
     sub,
@@ -188,7 +189,7 @@ class _Windowed(Cumulative):
             "stablehlo.reduce_window",
             [x, b.constant(self.identity(aval.dtype), scalar)],
             b.out_avals,
-            regions=[b.reducer(self.hlo, [scalar])],
+            regions=[reducer(b, self.hlo, aval.dtype)],
             window_dimensions=tuple(n if d == self.axis else 1 for d in range(aval.ndim)),
             padding=padding,
         )[0]

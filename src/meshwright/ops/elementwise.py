@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from functools import reduce as fold
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, stretched, unbroadcast
-from meshwright.ops.composite import emit_traced
+from meshwright.ops.composite import emit_traced, traced
 from meshwright.ops.elementwise_docs import docstring, in_order, public_name, signature
 from meshwright.ops.shape import above, move_dim
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
@@ -352,8 +353,7 @@ def _comparison(name: str) -> Elementwise:
             "compare_type": f"#stablehlo<comparison_type {kind}>",
         }
 
-    kinds = "biufc" if name in ("eq", "ne") else "biuf"
-    return row(name, "stablehlo.compare", f"{kinds} {kinds}", None, None, result=_bool, attributes=attributes)
+    return row(name, "stablehlo.compare", "biufc biufc", None, None, result=_bool, attributes=attributes)
 
 
 eq, ne, lt, le, gt, ge = (_comparison(n) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
@@ -371,17 +371,63 @@ def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
     return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
 
 
-def _lesser(x: Any, y: Any) -> list[Any]:
-    """The minimum in lexicographic order of real and imaginary parts."""
-    less = or_(lt(real(x), real(y)), and_(eq(real(x), real(y)), lt(imag(x), imag(y))))
-    return [select(less, x, y)]
+# Complex numbers are ordered by real, then imaginary part; NaN is not below or above anything, and the extreme of
+# whatever it is part of: NumPy's order. It is written out, since StableHLO has none of comparisons, and XLA's CPU code
+# of extremes has a maximum for the minimum, and loses NaN.
+def _ordered(direction: Elementwise, strict: Elementwise, x: Any, y: Any) -> list[Any]:
+    ahead = or_(strict(real(x), real(y)), and_(eq(real(x), real(y)), direction(imag(x), imag(y))))
+    return [and_(ahead, and_(eq(x, x), eq(y, y)))]
 
 
-def _emit_min(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
-    if not dtypes.is_complex(b.out_avals[0].dtype):
+def _extreme(ahead: Elementwise, x: Any, y: Any) -> list[Any]:
+    return [select(or_(ne(x, x), ahead(x, y)), x, y)]
+
+
+_OF_COMPLEX: dict[str, Callable[..., list[Any]]] = {
+    "lt": partial(_ordered, lt, lt), "le": partial(_ordered, le, lt),
+    "gt": partial(_ordered, gt, gt), "ge": partial(_ordered, ge, gt),
+    "max": partial(_extreme, gt), "min": partial(_extreme, lt),
+}  # fmt: skip
+
+
+def _emit_order(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
+    if not dtypes.is_complex(b.in_avals[0].dtype):
         return Elementwise.emit(self, b, x, y)
-    # XLA's CPU code for the minimum of complex numbers gives the maximum.
-    return emit_traced(b, _lesser, self.name, x, y)[0]
+    return emit_traced(b, _OF_COMPLEX[self.name], self.name, x, y)[0]
+
+
+def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Any:
+    """The region that combines two scalars of ``dtype`` by the operation ``hlo``."""
+    scalar = ShapedArray((), dtype)
+    if dtypes.is_complex(dtype) and hlo in (max_.hlo, min_.hlo):
+        name = "max" if hlo == max_.hlo else "min"
+        return b.jaxpr_region(traced(_OF_COMPLEX[name], name, (scalar, scalar)))
+    return b.reducer(hlo, [scalar])
+
+
+def _integer_power(x: Any, y: Any) -> list[Any]:
+    """By squaring, over all bits of the exponent: XLA's own reads six of them, and takes a large unsigned number for a
+    negative one. To a negative power, the quotient rounded towards zero."""
+    dtype = typeof(x).dtype
+    nil, one = scalar_like(0, x), scalar_like(1, x)
+    shape = max(typeof(x), typeof(y), key=lambda a: a.ndim)
+    result, square_, bits = match_shape(one, shape), match_shape(x, shape), match_shape(y, shape)
+    for _ in range(dtypes.bit_width(dtype) - dtypes.is_signed(dtype)):
+        result = select(eq(and_(bits, one), one), mul(result, square_), result)
+        square_, bits = mul(square_, square_), shift_right_logical(bits, one)
+    if not dtypes.is_signed(dtype):
+        return [result]
+    odd = eq(and_(y, one), one)
+    of_minus_one = select(match_shape(odd, shape.update(dtype=dtypes.bool_)), scalar_like(-1, x), one)
+    unit = select(eq(x, scalar_like(-1, x)), of_minus_one, match_shape(nil, shape))
+    quotient = select(match_shape(eq(x, one), shape.update(dtype=dtypes.bool_)), one, unit)
+    return [select(match_shape(lt(y, nil), shape.update(dtype=dtypes.bool_)), quotient, result)]
+
+
+def _emit_pow(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
+    if dtypes.is_integer(b.in_avals[0].dtype):
+        return emit_traced(b, _integer_power, self.name, x, y)[0]
+    return Elementwise.emit(self, b, x, y)
 
 
 def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
@@ -389,7 +435,9 @@ def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...]
 
 
 type(div).linear_groups = _div_groups  # type: ignore
-type(min_).emit = _emit_min  # type: ignore[method-assign]
+for _op in (lt, le, gt, ge, max_, min_):
+    type(_op).emit = _emit_order  # type: ignore[method-assign]
+type(pow_).emit = _emit_pow  # type: ignore[method-assign]
 type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
 type(conj).emit = _emit_conj  # type: ignore[method-assign]
 

@@ -24,7 +24,7 @@ from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
 from meshwright.ops.broadcast_reduce import BroadcastInDim, broadcast_in_dim, match_shape
 from meshwright.ops.composite import emit_traced
-from meshwright.ops.elementwise import eq, materialize, scalar_like, select
+from meshwright.ops.elementwise import eq, materialize, reducer, scalar_like, select
 from meshwright.ops.indexed import (
     Dims,
     GatherDimensionNumbers,
@@ -401,7 +401,7 @@ class ScatterBase(Op):
 
     def region(self, b: Builder, scalar: ShapedArray) -> Any:
         """How an element and an update combine."""
-        return b.reducer(self.hlo, [scalar])
+        return reducer(b, self.hlo, scalar.dtype)
 
     def _clipped(self, *operands: Any) -> list[Any]:
         # XLA drops; what should be clipped is moved first.

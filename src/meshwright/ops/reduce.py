@@ -37,6 +37,7 @@ from meshwright.ops.elementwise import (
     mul,
     ne,
     or_,
+    reducer,
     scalar_like,
     select,
 )
@@ -85,11 +86,8 @@ class Reduction(Op):
         return reduce_rule(x, self.axes, self.kind)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        return emit_reduce(b, x, self.axes, self.hlo, self.identity(b.in_avals[0].dtype))
-
-
-def _not_complex(dtype: np.dtype) -> bool:
-    return not dtypes.is_complex(dtype)
+        dtype = b.in_avals[0].dtype
+        return emit_reduce(b, x, self.axes, reducer(b, self.hlo, dtype), self.identity(dtype))
 
 
 def _bits(dtype: np.dtype) -> bool:
@@ -98,9 +96,6 @@ def _bits(dtype: np.dtype) -> bool:
 
 @dataclass(frozen=True)
 class _Extremum(Reduction):
-    accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(_not_complex)
-    wanted: ClassVar[str] = "real numbers or bool"
-
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
         # Those that are the extremum share the derivative equally.
         kept = [d for d in range(typeof(x).ndim) if d not in self.axes]
@@ -252,8 +247,6 @@ class _ArgExtremum(Composite):
             )
         if not dtypes.is_integer(self.index_dtype):
             raise DTypeError(f"{self.name}: index_dtype must be an integer dtype, got {self.index_dtype}")
-        if dtypes.is_complex(x.dtype):
-            raise DTypeError(f"{self.name}: complex numbers have no order, got {x}; take the real part or abs first")
         return ShapedArray(out.shape, self.index_dtype)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -304,7 +297,7 @@ class _ArgExtremum(Composite):
 def _is_best(x: Any, best: Any) -> Any:
     """Where ``x`` equals the extremum, or is NaN (then the extremum is NaN and equals nothing)."""
     equal = eq(x, best)
-    return or_(equal, ne(x, x)) if dtypes.is_float(typeof(x).dtype) else equal
+    return or_(equal, ne(x, x)) if dtypes.is_inexact(typeof(x).dtype) else equal
 
 
 @dataclass(frozen=True)
@@ -399,7 +392,7 @@ def argmax(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
 
     Raises:
       ShapeError: an axis that does not exist, or an empty one.
-      DTypeError: complex numbers, or an ``index_dtype`` that is no integer dtype.
+      DTypeError: an ``index_dtype`` that is no integer dtype.
 
     Example:
       >>> lax.argmax(jnp.array([[3, 7, 7], [9, 6, 5]]), 1, np.int32).tolist()
@@ -414,7 +407,7 @@ def argmin(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
 
     Raises:
       ShapeError: an axis that does not exist, or an empty one.
-      DTypeError: complex numbers, or an ``index_dtype`` that is no integer dtype.
+      DTypeError: an ``index_dtype`` that is no integer dtype.
 
     Example:
       >>> lax.argmin(jnp.array([[3, 7, 7], [9, 6, 5]]), 0, np.int32).tolist()

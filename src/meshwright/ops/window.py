@@ -20,7 +20,7 @@ from meshwright.ir.op import Builder, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.cumulative import CumMax, CumMin, CumProd, CumSum, Cumulative
-from meshwright.ops.elementwise import add, convert, max_, min_, mul, scalar_like
+from meshwright.ops.elementwise import add, convert, max_, min_, mul, reducer, scalar_like
 from meshwright.ops.reduction_function import reduction_function
 from meshwright.ops.shape import Linear1
 from meshwright.ops.window_body import ReduceWindowBody, cumulative_axis, read_reduce_window_body
@@ -59,7 +59,7 @@ class ReduceWindow(WindowOp):
 
     def emit(self, b: Builder, x: Any) -> Any:
         (aval,) = b.in_avals
-        region = b.reducer(self.hlo, [ShapedArray((), aval.dtype)])
+        region = reducer(b, self.hlo, aval.dtype)
         init = b.constant(self.identity(aval.dtype), ShapedArray((), aval.dtype))
         return self.emit_reduce_window(b, [x], [init], b.out_avals, region)[0]
 
@@ -89,11 +89,6 @@ class _Extreme(ReduceWindow):
     """Base of maxima and minima."""
 
     selects: ClassVar[str] = ""
-
-    def infer(self, x: ShapedArray) -> ShapedArray:
-        if dtypes.is_complex(x.dtype):
-            raise DTypeError(f"{self.name}: operand has dtype {x.dtype}, which has no order; take real parts")
-        return super().infer(x)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self.bind(*primals), select_op(SelectAndGatherAdd, self, self.selects).bind(*tangents, *primals)

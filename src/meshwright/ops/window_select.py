@@ -50,9 +50,9 @@ class _Select(WindowOp):
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
     def check_operand(self, x: ShapedArray) -> None:
-        """Raise unless elements can be compared."""
+        """Raise where the extreme of a window is not differentiated."""
         if dtypes.is_complex(x.dtype):
-            raise DTypeError(f"{self.name}: operand has dtype {x.dtype}, which has no order; take real parts")
+            raise DTypeError(f"{self.name}: extremes of {x.dtype} windows have no derivative; take real parts")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self.bind(*primals)

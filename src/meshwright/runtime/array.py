@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
 from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
-from meshwright.ir.tracing import ArrayMethods, Tracer
+from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding, SingleDeviceSharding
@@ -279,6 +279,8 @@ def from_numpy(
 
     Memory is shared where it is contiguous and, as XLA wants it, starts at a multiple of 64 bytes.
     """
+    if isinstance(value, np.ndarray):
+        refuse_masked(value)
     value = np.asarray(value)
     target = canonical(as_dtype(value.dtype if dtype is None else dtype))
     if value.dtype != target:

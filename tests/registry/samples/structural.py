@@ -100,6 +100,7 @@ def _reductions() -> Iterator[Sample]:
         yield sample(op((0, 1)), floats(6, 4))
         yield sample(op((1,)), ints(6, 4, low=1) % 5 + 1)
         yield sample(op((0, 2)), floats(3, 4, 5, low=0.5, high=1.5))
+        yield sample(op((0,)), complexes(5, 3), smooth=False)
     for op in (R.ReduceAnd, R.ReduceOr, R.ReduceXor):
         yield sample(op((0,)), bools(5, 3))
         yield sample(op((0, 1)), ints(6, 4, low=5))
@@ -108,6 +109,7 @@ def _reductions() -> Iterator[Sample]:
         yield sample(op((0,), I32), floats(5, 3))
         yield sample(op((1,), I32), ints(6, 7) // 2)
         yield sample(op((0,), I32), bools(9))
+        yield sample(op((1,), I32), complexes(2, 7).round())
     for op in (C.CumSum, C.CumProd, C.CumMax, C.CumMin, C.CumLogSumExp):
         for reverse in (False, True):
             yield sample(op(0, reverse), floats(7, 3), label=f"0{reverse}")
