@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Calls of every function of ``meshwright.numpy``."""
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kinds import (
     on,
     reduction,
 )
-from outcomes import Call, Weak, call
+from outcomes import Weak, call
 
 TABLE: dict[str, Kind] = {}
 #: other names of functions of the table

@@ -15,9 +15,9 @@ import importlib
 import arguments
 import conftest  # noqa: F401
 import jax
+from outcomes import difference
 
 import meshwright as mw
-from outcomes import difference
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     total = bad = 0
     faulthandler.register(signal.SIGUSR1)
     for name, kind in table.TABLE.items():
-        if wanted and wanted[0] != "from" and name not in wanted or wanted[:1] == ["from"] and name != wanted[1]:
+        if wanted and name != wanted[1] if wanted[:1] == ["from"] else wanted and name not in wanted:
             continue
         if wanted[:1] == ["from"]:
             wanted = []
