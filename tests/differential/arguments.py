@@ -81,5 +81,7 @@ def tied(dtype: Any, *shape: int) -> np.ndarray:
 
 #: numbers that are no arrays
 PYTHON_SCALARS = [True, 2, -3, 0.5, -0.0, float("nan"), 1 + 2j]
-NUMPY_SCALARS = [np.bool_(True), np.int8(3), np.uint8(200), np.int64(5), np.float16(1.5), np.float32(0.25), np.float64(-2.5),
-                 np.complex64(1 - 1j)]  # fmt: skip
+NUMPY_SCALARS = [
+    np.bool_(True), np.int8(3), np.uint8(200), np.int64(5), np.float16(1.5), np.float32(0.25), np.float64(-2.5),
+    np.complex64(1 - 1j),
+]  # fmt: skip
