@@ -1,12 +1,14 @@
-"""Elementwise functions that only CHLO has."""
+"""Elementwise functions that only CHLO has, or spells in a way of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from meshwright.core import dtypes
 from meshwright.ir.reading import READERS, reads
-from meshwright.ops.elementwise import Elementwise
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise import Elementwise, conj, square
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,14 @@ def _read_mulhi(r: Any) -> Any:
 
 
 READERS["chlo.tan"] = READERS["stablehlo.tan"]
+
+
+@reads("chlo.square")
+def _read_square(r: Any) -> Any:
+    return square.bind(*r.operands)
+
+
+@reads("chlo.conj")
+def _read_conj(r: Any) -> Any:
+    (x,) = r.operands
+    return conj.bind(x) if dtypes.is_complex(typeof(x).dtype) else x

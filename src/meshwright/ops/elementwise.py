@@ -7,6 +7,7 @@ derivative for each operand. A rank-0 operand may stand beside arrays and means 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
+from meshwright.ops import written_out
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, stretched, unbroadcast
 from meshwright.ops.composite import emit_traced, traced
 from meshwright.ops.elementwise_docs import docstring, in_order, public_name, signature
@@ -371,63 +373,22 @@ def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
     return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
 
 
-# Complex numbers are ordered by real, then imaginary part; NaN is not below or above anything, and the extreme of
-# whatever it is part of: NumPy's order. It is written out, since StableHLO has none of comparisons, and XLA's CPU code
-# of extremes has a maximum for the minimum, and loses NaN.
-def _ordered(direction: Elementwise, strict: Elementwise, x: Any, y: Any) -> list[Any]:
-    ahead = or_(strict(real(x), real(y)), and_(eq(real(x), real(y)), direction(imag(x), imag(y))))
-    return [and_(ahead, and_(eq(x, x), eq(y, y)))]
-
-
-def _extreme(ahead: Elementwise, x: Any, y: Any) -> list[Any]:
-    return [select(or_(ne(x, x), ahead(x, y)), x, y)]
-
-
-_OF_COMPLEX: dict[str, Callable[..., list[Any]]] = {
-    "lt": partial(_ordered, lt, lt), "le": partial(_ordered, le, lt),
-    "gt": partial(_ordered, gt, gt), "ge": partial(_ordered, ge, gt),
-    "max": partial(_extreme, gt), "min": partial(_extreme, lt),
-}  # fmt: skip
-
-
-def _emit_order(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
-    if not dtypes.is_complex(b.in_avals[0].dtype):
+def _emit_written_out(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
+    concerned = dtypes.is_integer if self.name == "pow" else dtypes.is_complex
+    if not concerned(b.in_avals[0].dtype):
         return Elementwise.emit(self, b, x, y)
-    return emit_traced(b, _OF_COMPLEX[self.name], self.name, x, y)[0]
+    return emit_traced(b, _WRITTEN_OUT[self.name], self.name, x, y)[0]
+
+
+_WRITTEN_OUT = {n: partial(getattr(written_out, n), sys.modules[__name__]) for n in written_out.NAMES}
 
 
 def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Any:
     """The region that combines two scalars of ``dtype`` by the operation ``hlo``."""
-    scalar = ShapedArray((), dtype)
-    if dtypes.is_complex(dtype) and hlo in (max_.hlo, min_.hlo):
-        name = "max" if hlo == max_.hlo else "min"
-        return b.jaxpr_region(traced(_OF_COMPLEX[name], name, (scalar, scalar)))
+    scalar, name = ShapedArray((), dtype), {max_.hlo: "max", min_.hlo: "min"}.get(hlo)
+    if dtypes.is_complex(dtype) and name:
+        return b.jaxpr_region(traced(_WRITTEN_OUT[name], name, (scalar, scalar)))
     return b.reducer(hlo, [scalar])
-
-
-def _integer_power(x: Any, y: Any) -> list[Any]:
-    """By squaring, over all bits of the exponent: XLA's own reads six of them, and takes a large unsigned number for a
-    negative one. To a negative power, the quotient rounded towards zero."""
-    dtype = typeof(x).dtype
-    nil, one = scalar_like(0, x), scalar_like(1, x)
-    shape = max(typeof(x), typeof(y), key=lambda a: a.ndim)
-    result, square_, bits = match_shape(one, shape), match_shape(x, shape), match_shape(y, shape)
-    for _ in range(dtypes.bit_width(dtype) - dtypes.is_signed(dtype)):
-        result = select(eq(and_(bits, one), one), mul(result, square_), result)
-        square_, bits = mul(square_, square_), shift_right_logical(bits, one)
-    if not dtypes.is_signed(dtype):
-        return [result]
-    odd = eq(and_(y, one), one)
-    of_minus_one = select(match_shape(odd, shape.update(dtype=dtypes.bool_)), scalar_like(-1, x), one)
-    unit = select(eq(x, scalar_like(-1, x)), of_minus_one, match_shape(nil, shape))
-    quotient = select(match_shape(eq(x, one), shape.update(dtype=dtypes.bool_)), one, unit)
-    return [select(match_shape(lt(y, nil), shape.update(dtype=dtypes.bool_)), quotient, result)]
-
-
-def _emit_pow(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
-    if dtypes.is_integer(b.in_avals[0].dtype):
-        return emit_traced(b, _integer_power, self.name, x, y)[0]
-    return Elementwise.emit(self, b, x, y)
 
 
 def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
@@ -435,9 +396,8 @@ def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...]
 
 
 type(div).linear_groups = _div_groups  # type: ignore
-for _op in (lt, le, gt, ge, max_, min_):
-    type(_op).emit = _emit_order  # type: ignore[method-assign]
-type(pow_).emit = _emit_pow  # type: ignore[method-assign]
+for _op in (lt, le, gt, ge, max_, min_, pow_):
+    type(_op).emit = _emit_written_out  # type: ignore[method-assign]
 type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
 type(conj).emit = _emit_conj  # type: ignore[method-assign]
 
@@ -734,14 +694,3 @@ def _read_select(r: Reader) -> Any:
 @reads("stablehlo.clamp")
 def _read_clamp(r: Reader) -> Any:
     return Clamp().bind(*r.operands)
-
-
-@reads("chlo.square")
-def _read_square(r: Reader) -> Any:
-    return square.bind(*r.operands)
-
-
-@reads("chlo.conj")
-def _read_conj(r: Reader) -> Any:
-    (x,) = r.operands
-    return conj.bind(x) if dtypes.is_complex(typeof(x).dtype) else x
