@@ -12,7 +12,7 @@ from jax import lax as peer
 
 import meshwright as mw
 from meshwright import lax
-from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 
 X = (np.arange(24, dtype=np.float32).reshape(2, 3, 4) * 7 % 11) - 4.5
 M, N = X[0], np.arange(20, dtype=np.float32).reshape(4, 5) - 7
@@ -124,7 +124,7 @@ def test_refusals(refuses):
         lax.dot(X, X)
     with refuses(DTypeError, "reduce", "float32"):
         lax.reduce(X, np.int32(0), lambda a, b: a + b, [0])
-    with refuses(ShapeError, "index_in_dim", "out of bounds"):
+    with refuses(IndexingError, "index_in_dim", "out of bounds"):
         lax.index_in_dim(X, 4, 2)
     with refuses(ArgumentError, "pshuffle", "permutation"):
         mw.vmap(lambda r: lax.pshuffle(r, "i", [0, 0]), axis_name="i")(np.ones((2, 1), np.float32))

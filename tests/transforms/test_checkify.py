@@ -141,3 +141,29 @@ def test_errors_of_an_inner_function_and_eager_checks(refuses):
         mw.jit(lambda x: checkify.check(x > 0, "x"))(1.0)
     with refuses(ValueError, "user_checks"):
         checkify.checkify(lambda x: x, errors="nan")
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x[3],
+        lambda x: x[-4],
+        lambda x: x[(5,)],
+        lambda x: x[5] * x[0],
+        lambda x: x.at[3].get(),
+        lambda x: x.at[-4].get(mode="fill"),
+        lambda x: x.at[3].set(1.0),
+        lambda x: x[:, None][1, 2],
+        lambda x: x[None][0, 3],
+        lambda x: mnp.stack([x, x])[mnp.array([0, 1]), 3],
+        lambda x: mnp.take(x, 3),
+        lambda x: lax.dynamic_index_in_dim(x, 3),
+    ],
+)
+def test_static_indices_out_of_range(use, jitted):
+    x = np.arange(3, dtype=np.float32)
+    error, out = mw.checkify.checkify(mw.jit(use) if jitted else use, errors=mw.checkify.index_checks)(x)
+    assert "out of bounds" in error.get()
+    np.testing.assert_array_equal(out, use(mnp.asarray(x)))
+    assert mw.checkify.checkify(lambda x: x[2] + x[-3], errors=mw.checkify.index_checks)(x)[0].get() is None

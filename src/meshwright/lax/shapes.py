@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.core.static import static_index, static_indices
-from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, IndexingError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.ops import broadcast_reduce, shape
 from meshwright.ops.elementwise import convert
@@ -343,7 +343,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     if not isinstance(index, (int, np.integer)):
         raise ArgumentTypeError(f"index_in_dim: index must be an integer, got {index!r}; see dynamic_index_in_dim")
     if not -size <= index < size:
-        raise ShapeError(f"index_in_dim: index {index} is out of bounds for axis {axis} of size {size}")
+        raise IndexingError(f"index_in_dim: index {index} is out of bounds for axis {axis} of size {size}")
     start = int(index) % size
     out = slice_in_dim(operand, start, start + 1, 1, axis)
     return out if keepdims else squeeze(out, [axis])

@@ -135,7 +135,7 @@ class IndexUpdateRef:
     ) -> Any:
         """``x[index]``; ``mode="fill"`` gives ``fill_value`` (NaN, or the least integer) for positions out of range."""
         chosen = read_mode(mode, "at.get")
-        plan = plan_index(typeof(self.array).shape, self.index, chosen is _DROP, wrap_negative_indices)
+        plan = plan_index(typeof(self.array).shape, self.index, wrap_negative_indices)
         fill = fill_value.item() if isinstance(fill_value, (np.generic, np.ndarray, Array)) else fill_value
         return laid_out(read(self.array, plan, chosen, fill, indices_are_sorted, unique_indices), out_sharding)
 
@@ -156,7 +156,7 @@ class IndexUpdateRef:
             return _masked(x, mask, value, combine, name)
         mode = _DROP if to.mode is None else read_mode(to.mode, f"at.{name}")
         shape = typeof(x).shape
-        plan = plan_index(shape, self.index, mode is not CLIP, to.wrap_negative_indices)
+        plan = plan_index(shape, self.index, to.wrap_negative_indices)
         x = reshape(x, plan.block.shape)
         value = _fitted(value, plan.out_shape, name)
         if not plan.indexed:

@@ -209,8 +209,8 @@ def _slice_rows(s: slice, size: int) -> tuple[int, int, int, bool]:
 class _Builder:
     """Collects a plan entry by entry."""
 
-    def __init__(self, shape: Shape, keep_outside: bool, wrap: bool) -> None:
-        self.shape, self.keep_outside, self.wrap = shape, keep_outside, wrap
+    def __init__(self, shape: Shape, wrap: bool) -> None:
+        self.shape, self.wrap = shape, wrap
         self.start, self.limit, self.stride = [0] * len(shape), list(shape), [1] * len(shape)
         self.reverse: list[int] = []
         self.drop: list[int] = []
@@ -232,7 +232,7 @@ class _Builder:
         self.layout.append(("index", 0))
         i = _static_int(entry)
         outside = i is not None and not (-self.shape[d] if self.wrap else 0) <= i < self.shape[d]
-        if outside and self.keep_outside and self.shape[d]:
+        if outside and self.shape[d]:  # for the gather or scatter to clip, fill or drop, and for checkify to find
             self.indexed.append(d)
             self.arrays.append(np.asarray(i))
             return
@@ -252,7 +252,7 @@ class _Builder:
         size = self.shape[d]
         if size == 0:
             raise IndexingError(f"index {i} into dimension {d}, which has size 0 (shape {self.shape})")
-        row = min(max(i + size if i < 0 and self.wrap else i, 0), size - 1)  # out of range: the nearest row, as in JAX
+        row = i + size if i < 0 else i
         self.start[d], self.limit[d] = row, row + 1
         self.drop.append(d)
 
@@ -264,12 +264,10 @@ def _with_added(shape: Shape, entries: list[Any]) -> Shape:
     return tuple([1 if isinstance(e, _NewIndexed) else next(rest) for e in consuming])
 
 
-def plan_index(shape: Shape, index: Any, keep_outside: bool = False, wrap: bool = True) -> IndexPlan:
+def plan_index(shape: Shape, index: Any, wrap: bool = True) -> IndexPlan:
     """The plan for ``x[index]`` where ``x`` has ``shape``.
 
     Args:
-      keep_outside: leave integers that are out of range to the gather or scatter, which may fill or drop them; without,
-        they are the nearest row.
       wrap: whether negative integers count from the end.
 
     Raises:
@@ -277,7 +275,7 @@ def plan_index(shape: Shape, index: Any, keep_outside: bool = False, wrap: bool 
       ConcretizationTypeError: a traced mask.
     """
     entries = _expanded(_entries(index), len(shape), index)
-    b = _Builder(_with_added(shape, entries), keep_outside, wrap)
+    b = _Builder(_with_added(shape, entries), wrap)
     d = 0
     for place, entry in enumerate(entries):
         if entry is None:

@@ -106,6 +106,16 @@ class Jit(CallOp):
         return b.call(self.fun_name, self.jaxpr, operands)
 
 
+def batched_everywhere(
+    t: Any, jaxpr: ClosedJaxpr, axis: BatchAxis, dims: Sequence[int | None]
+) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
+    """The batched jaxpr with all results batched: one that does not depend on the operands may by its user's rule."""
+    batched, out_dims = t.batch(jaxpr, axis, tuple(dims))
+    if None not in out_dims:
+        return batched, out_dims
+    return t.batch(jaxpr, axis, tuple(dims), tuple(d or 0 for d in out_dims))
+
+
 @dataclass(frozen=True)
 class CustomJvpCall(CallOp):
     """A function with a derivative rule of its own; the rule is a function of flat primals and tangents."""
@@ -127,7 +137,7 @@ class CustomJvpCall(CallOp):
         return self.rule(primals, tangents)
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
+        jaxpr, out_dims = batched_everywhere(t, self.jaxpr, axis, dims)
         rule = t.batched_jvp_rule(self.rule, axis, tuple(dims), tuple(out_dims))
         return CustomJvpCall(self.fun_name, jaxpr, rule).bind(*args), list(out_dims)
 

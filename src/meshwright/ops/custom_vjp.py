@@ -16,7 +16,7 @@ from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.tracing import typeof
-from meshwright.ops.call import CallOp
+from meshwright.ops.call import CallOp, batched_everywhere
 from meshwright.ops.elementwise import materialize
 
 #: flat operands, and which of them are differentiated, to (flat residuals, flat results)
@@ -25,10 +25,34 @@ Forward = Callable[[Sequence[Any], Sequence[bool]], tuple[Sequence[Any], Sequenc
 Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
+def closed_over(name: str) -> DifferentiationError:
+    """The error where a derivative is wanted that the rules do not give."""
+    return DifferentiationError(
+        f"custom_vjp {name}: the derivative with respect to a value that it closes over is wanted, which its rule does "
+        "not give; pass the value as an argument (see closure_convert)"
+    )
+
+
+def linear_part(
+    name: str, bwd: Backward, residuals: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any],
+    out_avals: Sequence[ShapedArray], symbolic_zeros: bool,
+) -> list[Any]:  # fmt: skip
+    """The tangents of the results: a linear op whose transpose is the backward rule."""
+    linear = tuple(is_inexact(typeof(p).dtype) for p in primals)
+    given = [materialize(x) for x, lin in zip(tangents, linear) if lin]
+    avals = tuple(a.strong() for a in out_avals)
+    made = iter(CustomLin(name, bwd, len(residuals), linear, avals, symbolic_zeros).bind(*residuals, *given))
+    return [next(made) if is_inexact(a.dtype) else Zero(a) for a in avals]
+
+
 @dataclass(frozen=True)
 class CustomVjpCall(CallOp):
-    """A function with a backward rule. The first ``num_consts`` operands are values that it closes over, for which the
-    rule gives no cotangents. With ``symbolic_zeros`` the rule gets cotangents that are zero as :class:`Zero`."""
+    """A function with a backward rule.
+
+    The first ``num_consts`` operands are values that it closes over, for which the rule gives no cotangents; of these,
+    the first ``num_loose`` are those of the backward rule alone. With ``symbolic_zeros`` the rule gets cotangents that
+    are zero as :class:`Zero`.
+    """
 
     fun_name: str
     jaxpr: ClosedJaxpr
@@ -36,37 +60,32 @@ class CustomVjpCall(CallOp):
     bwd: Backward
     num_consts: int = 0
     symbolic_zeros: bool = False
+    num_loose: int = 0
     name: ClassVar[str] = "custom_vjp_call"
-    hidden_params: ClassVar[tuple[str, ...]] = ("fwd", "bwd", "num_consts", "symbolic_zeros")
+    hidden_params: ClassVar[tuple[str, ...]] = ("fwd", "bwd", "num_consts", "symbolic_zeros", "num_loose")
 
     @property
     def params(self) -> dict[str, Any]:
         return {
             "name": self.fun_name, "call_jaxpr": self.jaxpr, "fwd": self.fwd, "bwd": self.bwd,
-            "num_consts": self.num_consts, "symbolic_zeros": self.symbolic_zeros,
+            "num_consts": self.num_consts, "symbolic_zeros": self.symbolic_zeros, "num_loose": self.num_loose,
         }  # fmt: skip
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(self.jaxpr.out_avals)
 
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        if any(not isinstance(x, Zero) for x in tangents[: self.num_consts]):
-            raise DifferentiationError(
-                f"custom_vjp {self.fun_name}: the derivative with respect to a value that it closes over is wanted, "
-                "which its rule does not give; pass the value as an argument (see closure_convert)"
-            )
+        if any(not isinstance(x, Zero) for x in tangents[self.num_loose : self.num_consts]):
+            raise closed_over(self.fun_name)
         residuals, outs = self.fwd(primals, [not isinstance(x, Zero) for x in tangents])
-        linear = [is_inexact(typeof(p).dtype) for p in primals]
-        given = [materialize(x) for x, lin in zip(tangents, linear) if lin]
-        avals = tuple(a.strong() for a in self.jaxpr.out_avals)
-        lin_op = CustomLin(self.fun_name, self.bwd, len(residuals), tuple(linear), avals, self.symbolic_zeros)
-        made = iter(lin_op.bind(*residuals, *given))
-        return outs, [next(made) if is_inexact(a.dtype) else Zero(a) for a in avals]
+        return outs, linear_part(
+            self.fun_name, self.bwd, residuals, primals, tangents, self.jaxpr.out_avals, self.symbolic_zeros
+        )
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
+        jaxpr, out_dims = batched_everywhere(t, self.jaxpr, axis, dims)
         fwd, bwd = t.batched_vjp_rules(self.fwd, self.bwd, axis, tuple(dims), out_dims)
-        op = CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts, self.symbolic_zeros)
+        op = CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts, self.symbolic_zeros, self.num_loose)
         return op.bind(*args), list(out_dims)
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:

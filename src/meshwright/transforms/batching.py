@@ -46,6 +46,14 @@ class BatchTrace(Trace):
         """The tracer of an array with its batch dimension at ``dim``."""
         return val if dim is None else BatchTracer(self, val, dim)
 
+    def put(self, x: Any) -> Any:
+        """``x`` with a batch dimension, repeated along one if it has none."""
+        val, dim = self.unwrap(x)
+        if dim is not None:
+            return x
+        with set_trace(self.parent):
+            return self.wrap(put_batch_dim(val, None, 0, self.axis.size), 0)
+
     def unwrap(self, x: Any) -> tuple[Any, int | None]:
         """The array behind a value, and where its batch dimension is."""
         if type(x) is BatchTracer and x.owner is self:

@@ -17,6 +17,7 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.custom_vmap import LinearCall
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.custom_vjp import custom_vjp
+from meshwright.transforms.jaxprs import Stand
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def linear_call(
 
     forward, first, out_tree = closed_call(flat_call(fun, linear_tree), [*residuals, *linear], name)
     outs = [a.strong() for a in forward.out_avals]
-    stand_ins = pytree.unflatten(pytree.structure(outs), [_Stand(a) for a in outs])
+    stand_ins = pytree.unflatten(pytree.structure(outs), [Stand(a) for a in outs])
     back, second, back_tree = closed_call(flat_call(fun_transpose, out_tree), [*residuals, *stand_ins], name)
     wanted, found = [typeof(x) for x in linear], back.out_avals
     if back_tree != linear_tree or [(a.shape, a.dtype) for a in wanted] != [(a.shape, a.dtype) for a in found]:
@@ -137,12 +138,3 @@ def linear_call(
     transposed = widened(back, slice(a, a + b), outs)
     op = LinearCall(name, widened(forward, slice(0, a), wanted), transposed, a + b + n)
     return pytree.unflatten(out_tree, op.bind(*first, *second, *residuals, *linear))
-
-
-class _Stand:
-    """A type where a leaf is wanted."""
-
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: Any) -> None:
-        self.aval = aval

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import pytree
@@ -11,11 +12,13 @@ from meshwright.core.dtypes import float0, is_inexact
 from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
-from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.call import CustomJvpCall
+from meshwright.ops.elementwise import convert, materialize
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
-from meshwright.transforms.custom_vjp import nondiff_numbers, positional, with_static
+from meshwright.transforms.custom_vjp import nondiff_numbers, positional, with_operands, with_static
+from meshwright.transforms.jaxprs import Stand
+from meshwright.transforms.levels import Differentiation, ResultTypes, closes_over_tracers, differentiation, traced_once
 from meshwright.transforms.linearized import jvp_flat, tangent_of
 
 
@@ -52,6 +55,7 @@ class custom_jvp:
         self.nondiff_argnums = nondiff_numbers(fun, nondiff_argnums, nondiff_argnames, "custom_jvp")
         self.rule: Callable[..., Any] | None = None
         self.symbolic_zeros = False
+        self._types = ResultTypes()
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Set the rule: ``jvp(primals, tangents) -> (output, output tangent)``; nondiff arguments come first.
@@ -90,40 +94,108 @@ class custom_jvp:
         if self.rule is None:
             raise ArgumentError(f"custom_jvp {name}: no rule is set; call .defjvp(rule) first")
         args = positional(self.fun, args, kwargs, "custom_jvp")
-        if STATE.trace is EVAL:
-            return self.fun(*args)
         static = {i: args[i] for i in self.nondiff_argnums}
         flat, treedef = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))
-        jaxpr, hoisted, out_tree = closed_call(with_static(self.fun, static, len(args), treedef), flat, name)
-        n, rule, symbolic = len(hoisted), self.rule, self.symbolic_zeros
+        level = differentiation(flat)
+        if level is EVAL:
+            return self.fun(*args)
+        rule = _Rule(name, self.rule, [static[i] for i in sorted(static)], treedef, self.symbolic_zeros)
+        call = with_static(self.fun, static, len(args), treedef)
+        if isinstance(level, Differentiation):
+            rule.out_tree, rule.out_avals = self._types.of(call, level.primals, treedef, *static.items())
+            out, tangent, out_tree = rule(level.primals, level.tangents)
+            return pytree.unflatten(out_tree, map(level.joined, out, tangent))
+        jaxpr, consts, out_tree = closed_call(call, flat, name)
+        rule.out_tree, rule.out_avals = out_tree, jaxpr.out_avals
+        flat_rule: Any = rule.flat
+        if consts or closes_over_tracers(rule.rule):
+            # The rule may use traced values too, and must be traced while there are any.
+            traced = traced_once(self, lambda: rule.traced(flat))
+            if traced is not None:
+                flat_rule, more = traced
+                jaxpr, consts = with_operands(jaxpr, len(consts), more), [*consts, *more]
+        op = CustomJvpCall(name, jaxpr, _closed_rule(jaxpr, len(consts), len(flat), flat_rule))
+        return pytree.unflatten(out_tree, op.bind(*consts, *flat))
 
-        def flat_rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-            if any(not isinstance(t, Zero) for t in tangents[:n]):
-                # A value the function closes over is differentiated too: the rule knows nothing of it.
-                return _jvp_of_jaxpr(jaxpr, primals, tangents)
-            ps = pytree.unflatten(treedef, primals[n:])
-            given = tangents[n:] if symbolic else map(tangent_of, map(typeof, primals[n:]), tangents[n:])
-            ts = pytree.unflatten(treedef, list(given))
-            result = rule(*(static[i] for i in sorted(static)), ps, ts)
-            if not isinstance(result, (tuple, list)) or len(result) != 2:
-                raise DifferentiationError(
-                    f"custom_jvp {name}: the rule must return a pair (output, output tangent), got {result!r}"
-                )
-            return _checked(name, jaxpr, out_tree, *result)
 
-        return pytree.unflatten(out_tree, CustomJvpCall(name, jaxpr, flat_rule).bind(*hoisted, *flat))
+def _closed_rule(jaxpr: ClosedJaxpr, n: int, count: int, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of all operands, of which the first ``n`` are values that function and rule close over."""
+
+    def closed(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        if any(not isinstance(t, Zero) for t in tangents[:n]):
+            # A value the function closes over is differentiated too: the rule knows nothing of it.
+            return _jvp_of_jaxpr(jaxpr, primals, tangents)
+        return rule(primals[:n], primals[n:], tangents[n:])
+
+    return closed
 
 
-def _checked(name: str, jaxpr: ClosedJaxpr, out_tree: Any, out: Any, tangent: Any) -> tuple[list[Any], list[Any]]:
+@dataclass
+class _Rule:
+    """The user's rule as a function of flat values, with checks of what it returns."""
+
+    name: str
+    rule: Callable[..., Any]
+    static: list[Any]
+    in_tree: Any
+    symbolic_zeros: bool
+    #: of the function, where it has been traced
+    out_tree: Any = None
+    out_avals: Sequence[Any] | None = None
+
+    def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
+        """Results, their tangents, and the structure of both."""
+        given = tangents if self.symbolic_zeros else map(tangent_of, map(typeof, primals), tangents)
+        ps, ts = pytree.unflatten(self.in_tree, primals), pytree.unflatten(self.in_tree, list(given))
+        result = self.rule(*self.static, ps, ts)
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise DifferentiationError(
+                f"custom_jvp {self.name}: the rule must return a pair (output, output tangent), got {result!r}"
+            )
+        return _checked(self.name, self.out_avals, self.out_tree, *result)
+
+    def flat(self, consts: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """Results and their tangents; the rule closes over ``consts`` by itself."""
+        return self(primals, tangents)[:2]
+
+    def traced(self, flat: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        """:meth:`flat` as a jaxpr, and the traced values that the rule closes over: the last of its ``consts``."""
+        inexact = [is_inexact(typeof(x).dtype) for x in flat]
+        zero: list[bool] = []
+
+        def call(*leaves: Any) -> list[Any]:
+            primals, given = leaves[: len(flat)], iter(leaves[len(flat) :])
+            tangents = [next(given) if i else Zero(typeof(x)) for i, x in zip(inexact, primals)]
+            outs, touts = self.flat((), primals, tangents)
+            zero[:] = [isinstance(t, Zero) for t in touts]
+            return [*outs, *(t for t in touts if not isinstance(t, Zero))]
+
+        stand_ins = [*flat, *(Stand(typeof(x).strong()) for x, i in zip(flat, inexact) if i)]
+        jaxpr, more, _ = closed_call(call, stand_ins, self.name)
+
+        def rule(consts: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+            given = [materialize(t) for t, i in zip(tangents, inexact) if i]
+            found = eval_jaxpr(jaxpr, jaxpr.consts, *consts[len(consts) - len(more) :], *primals, *given)
+            outs, rest = found[: len(zero)], iter(found[len(zero) :])
+            return outs, [Zero(typeof(x)) if z else next(rest) for x, z in zip(outs, zero)]
+
+        return rule, more
+
+
+def _checked(
+    name: str, out_avals: Sequence[Any] | None, out_tree: Any, out: Any, tangent: Any
+) -> tuple[list[Any], list[Any], Any]:
     outs, got = pytree.flatten(out)
     touts, tgot = pytree.flatten(tangent)
-    if got != out_tree or tgot != out_tree:
+    wanted = got if out_tree is None else out_tree
+    if got != wanted or tgot != wanted:
         raise DifferentiationError(
             f"custom_jvp {name}: the rule returned structures {pytree.show(got)} and {pytree.show(tgot)}, the "
-            f"function returns {pytree.show(out_tree)}"
+            f"function returns {pytree.show(wanted)}"
         )
+    avals = [typeof(x) for x in outs] if out_avals is None else out_avals
     for which, values in (("an output", outs), ("a tangent", touts)):
-        for x, want in zip(values, jaxpr.out_avals):
+        for x, want in zip(values, avals):
             aval = x.aval if isinstance(x, Zero) else typeof(x)
             exact = which == "an output" or isinstance(x, Zero) or is_inexact(want.dtype)
             dtype = want.dtype if exact else float0
@@ -133,8 +205,8 @@ def _checked(name: str, jaxpr: ClosedJaxpr, out_tree: Any, out: Any, tangent: An
                     "an output and its tangent have the same shape and dtype, but tangents of integers and bools are "
                     "numpy.zeros(shape, float0), as the rule gets them"
                 )
-    zeros = [t if isinstance(t, Zero) or is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, jaxpr.out_avals)]
-    return outs, zeros
+    zeros = [t if isinstance(t, Zero) or is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, avals)]
+    return outs, [t if isinstance(t, Zero) else convert(t, a.dtype) for t, a in zip(zeros, avals)], got
 
 
 def _added(x: Any, y: Any) -> Any:

@@ -11,12 +11,24 @@ from typing import Any
 from meshwright.core import dtypes, pytree
 from meshwright.core.signature import positions
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import Zero
-from meshwright.ir.state import STATE
+from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
-from meshwright.ops.custom_vjp import CustomVjpCall
+from meshwright.ops.custom_vjp import CustomVjpCall, closed_over, linear_part
+from meshwright.ops.elementwise import materialize
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.jaxprs import Stand
+from meshwright.transforms.levels import (
+    Differentiation,
+    ResultTypes,
+    carries_tangent,
+    closes_over_tracers,
+    differentiation,
+    traced_once,
+)
 from meshwright.transforms.linearized import tangent_of
+from meshwright.transforms.rules import batched_backward
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class custom_vjp:
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
         self.symbolic_zeros = False
+        self._types = ResultTypes()
 
     def defvjp(
         self,
@@ -88,35 +101,76 @@ class custom_vjp:
         if self.fwd is None or self.bwd is None:
             raise ArgumentError(f"custom_vjp {name}: no rules are set; call .defvjp(fwd, bwd) first")
         args = positional(self.fun, args, kwargs)
-        if STATE.trace is EVAL:
-            return self.fun(*args)
         static = {i: args[i] for i in self.nondiff_argnums}
-        dynamic = tuple(a for i, a in enumerate(args) if i not in static)
-        flat, in_tree = pytree.flatten(dynamic)
+        flat, in_tree = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))
+        level = differentiation(flat)
+        if level is EVAL:
+            out = self.fun(*args)
+            if any(map(carries_tangent, pytree.leaves(out))):
+                raise closed_over(name)
+            return out
+        rules = _Rules(name, self.fwd, self.bwd, static, len(args), in_tree, self.symbolic_zeros)
         call = with_static(self.fun, static, len(args), in_tree)
-        jaxpr, consts, out_tree = closed_call(call, flat, name)
-        avals = [typeof(x) for x in flat]
-        rules = _Rules(
-            name, self.fwd, self.bwd, static, len(args), in_tree, out_tree, avals, jaxpr.out_avals, self.symbolic_zeros
-        )  # fmt: skip
-        fwd: Callable[..., Any] = rules.forward
-        if consts:
-            # The rule may use the same traced values: it is traced too, and they become operands of both.
-            every = [True] * len(flat)  # once for all uses, whatever of it they differentiate
-            fwd_jaxpr, more, _ = closed_call(lambda *leaves: rules.forward(leaves, every), flat, name)
-            fwd = _traced(fwd_jaxpr, len(consts), len(more), rules)
-            inner = jaxpr.jaxpr
-            extra = fwd_jaxpr.jaxpr.invars[: len(more)]
-            first, rest = inner.invars[: len(consts)], inner.invars[len(consts) :]
-            jaxpr = jaxpr.replace(jaxpr=inner.replace(invars=[*first, *extra, *rest]))
-            consts = [*consts, *more]
+        if isinstance(level, Differentiation):
+            rules.out_tree, rules.out_avals = self._types.of(call, level.primals, in_tree, *static.items())
+            return _at_once(rules, level)
+        jaxpr, consts, rules.out_tree = closed_call(call, flat, name)
+        rules.in_avals, rules.out_avals = [typeof(x) for x in flat], jaxpr.out_avals
+        fwd: Any = lambda primals, perturbed: rules.forward(primals[len(consts) :], perturbed[len(consts) :])  # noqa: E731
+        bwd: Any = rules.backward
+        loose = 0
+        if consts or closes_over_tracers(self.fwd) or closes_over_tracers(self.bwd):
+            # The rules may use traced values too, and must be traced while there are any.
+            traced = traced_once(self, lambda: _traced(rules, flat))
+            if traced is not None:
+                fwd, bwd, more, last = traced
+                jaxpr = with_operands(with_operands(jaxpr, len(consts), more), 0, last)
+                consts, loose = [*last, *consts, *more], len(last)
         n = len(consts)
+        op = CustomVjpCall(
+            name, jaxpr, fwd, lambda saved, cts: [None] * n + bwd(saved, cts), n, self.symbolic_zeros, loose
+        )
+        return pytree.unflatten(rules.out_tree, op.bind(*consts, *flat))
 
-        def bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-            return [None] * n + rules.backward(residuals, cts)
 
-        op = CustomVjpCall(name, jaxpr, fwd, bwd, n, self.symbolic_zeros)
-        return pytree.unflatten(out_tree, op.bind(*consts, *flat))
+def _at_once(rules: _Rules, level: Differentiation) -> Any:
+    """The function differentiated where the values are: the forward rule runs now, the backward rule later.
+
+    Raises:
+      DifferentiationError: a result depends, by the same derivative, on more than the operands.
+    """
+    rules.in_avals = [typeof(x) for x in level.primals]
+    residuals, outs = rules.forward(level.primals, [not isinstance(t, Zero) for t in level.tangents])
+    rules.out_avals = rules.out_avals or [typeof(x) for x in outs]
+    for above in level.mapped:
+        outs = [above.trace.put(x) for x in outs]  # type: ignore[union-attr]
+    lowered = [level.lowered(x) for x in outs]
+    if any(carries for *_, carries in lowered):
+        raise closed_over(rules.name)
+    bwd: Any = rules.backward
+    if closes_over_tracers(rules.bwd, level.traces):
+        # These traces end before the backward pass begins.
+        traced = traced_once(rules.bwd, lambda: _traced_backward(rules, [typeof(x) for x in residuals]))
+        if traced is not None:
+            bwd, residuals = traced[0], [*traced[1], *residuals]
+    saved = [level.lowered(x) for x in residuals]
+    for k, above in enumerate(level.mapped):
+        axis = above.trace.axis  # type: ignore[union-attr]
+        bwd = batched_backward(bwd, axis, [d[k] for _, d, _ in saved], [d[k] for _, d, _ in lowered], above.dims)
+    primals, tangents = zip(*level.operands)
+    values = [x for x, *_ in lowered]
+    with set_trace(level.trace.parent):
+        touts = linear_part(
+            rules.name, bwd, [x for x, *_ in saved], primals, tangents, list(map(typeof, values)), rules.symbolic_zeros
+        )
+    return pytree.unflatten(rules.out_tree, [level.raised(x, t, d) for (x, d, _), t in zip(lowered, touts)])
+
+
+def with_operands(jaxpr: ClosedJaxpr, at: int, values: Sequence[Any]) -> ClosedJaxpr:
+    """``jaxpr`` with operands more, of which it makes no use."""
+    invars = jaxpr.jaxpr.invars
+    extra = [Var(typeof(x)) for x in values]
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(invars=[*invars[:at], *extra, *invars[at:]]))
 
 
 def nondiff_numbers(
@@ -170,14 +224,47 @@ def with_static(fun: Callable[..., Any], static: dict[int, Any], count: int, in_
     return call
 
 
-def _traced(jaxpr: Any, before: int, count: int, rules: _Rules) -> Callable[..., Any]:
-    """The forward rule as its jaxpr: of both sets of constants and the arguments."""
+def _traced(rules: _Rules, flat: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any]]:
+    """Both rules as jaxprs, with the traced values that each closes over.
+
+    Those of the forward rule are the last of its constants; those of the backward rule are the first of all.
+    """
+    every = [True] * len(flat)  # once for all uses, whatever of it they differentiate
+    fwd_jaxpr, more, _ = closed_call(lambda *leaves: rules.forward(leaves, every), flat, rules.name)
+    count = rules.num_residuals
+    backward, last = _traced_backward(rules, fwd_jaxpr.out_avals[:count])
 
     def forward(operands: Sequence[Any], perturbed: Sequence[bool]) -> tuple[Sequence[Any], Sequence[Any]]:
-        outs = eval_jaxpr(jaxpr, (), *operands[before:])
-        return outs[: rules.num_residuals], outs[rules.num_residuals :]
+        outs = eval_jaxpr(fwd_jaxpr, fwd_jaxpr.consts, *operands[len(operands) - len(flat) - len(more) :])
+        return [*operands[: len(last)], *outs[:count]], outs[count:]
 
-    return forward
+    return forward, backward, more, last
+
+
+def _traced_backward(rules: _Rules, residuals: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The backward rule as a jaxpr, for residuals of these types, and the traced values that it closes over.
+
+    It takes these before the residuals.
+    """
+    out_avals = rules.out_avals or ()
+    count, inexact = len(residuals), [dtypes.is_inexact(a.dtype) for a in out_avals]
+    given: list[bool] = []
+
+    def back(*leaves: Any) -> list[Any]:
+        cts = iter(leaves[count:])
+        found = rules.backward(leaves[:count], [next(cts) if i else Zero(a) for i, a in zip(inexact, out_avals)])
+        given[:] = [ct is not None for ct in found]
+        return [ct for ct in found if ct is not None]
+
+    stand_ins = [*map(Stand, residuals), *(Stand(a.strong()) for a, i in zip(out_avals, inexact) if i)]
+    jaxpr, closed, _ = closed_call(back, stand_ins, rules.name)
+
+    def backward(values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+        arrived = [materialize(ct) for ct, i in zip(cts, inexact) if i]
+        found = iter(eval_jaxpr(jaxpr, jaxpr.consts, *values, *arrived))
+        return [next(found) if g else None for g in given]
+
+    return backward, closed
 
 
 @dataclass
@@ -190,10 +277,11 @@ class _Rules:
     static: dict[int, Any]
     count: int
     in_tree: Any
-    out_tree: Any
-    in_avals: Sequence[Any]
-    out_avals: Sequence[Any]
     symbolic_zeros: bool = False
+    in_avals: Sequence[Any] = ()
+    #: of the function, where it has been traced; of the forward rule else
+    out_tree: Any = None
+    out_avals: Sequence[Any] | None = None
     residual_tree: Any = None
 
     @property
@@ -210,12 +298,13 @@ class _Rules:
             )
         out, residuals = result
         outs, out_tree = pytree.flatten(out)
+        self.out_tree = self.out_tree or out_tree
         if out_tree != self.out_tree:
             raise DifferentiationError(
                 f"custom_vjp {self.name}: the forward rule returns output structure {pytree.show(out_tree)}, the "
                 f"function {pytree.show(self.out_tree)}"
             )
-        for i, (x, want) in enumerate(zip(outs, self.out_avals)):
+        for i, (x, want) in enumerate(zip(outs, self.out_avals or ())):
             got = typeof(x)
             if got.shape != want.shape or (got.dtype != want.dtype and not got.weak_type):
                 raise DifferentiationError(
@@ -229,7 +318,7 @@ class _Rules:
         saved = pytree.unflatten(self.residual_tree, residuals)
         static = [self.static[i] for i in sorted(self.static)]
         if not self.symbolic_zeros:
-            cts = list(map(tangent_of, self.out_avals, cts))
+            cts = list(map(tangent_of, self.out_avals or (), cts))
         found = self.bwd(*static, saved, pytree.unflatten(self.out_tree, cts))
         arguments = self.in_tree.children()
         if not isinstance(found, (tuple, list)) or len(found) != len(arguments):

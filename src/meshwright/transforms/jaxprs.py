@@ -112,6 +112,15 @@ class JaxprTransforms:
 TRANSFORMS = JaxprTransforms()
 
 
+class Stand:
+    """A type where a leaf is wanted."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+
 def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int | None) -> ShapedArray:
     """``aval`` with a batch dimension at ``dim``."""
     if dim is None:

@@ -168,11 +168,10 @@ def _batched_vjp_rules(
     out_dims: Sequence[int | None],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     residual_dims: list[int | None] = []
-    env = {axis.name: axis.size} if axis.name is not None else {}
 
     def batched_fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[Sequence[Any], Sequence[Any]]:
         trace = BatchTrace(STATE.trace, axis)
-        with extend_axis_env(env), set_trace(trace):
+        with _naming(axis), set_trace(trace):
             residuals, outs = fwd([trace.wrap(x, d) for x, d in zip(primals, dims)], perturbed)
         pairs = [trace.unwrap(x) for x in residuals]
         residual_dims[:] = [d for _, d in pairs]
@@ -183,9 +182,25 @@ def _batched_vjp_rules(
         ]
         return [x for x, _ in pairs], placed
 
+    return batched_fwd, batched_backward(bwd, axis, residual_dims, out_dims, dims)
+
+
+def _naming(axis: BatchAxis) -> Any:
+    return extend_axis_env({axis.name: axis.size} if axis.name is not None else {})
+
+
+def batched_backward(
+    bwd: Callable[..., Any],
+    axis: BatchAxis,
+    residual_dims: Sequence[int | None],
+    out_dims: Sequence[int | None],
+    dims: Sequence[int | None],
+) -> Callable[..., Any]:
+    """A backward rule under ``vmap``, where residuals, results and operands have their batch dimensions there."""
+
     def batched_bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         trace = BatchTrace(STATE.trace, axis)
-        with extend_axis_env(env), set_trace(trace):
+        with _naming(axis), set_trace(trace):
             found = bwd(
                 [trace.wrap(x, d) for x, d in zip(residuals, residual_dims)],
                 [_unbatched(ct, d) if isinstance(ct, Zero) else trace.wrap(ct, d) for ct, d in zip(cts, out_dims)],
@@ -194,7 +209,7 @@ def _batched_vjp_rules(
         trace.alive = False
         return [None if pair is None else _cotangent(*pair, d, axis.size) for pair, d in zip(pairs, dims)]
 
-    return batched_fwd, batched_bwd
+    return batched_bwd
 
 
 def _unbatched(zero: Zero, dim: int | None) -> Zero:

@@ -1,0 +1,218 @@
+"""At which level of transformation a function with rules of its own is differentiated.
+
+Derivatives and ``vmap`` that run now keep their values beside each other: one can look through them for the derivative
+that an argument is part of, and run the user's rule at once, on concrete values where there are such. It runs under the
+innermost trace, so that it may close over values of any enclosing transformation. Only in a program that is recorded
+must a rule wait, inside an op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.ir.op import Zero
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import Trace, Tracer, typeof
+from meshwright.ops.elementwise import add, materialize
+from meshwright.transforms.autodiff import closed_call
+from meshwright.transforms.batching import BatchTrace, BatchTracer, put_batch_dim
+from meshwright.transforms.jvp import JVPTrace, JVPTracer
+from meshwright.transforms.tape import Tape
+
+
+@dataclass(frozen=True)
+class Above:
+    """A level inside of the one that differentiates; of a ``vmap``, where the operands have their batch dimension."""
+
+    trace: JVPTrace | BatchTrace
+    dims: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Differentiation:
+    """The innermost derivative that an operand is part of. Primals and tangents are as the rule sees them."""
+
+    trace: JVPTrace
+    #: the levels inside, innermost first
+    above: tuple[Above, ...]
+    primals: list[Any]
+    tangents: list[Any]
+    #: both as they are at this level
+    operands: list[tuple[Any, Any]]
+
+    def joined(self, out: Any, tangent: Any) -> Any:
+        """A result of the user's function; what ``out`` depends on besides the operands is differentiated too."""
+        return _joined(self.above, self.trace, out, tangent)
+
+    @property
+    def mapped(self) -> list[Above]:
+        """The levels inside that are ``vmap``, innermost first."""
+        return [level for level in self.above if isinstance(level.trace, BatchTrace)]
+
+    @property
+    def traces(self) -> list[JVPTrace | BatchTrace]:
+        """Those that end with this derivative."""
+        return [self.trace, *(level.trace for level in self.above)]
+
+    def lowered(self, x: Any) -> tuple[Any, list[int | None], bool]:
+        """``x`` at this level: its primal, where each of ``mapped`` has its dimension, whether it had a tangent."""
+        dims, carries = [], False
+        for trace in (*self.traces[1:], self.trace):
+            if isinstance(trace, BatchTrace):
+                x, dim = trace.unwrap(x)
+                dims.append(dim)
+            else:
+                x, tangent = trace.unwrap(x)
+                carries |= not isinstance(tangent, Zero)
+        return x, dims, carries
+
+    def raised(self, x: Any, tangent: Any, dims: Sequence[int | None]) -> Any:
+        """A value of this level, with its tangent, as the rule sees it; ``dims`` are those of ``mapped``."""
+        x = self.trace.wrap(x, tangent)
+        for level, dim in reversed(list(zip(self.mapped, dims))):
+            x = level.trace.wrap(x, dim)
+        return x
+
+
+def differentiation(values: Sequence[Any]) -> Differentiation | Trace:
+    """The derivative in which a rule is to run for these operands, or the trace that computes or records them."""
+    given: list[Any] = list(values)
+    above: list[Above] = []
+    trace = STATE.trace
+    while True:
+        if type(trace) is JVPTrace:
+            pairs = list(map(trace.unwrap, given))
+            if any(not isinstance(t, Zero) for _, t in pairs):
+                primals = [_wrapped(above, i, p) for i, (p, _) in enumerate(pairs)]
+                tangents = [
+                    Zero(typeof(p)) if isinstance(t, Zero) else _wrapped(above, i, t)
+                    for i, (p, (_, t)) in enumerate(zip(primals, pairs))
+                ]
+                return Differentiation(trace, tuple(above), primals, tangents, pairs)
+            above.append(Above(trace))
+        elif type(trace) is BatchTrace:
+            batched = list(map(trace.unwrap, given))
+            given = [x for x, _ in batched]
+            above.append(Above(trace, tuple(d for _, d in batched)))
+        elif type(trace) is not Tape or any(map(trace.holds, given)):
+            return trace
+        trace = trace.parent
+
+
+def carries_tangent(x: Any) -> bool:
+    """Whether a derivative that is being taken goes through ``x``."""
+    while isinstance(x, JVPTracer | BatchTracer):
+        if isinstance(x, JVPTracer):
+            return True
+        x = x.val
+    return False
+
+
+def _wrapped(above: Sequence[Above], index: int, x: Any) -> Any:
+    for level in reversed(above):
+        if isinstance(level.trace, BatchTrace):
+            x = level.trace.wrap(x, level.dims[index])
+    return x
+
+
+def _joined(above: Sequence[Above], trace: JVPTrace, out: Any, tangent: Any) -> Any:
+    if not above:
+        primal, own = trace.unwrap(out)
+        given = tangent if isinstance(tangent, Zero) else trace.unwrap(tangent)[0]
+        with set_trace(trace.parent):
+            return trace.wrap(primal, _sum(own, given))
+    inner, rest = above[0].trace, above[1:]
+    if isinstance(inner, BatchTrace):
+        return _joined_batch(inner, rest, trace, out, tangent)
+    out, own = inner.unwrap(out)
+    tangent, second = (tangent, tangent) if isinstance(tangent, Zero) else inner.unwrap(tangent)
+    result = _joined(rest, trace, out, tangent)
+    if isinstance(own, Zero) and isinstance(second, Zero):
+        return result
+    return inner.wrap(result, _joined(rest, trace, materialize(own), second))
+
+
+def _joined_batch(inner: BatchTrace, rest: Sequence[Above], trace: JVPTrace, out: Any, tangent: Any) -> Any:
+    out, dim = inner.unwrap(out)
+    if not isinstance(tangent, Zero):
+        tangent, other = inner.unwrap(tangent)
+        with set_trace(inner.parent):
+            if dim is None and other is not None:
+                out, dim = put_batch_dim(out, None, other, inner.axis.size), other
+            elif dim is not None:
+                tangent = put_batch_dim(tangent, other, dim, inner.axis.size)
+    elif dim is not None:
+        tangent = Zero(typeof(out))
+    return inner.wrap(_joined(rest, trace, out, tangent), dim)
+
+
+def _sum(x: Any, y: Any) -> Any:
+    return y if isinstance(x, Zero) else x if isinstance(y, Zero) else add.bind(x, y)
+
+
+# --- rules that wait ----------------------------------------------------------------------------------------
+def closes_over_tracers(fun: Any, traces: Sequence[Any] | None = None, depth: int = 4) -> bool:
+    """Whether a function holds traced values (of ``traces``), in its closure, its defaults or as fixed arguments."""
+    if isinstance(fun, partial):
+        parts: list[Any] = [fun.func, fun.args, fun.keywords]
+    else:
+        cells = [cell.cell_contents for cell in getattr(fun, "__closure__", None) or () if not _is_empty(cell)]
+        parts = [*cells, getattr(fun, "__defaults__", None), getattr(fun, "__kwdefaults__", None)]
+
+    def holds(x: Any) -> bool:
+        if isinstance(x, Tracer):
+            return traces is None or any(x.owner is trace for trace in traces)
+        return depth > 0 and callable(x) and x is not fun and closes_over_tracers(x, traces, depth - 1)
+
+    return any(holds(leaf) for part in parts for leaf in pytree.leaves(part))
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:  # it is assigned later
+        return True
+
+
+_being_traced: ContextVar[frozenset[int]] = ContextVar("being_traced", default=frozenset())
+
+
+def traced_once(owner: Any, trace: Callable[[], Any]) -> Any:
+    """``trace()``, or None inside of itself for the same ``owner``: a rule that calls its own function must end."""
+    outer = _being_traced.get()
+    if id(owner) in outer:
+        return None
+    token = _being_traced.set(outer | {id(owner)})
+    try:
+        return trace()
+    finally:
+        _being_traced.reset(token)
+
+
+# --- what rules must return ---------------------------------------------------------------------------------
+class ResultTypes:
+    """Structure and types of what a function returns, found by tracing it once for each types of operands."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, tuple[Any, Any]] = {}
+
+    def of(self, call: Callable[..., Any], flat: Sequence[Any], *key: Any) -> tuple[Any, Any]:
+        """For these operands, and ``key``; None twice where the function can only run on values."""
+        full = (tuple(map(typeof, flat)), key)
+        try:
+            found = self._found.get(full)
+        except TypeError:  # a setting that is not hashable
+            return None, None
+        if found is None:
+            try:
+                jaxpr, _, tree = closed_call(call, flat, "types")
+                found = tree, tuple(jaxpr.out_avals)
+            except Exception:  # the function will say it better when it runs
+                found = None, None
+            self._found[full] = found
+        return found
