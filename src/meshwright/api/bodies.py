@@ -21,7 +21,7 @@ from meshwright.core.dtypes import promote
 from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
-from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.state import scope, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, check_alive, typeof
 from meshwright.ops.control import arranged
 from meshwright.ops.elementwise import convert
@@ -50,7 +50,7 @@ def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArra
     Raises:
       ArgumentTypeError: ``fun`` returned something that is no array; ``what`` names the function that takes it.
     """
-    key = (in_tree, tuple(avals), tuple(STATE.axis_env.items()), get_mesh(), config.tracing)
+    key = (in_tree, tuple(avals), scope(), get_mesh(), config.tracing)
     try:
         found = _bodies.setdefault(fun, {})
     except TypeError:  # not hashable, or without weak references: traced at every call

@@ -21,7 +21,7 @@ from meshwright.core.signature import described, leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
-from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
 from meshwright.ops.call import Jit
 from meshwright.ops.sharding_constraint import constrain
@@ -234,7 +234,7 @@ class JitFunction:
         return found
 
     def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
-        key = (treedef, avals, static, get_mesh(), config.tracing, tuple(STATE.axis_env.items()))
+        key = (treedef, avals, static, get_mesh(), config.tracing, scope())
         found = self._caches.traces.get(key)
         if found is None:
 

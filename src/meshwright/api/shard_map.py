@@ -13,6 +13,7 @@ from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
 from meshwright.core import pytree
 from meshwright.core.identity import made_of
+from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.state import STATE, extend_axis_env
@@ -63,7 +64,14 @@ def shard_map(
     ``in_specs`` (a tuple with one entry an argument, or a tree prefix of them) say how arguments are cut: along a
     dimension whose entry names axes, each device along these gets one part; along axes that a spec does not name, all
     get the same. ``out_specs`` say how the results are put together; where they leave out an axis, the results must be
-    equal along it (this is not checked). Collectives in ``f`` name the axes of the mesh.
+    equal along it. Collectives in ``f`` name the axes of the mesh.
+
+    With ``check_vma``, it is known of every value in ``f`` over which axes it *varies* between devices: that is
+    ``typeof(x).vma``, printed ``f32[3]{V:x}``. Results that vary over an axis which their spec does not name are
+    refused, and derivatives inside of, through and of ``f`` are right: a parameter that devices share gets the sum of
+    what they contribute.
+    ``check_vma=False`` takes your word for the results. A cotangent inside is then that of one device's copy of a
+    value, and that of ``lax.psum`` is summed once more.
 
     ``axis_names`` are the *manual* axes of the mesh (none given: all that no enclosing ``shard_map`` has made manual);
     specs and collectives name these. The others stay automatic: ``f`` is written as for one device along them, and is
@@ -72,6 +80,7 @@ def shard_map(
     Raises (when called):
       MeshError: no mesh is given or set.
       ShapeError: a dimension is not divisible by the number of parts.
+      ShardingError: a result varies over an axis that its spec does not name.
       ArgumentError: specs that do not fit the arguments or results; ``axis_names`` that are not of the mesh, or that
         are manual already.
 
@@ -93,7 +102,7 @@ def shard_map(
         mesh = where if where is not None else get_mesh()
         if mesh is None:
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
-        return _call(f, mesh, _manual_axes(mesh, axis_names), in_specs, out_specs, args)
+        return _call(f, mesh, _manual_axes(mesh, axis_names), in_specs, out_specs, args, check_vma)
 
     options = mesh, in_specs, out_specs, axis_names, check_vma
     program = jit(made_of(traced, f, "shard_map of arrays", options))
@@ -153,14 +162,16 @@ def _call(
     in_specs: Any,
     out_specs: Any,
     args: Any,
+    check: bool,
 ) -> Any:
     flat, in_tree = pytree.flatten(args)
     if isinstance(in_specs, tuple) and not _is_spec(in_specs) and len(in_specs) != len(args):
         raise ArgumentError(f"shard_map: in_specs has {len(in_specs)} entries, {name_of(f)} got {len(args)} arguments")
     specs = _flat_specs(list(in_specs) if isinstance(in_specs, list) else in_specs, args, mesh, "shard_map in_specs")
     _check_manual(specs, manual, mesh, "in_specs")
-    parts = [_part(x, s, mesh, p) for x, s, p in zip(flat, specs, pytree.paths(args))]
-    with extend_axis_env({a: mesh.shape[a] for a in manual}):
+    parts = [_part(x, s, mesh, p, check) for x, s, p in zip(flat, specs, pytree.paths(args))]
+    scope = extend_axis_env({a: mesh.shape[a] for a in manual}, check)
+    with scope:
         jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
@@ -169,9 +180,34 @@ def _call(
     for aval, spec, path in zip(jaxpr.out_avals, found, pytree.paths(outs)):
         if len(spec) > aval.ndim:
             raise ArgumentError(f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries")
+    names = () if len(manual) == len(mesh.axis_names) else manual
     whole = [PartitionSpec()] * len(consts)
-    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found), () if len(manual) == len(mesh.axis_names) else manual)
+    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found), names, check)
+    if check:
+        _check_results(f, op, pytree.paths(outs))
+        op = op.with_cast_results()
     return pytree.unflatten(out_tree, op.bind(*consts, *flat))
+
+
+def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str]) -> None:
+    """Raise if a result varies over an axis that its spec does not name."""
+    wrong: list[str] = []
+    over: set[str] = set()
+    for spec, aval, path in zip(op.out_specs, op.jaxpr.out_avals, paths):
+        more = aval.vma.intersection(op.manual) - op.named(spec)
+        if more:
+            over.update(more)
+            wrong.append(
+                f"output{path} of type {aval} varies over {', '.join(sorted(more))}, which {spec} does not name"
+            )
+    if wrong:
+        axes = ", ".join(a for a in op.manual if a in over)
+        raise ShardingError(
+            f"shard_map of {described(f)}: where a spec of out_specs does not name an axis, the devices along it must "
+            f"hold the same, and this is not known: {'; '.join(wrong)}. Name the axes in out_specs to have the parts "
+            f"put together, make them the same (lax.psum, pmean, pmax or all_gather(to='invarying') over {axes}), or "
+            "pass check_vma=False if you know that they are"
+        )
 
 
 class _Aval:
@@ -183,8 +219,8 @@ class _Aval:
         self.aval = aval
 
 
-def _part(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str) -> _Aval:
-    """The type of a device's part."""
+def _part(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, check: bool = False) -> _Aval:
+    """The type of a device's part; with ``check``, the axes that cut it are ones over which it varies."""
     aval = typeof(x)
     if len(spec) > aval.ndim:
         raise ArgumentError(f"shard_map: in_specs has {spec} for argument{path} of type {aval}: too many entries")
@@ -198,7 +234,8 @@ def _part(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str) -> 
                 f"{n}, the number of devices along {', '.join(axes)}; pad it, or let jit with shardings do so"
             )
         shape.append(size // n)
-    return _Aval(aval.update(shape=tuple(shape)))
+    named = {a for d in range(len(spec)) for a in spec.axes(d)} if check else ()
+    return _Aval(aval.update(shape=tuple(shape), vma=aval.vma.union(named)))
 
 
 # --- pmap ---------------------------------------------------------------------------------------------------

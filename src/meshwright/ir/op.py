@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.state import STATE
+from meshwright.ir.varying import cast_all
 from meshwright.sharding.rule import ShardingRule, replicated_rule
 
 #: op classes by name, for registries, importers and tests that go over all ops
@@ -59,11 +60,13 @@ class Linear:
 
 @dataclass(frozen=True)
 class BatchAxis:
-    """The axis that ``vmap`` adds: its size, its name, if collectives may name it, and the mesh axes that split it."""
+    """The axis that ``vmap`` adds: its size, its name, if collectives may name it, the mesh axes that split it, and
+    those that have split it already, over which what is mapped varies."""
 
     size: int
     name: str | None = None
     spmd: tuple[str, ...] = ()
+    vma: Axes = NOWHERE
 
 
 class Builder(Protocol):
@@ -136,6 +139,8 @@ class Op:
     #: the result by NumPy, of ops that only move elements and so are exact there: small arrays that are ready are
     #: then not worth a compilation; a method in subclasses
     moved: ClassVar[Callable[..., np.ndarray] | None] = None
+    #: the results are a function of the operands (and parameters): on devices with equal ones they are equal
+    of_operands: ClassVar[bool] = True
     #: parameters that printing leaves out
     hidden_params: ClassVar[tuple[str, ...]] = ()
 
@@ -147,6 +152,9 @@ class Op:
     # --- use ------------------------------------------------------------------------------------------------
     def bind(self, *args: Any) -> Any:
         """Apply the op under the current trace: arrays are computed with, tracers recorded."""
+        if STATE.checked:
+            op, args = self.aligned(args)  # type: ignore[assignment]
+            return STATE.trace.process(op, args)
         return STATE.trace.process(self, args)
 
     @property
@@ -161,6 +169,29 @@ class Op:
     def infer(self, *avals: ShapedArray) -> Any:
         """Aval of the result (a tuple of them with ``multiple_results``); raises named errors."""
         raise RuleError(f"op {self.name} has no shape rule")
+
+    def varies(self, *operands: Axes) -> Axes:
+        """The axes over which the results vary, for operands that vary over these: of equal operands they are equal.
+
+        Raises:
+          RuleError: the results are no function of the operands alone.
+        """
+        if not self.of_operands:
+            raise RuleError(
+                f"{self.name}: in a shard_map it is not known over which axes its results vary, as equal operands need "
+                "not give equal results; keep it outside, or pass check_vma=False"
+            )
+        return NOWHERE.union(*operands)
+
+    def typed(self, *avals: ShapedArray) -> Any:
+        """What :meth:`infer` gives, with the axes over which the results vary."""
+        out = self.infer(*(a.update(vma=NOWHERE) for a in avals))
+        axes = self.varies(*(a.vma for a in avals))
+        return tuple(a.update(vma=axes) for a in out) if self.multiple_results else out.update(vma=axes)
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        """What to apply in a ``shard_map`` that is checked: operands that vary over the same axes, casts put in."""
+        return self, cast_all(args)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """``(outputs, output tangents)``; tangents may be :class:`Zero`, in and out.

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from meshwright.core.avals import NOWHERE, Axes
 from meshwright.errors import UnboundAxisError
 
 
 class _State(threading.local):
     trace: Any = None  # set by ir.tracing
     axis_env: Mapping[str, int] = {}
+    #: the axes of ``axis_env`` for which types say whether a value varies over them
+    checked: Axes = NOWHERE
 
 
 STATE = _State()
@@ -40,14 +43,21 @@ class set_trace:
 
 
 @contextmanager
-def extend_axis_env(axes: Mapping[str, int]) -> Iterator[None]:
-    """Bring named axes into scope for collectives."""
-    old = STATE.axis_env
-    STATE.axis_env = {**old, **axes}
+def extend_axis_env(axes: Mapping[str, int], checked: bool = False) -> Iterator[None]:
+    """Bring named axes into scope for collectives; with ``checked``, types say which values vary over them."""
+    old = STATE.axis_env, STATE.checked
+    STATE.axis_env = {**STATE.axis_env, **axes}
+    if checked:
+        STATE.checked = STATE.checked.union(axes)
     try:
         yield
     finally:
-        STATE.axis_env = old
+        STATE.axis_env, STATE.checked = old
+
+
+def scope() -> tuple[Any, ...]:
+    """The axes in scope, as a key for what was traced there."""
+    return tuple(STATE.axis_env.items()), STATE.checked
 
 
 def axis_size(name: str) -> int:

@@ -58,7 +58,8 @@ def refuse_masked(x: np.ndarray | np.generic) -> None:
 
 
 def typeof(x: Any) -> ShapedArray:
-    """The type of an array, tracer, NumPy array or Python number: its shape and dtype, and whether that is weak.
+    """The type of an array, tracer, NumPy array or Python number: its shape and dtype, whether that is weak, and inside
+    of a ``shard_map`` the manual axes over which it varies, ``vma``.
 
     Raises:
       ArgumentTypeError: not something arrays can be made of.
@@ -344,13 +345,13 @@ on_clear(_infer_cache.clear)
 
 
 def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
-    """``op.infer(*avals)``, remembered (but for ops that hold jaxprs, which a cache should not keep alive)."""
+    """The types of ``op``'s results, remembered (but for ops that hold jaxprs, which a cache should not keep alive)."""
     if op.holds_jaxprs:
-        return op.infer(*avals)
-    key = (op, avals)
+        return op.typed(*avals)
+    key = (op, avals, STATE.checked)
     found = _infer_cache.get(key)
     if found is None:
-        found = _infer_cache[key] = op.infer(*avals)
+        found = _infer_cache[key] = op.typed(*avals) if STATE.checked else op.infer(*avals)
     return found
 
 

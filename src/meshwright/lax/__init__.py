@@ -25,7 +25,6 @@ from meshwright.lax.functions import (
     dtype,
     optimization_barrier,
     pbroadcast,
-    pcast,
     platform_dependent,
     pshuffle,
     pswapaxes,
@@ -167,14 +166,17 @@ from meshwright.ops.incomplete_beta import betainc
 from meshwright.ops.incomplete_gamma import igamma, igamma_grad_a, igammac, random_gamma_grad
 from meshwright.ops.named_axis import (
     all_gather,
+    all_gather_invariant,
     all_to_all,
     axis_index,
+    pcast,
     pmax,
     pmean,
     pmin,
     ppermute,
     psum,
     psum_scatter,
+    pvary,
 )
 from meshwright.ops.reduce import argmax, argmin, reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
 from meshwright.ops.shape import expand_dims, rev, squeeze, transpose

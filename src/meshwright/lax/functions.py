@@ -285,26 +285,6 @@ def pswapaxes(x: Any, axis_name: str, axis: int, *, axis_index_groups: Sequence[
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def pcast(x: Any, axis_name: str | Sequence[str], *, to: str) -> Any:
-    """``x`` (a tree of arrays) as it is.
-
-    In JAX this changes over which mesh axes the type of a value inside of :func:`shard_map` says that it varies. Here
-    types say nothing of the kind (it is found out where it matters), so that there is nothing to change.
-
-    Raises:
-      UnboundAxisError: an axis is not in scope.
-      ArgumentError: ``to`` is not ``"varying"``, ``"unreduced"`` or ``"reduced"``.
-
-    Example:
-      >>> mw.vmap(lambda v: lax.pcast(v, "i", to="varying") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
-      [5, 7]
-    """
-    if to not in ("varying", "unreduced", "reduced"):
-        raise ArgumentError(f"pcast: to must be 'varying', 'unreduced' or 'reduced', got {to!r}")
-    axis_size(axis_name)
-    return x
-
-
 def platform_dependent(
     *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
 ) -> Any:

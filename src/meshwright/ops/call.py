@@ -6,15 +6,18 @@ argument ``t`` (:class:`meshwright.transforms.jaxprs.JaxprTransforms`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ShapeError
+from meshwright.errors import RuleError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, has_effects, sub_jaxprs
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr
+from meshwright.ir.varying import axes_of
+from meshwright.ops.retype import cast_each, in_axes, retyped
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,17 @@ class CallOp(Op):
     @property
     def has_effects(self) -> bool:  # type: ignore[override]
         return any(map(has_effects, sub_jaxprs(self)))
+
+    def typed(self, *avals: ShapedArray) -> Any:
+        return self.infer(*avals)  # the inner jaxprs say over which axes results vary
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        body = self.body()
+        if body is None:
+            raise RuleError(f"{self.name}: it is not known over which axes of a shard_map its results vary")
+        jaxpr = retyped(body, list(map(axes_of, args)))
+        op = self if jaxpr is body else dataclasses.replace(self, jaxpr=jaxpr)  # type: ignore[call-arg]
+        return op, cast_each(args, in_axes(jaxpr))
 
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """``jvp`` with the transformations of jaxprs."""

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import Axes, ShapedArray
 from meshwright.errors import CallbackError, DifferentiationError, RuleError
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
-from meshwright.ir.state import set_trace
+from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import EVAL, refuse_masked, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape import expand_dims, move_dim
@@ -199,6 +199,9 @@ class IoCallback(Callback):
 
     name: ClassVar[str] = "io_callback"
     has_effects: ClassVar[bool] = True
+
+    def varies(self, *operands: Axes) -> Axes:
+        return STATE.checked  # each device calls it, and no two calls need return the same
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         raise DifferentiationError(

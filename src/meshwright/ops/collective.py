@@ -16,10 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.core.avals import NOWHERE, Axes, ShapedArray
+from meshwright.errors import ArgumentError, RuleError, ShapeError
 from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import CAST, axes_of, cast_all
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.elementwise import (
     add,
@@ -54,6 +56,10 @@ class Collective(Op):
     hidden_params: ClassVar[tuple[str, ...]] = ("sizes",)
     #: kind in reports; empty for what sends nothing
     kind: ClassVar[str] = ""
+    #: all positions along ``axes`` get the same
+    gives_all_the_same: ClassVar[bool] = False
+    #: linear in its operand
+    linear: ClassVar[bool] = True
 
     @property
     def group_size(self) -> int:
@@ -73,7 +79,15 @@ class Collective(Op):
         raise NotImplementedError
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if not self.linear:
+            return super().jvp(primals, tangents)
         return self.bind(*primals), self.bind(*tangents)
+
+    def varies(self, *operands: Axes) -> Axes:
+        return NOWHERE.union(*operands) | (STATE.checked & set(self.axes))
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        return self, cast_all(args, STATE.checked & set(self.axes))
 
     def moved_dims(self) -> tuple[int, ...]:
         """The dimensions that change hands: in a region that is automatic along other axes, these do not split them."""
@@ -117,9 +131,13 @@ class AllReduce(Collective):
     kind: ClassVar[str] = "all_reduce"
     hlo: ClassVar[str] = ""
     reduction: ClassVar[str] = ""
+    gives_all_the_same: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         return x
+
+    def varies(self, *operands: Axes) -> Axes:
+        return NOWHERE.union(*operands).difference(self.axes)
 
     def combine(self, x: Any, y: Any) -> Any:
         raise NotImplementedError
@@ -151,7 +169,12 @@ class AllReduce(Collective):
 
 @dataclass(frozen=True)
 class Psum(AllReduce):
-    """Sum over the devices along ``axes``."""
+    """Sum over the devices along ``axes``.
+
+    What its transpose is depends on what a cotangent of the result means. Where types say that the operand varies and
+    the result does not, there is one cotangent for all devices, and each takes it (a cast). Where nothing is known,
+    each device's cotangent is that of its own copy of the result, and they are summed.
+    """
 
     name: ClassVar[str] = "psum"
     hlo: ClassVar[str] = "stablehlo.add"
@@ -165,7 +188,11 @@ class Psum(AllReduce):
         return mul(x, scalar_like(size, x))
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
-        return [self.bind(ct)]
+        sizes = dict(zip(self.axes, self.sizes))
+        for cls, known in ((PVary, True), (Psum, False)):
+            axes = tuple(a for a in self.axes if (a in axes_of(x)) == known)
+            ct = cls(axes, tuple(sizes[a] for a in axes)).bind(ct) if axes else ct
+        return [ct]
 
 
 @dataclass(frozen=True)
@@ -210,6 +237,7 @@ class Pprod(AllReduce):
     """Product over the devices along ``axes``."""
 
     name: ClassVar[str] = "pprod"
+    linear: ClassVar[bool] = False
     hlo: ClassVar[str] = "stablehlo.multiply"
     reduction: ClassVar[str] = "prod"
 
@@ -225,6 +253,7 @@ class Pand(AllReduce):
     """Bitwise and over the devices along ``axes``."""
 
     name: ClassVar[str] = "pand"
+    linear: ClassVar[bool] = False
     hlo: ClassVar[str] = "stablehlo.and"
     reduction: ClassVar[str] = "and"
 
@@ -237,12 +266,44 @@ class Por(AllReduce):
     """Bitwise or over the devices along ``axes``."""
 
     name: ClassVar[str] = "por"
+    linear: ClassVar[bool] = False
     hlo: ClassVar[str] = "stablehlo.or"
     reduction: ClassVar[str] = "or"
 
     def combine(self, x: Any, y: Any) -> Any:
         return or_(x, y)
 
+
+@dataclass(frozen=True)
+class PVary(Collective):
+    """The operand, as a value that varies over ``axes`` though it does not: a cast of types, which sends nothing.
+
+    It stands where what all devices share meets what each has for itself. Each device has a cotangent for its use of
+    it, and the transpose is their sum. Types end with the region that they are for: what is partitioned has none of it.
+    """
+
+    name: ClassVar[str] = "pvary"
+    moves_only: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        return self, args
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [Psum(self.axes, self.sizes).bind(ct)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]
+
+    def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        return self.part(i + 1)(self.part(0, i)(x)), dim
+
+
+CAST.append(PVary)
 
 #: the all-reduce of each reduction kind
 ALL_REDUCE: dict[str, type[AllReduce]] = {c.reduction: c for c in (Psum, Pmax, Pmin, Pprod, Pand, Por)}
@@ -265,10 +326,15 @@ def _split_out(x: Any, dim: int, size: int) -> tuple[Any, int]:
 
 @dataclass(frozen=True)
 class AllGather(Collective):
-    """The tiles of all devices along ``axes``, joined along ``dimension``."""
+    """The tiles of all devices along ``axes``, joined along ``dimension``.
+
+    All devices get the same. Its type does not say so, as each is to have a cotangent of its own for what it got; that
+    of :class:`AllGatherInvariant` does.
+    """
 
     dimension: int
     name: ClassVar[str] = "all_gather"
+    gives_all_the_same: ClassVar[bool] = True
     kind: ClassVar[str] = "all_gather"
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
@@ -288,14 +354,15 @@ class AllGather(Collective):
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         new = above(self.dimension, dim)  # type: ignore[arg-type]
-        return AllGather(self.axes, self.sizes, new).bind(x), dim
+        return dataclasses.replace(self, dimension=new).bind(x), dim
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
         i, d = self.axes.index(axis.name), self.dimension  # type: ignore[arg-type]
         x, dim = _batched(x, dim, axis.size)
         # The minor axes first, then this one, then the major ones.
         if self.axes[i + 1 :]:
-            x = AllGather(self.axes[i + 1 :], self.sizes[i + 1 :], above(d, dim)).bind(x)
+            minor = self.over(self.axes[i + 1 :], self.sizes[i + 1 :])
+            x = dataclasses.replace(minor, dimension=above(d, dim)).bind(x)
         x = move_dim(x, dim, d)
         shape = typeof(x).shape
         x = reshape(x, (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]))
@@ -306,6 +373,19 @@ class AllGather(Collective):
             "stablehlo.all_gather", [x], b.out_avals,
             all_gather_dim=self.dimension, replica_groups=b.replica_groups(self.axes),
         )[0]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AllGatherInvariant(AllGather):
+    """:class:`AllGather` with a result that does not vary over ``axes``, and so one cotangent for all devices."""
+
+    name: ClassVar[str] = "all_gather_invariant"
+
+    def varies(self, *operands: Axes) -> Axes:
+        return NOWHERE.union(*operands).difference(self.axes)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [AllSlice(self.axes, self.sizes, self.dimension).bind(ct)]
 
 
 @dataclass(frozen=True)
@@ -325,7 +405,14 @@ class AllSlice(Collective):
         _check_split(self, x, d)
         return x.update(shape=(*x.shape[:d], x.shape[d] // self.group_size, *x.shape[d + 1 :]))
 
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        # An operand that all devices hold stays one: it has one cotangent, which their tiles make up.
+        (x,) = args
+        return super().aligned(args) if axes_of(x) & set(self.axes) else (self, args)
+
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        if STATE.checked.issuperset(self.axes) and not axes_of(x) & set(self.axes):
+            return [AllGatherInvariant(self.axes, self.sizes, self.dimension).bind(ct)]
         # Every device's operand is a value of its own: the cotangent goes to this device's tile, zeros elsewhere.
         d, n = self.dimension, self.group_size
         tiles = broadcast_in_dim(
@@ -400,6 +487,11 @@ class ReduceScatter(Collective):
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         return self.linear_in if self.reduction == "sum" else ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if self.reduction != "sum":
+            raise RuleError(f"reduce_scatter of the reduction {self.reduction} cannot be differentiated")
+        return super().jvp(primals, tangents)
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [AllGather(self.axes, self.sizes, self.dimension).bind(ct)]

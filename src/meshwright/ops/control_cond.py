@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.control import (
     OPERAND,
@@ -29,6 +31,7 @@ from meshwright.ops.control import (
     pick,
 )
 from meshwright.ops.elementwise import eq, materialize, select
+from meshwright.ops.retype import cast_each, in_axes, joined, out_axes, require_together, retyped
 
 Branches = tuple[ClosedJaxpr, ...]
 
@@ -66,6 +69,18 @@ class Cond(RegionOp):
             yield (End(OPERAND, i + 1), *(End(PARAMETER, i, n) for n in numbers))
         for i in range(len(self.branches[0].out_avals)):
             yield (*(End(OUTPUT, i, n) for n in numbers), End(RESULT, i))
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        """All branches take and return the same types. What is cast because devices take different branches is cast
+        outside of them, as is then the sum that is the cast's transpose."""
+        chosen = axes_of(args[0])
+        ins = joined(map(axes_of, args[1:]), *map(in_axes, self.branches), [chosen] * (len(args) - 1))
+        branches = [retyped(b, ins) for b in self.branches]
+        require_together("a choice of branches", chosen, branches)
+        results = [[chosen] * len(branches[0].out_avals), *map(out_axes, branches)]
+        branches = [retyped(b, ins, joined(*results)) for b in branches]
+        same = all(map(operator.is_, branches, self.branches))
+        return self if same else Cond(tuple(branches)), [args[0], *cast_each(args[1:], ins)]
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

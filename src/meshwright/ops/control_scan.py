@@ -17,9 +17,10 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.control import (
@@ -41,6 +42,7 @@ from meshwright.ops.control import (
 from meshwright.ops.control_while import While
 from meshwright.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from meshwright.ops.elementwise import add, lt, materialize, sub
+from meshwright.ops.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.shape import expand_dims, move_dim, squeeze
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
 
@@ -102,6 +104,19 @@ class Scan(RegionOp):
     def trips(self, operands: Sequence[Atom]) -> int | None:
         return self.length
 
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        given = joined(map(axes_of, args), in_axes(self.jaxpr))
+        consts, carry, xs = self._split(given)
+        while True:
+            body = retyped(self.jaxpr, [*consts, *carry, *xs])
+            out = joined(carry, out_axes(body)[: self.num_carry])
+            if out == carry:
+                break
+            carry = out
+        body = retyped(body, in_axes(body), [*carry, *out_axes(body)[self.num_carry :]])
+        op = self if body is self.jaxpr else self.with_regions([body])
+        return op, cast_each(args, in_axes(body))
+
     # --- forward derivative ---------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         consts, carry, xs = (tuple(not isinstance(x, Zero) for x in part) for part in self._split(tangents))
@@ -161,9 +176,10 @@ class Scan(RegionOp):
         k = self.num_carry
         while True:
             found = depends(self.jaxpr.jaxpr, (*consts, *carry, *xs))[:k]
-            if found == carry:
+            grown = [a or b for a, b in zip(carry, found)]  # a carry may be made afresh at each step
+            if grown == carry:
                 break
-            carry = [a or b for a, b in zip(carry, found)]
+            carry = grown
         if not all(carry):
             return self._transpose_rest(t, cts, args, linear)
         nonzero = tuple(not isinstance(c, Zero) for c in cts[k:])

@@ -11,9 +11,10 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_bool
 from meshwright.errors import DifferentiationError, DTypeError, ShapeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
-from meshwright.ir.op import BatchAxis, Builder, Zero
+from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.control import (
     OPERAND,
@@ -32,6 +33,7 @@ from meshwright.ops.control import (
 )
 from meshwright.ops.elementwise import materialize, select
 from meshwright.ops.reduce import reduce_or
+from meshwright.ops.retype import cast_each, in_axes, joined, out_axes, require_together, retyped
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,25 @@ class While(RegionOp):
             return None
         first, last, by = (int(a.val) for a in (start, limit, step.invars[1]))  # type: ignore[union-attr]
         return max(0, -((first - last) // by)) if by > 0 else None
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        """The carry varies where a step or the number of steps does."""
+        n, m = self.cond_nconsts, self.body_nconsts
+        cond_consts, body_consts, carry = self._split(list(map(axes_of, args)))
+        carry = joined(carry, in_axes(self.cond_jaxpr)[n:], in_axes(self.body_jaxpr)[m:])
+        while True:
+            cond = retyped(self.cond_jaxpr, [*cond_consts, *carry])
+            body = retyped(self.body_jaxpr, [*body_consts, *carry])
+            steps = out_axes(cond)[0]
+            out = [axes | steps for axes in joined(carry, out_axes(body))]
+            if out == carry:
+                break
+            carry = out
+        require_together("a loop whose number of steps", steps, [cond, body])
+        body = retyped(body, in_axes(body), carry)
+        same = cond is self.cond_jaxpr and body is self.body_jaxpr
+        ins = [*in_axes(cond)[:n], *in_axes(body)[:m], *carry]
+        return self if same else self.with_regions([cond, body]), cast_each(args, ins)
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

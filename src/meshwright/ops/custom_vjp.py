@@ -14,7 +14,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.call import CallOp, batched_everywhere
 from meshwright.ops.elementwise import materialize
@@ -116,6 +116,9 @@ class CustomLin(CallOp):
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(a for a in self.out_avals if is_inexact(a.dtype))
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        return self, args  # tangents have the types of their primals, and rules make what they need of residuals
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)

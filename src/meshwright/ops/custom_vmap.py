@@ -10,11 +10,13 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.errors import DifferentiationError, RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import axes_of
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.call import CallOp
 from meshwright.ops.elementwise import materialize
+from meshwright.ops.retype import cast_each, in_axes, out_axes, retyped
 from meshwright.ops.shape import move_dim
 
 #: size of the axis, which operands have it (at 0), operands; to results and which of them have it (at 0)
@@ -104,6 +106,13 @@ class LinearCall(CallOp):
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(self.jaxpr.out_avals)
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        given, n = list(map(axes_of, args)), self.num_residuals
+        jaxpr = retyped(self.jaxpr, given)
+        ins = in_axes(jaxpr)
+        back = retyped(self.transposed, [*ins[:n], *out_axes(jaxpr)], ins[n:])
+        return LinearCall(self.fun_name, jaxpr, back, n), cast_each(args, ins)
 
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         n = self.num_residuals

@@ -44,6 +44,7 @@ class DeviceOp(Op):
 
     origin: int = field(default=-1, compare=False, repr=False, kw_only=True)
     hidden_params: ClassVar[tuple[str, ...]] = ("origin",)
+    of_operands: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

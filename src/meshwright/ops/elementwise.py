@@ -22,6 +22,7 @@ from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import cast
 from meshwright.ops import written_out
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, stretched, unbroadcast
 from meshwright.ops.composite import emit_traced, traced
@@ -412,7 +413,7 @@ def zeros_like(x: Any) -> Any:
 
 def materialize(x: Any) -> Any:
     """An array in place of a :class:`Zero`; anything else as it is."""
-    return match_shape(np.zeros((), x.aval.dtype), x.aval) if isinstance(x, Zero) else x
+    return cast(match_shape(np.zeros((), x.aval.dtype), x.aval), x.aval.vma) if isinstance(x, Zero) else x
 
 
 def _trunc(x: Any) -> Any:

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr
+from meshwright.ir.varying import axes_of, cast_all
 from meshwright.ops.call import CallOp
 from meshwright.ops.custom_vmap import leading
 from meshwright.ops.elementwise import materialize, sub
+from meshwright.ops.retype import retyped
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,16 @@ class LinearSolve(CallOp):
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(self.solve.out_avals)
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        axes = NOWHERE.union(*map(axes_of, args))
+
+        def alike(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+            return retyped(jaxpr, [axes] * len(jaxpr.in_avals), [axes] * len(jaxpr.out_avals))
+
+        back = [None if j is None else alike(j) for j in (self.vecmat, self.transpose_solve)]
+        n = self.num_consts
+        return LinearSolve(self.fun_name, alike(self.matvec), alike(self.solve), back[0], back[1], n), cast_all(args)
 
     @property
     def size(self) -> int:

@@ -1,9 +1,12 @@
 """``shard_map``: a region of the program that is written for one device already.
 
 The op holds the per-device jaxpr, whose collectives name mesh axes, and says how global operands are cut into what each
-device gets. The partitioner brings the operands to these layouts and puts the equations in. Its transpose is JAX's:
-cotangents of results that are equal on several devices are shared out among them, those of operands that several
-devices had are summed.
+device gets. The partitioner brings the operands to these layouts and puts the equations in.
+
+With ``check_vma``, the types in the jaxpr say over which manual axes each value varies (:mod:`meshwright.ir.varying`):
+an operand over the axes that its spec names, and so a result. Its transpose is then the transpose of the jaxpr, the
+specs changing sides. Without, the transpose is JAX's for that case: cotangents of results that are equal on several
+devices are shared out among them, those of operands that several devices had are summed.
 
 Of the mesh's axes some may be *manual* and the others *automatic*: then the jaxpr is written for one position along
 the manual axes, and is itself partitioned over the others (``sdy.manual_computation`` of Shardy, ``shard_map`` with
@@ -18,15 +21,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import Axes, ShapedArray
 from meshwright.errors import ShapeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of
 from meshwright.ops.collective import Psum
 from meshwright.ops.control import RegionOp, Tie, merge, omit, pick, split
 from meshwright.ops.elementwise import div, scalar_like
+from meshwright.ops.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.shape import expand_dims, squeeze
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
@@ -47,12 +52,14 @@ class ShardMap(RegionOp):
     out_specs: Specs
     #: the manual axes; none named: all
     axis_names: tuple[str, ...] = ()
+    #: types say what varies over which of the manual axes
+    check_vma: bool = False
     name: ClassVar[str] = "shard_map"
 
     @property
     def params(self) -> dict[str, Any]:
-        shown = super().params
-        return shown if self.axis_names else {k: v for k, v in shown.items() if k != "axis_names"}
+        first = "check_vma", "in_specs", "jaxpr", "mesh", "out_specs"
+        return {n: getattr(self, n) for n in (*first, *(("axis_names",) if self.axis_names else ()))}
 
     @property
     def manual(self) -> dict[str, int]:
@@ -70,7 +77,19 @@ class ShardMap(RegionOp):
             local = self._scaled(aval, spec, lambda size, n: size // n)
             if (local.shape, local.dtype) != (want.shape, want.dtype):
                 raise ShapeError(f"shard_map: operand {i} is {aval}, whose part under {spec} is not {want}")
-        return tuple(self._scaled(a, s, lambda size, n: size * n) for a, s in zip(self.jaxpr.out_avals, self.out_specs))
+        self._check_varying("operand", self.in_specs, self.jaxpr.in_avals)
+        self._check_varying("result", self.out_specs, self.jaxpr.out_avals)
+        wholes = (self._scaled(a, s, lambda size, n: size * n) for a, s in zip(self.jaxpr.out_avals, self.out_specs))
+        return tuple(a.update(vma=a.vma.difference(self.manual)) for a in wholes)
+
+    def _check_varying(self, what: str, specs: Specs, avals: Sequence[ShapedArray]) -> None:
+        for i, (spec, aval) in enumerate(zip(specs, avals)):
+            if aval.vma.intersection(self.manual) != self.named(spec):
+                raise ShardingError(f"shard_map: {what} {i} is {aval} inside, which is not what {spec} says")
+
+    def named(self, spec: PartitionSpec) -> Axes:
+        """The axes over which a value of this spec varies, where that is checked."""
+        return frozenset(a for d in range(len(spec)) for a in spec.axes(d)) if self.check_vma else frozenset()
 
     def _scaled(self, aval: ShapedArray, spec: PartitionSpec, scale: Callable[[int, int], int]) -> ShapedArray:
         sizes = self.mesh.shape
@@ -93,15 +112,28 @@ class ShardMap(RegionOp):
     def _over(
         self, jaxpr: ClosedJaxpr, in_specs: Sequence[PartitionSpec], out_specs: Sequence[PartitionSpec]
     ) -> ShardMap:
-        return ShardMap(tuple(in_specs), jaxpr, self.mesh, tuple(out_specs), self.axis_names)
+        return dataclasses.replace(self, in_specs=tuple(in_specs), jaxpr=jaxpr, out_specs=tuple(out_specs))
 
-    def _axes(self) -> Any:
-        return extend_axis_env(self.manual)
+    def scope(self) -> Any:
+        """The context in which the region's jaxpr is traced."""
+        return extend_axis_env(self.manual, self.check_vma)
+
+    def with_cast_results(self) -> ShardMap:
+        """This op with results that vary over all axes that their specs name."""
+        outs = joined(out_axes(self.jaxpr), map(self.named, self.out_specs))
+        with self.scope():
+            return self.with_regions([retyped(self.jaxpr, in_axes(self.jaxpr), outs)])
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        """In a region: along the axes that are manual around it, operands vary as they do there."""
+        with self.scope():
+            jaxpr = retyped(self.jaxpr, list(map(axes_of, args)))
+        return self.with_regions([jaxpr]), cast_each(args, [a.difference(self.manual) for a in in_axes(jaxpr)])
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
-        with self._axes():
+        with self.scope():
             jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
         op = self._over(
             jaxpr,
@@ -114,10 +146,9 @@ class ShardMap(RegionOp):
         return outs[:n], merge(nonzero_out, outs[n:], zeros)
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
-        with self._axes():
-            parts = t.derive(_split, self.jaxpr, tuple(known))
-        every = PartitionSpec(tuple(self.manual))
-        stacked = [every] * parts.num_stacked
+        with self.scope():
+            parts = t.derive(_split, self.jaxpr, tuple(known), tuple(self.manual), self.check_vma)
+        stacked = [PartitionSpec(axes) if axes else PartitionSpec() for axes in parts.kept]
         known_specs = pick(self.in_specs, known)
         given = pick(args, known)
         out_specs = [*pick(self.out_specs, parts.known_out), *stacked]
@@ -135,8 +166,11 @@ class ShardMap(RegionOp):
         linear = tuple(isinstance(x, Linear) for x in args)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
         sizes = tuple(self.manual.items())
-        with self._axes():
-            jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.in_specs, self.out_specs, sizes)
+        with self.scope():
+            if self.check_vma:
+                jaxpr, found = t.transpose(self.jaxpr, linear, nonzero)
+            else:
+                jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.in_specs, self.out_specs, sizes)
         specs = pick(self.in_specs, linear)
         op = self._over(jaxpr, [*omit(self.in_specs, linear), *pick(self.out_specs, nonzero)], pick(specs, found))
         outs = iter(op.bind(*omit(args, linear), *pick(cts, nonzero)) if any(found) else ())
@@ -154,8 +188,10 @@ class ShardMap(RegionOp):
         sizes = self.manual
         manual = tuple(n for n in axis.spmd if n in sizes)
         rest = tuple(n for n in axis.spmd if n not in sizes)
-        local = dataclasses.replace(axis, size=axis.size // prod(sizes[n] for n in manual), spmd=rest)
-        with self._axes():
+        size = axis.size // prod(sizes[n] for n in manual)
+        vma = axis.vma.union(manual) if self.check_vma else axis.vma
+        local = dataclasses.replace(axis, size=size, spmd=rest, vma=vma)
+        with self.scope():
             jaxpr, out_dims = t.batch(self.jaxpr, local, tuple(dims))
         in_specs = [_with_dim(s, d, manual) for s, d in zip(self.in_specs, dims)]
         out_specs = [_with_dim(s, d, manual) for s, d in zip(self.out_specs, out_dims)]
@@ -183,17 +219,18 @@ def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) 
 
 @dataclass(frozen=True)
 class _Parts:
-    """A body split in two. ``known`` returns known results and residuals with a leading dimension of 1, one index for
-    each device; ``unknown`` takes these, the ``forwarded`` known operands as they are, and the unknown operands."""
+    """A body split in two. ``known`` returns known results and residuals; ``unknown`` takes these, the ``forwarded``
+    known operands as they are, and the unknown operands. ``kept`` are the axes over which each residual varies: it has
+    a leading dimension of 1 then, one index for each device along them."""
 
     known: ClosedJaxpr
     unknown: ClosedJaxpr
     known_out: tuple[bool, ...]
-    num_stacked: int
+    kept: tuple[tuple[str, ...], ...]
     forwarded: tuple[int, ...]
 
 
-def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> _Parts:
+def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], manual: tuple[str, ...], checked: bool) -> _Parts:
     parts = t.partial_eval(jaxpr, known)
     n = sum(parts.known_out)
     inner = parts.known.jaxpr
@@ -201,22 +238,23 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...]) -> _Parts:
     is_input = [a in inner.invars for a in residuals]
     forwarded = tuple(inner.invars.index(a) for a in pick(residuals, is_input))  # type: ignore[arg-type]
     kept = omit(range(len(residuals)), is_input)
+    axes = [tuple(a for a in manual if a in residuals[i].aval.vma or not checked) for i in kept]
 
     def first(*args: Any) -> list[Any]:
         outs = eval_jaxpr(parts.known, parts.known.consts, *args)
-        return [*outs[:n], *(expand_dims(outs[n + i], [0]) for i in kept)]
+        return [*outs[:n], *(expand_dims(outs[n + i], [0]) if spread else outs[n + i] for i, spread in zip(kept, axes))]
 
     def second(*args: Any) -> list[Any]:
         stacked, given, rest = split(args, len(kept), len(forwarded))
-        values = merge(is_input, given, [squeeze(x, [0]) for x in stacked])
+        values = merge(is_input, given, [squeeze(x, [0]) if spread else x for x, spread in zip(stacked, axes)])
         return eval_jaxpr(parts.unknown, parts.unknown.consts, *values, *rest)
 
     known_jaxpr = trace_to_jaxpr(first, parts.known.in_avals, jaxpr.jaxpr.debug_name)
-    avals = [a.update(shape=(1, *a.shape)) for a in (residuals[i].aval for i in kept)]
+    avals = [known_jaxpr.out_avals[n + j] for j in range(len(kept))]
     avals += [residuals[i].aval for i in range(len(residuals)) if is_input[i]]
     avals += omit(jaxpr.in_avals, known)
     unknown = trace_to_jaxpr(second, avals, jaxpr.jaxpr.debug_name)
-    return _Parts(known_jaxpr, unknown, parts.known_out, len(kept), forwarded)
+    return _Parts(known_jaxpr, unknown, parts.known_out, tuple(axes), forwarded)
 
 
 def _transposed(

@@ -119,6 +119,7 @@ class Border(Op):
     aval: ShapedArray
     unspecified: tuple[int, ...] = ()
     manual: tuple[str, ...] = ()
+    of_operands: ClassVar[bool] = False
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if x.ndim != self.aval.ndim or x.dtype != self.aval.dtype:

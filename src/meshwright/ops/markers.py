@@ -56,6 +56,12 @@ class OptimizationBarrier(Op):
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return avals
 
+    def typed(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return avals
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        return self, args
+
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         given = [t for t in tangents if not isinstance(t, Zero)]
         made = iter(self.bind(*given) if given else ())

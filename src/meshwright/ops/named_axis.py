@@ -12,10 +12,21 @@ from typing import Any
 
 from meshwright.core import dtypes, pytree
 from meshwright.errors import ArgumentError, AxisError, ShapeError
-from meshwright.ir.state import axis_size
+from meshwright.ir.state import STATE, axis_size
 from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import axes_of, cast
 from meshwright.ops.axis_groups import AxisGroups, axis_groups
-from meshwright.ops.collective import AllGather, AllToAll, Pmax, Pmin, Ppermute, Psum, ReduceScatter, axis_index_of
+from meshwright.ops.collective import (
+    AllGather,
+    AllGatherInvariant,
+    AllToAll,
+    Pmax,
+    Pmin,
+    Ppermute,
+    Psum,
+    ReduceScatter,
+    axis_index_of,
+)
 from meshwright.ops.dynamic_slice import dynamic_slice_in_dim
 from meshwright.ops.elementwise import convert, div, mul, scalar_like
 from meshwright.ops.reduce import reduce_max, reduce_min
@@ -58,8 +69,8 @@ def _times(x: int | float, count: Any) -> Any:
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
     """The sum of ``x`` over the positions along the named axes, at each of them.
 
-    ``x`` is a tree of arrays of any shapes; a Python number is multiplied by the number of positions. With
-    ``axis_index_groups``, lists of positions of one length, each position gets the sum over its group.
+    ``x`` is a tree of arrays of any shapes; a Python number is multiplied by the number of positions, and bools are
+    counted, as int32. With ``axis_index_groups``, lists of positions, each position gets the sum over its group.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
@@ -76,6 +87,8 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
     groups = axis_groups("psum", names, sizes, axis_index_groups, uneven=True)
     if isinstance(x, (int, float)) and not isinstance(x, bool):
         return _times(x, groups.count() if groups else math.prod(sizes))
+    if dtypes.is_bool(typeof(x).dtype):
+        x = convert(x, dtypes.int32)
     return groups.summed(x) if groups else Psum(names, sizes).bind(x)
 
 
@@ -213,8 +226,9 @@ def all_gather(
 ) -> Any:
     """``x`` (a tree of arrays) of all positions along the named axes, or of each position's group.
 
-    They are stacked along a new dimension ``axis``, or joined along that dimension with ``tiled``. ``to`` is
-    ``"varying"`` or ``"reduced"``, a type of JAX's for the result, whose values are the same.
+    They are stacked along a new dimension ``axis``, or joined along that dimension with ``tiled``. In a ``shard_map``
+    the result counts as one that varies over the axes, as what devices do with it has a cotangent at each of them;
+    ``to="invarying"`` says that it does not vary, so that it can leave the region as it is.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
@@ -228,15 +242,83 @@ def all_gather(
       >>> mw.vmap(lambda row: lax.all_gather(row, "i", tiled=True), axis_name="i")(x)[1].tolist()
       [1, 2, 3, 4]
     """
-    if to not in ("varying", "reduced"):
-        raise ArgumentError(f"all_gather: to must be 'varying' or 'reduced', got {to!r}")
     names, sizes = _names(axis_name)
+    same = _known_as(to, "all_gather", names) == "invarying"
     groups = axis_groups("all_gather", names, sizes, axis_index_groups)
     d = _dim("all_gather", "axis", axis, typeof(x).ndim + (not tiled))
     if groups:
+        if same and STATE.checked.intersection(names):
+            raise ArgumentError("all_gather: what groups gather differs between them; it cannot be to='invarying'")
         y = move_dim(groups.gathered(x), 0, d)
         return _merged(y, d) if tiled else y
-    return AllGather(names, sizes, d).bind(x if tiled else expand_dims(x, [d]))
+    op = AllGatherInvariant if same else AllGather
+    return op(names, sizes, d).bind(x if tiled else expand_dims(x, [d]))
+
+
+def all_gather_invariant(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
+    """:func:`all_gather` with a result that is known to be the same at all positions along the named axes.
+
+    Example:
+      >>> mesh = mw.make_mesh((2,), ("i",))
+      >>> f = lambda x: lax.all_gather_invariant(x, "i", tiled=True)
+      >>> mw.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P())(jnp.arange(4)).tolist()
+      [0, 1, 2, 3]
+    """
+    return all_gather(x, axis_name, axis=axis, tiled=tiled, to="invarying")
+
+
+# --- types --------------------------------------------------------------------------------------------------
+_TO = ("varying", "invarying", "reduced", "unreduced")
+
+
+def _known_as(to: str, where: str, names: Sequence[str]) -> str:
+    """``to``, checked: JAX's types of sums to be made later may be said where nothing follows from it."""
+    if to not in _TO:
+        raise ArgumentError(f"{where}: to must be one of {', '.join(map(repr, _TO))}, got {to!r}")
+    if to.endswith("reduced") and STATE.checked.intersection(names):
+        raise ArgumentError(f"{where}: to={to!r} is not known to shard_map; use 'varying' or 'invarying'")
+    return to
+
+
+@_each_leaf
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """``x`` (a tree of arrays) as a value that varies over the named axes of a ``shard_map``, though it does not.
+
+    Where an invariant value meets a varying one this is done without being asked. It is for the types of carries and
+    results, and to have a gradient for each device: with respect to ``pcast(w, "x", to="varying")`` there is one of
+    each device's own, with respect to ``w`` there is one, their sum.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: ``x`` varies over one of the axes already, or ``to`` is not ``"varying"``: what makes devices hold
+        the same is a collective (psum, pmax, all_gather_invariant).
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pcast(v, "i", to="varying") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
+      [5, 7]
+    """
+    names, _ = _names(axis_name)
+    checked = STATE.checked.intersection(names)
+    if _known_as(to, "pcast", names) != "varying" and checked:
+        raise ArgumentError(
+            f"pcast: to={to!r} would say of {typeof(x)} what no cast makes true; have devices agree with psum, pmean, "
+            "pmax or all_gather_invariant"
+        )
+    if checked & axes_of(x):
+        raise ArgumentError(
+            f"pcast: {typeof(x)} varies over {', '.join(sorted(checked & axes_of(x)))} already; leave the cast out"
+        )
+    return cast(x, checked)
+
+
+def pvary(x: Any, axis_name: Any) -> Any:
+    """``pcast(x, axis_name, to="varying")``, by the name that it had before.
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pvary(v, "i") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
+      [5, 7]
+    """
+    return pcast(x, axis_name, to="varying")
 
 
 @_each_leaf

@@ -26,6 +26,7 @@ class Opaque(Op):
     name: ClassVar[str] = "opaque"
     multiple_results: ClassVar[bool] = True
     holds_jaxprs: ClassVar[bool] = True
+    of_operands: ClassVar[bool] = False
     hidden_params: ClassVar[tuple[str, ...]] = ("attributes", "results", "side_effect")
 
     @property

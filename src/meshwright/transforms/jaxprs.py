@@ -125,4 +125,4 @@ def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int | None) -> ShapedA
     """``aval`` with a batch dimension at ``dim``."""
     if dim is None:
         return aval
-    return aval.update(shape=(*aval.shape[:dim], axis.size, *aval.shape[dim:]))
+    return aval.update(shape=(*aval.shape[:dim], axis.size, *aval.shape[dim:]), vma=aval.vma | axis.vma)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DifferentiationError
 from meshwright.ir.op import Op, Zero
-from meshwright.ir.state import set_trace
+from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
+from meshwright.ir.varying import axes_of, cast, in_order
 from meshwright.ops.call import CallOp
 from meshwright.transforms.jaxprs import TRANSFORMS
 
@@ -31,6 +34,24 @@ class JVPTracer(Tracer):
         return self.primal.origin() if isinstance(self.primal, Tracer) else ""
 
 
+def fitting(tangent: Any, aval: ShapedArray, what: str, whose: str) -> Any:
+    """A tangent or cotangent of a value of type ``aval``, which varies over the axes over which the value does.
+
+    Raises:
+      DifferentiationError: it varies over more.
+    """
+    if not STATE.checked or isinstance(tangent, Zero):
+        return tangent
+    more = axes_of(tangent) - aval.vma
+    if more:
+        names = ", ".join(in_order(more))
+        raise DifferentiationError(
+            f"{what} has type {typeof(tangent)}, {whose} {aval}: along {names} it differs between devices, which "
+            f"hold the same value; sum what each contributes (lax.psum over {names})"
+        )
+    return cast(tangent, aval.vma)
+
+
 class JVPTrace(Trace):
     """Runs each op's ``jvp`` under the parent trace. Values with zero tangents are not wrapped."""
 
@@ -42,7 +63,9 @@ class JVPTrace(Trace):
 
     def wrap(self, primal: Any, tangent: Any) -> Any:
         """The tracer of a primal and its tangent."""
-        return primal if isinstance(tangent, Zero) else JVPTracer(self, primal, tangent)
+        if isinstance(tangent, Zero):
+            return primal
+        return JVPTracer(self, primal, fitting(tangent, typeof(primal), "a tangent", "its value"))
 
     def unwrap(self, x: Any) -> tuple[Any, Any]:
         """The primal and tangent of a value."""
@@ -63,6 +86,6 @@ class JVPTrace(Trace):
                 outs, touts = op.jvp_call(TRANSFORMS, primals, tangents)
             else:
                 outs, touts = op.jvp(primals, tangents)
-        if op.multiple_results:
-            return [self.wrap(x, t) for x, t in zip(outs, touts)]
-        return self.wrap(outs, touts)
+            if op.multiple_results:
+                return [self.wrap(x, t) for x, t in zip(outs, touts)]
+            return self.wrap(outs, touts)

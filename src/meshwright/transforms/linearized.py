@@ -22,7 +22,7 @@ from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import check_alive, typeof
 from meshwright.ops.elementwise import convert, materialize
-from meshwright.transforms.jvp import JVPTrace
+from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.rules import collect_cts
 from meshwright.transforms.tape import Record, Tape, TapeTracer, backward, replay
 
@@ -149,7 +149,11 @@ class Linearized:
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
         """Result tangents for input tangents."""
-        env = {id(arg): t for arg, t in zip(self.signature.inputs, tangents) if arg is not None}
+        env = {
+            id(arg): fitting(t, arg.aval, "linearize: a tangent", "the argument")
+            for arg, t in zip(self.signature.inputs, tangents)
+            if arg is not None
+        }
         replay(self.records, env)
         results = [env.get(id(t), t) if isinstance(t, TapeTracer) else t for t in self.tangents]
         return [tangent_of(a, t) for a, t in zip(self.signature.out_avals, results)]

@@ -13,7 +13,7 @@ from meshwright.ops.broadcast_reduce import reduce_sum
 from meshwright.ops.elementwise import materialize, mul, scalar_like
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
 from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
-from meshwright.transforms.jvp import JVPTrace
+from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.tape import Tape, backward, replay
 
 
@@ -131,6 +131,7 @@ def collect_cts(tape: Tape, outs: Sequence[Any], cts: Sequence[Any]) -> dict[int
     found: dict[int, Any] = {}
     for x, ct in zip(outs, cts):
         if tape.holds(x) and not isinstance(ct, Zero):
+            ct = fitting(ct, x.aval, "a cotangent", "the output")
             found[id(x)] = found[id(x)] + ct if id(x) in found else ct
     return found
 

@@ -16,10 +16,12 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import UnexpectedTracerError
 from meshwright.ir.op import Linear, Op, Zero
+from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.call import CallOp
 from meshwright.ops.elementwise import add
 from meshwright.transforms.jaxprs import TRANSFORMS
+from meshwright.transforms.jvp import fitting
 
 
 class TapeTracer(Tracer):
@@ -74,6 +76,9 @@ class Tape(Trace):
 
     def record(self, op: Op, args: Sequence[Any]) -> Any:
         """Put an op on the tape."""
+        if STATE.checked:
+            with set_trace(self):
+                op, args = op.aligned(args)  # a rule that split a call may not have applied it
         location = source.current()
         out = infer_cached(op, tuple(typeof(x) for x in args))
         outs = [TapeTracer(self, a, location) for a in (out if op.multiple_results else (out,))]
@@ -106,6 +111,7 @@ def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], wanted:
                 results = op.transpose(full if op.multiple_results else full[0], *args)
             for x, ct in zip(record.args, results):
                 if ct is not None and not isinstance(ct, Zero) and tape.holds(x):
+                    ct = fitting(ct, x.aval, f"{op.name}: the cotangent of an operand", "the operand")
                     cts[id(x)] = add.bind(cts[id(x)], ct) if id(x) in cts else ct
     return [cts.get(id(x), Zero(x.aval)) for x in wanted]
 

@@ -23,6 +23,7 @@ from meshwright.ops.collective import Collective
 from meshwright.ops.cyclic import cyclic_windows
 from meshwright.ops.propagation_marks import PropagationMark, ShardingGroup
 from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.factors import operand_layouts
@@ -95,7 +96,7 @@ def partition(
 
     ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
     """
-    flat = run_passes(jaxpr, (INLINE, CYCLIC_WINDOWS, DEAD_CODE))
+    flat = run_passes(jaxpr, (INLINE, UNTYPED, CYCLIC_WINDOWS, DEAD_CODE))
     found = propagate(flat.jaxpr, mesh, in_layouts, out_layouts)
     part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
     passes = communication_passes(mesh, part.in_layouts, combine_bytes)
