@@ -66,6 +66,10 @@ def collectives(axes: tuple[str, ...]) -> dict[str, tuple[Any, Callable[[list[np
         "some": (C.Ppermute(axes, sizes, some), lambda xs: permuted(xs, some)),
     }
     for d in (0, 1):
+        found[f"all_gather_invariant{d}"] = (
+            C.AllGatherInvariant(axes, sizes, d),
+            lambda xs, d=d: [np.concatenate(xs, d)] * n,
+        )
         found[f"all_gather{d}"] = C.AllGather(axes, sizes, d), lambda xs, d=d: [np.concatenate(xs, d)] * n
         found[f"all_slice{d}"] = (
             C.AllSlice(axes, sizes, d),

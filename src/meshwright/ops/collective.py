@@ -385,6 +385,8 @@ class AllGatherInvariant(AllGather):
         return NOWHERE.union(*operands).difference(self.axes)
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        if not axes_of(x).issuperset(self.axes):
+            return super().transpose(ct, x)
         return [AllSlice(self.axes, self.sizes, self.dimension).bind(ct)]
 
 

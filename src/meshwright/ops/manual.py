@@ -23,13 +23,14 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import Axes, ShapedArray
 from meshwright.errors import ShapeError, ShardingError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var, all_eqns
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.passes import dead_code
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ir.varying import axes_of
-from meshwright.ops.collective import Psum
-from meshwright.ops.control import RegionOp, Tie, merge, omit, pick, split
+from meshwright.ir.varying import axes_of, cast
+from meshwright.ops.collective import Collective, Psum, PVary
+from meshwright.ops.control import RegionOp, Tie, arranged, merge, omit, pick, split
 from meshwright.ops.elementwise import div, scalar_like
 from meshwright.ops.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.shape import expand_dims, squeeze
@@ -187,6 +188,7 @@ class ShardMap(RegionOp):
             )
         sizes = self.manual
         manual = tuple(n for n in axis.spmd if n in sizes)
+        self._check_free(manual)
         rest = tuple(n for n in axis.spmd if n not in sizes)
         size = axis.size // prod(sizes[n] for n in manual)
         vma = axis.vma.union(manual) if self.check_vma else axis.vma
@@ -198,6 +200,22 @@ class ShardMap(RegionOp):
         if rest:
             args = [x if d is None else self._constrained(x, d, rest) for x, d in zip(args, dims)]
         return self._over(jaxpr, in_specs, out_specs).bind(*args), list(out_dims)
+
+    def _check_free(self, axes: Sequence[str]) -> None:
+        """Raise if the region does something with axes that are to split what is mapped.
+
+        Raises:
+          ShardingError: a spec names one, or a collective, which would then mix what is mapped.
+        """
+        named = {a for spec in (*self.in_specs, *self.out_specs) for d in range(len(spec)) for a in spec.axes(d)}
+        inside = (e.op for e in all_eqns(self.jaxpr.jaxpr) if isinstance(e.op, Collective))
+        used = named.union(*(op.axes for op in inside)).intersection(axes)
+        if used:
+            names = ", ".join(sorted(used))
+            raise ShardingError(
+                f"vmap: spmd_axis_name={tuple(axes)} is to split the mapped axis, but the shard_map uses {names} "
+                "itself, in its specs or for collectives; split by another axis of the mesh, or leave it out"
+            )
 
     def _constrained(self, x: Any, dim: int, axes: tuple[str, ...]) -> Any:
         """``x`` with dimension ``dim`` split by automatic axes, the others left to the partitioner."""
@@ -234,27 +252,42 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], manual: tuple[st
     parts = t.partial_eval(jaxpr, known)
     n = sum(parts.known_out)
     inner = parts.known.jaxpr
-    residuals = inner.outvars[n:]
+    wanted = inner.outvars[n:]
+    sources = _before_casts(inner, wanted)
+    residuals = list(dict.fromkeys(sources))
+    first_part = dead_code(arranged(parts.known, inner.invars, [*inner.outvars[:n], *residuals]))
     is_input = [a in inner.invars for a in residuals]
     forwarded = tuple(inner.invars.index(a) for a in pick(residuals, is_input))  # type: ignore[arg-type]
-    kept = omit(range(len(residuals)), is_input)
-    axes = [tuple(a for a in manual if a in residuals[i].aval.vma or not checked) for i in kept]
+    kept = omit(residuals, is_input)
+    axes = [tuple(a for a in manual if a in x.aval.vma or not checked) for x in kept]
 
     def first(*args: Any) -> list[Any]:
-        outs = eval_jaxpr(parts.known, parts.known.consts, *args)
-        return [*outs[:n], *(expand_dims(outs[n + i], [0]) if spread else outs[n + i] for i, spread in zip(kept, axes))]
+        outs = eval_jaxpr(first_part, first_part.consts, *args)
+        stacked = zip(omit(outs[n:], is_input), axes)
+        return [*outs[:n], *(expand_dims(x, [0]) if spread else x for x, spread in stacked)]
 
     def second(*args: Any) -> list[Any]:
         stacked, given, rest = split(args, len(kept), len(forwarded))
         values = merge(is_input, given, [squeeze(x, [0]) if spread else x for x, spread in zip(stacked, axes)])
-        return eval_jaxpr(parts.unknown, parts.unknown.consts, *values, *rest)
+        have = dict(zip(residuals, values))
+        back = [cast(have[source], a.aval.vma) for source, a in zip(sources, wanted)]
+        return eval_jaxpr(parts.unknown, parts.unknown.consts, *back, *rest)
 
     known_jaxpr = trace_to_jaxpr(first, parts.known.in_avals, jaxpr.jaxpr.debug_name)
-    avals = [known_jaxpr.out_avals[n + j] for j in range(len(kept))]
-    avals += [residuals[i].aval for i in range(len(residuals)) if is_input[i]]
-    avals += omit(jaxpr.in_avals, known)
+    avals = [*known_jaxpr.out_avals[n:], *(a.aval for a in pick(residuals, is_input)), *omit(jaxpr.in_avals, known)]
     unknown = trace_to_jaxpr(second, avals, jaxpr.jaxpr.debug_name)
     return _Parts(known_jaxpr, unknown, parts.known_out, tuple(axes), forwarded)
+
+
+def _before_casts(jaxpr: Jaxpr, atoms: Sequence[Atom]) -> list[Atom]:
+    """Values, or what they are casts of: that is kept once, and not for each device."""
+    casts = {e.outvars[0]: e.invars[0] for e in jaxpr.eqns if isinstance(e.op, PVary)}
+    found = []
+    for atom in atoms:
+        while isinstance(atom, Var) and atom in casts:
+            atom = casts[atom]
+        found.append(atom)
+    return found
 
 
 def _transposed(

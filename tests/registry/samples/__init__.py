@@ -55,12 +55,13 @@ WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(
         ("pure_callback", "io_callback", "debug_callback"), "calls a Python function: tests/api/test_callbacks.py"
     ),
+    "pvary": "a cast of types inside of shard_map, which no program that is run has: tests/regions",
     "check": "has no meaning in a compiled program: tests/transforms/test_checkify.py",
     "inspect_sharding": "has an effect and no result: tests/inspect",
     "optimization_barrier": "any number of results, each an operand: tests/transforms/test_remat.py",
     **dict.fromkeys(
-        ("psum", "pmax", "pmin", "pprod", "pand", "por", "all_gather", "all_slice", "reduce_scatter", "all_to_all",
-         "ppermute", "axis_index"),
+        ("psum", "pmax", "pmin", "pprod", "pand", "por", "all_gather", "all_gather_invariant", "all_slice",
+         "reduce_scatter", "all_to_all", "ppermute", "axis_index"),
         "needs a named axis: tests/registry/test_collectives.py",
     ),
 }  # fmt: skip
