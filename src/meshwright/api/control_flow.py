@@ -23,6 +23,7 @@ from meshwright.api.in_python import known_value, scan_in_python, while_in_pytho
 from meshwright.core import dtypes, pytree
 from meshwright.core.config import config
 from meshwright.core.signature import described
+from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control_cond import Cond
@@ -38,6 +39,7 @@ _MISSING: Any = object()
 
 
 # --- branches -----------------------------------------------------------------------------------------------
+@boundary
 def cond(
     pred: Any,
     true_fun: Callable[..., Any],
@@ -73,6 +75,7 @@ def cond(
     return _branches("cond", convert(pred, dtypes.int32), (false_fun, true_fun), ("false_fun", "true_fun"), operands)
 
 
+@boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING) -> Any:
     """``branches[index](*operands)``, an ``index`` out of range being moved to the first or last branch.
 
@@ -145,6 +148,7 @@ def _check_branch(what: str, first_name: str, first: Body, name: str, body: Body
 
 
 # --- loops --------------------------------------------------------------------------------------------------
+@boundary
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     """``while cond_fun(val): val = body_fun(val)`` from ``init_val`` (a tree of arrays of fixed types).
 
@@ -208,6 +212,7 @@ def _trace_carry(what: str, fun: Callable[..., Any], args: Any) -> Body:
     return trace_body(fun, in_tree, [typeof(x) for x in leaves], what)
 
 
+@boundary
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -293,6 +298,7 @@ def _unroll(what: str, unroll: int | bool, steps: int) -> int:
     return min(max(number, 1), max(steps, 1))
 
 
+@boundary
 def fori_loop(
     lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None
 ) -> Any:
@@ -351,6 +357,7 @@ def _counting_up(body_fun: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
+@boundary
 def map_(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """``f`` on each index of the leading dimension of ``xs``, one after the other; with ``batch_size``, that many at a
     time by ``vmap``.
@@ -392,6 +399,7 @@ def _mapping_batches(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # --- parallel prefix ----------------------------------------------------------------------------------------
+@boundary
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
     """All prefixes of ``elems`` along ``axis`` combined by the associative ``fn``, in
     logarithmic depth (Blelloch 1990).

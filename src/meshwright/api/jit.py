@@ -18,6 +18,7 @@ from meshwright.core.dtypes import canonical, requested
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.identity import CachesOfFunctions, made_of
 from meshwright.core.signature import described, leaf_names
+from meshwright.core.tracebacks import boundary, without_own_frames
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
@@ -176,30 +177,34 @@ class JitFunction:
 
     # --- calling --------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if config.disable_jit:
-            return self.fun(*args, **kwargs)
-        if STATE.trace is not EVAL:
-            return self._traced_call(args, kwargs)
-        static, dynamic, named = None, args, kwargs
-        if self._has_static:
-            static, dynamic, named = self._split_static(args, kwargs)
-        leaves, treedef = pytree.flatten((dynamic, named))
-        try:
-            types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
-        except ArgumentTypeError:
-            raise self._bad_argument(dynamic, named, static) from None
-        key = (treedef, static, get_mesh(), config.tracing, *types)
-        entry = self._programs.get(key)
-        if entry is None:
-            if any(map(is_float0, leaves)):
-                args, kwargs = without_float0((args, kwargs))
-                return self(*args, **kwargs)
-            entry = self._programs[key] = self._compile(dynamic, named, static)
-        executable, out_tree = entry
-        outs = executable(leaves) if executable.donated else executable.run([buffer_of(x) for x in leaves])
-        if config.debug_nans or config.debug_infs:
-            self._check_finite(outs, leaves, treedef, static, bool(executable.donated))
-        return pytree.unflatten(out_tree, outs)
+        try:  # here, and not in a decorator: a call more would be felt
+            if config.disable_jit:
+                return self.fun(*args, **kwargs)
+            if STATE.trace is not EVAL:
+                return self._traced_call(args, kwargs)
+            static, dynamic, named = None, args, kwargs
+            if self._has_static:
+                static, dynamic, named = self._split_static(args, kwargs)
+            leaves, treedef = pytree.flatten((dynamic, named))
+            try:
+                types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
+            except ArgumentTypeError:
+                raise self._bad_argument(dynamic, named, static) from None
+            key = (treedef, static, get_mesh(), config.tracing, *types)
+            entry = self._programs.get(key)
+            if entry is None:
+                if any(map(is_float0, leaves)):
+                    args, kwargs = without_float0((args, kwargs))
+                    return self(*args, **kwargs)
+                entry = self._programs[key] = self._compile(dynamic, named, static)
+            executable, out_tree = entry
+            outs = executable(leaves) if executable.donated else executable.run([buffer_of(x) for x in leaves])
+            if config.debug_nans or config.debug_infs:
+                self._check_finite(outs, leaves, treedef, static, bool(executable.donated))
+            return pytree.unflatten(out_tree, outs)
+        except Exception as error:
+            without_own_frames(error)
+            raise
 
     def _compile(self, args: Any, kwargs: Any, static: Any) -> tuple[Executable, Any]:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
@@ -328,6 +333,7 @@ class JitFunction:
             flags += [name in self.donate_argnames] * len(pytree.leaves(kwargs[name]))
         return flags
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace at the types of the arguments, which may be ``ShapeDtypeStruct``."""
         static: Any = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.api.jit import ShapeDtypeStruct, jit
 from meshwright.core import pytree
+from meshwright.core.tracebacks import boundary
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.state import extend_axis_env
 from meshwright.transforms.autodiff import require_callable
@@ -36,6 +37,7 @@ def make_jaxpr(
     """
     require_callable(fun, "make_jaxpr")
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> ClosedJaxpr | tuple[ClosedJaxpr, Any]:
         with extend_axis_env(dict(axis_env or ())):
@@ -67,6 +69,7 @@ def xla_computation(
     """
     require_callable(fun, "xla_computation")
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with extend_axis_env(dict(axis_env or ())):

@@ -53,6 +53,7 @@ OPTIONS: dict[str, Option] = {
     "debug_infs": Option(False),
     "disable_jit": Option(False),
     "log_compiles": Option(False),
+    "traceback_filtering": Option("auto", ("auto", "off", "remove_frames", "quiet_remove_frames")),
     "compilation_cache_dir": Option(None, accepts=_is_path, expected="a folder's path or None"),
     "persistent_cache_min_compile_time_secs": Option(0.05, accepts=lambda v: v >= 0, expected="a number of seconds"),
     "compilation_cache_max_size": Option(-1, accepts=lambda v: v >= -1, expected="a number of bytes, or -1 for any"),
@@ -96,6 +97,8 @@ class Config(threading.local):
     debug_infs: bool
     disable_jit: bool
     log_compiles: bool
+    #: whether errors show our own frames: "off" shows them, the quiet form does not say that they are left out
+    traceback_filtering: str
     #: where compiled programs are kept for other processes; None: nowhere
     compilation_cache_dir: str | os.PathLike[str] | None
     #: what compiles faster is not kept

@@ -192,7 +192,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
     (1, 3)
     """
     x = asarray(a)
-    count = len(axis) if isinstance(axis, (tuple, list)) or getattr(axis, "ndim", 0) else 1
+    count = len(axis) if isinstance(axis, (tuple, list)) or np.ndim(axis) else 1
     return shp.expand_dims(x, normal_axes(axis, typeof(x).ndim + count, "expand_dims"))
 
 
@@ -334,7 +334,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if not isinstance(shift, (tuple, list)) and typeof(asarray(shift)).ndim:
         vector = asarray(shift)
         shift = [vector[i] for i in range(typeof(vector).shape[0])]
-    several = isinstance(axis, (tuple, list)) or getattr(axis, "ndim", 0)
+    several = isinstance(axis, (tuple, list)) or np.ndim(axis) > 0
     axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if several else (axis,))]
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,)
     count = max(len(axes), len(shifts))

@@ -59,8 +59,8 @@ class Elementwise(Op):
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Rows are called like functions: ``mul(x, y)`` binds. Of arrays of one rank, sizes of 1 are repeated."""
-        args = in_order(self.name, self.accepts, args, named) if named else args
-        return self.bind(*(stretched(args) if len(args) > 1 else args))
+        operands = in_order(self.name, self.accepts, args, named) if named else args
+        return self.bind(*(stretched(operands) if len(operands) > 1 else operands))
 
     @property
     def arity(self) -> int:

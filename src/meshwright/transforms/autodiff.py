@@ -13,6 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.identity import made_of
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
+from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
@@ -51,11 +52,13 @@ def transformed(made: Any, fun: Callable[..., Any], name: str, *options: Any) ->
             f"{text} was not jitted, and only jitted functions can be traced and lowered; write jit({text}).lower(...)"
         )
 
+    made = boundary(made)
     made.lower = made.trace = stage
     return made_of(made, fun, name, options)
 
 
 # --- forward ------------------------------------------------------------------------------------------------
+@boundary
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> tuple[Any, ...]:
@@ -122,6 +125,7 @@ def _strip(tree: Any) -> Any:
 
 
 # --- linearize and reverse ----------------------------------------------------------------------------------
+@boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """``(fun(*primals), f_jvp)`` where ``f_jvp(*tangents)`` is the derivative at ``primals``, evaluated without redoing
     the non-linear work.
@@ -143,6 +147,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     return (out, Partial(pushed, linear), *aux())
 
 
+@boundary
 def vjp(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
 ) -> tuple[Any, ...]:
@@ -175,6 +180,7 @@ def refuse_reduce_axes(axes: Sequence[Any], where: str) -> None:
         )
 
 
+@boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[..., Any]:
     """The transpose of a linear function: ``f_transpose(ct)`` gives a tuple of cotangents, one an argument.
 

@@ -1,0 +1,65 @@
+"""Tracebacks that end where the user's program ends: our own frames are taken out of them.
+
+A function of the user's that runs inside of ``jit`` or ``grad`` has twenty frames of ours around it and a few beneath.
+What the user can act on are the lines of that program, and the message. ``traceback_filtering`` set to "off" shows all,
+and so does any debugger that stops inside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from meshwright.core.config import config
+from meshwright.core.source import is_ours
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NOTE = "(frames of meshwright are left out; MESHWRIGHT_TRACEBACK_FILTERING=off shows them)"
+
+
+def without_own_frames(error: BaseException) -> BaseException:
+    """``error``, whose traceback, and those of its causes, have the user's frames only."""
+    if config.traceback_filtering == "off":
+        return error
+    seen: BaseException | None = error
+    while seen is not None:
+        kept = _kept(seen.__traceback__)
+        if kept is not seen.__traceback__:
+            seen.__traceback__ = kept
+            quiet = config.traceback_filtering == "quiet_remove_frames"
+            if seen is error and not quiet and _NOTE not in getattr(error, "__notes__", ()):
+                error.add_note(_NOTE)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return error
+
+
+def _kept(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without our frames: the same object if it has none."""
+    frames = []
+    link = traceback
+    while link is not None:
+        frames.append(link)
+        link = link.tb_next
+    users = [tb for tb in frames if not is_ours(tb.tb_frame.f_code)]
+    if len(users) == len(frames):
+        return traceback
+    rest: TracebackType | None = None
+    for tb in reversed(users):
+        rest = TracebackType(rest, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
+    return rest
+
+
+def boundary(function: F) -> F:
+    """``function``, where users' programs enter this package: errors leave it without our frames."""
+
+    @functools.wraps(function)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            without_own_frames(error)
+            raise
+
+    return entered  # type: ignore[return-value]
