@@ -37,7 +37,8 @@ class Shard:
 
     def __repr__(self) -> str:
         index = ", ".join(f"{s.start or 0}:{s.stop}" for s in self.index)
-        return f"Shard(device={self.device!r}, index=({index}), shape={self.data.shape})"
+        where = f"device={self.device!r}, index=({index}), replica_id={self.replica_id}"
+        return f"Shard({where}, data={np.asarray(self.data)})"
 
 
 class _ArrayType(type):
@@ -54,7 +55,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     what stands for an array is an instance too.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_numpy", "aval", "committed", "sharding")
+    __slots__ = ("__weakref__", "_buffer", "_numpy", "_shards", "aval", "committed", "sharding")
     aval: ShapedArray
 
     def __init__(self, aval: ShapedArray, buffer: Any, sharding: Sharding, committed: bool = False) -> None:
@@ -63,6 +64,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         self.sharding = sharding
         self.committed = committed
         self._numpy: np.ndarray | None = None
+        self._shards: list[Shard] | None = None
 
     # --- buffers --------------------------------------------------------------------------------------------
     @property
@@ -82,7 +84,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     def delete(self) -> None:
         """Free the buffer; later use of the array is an error."""
         self._buffer = None
-        self._numpy = None
+        self._numpy = self._shards = None
 
     def is_deleted(self) -> bool:
         """Whether the array was deleted or its memory donated."""
@@ -115,7 +117,12 @@ class Array(ArrayMethods, metaclass=_ArrayType):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """One shard a device of this process, with its part of the data (a copy, without padding)."""
+        """One shard a device of this process, with its part of the data (a copy, made once, without padding)."""
+        if self._shards is None or self._buffer is None:
+            self._shards = self._cut_into_shards()
+        return list(self._shards)
+
+    def _cut_into_shards(self) -> list[Shard]:
         whole = np.asarray(self)
         seen: dict[Any, int] = {}
         shards = []
