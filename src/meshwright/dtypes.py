@@ -1,7 +1,74 @@
 """``jax.dtypes``: what there is to say about dtypes."""
 
+from typing import Any
+
+from meshwright.core import dtypes as _dtypes
 from meshwright.core.dtypes import bfloat16, float0
-from meshwright.core.dtypes import canonical as canonicalize_dtype
+from meshwright.core.key_types import extended, is_key, prng_key
+from meshwright.errors import ArgumentTypeError, TypePromotionError
+from meshwright.ir.tracing import typeof as _typeof
 from meshwright.numpy import finfo, iinfo, issubdtype, result_type
 
-__all__ = ["bfloat16", "canonicalize_dtype", "finfo", "float0", "iinfo", "issubdtype", "result_type"]
+__all__ = [
+    "TypePromotionError",
+    "bfloat16",
+    "canonicalize_dtype",
+    "extended",
+    "finfo",
+    "float0",
+    "iinfo",
+    "issubdtype",
+    "itemsize_bits",
+    "prng_key",
+    "result_type",
+    "scalar_type_of",
+]
+
+_PYTHON_KINDS = (
+    (_dtypes.is_bool, bool),
+    (_dtypes.is_integer, int),
+    (_dtypes.is_float, float),
+    (_dtypes.is_complex, complex),
+)
+
+
+def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
+    """``dtype`` as arrays have it: 32 bits wide, unless x64 is enabled.
+
+    Raises:
+      DTypeError: not the dtype of an array; ArgumentTypeError: that of random keys, without ``allow_extended_dtype``.
+
+    >>> canonicalize_dtype("float64")
+    dtype('float32')
+    """
+    found = _dtypes.as_dtype(dtype)
+    if is_key(found) and not allow_extended_dtype:
+        raise ArgumentTypeError(f"canonicalize_dtype: {found} is no dtype of numbers; pass allow_extended_dtype=True")
+    return _dtypes.canonical(found)
+
+
+def itemsize_bits(dtype: Any) -> int:
+    """The number of bits of an element, as arrays hold it.
+
+    >>> itemsize_bits("int4"), itemsize_bits("float32")
+    (4, 32)
+    """
+    found = _dtypes.as_dtype(dtype)
+    return 8 * found.itemsize if is_key(found) else _dtypes.bit_width(found)
+
+
+def scalar_type_of(x: Any) -> type:
+    """The Python type whose numbers an array, number or dtype holds: bool, int, float or complex.
+
+    Raises:
+      ArgumentTypeError: other elements.
+
+    >>> scalar_type_of(2.5), scalar_type_of("int8")
+    (<class 'float'>, <class 'int'>)
+    """
+    is_value = hasattr(x, "shape") or isinstance(x, (int, float, complex))
+    found = _typeof(x).dtype if is_value else _dtypes.as_dtype(x)
+    for test, kind in _PYTHON_KINDS:
+        if test(found):
+            return kind
+    raise ArgumentTypeError(f"scalar_type_of: elements of {found} are no numbers")

@@ -33,6 +33,10 @@ class DTypeError(MeshwrightError, TypeError):
     """Operand dtypes do not fit the op or each other."""
 
 
+class TypePromotionError(DTypeError, ValueError):
+    """Operands whose dtypes go together in no way, or in none that ``numpy_dtype_promotion`` allows."""
+
+
 class IndexingError(MeshwrightError, IndexError):
     """An index expression that is not understood, or is out of range where that is an error."""
 

@@ -281,7 +281,7 @@ def test_generators_by_name() -> None:
     key = mw.random.key(3, impl="threefry2x32")
     assert mw.random.key_impl(key) == jax.random.key_impl(jax.random.PRNGKey(3))
     with pytest.raises(ArgumentError, match="threefry2x32"):
-        mw.random.key(3, impl="rbg")
+        mw.random.key(3, impl="middle square")
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 4), (2, 3, 3, 3), (3, 1, 2, 2, 5)], ids=str)

@@ -140,7 +140,7 @@ def test_keys_can_be_batched() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ArgumentTypeError, match="a key is a uint32 array"):
+    with pytest.raises(ArgumentTypeError, match="a uint32 array of shape"):
         mr.normal(mnp.zeros(2), (3,))
     with pytest.raises(DTypeError, match=r"random\.uniform: dtype must be a float type"):
         mr.uniform(KEY, (3,), "int32")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,7 @@ from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
+from meshwright.transforms.keys import on_words
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class PartitionedProgram:
         donated: Sequence[int] = (),
         chosen: Iterable[str] = (),
         names: Sequence[str] = (),
+        avals: tuple[Sequence[ShapedArray], Sequence[ShapedArray]] | None = None,
     ) -> None:
         self.part = part
         self.mesh = mesh
@@ -74,6 +76,8 @@ class PartitionedProgram:
         self.donated = tuple(donated)
         self.chosen = frozenset(chosen)
         self.names = tuple(names)
+        #: types of arguments and results as the user sees them; the program has the words of random keys
+        self.in_avals, self.out_avals = avals or (part.source.in_avals, part.source.out_avals)
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -86,11 +90,15 @@ class PartitionedProgram:
 
     @cached_property
     def in_shardings(self) -> list[NamedSharding]:
-        return [NamedSharding.from_layout(self.mesh, lo) for lo in self.part.in_layouts]
+        return self._shardings(self.part.in_layouts, self.in_avals)
 
     @cached_property
     def out_shardings(self) -> list[NamedSharding]:
-        return [NamedSharding.from_layout(self.mesh, lo) for lo in self.part.out_layouts]
+        return self._shardings(self.part.out_layouts, self.out_avals)
+
+    def _shardings(self, layouts: Sequence[Layout], avals: Sequence[ShapedArray]) -> list[NamedSharding]:
+        own = [replace(lo, dims=lo.dims[: a.ndim]) for lo, a in zip(layouts, avals)]
+        return [NamedSharding.from_layout(self.mesh, lo) for lo in own]
 
     # --- costs ----------------------------------------------------------------------------------------------
     @cached_property
@@ -220,7 +228,7 @@ class PartitionedProgram:
         program = virtual_program(self.part)
         shardings: list[Sharding] = list(self.out_shardings)
         donated = match_donation(self.donated, program.in_avals, program.out_avals)
-        return compile_jaxpr(program, self.name, shardings, True, donated)
+        return compile_jaxpr(program, self.name, shardings, True, donated, self.out_avals)
 
     def verify(self, *args: Any, rtol: float = 1e-4, atol: float = 1e-5, seed: int = 0) -> list[OutputDifference]:
         """Run this program and the unpartitioned one on the same inputs (random ones if none are given).
@@ -343,6 +351,8 @@ def partition_program(
     def layouts(shardings: Sequence[Sharding | None], avals: Sequence[ShapedArray]) -> list[Layout | None]:
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(shardings, avals)]
 
+    avals = jaxpr.in_avals, jaxpr.out_avals
+    jaxpr = on_words(jaxpr)
     ins, outs = layouts(in_shardings, jaxpr.in_avals), layouts(out_shardings, jaxpr.out_avals)
     part = partition(jaxpr, abstract, ins, outs, combine_bytes)
     for eqn in all_eqns(part.jaxpr.jaxpr):
@@ -350,4 +360,4 @@ def partition_program(
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
     sides = (("input", in_shardings), ("output", out_shardings))
     chosen = [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
-    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen, names)
+    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen, names, avals)

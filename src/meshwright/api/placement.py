@@ -13,6 +13,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import Tracer, check_alive, typeof
@@ -93,7 +94,8 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """A tree of arrays as NumPy arrays of the same shapes that share their memory. Traced arrays stay what they are.
+    """A tree of arrays as NumPy arrays of the same shapes that share their memory. Traced arrays and random keys stay
+    what they are.
 
     Raises:
       ArgumentTypeError: a leaf that is no array; says where.
@@ -108,7 +110,7 @@ def device_get(x: Any) -> Any:
 
 def _on_host(x: Any) -> Any:
     check_alive(x)
-    return x if isinstance(x, Tracer) else np.asarray(x)
+    return x if isinstance(x, Tracer) or is_key(typeof(x).dtype) else np.asarray(x)
 
 
 def _check_leaves(function: str, x: Any) -> list[ShapedArray]:

@@ -18,6 +18,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.tracing import typeof
 from meshwright.ops.inspect_sharding import InspectSharding
+from meshwright.ops.keys import words_aval
 from meshwright.runtime.array import Array, default_sharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr
@@ -32,6 +33,7 @@ from meshwright.sharding import (
 )
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
+from meshwright.transforms.keys import on_words
 
 
 @dataclass(frozen=True)
@@ -180,12 +182,13 @@ class Lowered(Stage):
         mesh = program.mesh
         donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)
         return lower_to_stablehlo(
-            program.jaxpr,
+            on_words(program.jaxpr),
             LoweringOptions(
                 name=f"jit_{program.name}",
-                arg_shardings=[_hlo_text(a.sharding, a.aval.ndim, mesh) for a in program.arguments],
+                arg_shardings=[_hlo_text(a.sharding, words_aval(a.aval).ndim, mesh) for a in program.arguments],
                 result_shardings=[
-                    _hlo_text(s, a.ndim, mesh) for s, a in zip(program.out_shardings, program.jaxpr.out_avals)
+                    _hlo_text(s, words_aval(a).ndim, mesh)
+                    for s, a in zip(program.out_shardings, program.jaxpr.out_avals)
                 ],
                 donated=donated,
                 num_partitions=mesh.size if mesh is not None else 1,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.dtypes import short_name
+from meshwright.core.key_types import is_key
 
 Shape = tuple[int, ...]
 #: names of axes
@@ -44,7 +45,7 @@ class ShapedArray:
             found = object.__new__(cls)
             set_ = object.__setattr__
             set_(found, "shape", tuple(int(d) for d in shape))
-            set_(found, "dtype", np.dtype(dtype))
+            set_(found, "dtype", dtype if is_key(dtype) else np.dtype(dtype))
             set_(found, "weak_type", bool(weak_type))
             set_(found, "vma", vma)
             found = cls._interned.setdefault((found.shape, found.dtype, found.weak_type, vma), found)

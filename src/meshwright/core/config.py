@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.core.key_types import KEY_TYPES
 from meshwright.core.precision import PRECISIONS
 from meshwright.errors import ConfigError
 
@@ -57,7 +58,8 @@ OPTIONS: dict[str, Option] = {
     "compilation_cache_dir": Option(None, accepts=_is_path, expected="a folder's path or None"),
     "persistent_cache_min_compile_time_secs": Option(0.05, accepts=lambda v: v >= 0, expected="a number of seconds"),
     "compilation_cache_max_size": Option(-1, accepts=lambda v: v >= -1, expected="a number of bytes, or -1 for any"),
-    "default_prng_impl": Option("threefry2x32", ("threefry2x32",), traced=True),
+    "default_prng_impl": Option("threefry2x32", tuple(KEY_TYPES), traced=True),
+    "enable_custom_prng": Option(False, traced=True),
     "default_matmul_precision": Option(None, (None, *PRECISIONS), traced=True),
     "numpy_rank_promotion": Option("allow", ("allow", "warn", "raise"), traced=True),
     "numpy_dtype_promotion": Option("standard", ("standard", "strict"), traced=True),
@@ -106,6 +108,7 @@ class Config(threading.local):
     #: in bytes; what was not used for longest goes first; -1: no limit
     compilation_cache_max_size: int
     default_prng_impl: str
+    enable_custom_prng: bool
     default_matmul_precision: str | None
     numpy_rank_promotion: str
     numpy_dtype_promotion: str

@@ -17,8 +17,9 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core.config import Setting, config
+from meshwright.core.key_types import is_key
 from meshwright.core.source import warn
-from meshwright.errors import DTypeError, DTypeWarning
+from meshwright.errors import DTypeError, DTypeWarning, TypePromotionError
 
 DType = np.dtype
 
@@ -66,7 +67,7 @@ _NARROW = {int64: int32, uint64: uint32, float64: float32, complex128: complex64
 
 def short_name(dtype: np.dtype) -> str:
     """``f32`` for float32: the spelling of jaxprs."""
-    return "float0" if dtype == float0 else _SHORT[dtype]
+    return dtype.name if is_key(dtype) else "float0" if dtype == float0 else _SHORT[dtype]
 
 
 @cache
@@ -93,8 +94,10 @@ def as_dtype(spec: Any) -> np.dtype:
     Raises:
       DTypeError: not a dtype that arrays can have.
     """
-    if isinstance(spec, np.dtype) and spec in _SHORT:
+    if (isinstance(spec, np.dtype) and spec in _SHORT) or is_key(spec):
         return spec
+    if is_key(getattr(spec, "dtype", None)):
+        return spec.dtype
     try:
         return _as_dtype(getattr(spec, "dtype", spec) if not isinstance(spec, type) else spec)
     except TypeError:
@@ -172,7 +175,13 @@ def is_bool(dtype: np.dtype) -> bool:
 
 
 def bit_width(dtype: np.dtype) -> int:
-    """Bits of one element as XLA stores it (a bool takes 8)."""
+    """Bits of one element as XLA stores it (a bool takes 8).
+
+    Raises:
+      DTypeError: random keys, of whose bits nothing is said.
+    """
+    if is_key(dtype):
+        raise DTypeError(f"{dtype} is the dtype of random keys, not of numbers; random.key_data gives their words")
     short = _SHORT[dtype]
     return int(short[1:]) if short in ("i4", "u4", "i2", "u2") else dtype.itemsize * 8
 
@@ -261,7 +270,7 @@ def _join(nodes: frozenset[str]) -> str:
     common = frozenset.intersection(*(_ABOVE[n] for n in nodes))
     least = [n for n in common if all(n == m or m in _ABOVE[n] for m in common)]
     if len(least) != 1:
-        raise DTypeError(
+        raise TypePromotionError(
             f"no implicit promotion between dtypes {', '.join(sorted(nodes))}; convert one of them with .astype"
         )
     return least[0]
@@ -282,6 +291,9 @@ def _node(dtype: np.dtype, weak: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def _promote(types: frozenset[tuple[np.dtype, bool]], setting: Setting) -> tuple[np.dtype, bool]:
+    if any(is_key(d) for d, _ in types):
+        listed = ", ".join(sorted(str(d) for d, _ in types))
+        raise TypePromotionError(f"no implicit promotion between dtypes {listed}: random keys are no numbers")
     nodes = frozenset(_node(d, w) for d, w in types)
     top = _join(nodes)
     if config.numpy_dtype_promotion == "strict":
@@ -299,7 +311,7 @@ def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
     """Join of ``(dtype, weak)`` pairs: the ``(dtype, weak)`` of the result of an op on them.
 
     Raises:
-      DTypeError: no implicit promotion exists (the float8 types, say).
+      TypePromotionError: no implicit promotion exists (the float8 types, say).
     """
     pairs = frozenset(types)
     if len(pairs) == 1:
@@ -318,13 +330,13 @@ def _check_strict(nodes: frozenset[str]) -> None:
     """Raise unless one dtype is there, and beside it only Python numbers of its kind or a lesser one.
 
     Raises:
-      DTypeError: naming the dtypes.
+      TypePromotionError: naming the dtypes.
     """
     kinds = ["i*", "f*", "c*"]
     strong = nodes.difference(kinds)
     weak = [kinds.index(n) for n in nodes.intersection(kinds)]
     if len(strong) > 1 or (strong and weak and max(weak) > _kind_of(_BY_SHORT[next(iter(strong))])):
-        raise DTypeError(
+        raise TypePromotionError(
             f"no implicit promotion between dtypes {', '.join(sorted(nodes))} with numpy_dtype_promotion='strict'; "
             "convert one of them with .astype"
         )

@@ -116,6 +116,17 @@ def default_prng_impl(new_val: str) -> AbstractContextManager[None]:
     return config.override("default_prng_impl", new_val)
 
 
+def enable_custom_prng(new_val: bool = True) -> AbstractContextManager[None]:
+    """In the ``with`` block, ``random.PRNGKey`` makes keys with a dtype of their own, as ``random.key`` does.
+
+    Example:
+      >>> with mw.enable_custom_prng(True):
+      ...     mw.random.PRNGKey(7).dtype
+      key<fry>
+    """
+    return config.override("enable_custom_prng", new_val)
+
+
 def numpy_rank_promotion(new_val: str) -> AbstractContextManager[None]:
     """What becomes of operands of different ranks in the ``with`` block: ``"allow"``, ``"warn"`` or ``"raise"``.
 

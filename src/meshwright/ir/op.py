@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
+from meshwright.core.key_types import KeyType
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.state import STATE
@@ -67,6 +68,8 @@ class BatchAxis:
     name: str | None = None
     spmd: tuple[str, ...] = ()
     vma: Axes = NOWHERE
+    #: the axis is that of the words of such keys
+    key: KeyType | None = None
 
 
 class Builder(Protocol):
@@ -132,6 +135,8 @@ class Op:
     computes: ClassVar[bool] = True
     #: the op has an effect besides its results and must not be dropped
     has_effects: ClassVar[bool] = False
+    #: operands and results may be random keys: the op only moves or carries them
+    takes_keys: ClassVar[bool] = False
     #: on concrete arrays the op is done by its ``perform``, in Python, not by a compiled program
     in_python: ClassVar[bool] = False
     #: the op has jaxprs among its parameters

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.config import config
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationTypeError, DTypeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer, refuse_masked, typeof
@@ -17,6 +18,7 @@ from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, scalar_like, spread
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.elementwise import add, convert, copy, mul
+from meshwright.ops.keys import wrap_words
 from meshwright.ops.shape import expand_dims
 from meshwright.ops.slice_pad import concatenate
 from meshwright.runtime.array import Array, from_numpy
@@ -204,6 +206,9 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 
 
 def _filled(shape: tuple[int, ...], value: Any, dtype: np.dtype, weak: bool = False, sharding: Any = None) -> Any:
+    if is_key(dtype):
+        words = _filled((*shape, dtype.words), value, dtypes.uint32, False, sharding)  # type: ignore[attr-defined]
+        return wrap_words(words, dtype)  # type: ignore[arg-type]
     if STATE.trace is EVAL or sharding is not None:
         if is_python_number(value):
             value = np.asarray(_from_number(value, dtype, None))

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.config import config
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.makers import Unary, binary, unary
@@ -23,10 +24,30 @@ from meshwright.numpy.promotion import (
     spread,
 )
 from meshwright.ops import elementwise as ops
+from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.elementwise import convert, select
+from meshwright.ops.keys import unwrap_keys
+from meshwright.ops.reduce import reduce_and, reduce_or
 
-equal = binary("equal", ops.eq, "Whether elements are equal.", ("equal(1, 1.0).item()", "True"))
-not_equal = binary("not_equal", ops.ne, "Whether elements differ.", ("not_equal(1, 2).item()", "True"))
+
+def _or_keys(compare: Any, fold: Any) -> Any:
+    """A comparison of numbers, of random keys too: of all their words."""
+
+    def compared(x: Any, y: Any) -> Any:
+        if not is_key(typeof(x).dtype):
+            return compare.bind(x, y)
+        words = [unwrap_keys(x), unwrap_keys(y)]
+        shape = max((typeof(w).shape for w in words), key=len)
+        full = [broadcast_in_dim(w, shape, range(len(shape) - typeof(w).ndim, len(shape))) for w in words]
+        return fold(compare.bind(*full), (len(shape) - 1,))
+
+    return compared
+
+
+equal = binary("equal", _or_keys(ops.eq, reduce_and), "Whether elements are equal.", ("equal(1, 1.0).item()", "True"))
+not_equal = binary(
+    "not_equal", _or_keys(ops.ne, reduce_or), "Whether elements differ.", ("not_equal(1, 2).item()", "True")
+)
 less = binary("less", ops.lt, "Whether ``x1 < x2``.", ("less(1, 2).item()", "True"))
 less_equal = binary("less_equal", ops.le, "Whether ``x1 <= x2``.", ("less_equal(2, 2).item()", "True"))
 greater = binary("greater", ops.gt, "Whether ``x1 > x2``.", ("greater(1, 2).item()", "False"))

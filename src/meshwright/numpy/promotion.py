@@ -19,7 +19,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import Setting, config
 from meshwright.core.source import warn
-from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RankPromotionWarning, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, RankPromotionWarning, ShapeError, TypePromotionError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
@@ -180,8 +180,8 @@ def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, se
     """The plan for operands of these types; ``setting`` is ``config.tracing``."""
     try:
         dtype, weak = dtypes.promote((a.dtype, a.weak_type) for a in avals)
-    except DTypeError as error:
-        raise DTypeError(f"{name}: {error}") from None
+    except TypePromotionError as error:
+        raise TypePromotionError(f"{name}: {error}") from None
     if to_inexact:
         dtype = inexact(dtype)
     shape = broadcast_shapes(*(a.shape for a in avals), name=name)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.key_types import extended, is_key
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import aval_of, is_arraylike, is_python_number
@@ -182,6 +183,11 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     >>> issubdtype("bfloat16", np.floating)
     True
     """
+    kind = arg1.type if is_key(arg1) else arg1
+    if isinstance(kind, type) and issubclass(kind, extended):  # of NumPy's kinds they are of the widest alone
+        return issubclass(kind, arg2) if isinstance(arg2, type) else arg1 == arg2
+    if is_key(arg2) or (isinstance(arg2, type) and issubclass(arg2, extended)):
+        return False
     if isinstance(arg2, type) and arg2 in _ABSTRACT:
         if isinstance(arg1, type) and arg1 in _ABSTRACT:
             return bool(np.issubdtype(arg1, arg2))

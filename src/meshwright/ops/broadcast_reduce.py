@@ -26,6 +26,7 @@ class BroadcastInDim(Linear1):
     shape: tuple[int, ...]
     broadcast_dimensions: tuple[int, ...]
     name: ClassVar[str] = "broadcast_in_dim"
+    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:

@@ -25,6 +25,7 @@ class CallOp(Op):
     """Base of ops with inner jaxprs; traces give their rules the transformations of jaxprs."""
 
     multiple_results: ClassVar[bool] = True
+    takes_keys: ClassVar[bool] = True
     holds_jaxprs: ClassVar[bool] = True
 
     @property

@@ -335,6 +335,7 @@ class AllGather(Collective):
     dimension: int
     name: ClassVar[str] = "all_gather"
     gives_all_the_same: ClassVar[bool] = True
+    takes_keys: ClassVar[bool] = True
     kind: ClassVar[str] = "all_gather"
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
@@ -529,6 +530,7 @@ class AllToAll(Collective):
     split_dimension: int
     concat_dimension: int
     name: ClassVar[str] = "all_to_all"
+    takes_keys: ClassVar[bool] = True
     kind: ClassVar[str] = "all_to_all"
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
@@ -593,6 +595,7 @@ class Ppermute(Collective):
 
     perm: tuple[tuple[int, int], ...]
     name: ClassVar[str] = "ppermute"
+    takes_keys: ClassVar[bool] = True
     kind: ClassVar[str] = "collective_permute"
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)

@@ -120,6 +120,7 @@ class DynamicSlice(Op):
 
     slice_sizes: Sizes
     name: ClassVar[str] = "dynamic_slice"
+    takes_keys: ClassVar[bool] = True
     computes: ClassVar[bool] = False
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
     moves_only: ClassVar[bool] = True
@@ -191,6 +192,7 @@ class DynamicUpdateSlice(Op):
     """The first operand with the window that starts at the scalar operands replaced by the second."""
 
     name: ClassVar[str] = "dynamic_update_slice"
+    takes_keys: ClassVar[bool] = True
     computes: ClassVar[bool] = False
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import READERS, Reader, reads
@@ -37,8 +38,9 @@ _KINDS: dict[str, Callable[[np.dtype], bool]] = {
     "u": dtypes.is_unsigned,
     "f": dtypes.is_float,
     "c": dtypes.is_complex,
+    "k": is_key,
 }
-_WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex"}
+_WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex", "k": "random key"}
 
 Partial = Callable[..., Any] | None
 
@@ -220,8 +222,9 @@ _NUM = "iufc"
 neg: Elementwise = row(
     "neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c))
 )
-copy: Elementwise = row("copy", "", "biufc", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
-stop_gradient: Elementwise = row("stop_gradient", "", "biufc", None)
+copy: Elementwise = row("copy", "", "biufck", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
+stop_gradient: Elementwise = row("stop_gradient", "", "biufck", None)
+type(copy).takes_keys = type(stop_gradient).takes_keys = True
 type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore
 
 sign: Elementwise = row("sign", "stablehlo.sign", "ifc", None)
@@ -574,6 +577,7 @@ class SelectN(Elementwise):
     """``cases[which]``, elementwise; ``which`` is bool (two cases) or int32."""
 
     name: ClassVar[str] = "select_n"
+    takes_keys: ClassVar[bool] = True
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         return (tuple(range(1, len(avals))),)

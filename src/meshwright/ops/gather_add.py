@@ -88,6 +88,7 @@ class Gather(Op):
     unique_indices: bool = False
     fill_value: float | int | None = None
     name: ClassVar[str] = "gather"
+    takes_keys: ClassVar[bool] = True
     computes: ClassVar[bool] = False
 
     @property

@@ -52,6 +52,7 @@ class Scatter(ScatterBase):
     """Windows replaced by updates. Which of several updates of one element stays is not defined."""
 
     name: ClassVar[str] = "scatter"
+    takes_keys: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 2),)
 
     def region(self, b: Builder, scalar: ShapedArray) -> Any:

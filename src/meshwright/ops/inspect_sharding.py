@@ -22,6 +22,7 @@ class InspectSharding(Op):
     callback: Callable[[Any], None]
     layout: Layout | None = None
     name: ClassVar[str] = "inspect_sharding"
+    takes_keys: ClassVar[bool] = True
     multiple_results: ClassVar[bool] = True
     has_effects: ClassVar[bool] = True
     in_python: ClassVar[bool] = True

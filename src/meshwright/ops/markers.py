@@ -20,6 +20,7 @@ class Named(Op):
 
     label: str
     name: ClassVar[str] = "name"
+    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
@@ -51,6 +52,7 @@ class OptimizationBarrier(Op):
     """The operands, all computed before any of the results is used; the compiler does not look through it."""
 
     name: ClassVar[str] = "optimization_barrier"
+    takes_keys: ClassVar[bool] = True
     multiple_results: ClassVar[bool] = True
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:

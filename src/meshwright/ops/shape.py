@@ -140,6 +140,7 @@ class Reshape(Linear1):
 
     new_sizes: tuple[int, ...]
     name: ClassVar[str] = "reshape"
+    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
@@ -299,6 +300,7 @@ class Squeeze(Linear1):
 
     dimensions: tuple[int, ...]
     name: ClassVar[str] = "squeeze"
+    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
@@ -332,6 +334,7 @@ class Transpose(Linear1):
 
     permutation: tuple[int, ...]
     name: ClassVar[str] = "transpose"
+    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
@@ -386,6 +389,7 @@ class Rev(Linear1):
 
     dimensions: tuple[int, ...]
     name: ClassVar[str] = "rev"
+    takes_keys: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if any(not 0 <= d < x.ndim for d in self.dimensions) or len(set(self.dimensions)) != len(self.dimensions):

@@ -50,6 +50,7 @@ class ShardingConstraint(Linear1):
     sharding: NamedSharding
     leeway: Leeway = STRICT
     name: ClassVar[str] = "sharding_constraint"
+    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
     @property

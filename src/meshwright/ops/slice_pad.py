@@ -33,6 +33,7 @@ class Slice(Linear1):
     limit_indices: tuple[int, ...]
     strides: tuple[int, ...]
     name: ClassVar[str] = "slice"
+    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
@@ -280,6 +281,7 @@ class Concatenate(Op):
 
     dimension: int
     name: ClassVar[str] = "concatenate"
+    takes_keys: ClassVar[bool] = True
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         return (tuple(range(len(avals))),)

@@ -21,9 +21,8 @@ from meshwright.numpy.reductions import argmax
 from meshwright.numpy.sorting import argsort
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert
-from meshwright.ops.random_bits import random_bits
 from meshwright.random.continuous import gumbel, uniform
-from meshwright.random.keys import split
+from meshwright.random.keys import random_bits, split
 from meshwright.random.parameters import Shape, check_mode
 
 

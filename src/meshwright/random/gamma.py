@@ -14,12 +14,17 @@ from meshwright.numpy.reductions import max
 from meshwright.ops import elementwise as ops
 from meshwright.ops.random_gamma import random_gamma
 from meshwright.random.continuous import exponential, normal, rademacher
-from meshwright.random.keys import split
+from meshwright.random.keys import key_data, key_impl, split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
 
 def _draw(key: Any, a: Any, sizes: tuple[int, ...], dtype: Any, log_space: bool) -> Any:
-    keys = split(key, sizes)
+    if key_impl(key) != "threefry2x32":
+        raise ArgumentError(
+            f"gamma variates are drawn with keys of threefry2x32, not of {key_impl(key)}: each makes as many draws as "
+            "it needs; give random.key(seed, impl='threefry2x32')"
+        )
+    keys = key_data(split(key, sizes))
     first, second = (take(keys, i, -1, mode="promise_in_bounds") for i in (0, 1))
     return random_gamma(first, second, parameter(a, dtype, sizes), log_space)
 

@@ -19,11 +19,10 @@ from meshwright.numpy.promotion import converted, inexact, scalar_like
 from meshwright.numpy.searching import searchsorted
 from meshwright.numpy.sorting import argsort, cumsum
 from meshwright.ops import elementwise as ops
-from meshwright.ops.random_bits import random_bits
 from meshwright.ops.sort import sort
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.discrete import randint
-from meshwright.random.keys import split
+from meshwright.random.keys import random_bits, split
 from meshwright.random.parameters import check_mode
 
 

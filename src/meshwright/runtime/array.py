@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
@@ -123,6 +125,8 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         return list(self._shards)
 
     def _cut_into_shards(self) -> list[Shard]:
+        if is_key(self.dtype):
+            return [dataclasses.replace(s, data=s.data.keys(self.dtype)) for s in self.words().addressable_shards]
         whole = np.asarray(self)
         seen: dict[Any, int] = {}
         shards = []
@@ -143,6 +147,16 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         """Start a copy for NumPy, which here shares the memory: only checks that the array is there."""
         _ = self.buffer
 
+    def words(self) -> Array:
+        """The words of random keys, which share their memory."""
+        words: Any = self.dtype
+        aval = ShapedArray((*self.shape, words.words), np.dtype(np.uint32))
+        return Array(aval, self.buffer, self.sharding, self.committed)
+
+    def keys(self, dtype: Any) -> Array:
+        """Words as the random keys that they are; the opposite of :meth:`words`."""
+        return Array(ShapedArray(self.shape[:-1], dtype), self.buffer, self.sharding, self.committed)
+
     # --- values ---------------------------------------------------------------------------------------------
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         value = self._host()
@@ -150,8 +164,20 @@ class Array(ArrayMethods, metaclass=_ArrayType):
             return value.astype(dtype)
         return value.copy() if copy else value
 
+    def _check_numbers(self) -> None:
+        if is_key(self.dtype):
+            raise ArgumentTypeError(
+                f"an array of random keys ({self.aval}) cannot become a NumPy array or a number; random.key_data(keys) "
+                "gives the words"
+            )
+
     def _host(self) -> np.ndarray:
-        """The value as a read-only NumPy array that shares the buffer's memory."""
+        """The value as a read-only NumPy array that shares the buffer's memory.
+
+        Raises:
+          ArgumentTypeError: random keys, which NumPy has no dtype for.
+        """
+        self._check_numbers()
         if self._numpy is None or self._buffer is None:
             buffer = self.buffer
             pjrt.wait(buffer)
@@ -181,6 +207,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
                 f"__dlpack__: the array is in main memory (device {pjrt.DLPACK_CPU}, no streams), asked for were "
                 f"dl_device={dl_device} and stream={stream}; export it without them and move it afterwards"
             )
+        self._check_numbers()
         return pjrt.dlpack_capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -232,13 +259,15 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     def __repr__(self) -> str:
         if self.is_deleted():
             return f"Array({self.aval}, deleted)"
+        if is_key(self.dtype):
+            return f"Array({self.shape}, dtype={self.dtype}) overlaying:\n{self.words()}"
         text = np.array2string(np.asarray(self), separator=", ", prefix="Array(")
         shape = f", shape={self.shape}" if 0 in self.shape else ""  # which "[]" does not tell
         weak = ", weak_type=True" if self.weak_type else ""
         return f"Array({text}{shape}, dtype={self.dtype.name}{weak})"
 
     def __str__(self) -> str:
-        return str(np.asarray(self))
+        return repr(self) if is_key(self.dtype) else str(np.asarray(self))
 
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
@@ -247,6 +276,8 @@ class Array(ArrayMethods, metaclass=_ArrayType):
 
     def __reduce__(self) -> Any:
         # Without the sharding: the devices of another process are not ours.
+        if is_key(self.dtype):
+            return Array.keys, (self.words(), self.dtype)
         return from_numpy, (np.asarray(self), None, None, True, self.weak_type)
 
     def __copy__(self) -> Array:

@@ -18,6 +18,7 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
 from meshwright.ops.call import Jit
 from meshwright.ops.elementwise import BitcastConvert, convert, copy
+from meshwright.ops.keys import KeyOp, RandomUnwrap
 from meshwright.runtime.array import CONVERSIONS, Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
 from meshwright.runtime.pjrt import client as pjrt
@@ -58,6 +59,10 @@ def _evaluate_body(body: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
 
 def evaluate(op: Op, args: Sequence[Any]) -> Any:
     """Compute ``op`` on concrete values."""
+    if isinstance(op, KeyOp):
+        x = as_array(args[0])
+        infer_cached(op, (x.aval,))
+        return x.words() if isinstance(op, RandomUnwrap) else x.keys(op.key)
     if op.holds_jaxprs and type(op) is not Jit and (body := op.body()) is not None:
         return _evaluate_body(body, args)
     arrays = []

@@ -22,6 +22,7 @@ from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
 from meshwright.stablehlo.hlo import module_bytecode, module_text
+from meshwright.transforms.keys import on_words
 
 #: constants up to this many bytes are written into the program; larger ones are passed to it
 _INLINE_BYTES = 4096
@@ -117,7 +118,8 @@ def compile_jaxpr(
     ``donated`` maps argument numbers to the result that takes their memory. ``quick`` asks for
     code that is made fast, rather than fast code.
     """
-    jaxpr, constants = hoist_constants(without_constraints(jaxpr))  # which XLA would check, and not use
+    out_avals = list(jaxpr.out_avals if out_avals is None else out_avals)
+    jaxpr, constants = hoist_constants(without_constraints(on_words(jaxpr)))  # which XLA would check, and not use
     shift = len(constants)
     donated = {i + shift: o for i, o in (donated or {}).items()}
     started = time.perf_counter()
@@ -135,7 +137,7 @@ def compile_jaxpr(
     return Executable(
         loaded,
         name,
-        list(jaxpr.out_avals if out_avals is None else out_avals),
+        out_avals,
         list(out_shardings),
         out_committed,
         buffers,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, sub_jaxprs
 from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.call import CallOp
 from meshwright.ops.collective import Collective
+from meshwright.ops.keys import KeyOp, key_types_of
 from meshwright.ops.shape import above, move_dim
 from meshwright.transforms.jaxprs import TRANSFORMS
 
@@ -59,10 +60,18 @@ class BatchTrace(Trace):
         if type(x) is BatchTracer and x.owner is self:
             return x.val, x.batch_dim
         check_alive(x)
+        if self.axis.key is not None and not isinstance(x, Tracer) and typeof(x).dtype is self.axis.key:
+            return x.words(), typeof(x).ndim  # keys that the program holds
         return x, None
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
+        key = self.axis.key
+        if key is not None and isinstance(op, KeyOp) and op.key is key:
+            with set_trace(self.parent):
+                return self.wrap(*op.on_words(*self.unwrap(args[0])))
         batched = any(type(x) is BatchTracer and x.owner is self for x in args)
+        if key is not None:
+            batched = batched or any(not isinstance(x, Tracer) and typeof(x).dtype is key for x in args)
         if not batched and not (self.axis.name is not None and names_axis(op, self.axis.name)):
             return self.parent.process(op, args)
         vals, dims = zip(*map(self.unwrap, args)) if args else ((), ())
@@ -83,7 +92,8 @@ def names_axis(op: Op, name: str) -> bool:
     if isinstance(op, Collective):
         return name in op.axes
     if isinstance(op, CallOp):
-        return any(
+        jaxprs = sub_jaxprs(op)
+        return any(k.name == name for j in jaxprs for k in key_types_of(j)) or any(
             isinstance(e.op, Collective) and name in e.op.axes
             for value in op.params.values()
             for inner in (value if isinstance(value, tuple) else (value,))

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import uint32
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis
 
@@ -125,4 +126,5 @@ def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int | None) -> ShapedA
     """``aval`` with a batch dimension at ``dim``."""
     if dim is None:
         return aval
-    return aval.update(shape=(*aval.shape[:dim], axis.size, *aval.shape[dim:]), vma=aval.vma | axis.vma)
+    batched = aval.update(shape=(*aval.shape[:dim], axis.size, *aval.shape[dim:]), vma=aval.vma | axis.vma)
+    return batched.update(dtype=uint32) if axis.key is not None and aval.dtype is axis.key else batched

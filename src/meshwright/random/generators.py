@@ -1,0 +1,84 @@
+"""The generators that keys belong to, on their words.
+
+``threefry2x32`` (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) is counter-based through and
+through: every device makes its own part, and what a key draws does not depend on anything else. ``rbg`` draws bits with
+XLA's generator (Philox on CPUs) and derives keys as Threefry does; ``unsafe_rbg`` derives keys with XLA's generator
+too. Both are those of ``jax.random``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.key_types import KEY_TYPES, KeyType
+from meshwright.ir.tracing import typeof
+from meshwright.lax.random_bits import rng_bit_generator
+from meshwright.ops.elementwise import xor
+from meshwright.ops.random_bits import random_bits, threefry_fold_in, threefry_seed, threefry_split
+from meshwright.ops.shape import reshape
+from meshwright.ops.slice_pad import concatenate, slice_in_dim
+
+#: XLA's generator makes so many keys for one that ``unsafe_rbg`` uses
+_SKIPPED = 10
+
+
+@dataclass(frozen=True)
+class Generator:
+    """What is done with a key, which here is its words."""
+
+    key: KeyType
+    seed: Callable[[Any], Any]
+    split: Callable[[Any, tuple[int, ...]], Any]
+    fold_in: Callable[[Any, Any], Any]
+    #: ``bits(key, bit width, shape)``
+    bits: Callable[[Any, int, Sequence[int]], Any]
+
+
+def _halves(key: Any) -> list[Any]:
+    return [slice_in_dim(key, 0, 2), slice_in_dim(key, 2, 4)]
+
+
+def _twice(derive: Callable[..., Any]) -> Callable[..., Any]:
+    """A derivation of keys of two words, of both halves of one of four."""
+
+    def derived(key: Any, how: Any) -> Any:
+        parts = [derive(half, how) for half in _halves(key)]
+        return concatenate(parts, typeof(parts[0]).ndim - 1)
+
+    return derived
+
+
+def _seed_of_four(seed: Any) -> Any:
+    half = threefry_seed(seed)
+    return concatenate([half, half], 0)
+
+
+def _xla_bits(key: Any, bit_width: int, shape: Sequence[int]) -> Any:
+    return rng_bit_generator(key, shape, np.dtype(f"uint{bit_width}"))[1]
+
+
+def _xla_split(key: Any, shape: tuple[int, ...]) -> Any:
+    count = math.prod(shape)
+    keys = _xla_bits(key, 32, (_SKIPPED * count, 4))
+    return reshape(slice_in_dim(keys, 0, _SKIPPED * count, _SKIPPED), (*shape, 4))
+
+
+def _xla_fold_in(key: Any, data: Any) -> Any:
+    drawn = _xla_bits(_seed_of_four(data), 32, (_SKIPPED, 4))
+    return xor(key, reshape(slice_in_dim(drawn, _SKIPPED - 1, _SKIPPED), (4,)))
+
+
+#: by name
+GENERATORS = {
+    g.key.impl: g
+    for g in (
+        Generator(KEY_TYPES["threefry2x32"], threefry_seed, threefry_split, threefry_fold_in, random_bits),
+        Generator(KEY_TYPES["rbg"], _seed_of_four, _twice(threefry_split), _twice(threefry_fold_in), _xla_bits),
+        Generator(KEY_TYPES["unsafe_rbg"], _seed_of_four, _xla_split, _xla_fold_in, _xla_bits),
+    )
+}
