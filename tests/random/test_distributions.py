@@ -17,7 +17,7 @@ from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.core.config import config
 
-KEY, JAX_KEY = mr.key(7), jax.random.PRNGKey(7)
+KEY, JAX_KEY = mr.PRNGKey(7), jax.random.PRNGKey(7)
 A = np.geomspace(0.05, 300, 12).astype(np.float32).reshape(4, 3)
 PROBABILITIES = np.array([[0.5, 0.1, 0.4], [0.2, 0.7, 0.1]], np.float32)
 
@@ -85,7 +85,7 @@ def test_double_precision_as_jax() -> None:
             lambda r, k: r.gamma(k, A.astype(float)),
             lambda r, k: r.binomial(k, 300, PROBABILITIES.astype(float)),
         ):
-            got, want = np.asarray(draw(mr, mr.key(7))), np.asarray(draw(jax.random, jax.random.PRNGKey(7)))
+            got, want = np.asarray(draw(mr, mr.PRNGKey(7))), np.asarray(draw(jax.random, jax.random.PRNGKey(7)))
             assert got.dtype == want.dtype
             np.testing.assert_allclose(got, want, rtol=1e-14)
 
@@ -126,7 +126,7 @@ CONTINUOUS: list[tuple[str, Callable[[Any], Any], Any]] = [
 @pytest.mark.parametrize("draw, law", [c[1:] for c in CONTINUOUS], ids=[c[0] for c in CONTINUOUS])
 def test_continuous_distributions(draw: Callable[[Any], Any], law: Any) -> None:
     """The largest distance to the distribution function: beyond 1.95 / sqrt(n) for one key in 1,000."""
-    found = st.kstest(np.asarray(draw(mr.key(11))).astype(float), law.cdf)
+    found = st.kstest(np.asarray(draw(mr.PRNGKey(11))).astype(float), law.cdf)
     assert found.statistic < 1.95 / np.sqrt(N), found
 
 
@@ -151,7 +151,7 @@ DISCRETE: list[tuple[str, Callable[[Any], Any], Any]] = [
 @pytest.mark.parametrize("draw, law", [c[1:] for c in DISCRETE], ids=[c[0] for c in DISCRETE])
 def test_discrete_distributions(draw: Callable[[Any], Any], law: Any) -> None:
     """Pearson's chi-squared over the values that are expected 20 times at least; the rest in one class."""
-    values, counts = np.unique(np.asarray(draw(mr.key(11))).astype(int), return_counts=True)
+    values, counts = np.unique(np.asarray(draw(mr.PRNGKey(11))).astype(int), return_counts=True)
     grid = np.arange(-5, 120)
     expected = N * law.pmf(grid)
     common = expected >= 20
@@ -183,7 +183,7 @@ def test_derivatives_by_parameters(name: str) -> None:
     weights = np.cos(np.arange(12.0)).reshape(4, 3)
     with config.override("enable_x64", True), jax.enable_x64(True):
         more = (a[::-1],) if name == "beta" else ()
-        got = mw.jit(mw.grad(lambda a: (getattr(mr, name)(mr.key(5), a, *more) * weights).sum()))(a)
+        got = mw.jit(mw.grad(lambda a: (getattr(mr, name)(mr.PRNGKey(5), a, *more) * weights).sum()))(a)
         want = jax.grad(lambda a: (getattr(jax.random, name)(jax.random.PRNGKey(5), a, *more) * weights).sum())(a)
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=2e-7)
 
@@ -192,7 +192,7 @@ def test_derivative_of_a_quantile() -> None:
     """Against the definition: the change of scipy's quantile function."""
     a = np.array([0.05, 0.5, 3.0, 90.0, 2000.0])
     with config.override("enable_x64", True):
-        x, slope = mw.jvp(lambda a: mr.gamma(mr.key(3), a), (a,), (np.ones(5),))
+        x, slope = mw.jvp(lambda a: mr.gamma(mr.PRNGKey(3), a), (a,), (np.ones(5),))
         x, slope = np.asarray(x), np.asarray(slope)
     level, h = st.gamma.cdf(x, a), 1e-5 * a
     want = (st.gamma.ppf(level, a + h) - st.gamma.ppf(level, a - h)) / (2 * h)

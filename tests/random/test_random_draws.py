@@ -17,7 +17,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.transforms.vmap import vmap
 
-KEY, JAX_KEY = mr.key(42), jax.random.PRNGKey(42)
+KEY, JAX_KEY = mr.PRNGKey(42), jax.random.PRNGKey(42)
 
 
 def assert_drawn_as_jax(ours: Any, theirs: Any, ulps: float = 0) -> None:
@@ -98,7 +98,7 @@ def test_values_are_those_of_jax_up_to_rounding() -> None:
 
 def test_double_precision() -> None:
     with config.override("enable_x64", True), jax.enable_x64(True):
-        key, want = mr.key(2**40 + 3), jax.random.PRNGKey(2**40 + 3)
+        key, want = mr.PRNGKey(2**40 + 3), jax.random.PRNGKey(2**40 + 3)
         assert_drawn_as_jax(key, want)
         assert_drawn_as_jax(mr.bits(key, (5,), "uint64"), jax.random.bits(want, (5,), "uint64"))
         assert_drawn_as_jax(mr.normal(key, (6,)), jax.random.normal(want, (6,)))
@@ -116,20 +116,20 @@ MOMENTS = {
 @pytest.mark.parametrize("name", MOMENTS)
 def test_moments(name: str) -> None:
     n = 40_000
-    drawn = np.asarray(getattr(mr, name)(mr.key(7), (n,)), np.float64)
+    drawn = np.asarray(getattr(mr, name)(mr.PRNGKey(7), (n,)), np.float64)
     mean, deviation = MOMENTS[name]
     assert abs(drawn.mean() - mean) < 5 * deviation / np.sqrt(n)
     assert abs(drawn.std() - deviation) < 0.03 * deviation
 
 
 def test_draws_stay_in_their_range() -> None:
-    x = np.asarray(mr.truncated_normal(mr.key(1), -0.5, 0.25, (5000,)))
+    x = np.asarray(mr.truncated_normal(mr.PRNGKey(1), -0.5, 0.25, (5000,)))
     assert -0.5 <= x.min() < -0.49 and 0.24 < x.max() <= 0.25
-    u = np.asarray(mr.uniform(mr.key(2), (5000,), "bfloat16")).astype(float)
+    u = np.asarray(mr.uniform(mr.PRNGKey(2), (5000,), "bfloat16")).astype(float)
     assert u.min() >= 0 and u.max() < 1
-    drawn = np.asarray(mr.randint(mr.key(3), (3000,), -2, 3))
+    drawn = np.asarray(mr.randint(mr.PRNGKey(3), (3000,), -2, 3))
     assert np.bincount(drawn + 2).min() > 500 and set(drawn) == {-2, -1, 0, 1, 2}
-    order = np.asarray(mr.permutation(mr.key(4), 100))
+    order = np.asarray(mr.permutation(mr.PRNGKey(4), 100))
     assert sorted(order) == list(range(100)) and list(order) != sorted(order)
 
 
@@ -153,7 +153,7 @@ def test_errors() -> None:
     with pytest.raises(ArgumentError, match="must not be negative"):
         mr.normal(KEY, (-3,))
     with pytest.raises(ArgumentTypeError, match="seed"):
-        mr.key(1.5)
+        mr.PRNGKey(1.5)
 
 
 def test_shuffling_does_not_depend_on_values() -> None:

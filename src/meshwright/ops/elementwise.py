@@ -33,13 +33,9 @@ from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 #: accepted dtypes, by the letters of a table row
 _KINDS: dict[str, Callable[[np.dtype], bool]] = {
-    "b": dtypes.is_bool,
-    "i": dtypes.is_signed,
-    "u": dtypes.is_unsigned,
-    "f": dtypes.is_float,
-    "c": dtypes.is_complex,
+    "b": dtypes.is_bool, "i": dtypes.is_signed, "u": dtypes.is_unsigned, "f": dtypes.is_float, "c": dtypes.is_complex,
     "k": is_key,
-}
+}  # fmt: skip
 _WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex", "k": "random key"}
 
 Partial = Callable[..., Any] | None

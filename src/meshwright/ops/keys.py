@@ -48,7 +48,7 @@ class RandomWrap(KeyOp):
         if words.dtype != dtypes.uint32 or not words.ndim or words.shape[-1] != self.key.words:
             expected = f"a uint32 array of shape ({self.key.words},)"
             raise ArgumentTypeError(f"a key of {self.key.impl!r} is made of {expected}, got {words}")
-        return ShapedArray(words.shape[:-1], self.key)
+        return words.update(shape=words.shape[:-1], dtype=self.key)  # type: ignore[arg-type]
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
@@ -100,12 +100,11 @@ def _avals(jaxpr: Jaxpr) -> Iterator[ShapedArray]:
 
 def key_types_of(jaxpr: Jaxpr) -> frozenset[KeyType]:
     """The dtypes of keys in a program, its inner jaxprs included."""
-    found = _FOUND.get(jaxpr)
-    if found is None:
-        own = {a.dtype for a in _avals(jaxpr) if is_key(a.dtype)}
+    if jaxpr not in _FOUND:
+        own: set[Any] = {a.dtype for a in _avals(jaxpr) if is_key(a.dtype)}
         inner = (key_types_of(j) for eqn in jaxpr.eqns if eqn.op.holds_jaxprs for j in sub_jaxprs(eqn.op))
-        found = _FOUND[jaxpr] = frozenset(own).union(*inner)  # type: ignore[arg-type]
-    return found
+        _FOUND[jaxpr] = frozenset(own.union(*inner))
+    return _FOUND[jaxpr]
 
 
 _FOUND: WeakKeyDictionary[Jaxpr, frozenset[KeyType]] = WeakKeyDictionary()
