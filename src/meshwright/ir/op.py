@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
-from meshwright.core.key_types import KeyType
-from meshwright.errors import RuleError
+from meshwright.core.key_types import KeyType, is_key
+from meshwright.errors import DTypeError, RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.state import STATE
 from meshwright.ir.varying import cast_all
@@ -187,6 +187,16 @@ class Op:
                 "not give equal results; keep it outside, or pass check_vma=False"
             )
         return NOWHERE.union(*operands)
+
+    def check_keys(self, avals: Sequence[ShapedArray]) -> None:
+        """Refuse random keys as operands of an op that would see what is inside of them.
+
+        Raises:
+          DTypeError: there are some.
+        """
+        if not self.takes_keys and any(is_key(a.dtype) for a in avals):
+            got = ", ".join(map(str, avals))
+            raise DTypeError(f"{self.name} does not take random keys, got {got}; random.key_data gives the words")
 
     def typed(self, *avals: ShapedArray) -> Any:
         """What :meth:`infer` gives, with the axes over which the results vary."""

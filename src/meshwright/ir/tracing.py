@@ -18,7 +18,6 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int, float0
-from meshwright.core.key_types import is_key
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -352,9 +351,7 @@ def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
     key = (op, avals, STATE.checked)
     found = _infer_cache.get(key)
     if found is None:
-        if not op.takes_keys and any(is_key(a.dtype) for a in avals):
-            got = ", ".join(map(str, avals))
-            raise DTypeError(f"{op.name} does not take random keys, got {got}; random.key_data gives the words")
+        op.check_keys(avals)
         found = _infer_cache[key] = op.typed(*avals) if STATE.checked else op.infer(*avals)
     return found
 
