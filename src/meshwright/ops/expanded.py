@@ -18,7 +18,7 @@ from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import match_shape
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.control_while import While
-from meshwright.ops.elementwise import Elementwise, add, convert, mul, scalar_like, select, sub
+from meshwright.ops.elementwise import Elementwise, add, and_, convert, lt, mul, scalar_like, select, sub
 from meshwright.ops.reduce import reduce_or
 
 
@@ -46,21 +46,28 @@ def constant(value: float, x: Any) -> Any:
     return match_shape(scalar_like(value, x), typeof(x).strong())
 
 
+#: steps after which a loop ends, whatever its operands: more than any of them needs for operands in its domain
+MOST_STEPS = 2000
+
+
 def loop(cond: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
     """``while cond(*consts, *carry): carry = body(*consts, *carry)``, for each element on its own: where the condition
-    does not hold any more, elements stay as they are."""
+    does not hold any more, elements stay as they are. After :data:`MOST_STEPS` all do."""
     n = len(consts)
 
     def step(*args: Any) -> list[Any]:
-        active = cond(*args)
-        return [select(active, new, old) for new, old in zip(body(*args), args[n:])]
+        *args_, count = args
+        active = cond(*args_)
+        return [*(select(active, new, old) for new, old in zip(body(*args_), args_[n:])), add(count, np.int32(1))]
 
     def again(*args: Any) -> list[Any]:
-        active = cond(*args)
-        return [reduce_or(active, range(typeof(active).ndim))]
+        *args_, count = args
+        active = cond(*args_)
+        return [and_(reduce_or(active, range(typeof(active).ndim)), lt(count, np.int32(MOST_STEPS)))]
 
-    avals = [typeof(x).strong() for x in (*consts, *carry)]
-    return While(trace_to_jaxpr(step, avals), n, trace_to_jaxpr(again, avals), n).bind(*consts, *consts, *carry)
+    avals = [typeof(x).strong() for x in (*consts, *carry, np.int32(0))]
+    op = While(trace_to_jaxpr(step, avals), n, trace_to_jaxpr(again, avals), n)
+    return op.bind(*consts, *consts, *carry, np.int32(0))[:-1]
 
 
 def chebyshev(coefficients: np.ndarray, t: Any) -> Any:

@@ -166,9 +166,12 @@ def _tail(a: Any, x: Any, upper: Any, wanted: Any) -> tuple[Any, Any]:
 # --- all of them --------------------------------------------------------------------------------------------
 def _core(a: Any, x: Any) -> tuple[Any, Any, Any]:
     """Whether what follows is of P, not Q; its value; and its derivative by ``a``; both over D."""
+    # Outside of the domain the series need not end, and the tails not be finite; what is computed there is not used.
+    inside = _defined(a, x) & is_finite(a) & is_finite(x)
+    a, x = select(inside, a, constant(1, a)), select(inside, x, constant(1, x))
     lower = (x < a) | (x < 1)
     summed = lower & (a < _MANY_TERMS)
-    tail = ~summed & is_finite(x) & is_finite(a)
+    tail = ~summed & inside
     value, slope = _series(select(summed, a, constant(1, a)), select(summed, x, constant(0, x)))
     other, other_slope = _tail(a, x, ~lower, tail)
     return lower, select(summed, value, other), select(summed, slope, other_slope)

@@ -91,6 +91,13 @@ def _propose(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> list[A
 
 
 def _sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
+    """NaN for negative parameters, of which some would be rejected for ever."""
+    valid = ge(alpha, scalar_like(0, alpha))
+    value = _valid_sample(log_space, k0, k1, select(valid, alpha, constant(1, alpha)))
+    return select(valid, value, constant(np.nan, alpha))
+
+
+def _valid_sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
     dtype = typeof(alpha).dtype
     one, third = scalar_like(1, alpha), scalar_like(1 / 3, alpha)
     # Below 1, Gamma(alpha) is Gamma(alpha + 1) times a power of a uniform number.

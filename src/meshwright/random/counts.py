@@ -30,6 +30,19 @@ from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
 
+#: steps after which a loop ends, whatever its operands: one that is not done by then has a chance of less than 1e-99
+_MOST_STEPS = 1000
+
+
+def _while_any(unfinished: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
+    """The first value that ``step`` carries on from ``start`` until no element is unfinished."""
+
+    def again(carry: Any) -> Any:
+        return unfinished(carry[0]).any() & (carry[1] < _MOST_STEPS)
+
+    return while_loop(again, lambda carry: (step(carry[0]), carry[1] + 1), (start, np.int32(0)))[0][0]
+
+
 def _until_accepted(
     key: Any, shape: tuple[int, ...], dtype: Any, propose: Callable[[Any, Any], tuple[Any, Any]]
 ) -> Any:
@@ -42,7 +55,7 @@ def _until_accepted(
         return where(good, found, value), accepted | good, key
 
     start = full(shape, -1, dtype), zeros(shape, "bool"), asarray(key)
-    return while_loop(lambda carry: (~carry[1]).any(), step, start)[0]
+    return _while_any(lambda carry: ~carry[1], step, start)
 
 
 def _poisson_small(key: Any, rate: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -55,7 +68,7 @@ def _poisson_small(key: Any, rate: Any, shape: tuple[int, ...], dtype: Any) -> A
         return count, log_product + log(uniform(subkey, shape, "float32")), key
 
     start = zeros(shape, dtype), zeros(shape, "float32"), asarray(key)
-    return while_loop(lambda carry: (carry[1] > -rate).any(), step, start)[0] - 1
+    return _while_any(lambda carry: carry[1] > -rate, step, start) - 1
 
 
 def _poisson_large(key: Any, rate: Any, shape: tuple[int, ...]) -> Any:
@@ -80,7 +93,8 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
     """Poisson with rate ``lam``: probability ``lam**k * exp(-lam) / k!``.
 
     Args:
-      lam: number or array, not negative; without ``shape`` the result has its shape.
+      lam: number or array; without ``shape`` the result has its shape. Where it is negative, infinite or NaN, the
+        result is -1, as integers have no NaN.
       dtype: an integer type.
 
     Raises:
@@ -94,10 +108,11 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
         raise DTypeError(f"random.poisson: dtype must be an integer type, got {target}; convert the result")
     sizes = draw_shape("poisson", shape, lam)
     rate = parameter(lam, dtypes.float32, sizes)
-    small = isnan(rate) | (rate < 10)
+    small, large = (rate >= 0) & (rate < 10), (rate >= 10) & (rate < np.inf)
     few = _poisson_small(key, where(small, rate, 0), sizes, target)
-    many = _poisson_large(key, where(small, 1e5, rate), sizes)
-    return where(rate == 0, 0, where(small, few, ops.convert(many, target)))
+    many = _poisson_large(key, where(large, rate, 1e5), sizes)
+    drawn = where(small, few, ops.convert(many, target))
+    return where(rate == 0, 0, where(small | large, drawn, -1))
 
 
 #: log k! less Stirling's approximation, for k up to 9
@@ -129,7 +144,7 @@ def _binomial_small(key: Any, count: Any, q: Any, shape: tuple[int, ...]) -> Any
         return number, total + ceil(log(uniform(subkey, shape, dtype)) / log_miss), key
 
     start = zeros(shape, dtype), zeros(shape, dtype), asarray(key)
-    return while_loop(lambda carry: (carry[1] <= count).any(), step, start)[0] - 1
+    return _while_any(lambda carry: carry[1] <= count, step, start) - 1
 
 
 def _binomial_large(key: Any, count: Any, q: Any, shape: tuple[int, ...]) -> Any:
@@ -179,9 +194,9 @@ def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = 
     q = where(below, chance, 1 - chance)
     bad_count, bad_chance = isnan(given) | (given < 0), isnan(q) | (q < 0)
     q = where(bad_chance, 0.01, q)
-    small = bad_count | (given * q <= 10)
+    small = bad_count | isinf(given) | (given * q <= 10)
     whole = floor(given)
-    few = _binomial_small(key, where(small, whole, 0), q, sizes)
+    few = _binomial_small(key, where(small & ~(bad_count | isinf(given)), whole, 0), q, sizes)
     many = _binomial_large(key, where(small, 1e4, whole), where(small, 0.5, q), sizes)
     drawn = ops.convert(where(small, few, many), target)
     invalid = bad_count | bad_chance
