@@ -12,6 +12,7 @@ from jax import lax
 from op_checks import check_batch, check_grad, check_value, values
 
 from meshwright.core.avals import ShapedArray
+import meshwright as mw
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ops import sort as S
@@ -40,7 +41,16 @@ def test_nan_and_infinities(dtype):
 def test_zeros_of_both_signs_are_equal_keys():
     x, y = np.array([0.0, -0.0, 0.0, -1.0], np.float32), np.arange(4)
     check_value(lambda x, y: S.sort((x, y)), lambda x, y: lax.sort((x, y)), x, y.astype(np.int32))
-    np.testing.assert_array_equal(np.signbit(S.sort(x)), [True, True, False, False])
+    np.testing.assert_array_equal(np.signbit(S.sort(x)), [True, False, True, False])
+    np.testing.assert_array_equal(np.signbit(S.sort(x[::-1].copy())), [True, False, True, False])
+
+
+def test_a_split_sort_keeps_the_order_of_zeros():
+    x = np.random.default_rng(0).choice(np.array([0.0, -0.0, 1.0, -1.0, np.nan], np.float32), 40)
+    split = mw.device_put(x, mw.NamedSharding(mw.make_mesh((4,), ("x",)), mw.P("x")))
+    for found in (mw.jit(S.sort)(split), S.sort(x)):
+        np.testing.assert_array_equal(found, x[np.argsort(x, kind="stable")])
+        np.testing.assert_array_equal(np.signbit(found)[found == 0], np.signbit(x)[x == 0])
 
 
 def test_double_precision():

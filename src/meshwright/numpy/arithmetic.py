@@ -13,7 +13,7 @@ from meshwright.numpy.axes import no_out
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.complex_values import sign_bit, standard_values
 from meshwright.numpy.makers import binary, unary
-from meshwright.numpy.promotion import as_result, operands, scalar_like
+from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import convert, select
 
@@ -58,7 +58,9 @@ def _exact(dtype: np.dtype) -> bool:
 @compiled
 def _sign(x: Any) -> Any:
     dtype = typeof(x).dtype
-    if _unsigned_or_bool(dtype):
+    if dtypes.is_bool(dtype):
+        raise DTypeError("sign: defined for numbers, got bool; convert it with .astype")
+    if dtypes.is_unsigned(dtype):
         return convert(ops.ne(x, scalar_like(0, x)), dtype)
     if dtypes.is_inexact(dtype):  # zeros of either sign have the sign +0
         return select(ops.eq(x, scalar_like(0, x)), scalar_like(0, x), ops.sign(x))
@@ -69,6 +71,12 @@ def _trunc(x: Any) -> Any:
     return select(ops.lt(x, scalar_like(0, x)), ops.ceil(x), ops.floor(x))
 
 
+def _fabs(x: Any) -> Any:
+    if dtypes.is_complex(typeof(x).dtype):
+        raise DTypeError(f"fabs: defined for real numbers, got dtype {typeof(x).dtype}; use abs")
+    return ops.abs_(x)
+
+
 negative = unary("negative", _negate, "Each element with its sign changed.", ("negative(2).item()", "-2"))
 positive = unary(
     "positive", lambda x: x, "Each element as it is.", ("positive(2).item()", "2"), unchanged=lambda d: True
@@ -76,7 +84,7 @@ positive = unary(
 abs = absolute = unary(
     "absolute", ops.abs_, "Magnitude of each element.", ("absolute(-2).item()", "2"), unchanged=_unsigned_or_bool
 )
-fabs = unary("fabs", ops.abs_, "Magnitude of each element, as a float.", ("fabs(-2).item()", "2.0"), True)
+fabs = unary("fabs", _fabs, "Magnitude of each element, as a float.", ("fabs(-2).item()", "2.0"), True)
 sign = unary("sign", _sign, "-1, 0 or 1 with the sign of each element.", ("sign(-2.5).item()", "-1.0"))
 sqrt = unary("sqrt", standard_values(ops.sqrt), "Square root.", ("sqrt(4.0).item()", "2.0"), True)
 cbrt = unary("cbrt", ops.cbrt, "Cube root.", ("round(cbrt(8.0), 3).item()", "2.0"), True)
@@ -99,7 +107,21 @@ def _round_complex(x: Any) -> Any:
     return ops.round_half_even(x)
 
 
-rint = unary("rint", _round_complex, "Nearest integer, as a float; halves to even.", ("rint(2.5).item()", "2.0"), True)
+def rint(x: Any, /) -> Any:
+    """Nearest integer, as a float; halves to even.
+
+    Args:
+      x: array or number of any shape; the result has its shape.
+
+    Raises:
+      ArgumentTypeError, DTypeError: ``x`` is not an array, or of a dtype without this function.
+
+    >>> rint(2.5).item()
+    2.0
+    """
+    exact = _exact(aval_of(x, "rint").dtype)
+    (x,) = operands("rint", (x,), to_inexact=True)
+    return _round_complex(convert(x, typeof(x).dtype) if exact else x)
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:
@@ -210,7 +232,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
         raise DTypeError(f"floor_divide: defined for real numbers, got dtype {dtype}")
     if dtypes.is_bool(dtype):
         x, y = _as_integers(x, y)
-    return ops.div(x, y) if _unsigned_or_bool(dtype) else _floor_divide(x, y)
+    return ops.div(x, y) if dtypes.is_unsigned(dtype) else _floor_divide(x, y)
 
 
 @compiled

@@ -301,6 +301,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     """
     given = [a for a in (start, stop, step) if a is not None]
     target = result_type(*given) if dtype is None else dtypes.requested(dtype, "arange")
+    if dtypes.is_bool(target):
+        raise DTypeError("arange: bools do not count; give a number dtype, and compare")
     if any(dtypes.is_complex(result_type(a)) for a in given):
         raise DTypeError("arange: complex bounds or steps have no order; count with real ones and multiply")
     if stop is None:

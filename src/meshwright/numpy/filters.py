@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import abs, add, divide, multiply, remainder, subtract
 from meshwright.numpy.axes import normal_axes, normal_axis, static_int
@@ -18,7 +18,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import flip, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import converted, operands, scalar_like
+from meshwright.numpy.promotion import converted, inexact, operands, scalar_like
 from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
@@ -53,10 +53,18 @@ def _conv(a: Any, v: Any, low: int, high: int, precision: Any, preferred: Any) -
     return out[0, 0]
 
 
+def _inexact_pair(a: Any, v: Any) -> tuple[Any, Any]:
+    """Two arrays in their common dtype, which is the default float for integers and bools, as in JAX."""
+    a, v = promoted(a, v)
+    dtype = inexact(typeof(a).dtype)
+    return converted(a, dtype), converted(v, dtype)
+
+
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The convolution of two vectors of sizes n and m: ``out[k] = sum(a[i] * v[k - i])``.
 
     Args:
+      a, v: vectors; integers are computed with as floats.
       mode: "full" (n + m - 1 elements), "same" (the larger of n and m) or "valid" (where they overlap wholly).
 
     Raises:
@@ -65,7 +73,7 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     >>> convolve(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0])).tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    a, v = promoted(a, v)
+    a, v = _inexact_pair(a, v)
     if typeof(a).size < typeof(v).size:
         a, v = v, a
     return _sliding("convolve", a, flip(v), mode, precision, preferred_element_type)
@@ -77,7 +85,7 @@ def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, pre
     >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0])).tolist()
     [2.0, 3.0]
     """
-    a, v = promoted(a, v)
+    a, v = _inexact_pair(a, v)
     v = conj(v)
     if typeof(a).ndim == 1 and typeof(v).ndim == 1 and typeof(a).size < typeof(v).size:
         return flip(_sliding("correlate", v, a, mode, precision, preferred_element_type))
@@ -104,6 +112,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     if np.ndim(xp) != 1 or np.shape(xp) != np.shape(fp) or np.size(xp) == 0:
         raise ShapeError(f"interp: xp and fp must be vectors of one size, got shapes {np.shape(xp)}, {np.shape(fp)}")
     (x, xp), fp = promoted(x, xp), asarray(fp)
+    if dtypes.is_complex(typeof(x).dtype):
+        raise DTypeError("interp: x and xp must be real; only fp may be complex")
     (x,), (xp,), (fp,) = (operands("interp", (v,), to_inexact=True) for v in (x, xp, fp))
     slopes = [v == "extrapolate" if isinstance(v, str) else False for v in (left, right)]
     if any(isinstance(v, str) and v != "extrapolate" for v in (left, right)):
@@ -148,6 +158,8 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     >>> ediff1d(np.array([1, 4, 9]), to_end=0).tolist()
     [3, 5, 0]
     """
+    if dtypes.is_bool(typeof(asarray(ary)).dtype):
+        raise DTypeError("ediff1d: bools have no differences; convert them with .astype")
     x = diff(ravel(ary))
     ends = [[] if e is None else [converted(ravel(asarray(e)), typeof(x).dtype)] for e in (to_begin, to_end)]
     return concatenate([*ends[0], x, *ends[1]])

@@ -89,7 +89,9 @@ conjugate = conj = unary(
 
 
 def _imag(x: Any) -> Any:
-    return ops.imag(x) if dtypes.is_complex(typeof(x).dtype) else as_result(ops.zeros_like(x))
+    if dtypes.is_complex(typeof(x).dtype):
+        return ops.imag(x)
+    return convert(as_result(ops.zeros_like(x)), typeof(x).dtype, typeof(x).weak_type)
 
 
 imag = unary("imag", _imag, "The imaginary part; zeros for real arrays.", ("imag(1 + 2j).item()", "2.0"))
@@ -102,6 +104,7 @@ def angle(z: Any, deg: bool = False) -> Any:
     0.0
     """
     (z,) = operands("angle", (z,), to_inexact=True)
+    z = convert(z, typeof(z).dtype)  # the result is not weakly typed
     if dtypes.is_complex(typeof(z).dtype):
         result = arctan2(ops.imag(z), ops.real(z))
     else:
@@ -182,7 +185,8 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
         return as_result(x)
     if dtypes.is_complex(dtype):
         parts = (nan_to_num(p, copy, nan, posinf, neginf) for p in (ops.real(x), ops.imag(x)))
-        return ops.complex_(*parts)
+        return convert(ops.complex_(*parts), dtype)
+    x = convert(x, dtype)  # the result is not weakly typed
     info = dtypes.ml_dtypes.finfo(dtype)
     high = info.max if posinf is None else posinf
     low = info.min if neginf is None else neginf

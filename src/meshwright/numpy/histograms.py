@@ -17,7 +17,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import stack
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import ravel, reshape
-from meshwright.numpy.promotion import converted, operands, scalar_like
+from meshwright.numpy.promotion import converted, inexact, operands, result_type, scalar_like
 from meshwright.numpy.ranges import linspace
 from meshwright.numpy.reductions import max, min, sum
 from meshwright.numpy.searching import bincount, searchsorted
@@ -75,7 +75,7 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
     """
     weights = None if weights is None else ravel(weights)
     counts, (edges,) = histogramdd(reshape(asarray(a), (-1, 1)), [bins], [range], weights, density)
-    return counts, edges
+    return converted(counts, typeof(edges).dtype) if weights is None and not density else counts, edges
 
 
 def histogram2d(
@@ -87,7 +87,7 @@ def histogram2d(
       bins: a number, edges, or one of these for each of x and y.
 
     >>> histogram2d(np.array([0.0, 1.0, 1.0]), np.array([0.0, 1.0, 1.0]), 2)[0].tolist()
-    [[1.0, 0.0], [0.0, 2.0]]
+    [[1, 0], [0, 2]]
     """
     pair = isinstance(bins, (tuple, list)) and len(bins) == 2
     both = list(bins) if pair else [bins, bins]
@@ -109,7 +109,7 @@ def histogramdd(
       ArgumentError: bins, ranges or weights do not fit the points.
 
     >>> histogramdd(np.array([[0.0], [1.0], [4.0]]), 2)[0].tolist()
-    [2.0, 1.0]
+    [2, 1]
     """
     if isinstance(sample, (tuple, list)):
         sample = stack([asarray(s) for s in sample], -1)
@@ -125,17 +125,13 @@ def histogramdd(
         raise ArgumentError(f"histogramdd: {count} points, but weights of shape {typeof(asarray(weights)).shape}")
     columns = [points[:, d] for d in np.arange(dims)]
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, each, ranges)]
-    mass = (
-        np.ones((), typeof(points).dtype)
-        if weights is None
-        else converted(asarray(weights), _mass_dtype(points, weights))
-    )
+    mass = np.ones((), dtypes.default_int()) if weights is None else asarray(weights)
+    if weights is not None:
+        dtype = inexact(result_type(points, mass))
+        points, mass = converted(points, dtype), converted(mass, dtype)
+        columns = [points[:, d] for d in np.arange(dims)]
+        edges = [converted(e, dtype) for e in edges]
     return _binned(columns, edges, mass, density)
-
-
-def _mass_dtype(points: Any, weights: Any) -> np.dtype:
-    dtype = typeof(asarray(weights)).dtype
-    return dtype if dtypes.is_inexact(dtype) else typeof(points).dtype
 
 
 def _binned(columns: Sequence[Any], edges: list[Any], mass: Any, density: bool) -> tuple[Any, list[Any]]:
@@ -147,7 +143,7 @@ def _binned(columns: Sequence[Any], edges: list[Any], mass: Any, density: bool) 
     counts = reshape(bincount(flat, mass, length=math.prod(sizes)), sizes)
     counts = counts[(slice(1, -1),) * len(sizes)]
     if density:
-        counts = divide(counts, sum(counts))
+        counts = divide(converted(counts, inexact(typeof(edges[0]).dtype)), sum(counts))
         for d, edge in enumerate(edges):
             width = subtract(edge[1:], edge[:-1])
             counts = divide(counts, reshape(width, [-1 if e == d else 1 for e in np.arange(len(edges))]))

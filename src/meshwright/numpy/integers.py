@@ -174,7 +174,7 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     (x,) = operands("frexp", (x,), to_inexact=True)
     if typeof(x).dtype not in _LAYOUT:
         raise DTypeError(f"frexp: expected a float of 16 bits or more, got dtype {typeof(x).dtype}")
-    return _frexp(x)
+    return _frexp(convert(x, typeof(x).dtype))
 
 
 @compiled
@@ -221,6 +221,7 @@ def spacing(x: Any, /) -> Any:
     (x,) = operands("spacing", (x,), to_inexact=True)
     if not dtypes.is_float(typeof(x).dtype):
         raise DTypeError(f"spacing: defined for floats, got dtype {typeof(x).dtype}")
+    x = convert(x, typeof(x).dtype)  # the result is not weakly typed
     negative = ops.lt(x, scalar_like(0, x))
     away = select(negative, scalar_like(-np.inf, x), scalar_like(np.inf, x))
     return ops.sub(nextafter(x, spread(away, typeof(x).shape)), x)

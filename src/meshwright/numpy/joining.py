@@ -5,15 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out, normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.manipulation import atleast_1d, atleast_2d, atleast_3d, ndim, ravel, reshape
-from meshwright.numpy.promotion import converted, result_type
+from meshwright.numpy.promotion import converted
 from meshwright.ops import shape as shp
 from meshwright.ops.slice_pad import concatenate as join
 from meshwright.ops.slice_pad import slice_in_dim
@@ -35,21 +33,18 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     parts = _parts(arrays, "concatenate")
     if axis is None:
         parts, axis = [ravel(p) for p in parts], 0
-    target = result_type(*parts) if dtype is None else dtypes.requested(dtype, "concatenate")
+    target, weak = dtypes.promote((typeof(p).dtype, typeof(p).weak_type) for p in parts)
+    if dtype is not None:
+        target, weak = dtypes.requested(dtype, "concatenate"), False
     dims = {typeof(p).ndim for p in parts}
     if dims == {0} or len(dims) > 1:
         shapes = ", ".join(str(typeof(p).shape) for p in parts)
         raise ShapeError(f"concatenate: arrays need equally many dimensions, one at least; got shapes {shapes}")
     d = normal_axis(axis, typeof(parts[0]).ndim, "concatenate")
-    return join([_strong(p, target) for p in parts], d)
+    return join([converted(p, target, weak) for p in parts], d)
 
 
 concat = concatenate
-
-
-def _strong(x: Any, dtype: np.dtype) -> Any:
-    aval = typeof(x)
-    return converted(x, dtype) if aval.dtype != dtype or aval.weak_type else x
 
 
 def _parts(arrays: Any, name: str) -> list[Any]:

@@ -105,7 +105,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     >>> polyder(np.array([1.0, 2.0, 3.0])).tolist()
     [2.0, 2.0]
     """
-    p = atleast_1d(asarray(p))
+    (p,) = operands("polyder", (atleast_1d(asarray(p)),), to_inexact=True)
     order = static_int(m, "polyder", "m")
     if order < 0:
         raise ArgumentError(f"polyder: the order must not be negative, got {order}")
@@ -153,6 +153,8 @@ def poly(seq_of_zeros: Any) -> Any:
         z = eigvals(z)
     elif len(shape) != 1:
         raise ArgumentError(f"poly: expected a vector of zeros or a square matrix, got shape {shape}")
+    if typeof(z).size == 0:
+        return ones((), typeof(z).dtype)
     p = ones((1,), typeof(z).dtype)
     none = zeros((1,), typeof(z).dtype)
     for i in range(typeof(z).size):

@@ -236,8 +236,8 @@ def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
 
 def promote_all(arrays: Sequence[Any]) -> list[Any]:
     """Arrays in their common dtype, shapes as they are."""
-    dtype = result_type(*arrays)
-    return [x if typeof(x).dtype == dtype else converted(x, dtype) for x in arrays]
+    dtype, weak = dtypes.promote((typeof(x).dtype, typeof(x).weak_type) for x in arrays)
+    return [converted(x, dtype, weak) for x in arrays]
 
 
 def converted(x: Any, dtype: np.dtype, weak: bool = False) -> Any:

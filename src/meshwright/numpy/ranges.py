@@ -275,7 +275,8 @@ def diagflat(v: Any, k: int = 0) -> Any:
     >>> diagflat(np.array([[1], [2]])).tolist()
     [[1, 0], [0, 2]]
     """
-    return diag(asarray(v).reshape(-1), k)
+    x = asarray(v).reshape(-1)
+    return diag(convert(x, typeof(x).dtype), k)  # the result is not weakly typed
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
@@ -290,9 +291,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     n = typeof(x).size if N is None else static_int(N, "vander", "N")
     exponents = np.arange(n) if increasing else np.arange(n)[::-1]
     column = broadcast_in_dim(x, (typeof(x).size, n), (0,))
-    return power(
-        column, exponents.astype(np.int32) if dtypes.is_integer(typeof(x).dtype) else exponents.astype(typeof(x).dtype)
-    )
+    return power(column, exponents.astype(dtypes.default_int() if dtypes.is_bool(typeof(x).dtype) else typeof(x).dtype))
 
 
 def indices(dimensions: Any, dtype: Any = int, sparse: bool = False) -> Any:

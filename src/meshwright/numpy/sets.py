@@ -99,10 +99,11 @@ def unique(
 
 
 def _on_host(x: np.ndarray, wanted: tuple[bool, ...], axis: int | None, equal_nan: bool) -> Any:
-    out: Any = np.unique(x, *wanted[1:], axis=axis, equal_nan=equal_nan)  # type: ignore[call-overload]
-    if not isinstance(out, tuple):
-        return asarray(out)
-    return (asarray(out[0]), *(asarray(o.astype(dtypes.default_int())) for o in out[1:]))
+    # With positions NumPy sorts stably, so that of zeros of both signs the first one stands for both.
+    out: Any = np.unique(x, True, True, True, axis=axis, equal_nan=equal_nan)
+    results = [asarray(out[0]), *(asarray(o.astype(dtypes.default_int())) for o in out[1:])]
+    picked = [r for r, want in zip(results, wanted) if want]
+    return picked[0] if len(picked) == 1 else tuple(picked)
 
 
 def _count(x: np.ndarray, axis: int | None, equal_nan: bool) -> int:
@@ -283,12 +284,22 @@ def _first_places(x: Any, values: Any) -> Any:
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """The unique elements that are in one of the arrays, but not in both.
+    """The unique elements that are in one of the arrays, but not in both. NaN is in no other array.
 
     >>> setxor1d(np.array([1, 2]), np.array([2, 3])).tolist()
     [1, 3]
     """
     first, second = promoted(ravel(ar1), ravel(ar2))
-    ordered, new = _sorted_firsts(concatenate([first, second]))
+    joined = concatenate([first, second])
+    ordered, order = sort_op((joined, iota(dtypes.default_int(), typeof(joined).shape, 0)), 0, True, 1)
+    new = _differs_from_before([ordered], typeof(joined).size, True) if typeof(joined).size else full((0,), True)
     alone = ops.ne(isin(ordered, first), isin(ordered, second))
-    return _kept(ordered, ops.and_(new, alone), size, fill_value, "setxor1d")
+    # NaN equals nothing: that of either array is in no other.
+    nans = take(concatenate([_first_nan(first), _first_nan(second)]), order)
+    return _kept(ordered, ops.or_(nans, ops.and_(new, alone)), size, fill_value, "setxor1d")
+
+
+def _first_nan(x: Any) -> Any:
+    is_nan = ops.ne(x, x)
+    count = cumulative.cumsum(convert(is_nan, dtypes.default_int()), 0)
+    return ops.and_(is_nan, ops.eq(count, scalar_like(1, count)))

@@ -51,8 +51,9 @@ def sort(
     """
     _no_kind("sort", kind, order)
     x, d = _flat(a, axis, "sort")
-    out = sort_ops.sort(x, d, stable)
-    return flip(out, d) if descending else out
+    if not descending:
+        return sort_ops.sort(x, d, stable)
+    return flip(sort_ops.sort(flip(x, d), d, stable), d)  # from the back, so that zeros of both signs keep their order
 
 
 def argsort(
@@ -125,6 +126,8 @@ def sort_complex(a: Any) -> Any:
     >>> sort_complex(np.array([2 + 1j, 1 + 3j, 1 - 1j])).tolist()
     [(1-1j), (1+3j), (2+1j)]
     """
+    if typeof(asarray(a)).ndim == 0:
+        raise ArgumentError("sort_complex: expected an array of one dimension at least, got a scalar")
     x = sort(a)
     return x if dtypes.is_complex(typeof(x).dtype) else convert(x, dtypes.complex_of(typeof(x).dtype))
 
@@ -135,7 +138,7 @@ def _cumulate(name: str, a: Any, axis: int | None, dtype: Any, op: Any) -> Any:
     if dtype is not None:
         target = dtypes.requested(dtype, name)
         if dtypes.is_bool(target):
-            return convert(op(convert(x, dtypes.default_int()), d), target)
+            return convert(op(convert(convert(x, target), dtypes.default_int()), d), target)
         x = convert(x, target)
     elif dtypes.is_bool(typeof(x).dtype):
         x = convert(x, dtypes.default_int())

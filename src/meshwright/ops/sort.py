@@ -25,6 +25,7 @@ from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.broadcast_reduce import iota, match_shape
 from meshwright.ops.composite import emit_traced, traced
+from meshwright.ops.control_cond import Cond
 from meshwright.ops.elementwise import (
     BitcastConvert,
     and_,
@@ -43,6 +44,7 @@ from meshwright.ops.elementwise import (
     xor,
 )
 from meshwright.ops.gather_scatter import gather_along
+from meshwright.ops.reduce import reduce_or
 from meshwright.ops.scalar_body import along, check_body, one_shape, read_body
 from meshwright.ops.shape import above
 from meshwright.ops.sort_network import NetworkPasses, sort_tiles
@@ -86,10 +88,12 @@ class _Comparator:
 
 def _float_to_ordered(x: Any) -> Any:
     """Signed integers in the order of floats."""
-    dtype = typeof(x).dtype
     canonical = select(ne(x, x), match_shape(scalar_like(np.nan, x), typeof(x)), x)
-    bits = BitcastConvert(np.dtype(f"int{dtypes.bit_width(dtype)}")).bind(canonical)
-    return _flip_negative(bits)
+    return _flip_negative(_bits(canonical))
+
+
+def _bits(x: Any) -> Any:
+    return BitcastConvert(np.dtype(f"int{dtypes.bit_width(typeof(x).dtype)}")).bind(x)
 
 
 def _flip_negative(bits: Any) -> Any:
@@ -198,7 +202,7 @@ class Sort(_Sorting):
         ]
 
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
-        alone = len(avals) == 1 and not dtypes.is_complex(avals[0].dtype)  # equal elements are the same ones
+        alone = len(avals) == 1 and not dtypes.is_inexact(avals[0].dtype)  # else equal elements may be 0 and -0
         return not alone and (self.is_stable or uneven)
 
     def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
@@ -210,7 +214,7 @@ class Sort(_Sorting):
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         if len(operands) == 1 and b.in_avals[0].dtype in _ORDERED_BITS:
-            return emit_traced(b, self._by_bits, "sort_floats", *operands)
+            return emit_traced(b, self._floats, "sort_floats", *operands)
         scalars = tuple(ShapedArray((), a.dtype) for a in b.in_avals for _ in range(2))
         comparator = traced(_Comparator(self.num_keys), "comparator", scalars)
         return b.op(
@@ -221,6 +225,18 @@ class Sort(_Sorting):
             dimension=self.dimension,
             is_stable=self.is_stable,
         )
+
+    def _floats(self, x: Any) -> list[Any]:
+        if not self.is_stable:
+            return self._by_bits(x)
+        minus_zero = and_(eq(x, scalar_like(0, x)), lt(_bits(x), scalar_like(0, _bits(x))))
+        branches = [traced(f, "sort", (typeof(x),)) for f in (self._by_bits, self._by_comparison)]
+        found = reduce_or(minus_zero, range(typeof(x).ndim))
+        return Cond(tuple(branches)).bind(convert(found, dtypes.int32), x)
+
+    def _by_comparison(self, x: Any) -> list[Any]:
+        """For zeros of both signs, which are equal and keep their order."""
+        return [self.bind(x, iota(np.int32, typeof(x).shape, self.dimension))[0]]
 
     def _by_bits(self, x: Any) -> list[Any]:
         # XLA's CPU sort is five times faster for a plain comparison of integers than for any order that knows NaN.
@@ -270,7 +286,8 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     """``operand`` in ascending order along ``dimension``; NaN comes last.
 
     A tuple of arrays of one shape is sorted together, by its first ``num_keys`` members (the first counts most), and
-    gives a tuple. With ``is_stable`` what is equal stays in its order.
+    gives a tuple. With ``is_stable`` what is equal stays in its order: zeros of both signs, too, for which a split
+    dimension of floats has positions sorted along; without, it sends half as much.
 
     Raises:
       ShapeError: different shapes, or a dimension that does not exist.

@@ -29,7 +29,6 @@ from meshwright.random.continuous import uniform
 from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
-
 #: steps after which a loop ends, whatever its operands: one that is not done by then has a chance of less than 1e-99
 _MOST_STEPS = 1000
 
