@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jax import lax
 from op_checks import check_batch, check_grad, check_value, values
 
-from meshwright.core.avals import ShapedArray
 import meshwright as mw
+from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ops import sort as S
