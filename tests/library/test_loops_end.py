@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Every function of the library that holds a loop ends for every argument: invalid, infinite, NaN, of any sign."""
 
 from __future__ import annotations
