@@ -41,7 +41,7 @@ WRAPPERS = {
     "jit of checkpoint": lambda f: mw.jit(mw.checkpoint(f)),
     "jit with shardings": lambda f: mw.jit(f, in_shardings=(mw.NamedSharding(MESH, P("d")),)),
     "pmap": lambda f: mw.pmap(f, "d"),
-    "shard_map": lambda f: mw.shard_map(lambda_of(f), mesh=MESH, in_specs=P("d"), out_specs=P("d")),
+    "jit of shard_map": lambda f: mw.jit(mw.shard_map(lambda_of(f), mesh=MESH, in_specs=P("d"), out_specs=P("d"))),
 }
 
 
@@ -140,3 +140,20 @@ def test_cleared_caches_are_cleared_for_all_wrappers():
 def test_a_program_is_compiled_once_however_often_it_is_asked_for():
     lowered = mw.jit(lambda x: x + 1).lower(X)
     assert lowered.compile().executable is lowered.compile().executable
+
+
+def test_a_region_called_with_arrays_sees_what_it_closes_over_and_compiles_what_is_new():
+    from meshwright.api import shard_map
+
+    scale = {"by": mnp.float32(2.0), "power": 1}
+
+    def call():
+        f = mw.shard_map(lambda x: (x * scale["by"]) ** scale["power"], mesh=MESH, in_specs=P("d"), out_specs=P("d"))
+        return float(f(X)[3])
+
+    mw.clear_caches()
+    assert call() == call() == 6 and len(shard_map._programs) == 1
+    scale["by"] = mnp.float32(3.0)  # another value of the same program
+    assert call() == 9 and len(shard_map._programs) == 1
+    scale["power"] = 2
+    assert call() == 81 and len(shard_map._programs) == 2

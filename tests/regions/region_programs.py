@@ -1,7 +1,11 @@
 """Random programs of one device for ``shard_map``, the same in JAX and here: both sides run this module.
 
-A program is a function of a backend (:class:`Backend`), so that one seed gives one program. Every value has the shape
-``SHAPE`` on each device; collectives that change shapes are followed by what brings them back.
+A program is a function of a backend (:class:`Backend`), so that one seed gives one program. All values of a region have
+one shape on each device, and are kept small; collectives that change shapes are followed by what brings them back. The
+second value of a region varies over all its axes.
+
+There are three kinds: ``checked`` and ``unchecked`` programs over two axes, and ``nested`` ones, which are manual along
+one axis and hold regions that are so along the other.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Any
 import numpy as np
 
 AXES = {"d": 2, "e": 2}
-SHAPE = (4, 2)
+KINDS = ("checked", "unchecked", "nested")
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Backend:
     lib: Any
     mesh: Any
     P: Any
+    inner_mesh: Any = None
 
 
 def arguments(seed: int) -> list[np.ndarray]:
@@ -35,29 +40,32 @@ def arguments(seed: int) -> list[np.ndarray]:
     return [rng.normal(size=s).astype(np.float32) for s in shapes]
 
 
-def in_specs(P: Any) -> tuple[Any, ...]:
-    """How the arguments are cut."""
-    return P("d"), P("d", "e"), P(), P()
-
-
 class Program:
     """The per-device function of a seed."""
 
-    def __init__(self, seed: int, depth: int = 2) -> None:
+    def __init__(self, seed: int, kind: str, depth: int = 2) -> None:
         self.random = random.Random(seed)
+        self.axes = ["d"] if kind == "nested" else ["d", "e"]
         self.steps = [self._step(depth) for _ in range(self.random.randint(2, 5))]
         self.specs = [self._spec() for _ in range(self.random.randint(1, 2))]
 
-    def _axes(self) -> tuple[str, ...]:
-        return self.random.choice([("d",), ("e",), ("d",), ("e",), ("d", "e")])
+    def some_axes(self) -> tuple[str, ...]:
+        """One or more of the axes that are manual here."""
+        return self.random.choice([*((a,) for a in self.axes * 2), tuple(self.axes)])
+
+    def axis(self) -> str:
+        """One of the axes that are manual here."""
+        return self.random.choice(self.axes)
 
     def _spec(self) -> tuple[str, ...]:
-        return self.random.choice([("d", "e"), ("d", "e"), ("d",), ("e",), ()])
+        return self.random.choice([tuple(self.axes)] * 12 + [("d",), tuple(self.axes[1:]), ()])
 
     def _step(self, depth: int) -> Callable[[Backend, list[Any]], Any]:
         kinds = [_unary, _binary, _binary, _reduce, _reduce, _moved, _index, _cast]
         if depth:
             kinds += [_scanned, _branch, _gradient, _gradient, _wrapped, _custom, _mapped]
+        if depth and len(self.axes) == 1:
+            kinds += [_region] * 4
         return self.random.choice(kinds)(self, depth)
 
     def inner(self, depth: int, n: int = 2) -> Callable[[Backend, list[Any]], Any]:
@@ -67,7 +75,7 @@ class Program:
         def run(b: Backend, values: list[Any]) -> Any:
             values = list(values)
             for step in steps:
-                values.append(step(b, values))
+                values.append(_small(b, step(b, values)))
             return values[-1]
 
         return run
@@ -80,8 +88,12 @@ class Program:
     def __call__(self, b: Backend, *args: Any) -> tuple[Any, ...]:
         values = list(args)
         for step in self.steps:
-            values.append(step(b, values))
+            values.append(_small(b, step(b, values)))
         return tuple(values[-1 - i] for i in range(len(self.specs)))
+
+
+def _small(b: Backend, x: Any) -> Any:
+    return x / b.np.sqrt(1 + 0.1 * x * x)
 
 
 # --- steps --------------------------------------------------------------------------------------------------
@@ -98,10 +110,12 @@ def _binary(p: Program, depth: int) -> Any:
 
 
 def _reduce(p: Program, depth: int) -> Any:
-    pick, axes, kind = p.pick(), p._axes(), p.random.randrange(5)
+    pick, axes, kind = p.pick(), p.some_axes(), p.random.randrange(5)
 
     def run(b: Backend, v: list[Any]) -> Any:
         x = pick(v)
+        if len(axes) > 1:
+            x = x + 0.0 * v[1]  # JAX sums over several axes what varies over all of them or none
         if kind == 0:
             return b.lax.psum(x, axes)
         if kind == 1:
@@ -109,7 +123,7 @@ def _reduce(p: Program, depth: int) -> Any:
         if kind == 2:
             return b.lax.pmax(b.lax.stop_gradient(x), axes) + 0.0
         if kind == 3:
-            return b.lax.psum(x.sum(), axes) * b.np.ones(SHAPE, np.float32)
+            return b.lax.psum(x.sum(), axes) * b.np.ones(x.shape, np.float32)
         return b.lax.psum_scatter(b.np.concatenate([x] * _count(axes)), axes, tiled=True)
 
     return run
@@ -120,8 +134,8 @@ def _count(axes: tuple[str, ...]) -> int:
 
 
 def _moved(p: Program, depth: int) -> Any:
-    pick, axes, kind = p.pick(), p._axes(), p.random.randrange(4)
-    axis, shift = p.random.choice(["d", "e"]), p.random.random() < 0.3
+    pick, axes, kind = p.pick(), p.some_axes(), p.random.randrange(4)
+    axis, shift = p.axis(), p.random.random() < 0.3
 
     def run(b: Backend, v: list[Any]) -> Any:
         x = pick(v)
@@ -136,12 +150,12 @@ def _moved(p: Program, depth: int) -> Any:
 
 
 def _index(p: Program, depth: int) -> Any:
-    pick, axis = p.pick(), p.random.choice(["d", "e"])
+    pick, axis = p.pick(), p.axis()
     return lambda b, v: pick(v) * (b.lax.axis_index(axis) + 1.0)
 
 
 def _cast(p: Program, depth: int) -> Any:
-    pick, axis = p.pick(), p.random.choice(["d", "e"])
+    pick, axis = p.pick(), p.axis()
 
     def run(b: Backend, v: list[Any]) -> Any:
         return b.lax.pcast(b.lax.psum(pick(v), axis), axis, to="varying")
@@ -150,17 +164,17 @@ def _cast(p: Program, depth: int) -> Any:
 
 
 def _scanned(p: Program, depth: int) -> Any:
-    start, body, cast = p.pick(), p.inner(depth), p.random.random() < 0.7
+    start, body, cast = p.pick(), p.inner(depth), p.random.random() < 0.8
     outputs = p.random.random() < 0.5
 
     def run(b: Backend, v: list[Any]) -> Any:
+        varied = 0.0 * v[1] if cast else 0.0  # JAX wants a carry to come out as it goes in
+
         def step(carry: Any, x: Any) -> Any:
-            new = body(b, [*v, carry]) * x
+            new = body(b, [*v, carry]) * x + varied
             return new, new.sum()
 
-        init = start(v)
-        if cast:
-            init = init + 0.0 * sum(x * y for x in v for y in (v[1],))
+        init = start(v) + varied
         carry, ys = b.lax.scan(step, init, np.float32([0.5, 1.5]))
         return carry * ys.sum() if outputs else carry
 
@@ -169,7 +183,7 @@ def _scanned(p: Program, depth: int) -> Any:
 
 def _branch(p: Program, depth: int) -> Any:
     where, one, two = p.pick(), p.inner(depth), p.inner(depth)
-    axes = p.random.choice([("d", "e"), ("d", "e"), ("d",), ()])
+    axes = p.random.choice([tuple(p.axes), tuple(p.axes), tuple(p.axes[:1]), ()])
 
     def run(b: Backend, v: list[Any]) -> Any:
         test = where(v).sum()
@@ -182,17 +196,17 @@ def _branch(p: Program, depth: int) -> Any:
 
 
 def _gradient(p: Program, depth: int) -> Any:
-    pick, body, end, axes = p.pick(), p.inner(depth), p.random.randrange(4), p._axes()
-    forward = p.random.random() < 0.25
+    pick, body, end, axes = p.pick(), p.inner(depth), p.random.randrange(4), p.some_axes()
+    forward, all_axes = p.random.random() < 0.25, tuple(p.axes)
 
     def run(b: Backend, v: list[Any]) -> Any:
         def loss(x: Any) -> Any:
-            y = b.np.sin(body(b, [*v, x])).sum()
+            y = (b.np.sin(body(b, [*v, x])) + 0.0 * v[1]).sum()
             if end == 0:
                 return b.lax.psum(y, axes)
             if end == 1:
                 return b.lax.pmean(y, axes)
-            return b.lax.psum(y, ("d", "e")) if end == 2 else y
+            return b.lax.psum(y, all_axes) if end == 2 else y
 
         x = pick(v)
         if forward:
@@ -230,7 +244,7 @@ def _custom(p: Program, depth: int) -> Any:
 
 
 def _mapped(p: Program, depth: int) -> Any:
-    one, two, axis = p.pick(), p.pick(), p.random.choice(["d", "e"])
+    one, two, axis = p.pick(), p.pick(), p.axis()
 
     def run(b: Backend, v: list[Any]) -> Any:
         whole = two(v)
@@ -239,26 +253,55 @@ def _mapped(p: Program, depth: int) -> Any:
     return run
 
 
+def _region(p: Program, depth: int) -> Any:
+    one, two, spec = p.pick(), p.pick(), p.random.random() < 0.3
+    p.axes.append("e")
+    body = p.inner(depth, 3)
+    p.axes.pop()
+
+    def run(b: Backend, v: list[Any]) -> Any:
+        def part(x: Any, y: Any) -> Any:
+            out = body(b, [x, y + 0.0 * b.lax.axis_index("d"), x[:1] * 0.5 + 0.0 * x])
+            return b.lax.pmean(out, "e") if spec else out
+
+        return b.np.resize(
+            b.lib.shard_map(
+                part, mesh=b.inner_mesh, in_specs=(b.P("e"), b.P("e")), out_specs=b.P() if spec else b.P("e"),
+                axis_names={"e"},
+            )(one(v), two(v)), v[1].shape,
+        )  # fmt: skip
+
+    return run
+
+
 # --- what is run --------------------------------------------------------------------------------------------
-def evaluated(b: Backend, seed: int, check: bool = True) -> list[np.ndarray]:
+def evaluated(b: Backend, seed: int, kind: str) -> list[np.ndarray]:
     """Values of the mapped program, the gradient of a loss of them by every argument, and a tangent.
 
     Raises whatever the library raises where it refuses the program.
     """
-    program = Program(seed)
-    spec = [b.P(axes) if axes else b.P() for axes in program.specs]
+    program, args = Program(seed, kind), arguments(seed)
+    specs = [b.P(axes) if axes else b.P() for axes in program.specs]
+    cut = b.P("d"), b.P("d", "e"), b.P(), b.P()
+    options: dict[str, Any] = {"check_vma": kind != "unchecked"}
+    if kind == "nested":
+        args[1], options["axis_names"] = args[1][:, :2], {"d"}
+        cut = b.P("d"), b.P("d"), b.P(), b.P()
     over = b.lib.shard_map(
-        lambda *args: program(b, *args), mesh=b.mesh, in_specs=in_specs(b.P), out_specs=tuple(spec), check_vma=check
+        lambda *args: program(b, *args), mesh=b.mesh, in_specs=cut, out_specs=tuple(specs), **options
     )
-    args = arguments(seed)
 
     def loss(*args: Any) -> Any:
         outs = over(*args)
         return sum((b.np.sin(y) * np.arange(1, y.shape[0] + 1, dtype=np.float32)[:, None]).sum() for y in outs)
 
     def everything(*args: Any) -> Any:
-        tangents = tuple(a * 0.5 + 0.25 for a in args)
-        return over(*args), b.lib.grad(loss, (0, 1, 2, 3))(*args), b.lib.jvp(loss, args, tangents)[1]
+        return over(*args), b.lib.grad(loss, (0, 1, 2, 3))(*args), b.lib.jvp(loss, args, tangents(args))[1]
 
     values, grads, tangent = b.lib.jit(everything)(*args)
     return [np.asarray(x) for x in (*values, *grads, tangent)]
+
+
+def tangents(args: Any) -> tuple[Any, ...]:
+    """The direction of the forward derivative."""
+    return tuple(a * 0.5 + 0.25 for a in args)

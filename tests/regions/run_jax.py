@@ -1,4 +1,4 @@
-"""What JAX makes of the programs: seeds from the command line, results as a pickle to standard output."""
+"""What JAX makes of the programs: ``run_jax.py FILE [FIRST LAST KIND]...`` writes a pickled result for each."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from region_programs import AXES, Backend, evaluated
 
 
 def main() -> None:
-    """Run seeds ``first`` to ``last``, checked or not."""
-    first, last, check = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "checked"
-    kinds = (jax.sharding.AxisType.Auto,) * len(AXES)
-    mesh = jax.make_mesh(tuple(AXES.values()), tuple(AXES), axis_types=kinds)
+    """Run the seeds from ``FIRST`` up to ``LAST`` of each kind."""
+    types = (jax.sharding.AxisType.Auto,) * len(AXES)
+    mesh = jax.make_mesh(tuple(AXES.values()), tuple(AXES), axis_types=types)
     backend = Backend(jnp, jax.lax, jax, mesh, jax.P)
-    with open(sys.argv[4], "wb") as file:
-        for seed in range(first, last):
-            try:
-                found = evaluated(backend, seed, check)
-            except Exception as error:
-                found = f"{type(error).__name__}: {error}"
-            pickle.dump((seed, found), file)
-            file.flush()
+    with open(sys.argv[1], "wb") as file:
+        for first, last, kind in zip(*(sys.argv[i::3] for i in (2, 3, 4))):
+            for seed in range(int(first), int(last)):
+                try:
+                    found = evaluated(backend, seed, kind)
+                except Exception as error:
+                    found = f"{type(error).__name__}: {error}"
+                pickle.dump((seed, kind, found), file)
+                file.flush()
 
 
 main()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -12,10 +14,13 @@ import numpy as np
 from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
 from meshwright.core import pytree
+from meshwright.core.caches import on_clear
 from meshwright.core.identity import made_of
 from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.alike import structure
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
+from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, extend_axis_env
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.manual import ShardMap
@@ -104,14 +109,7 @@ def shard_map(
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
         return _call(f, mesh, _manual_axes(mesh, axis_names), in_specs, out_specs, args, check_vma)
 
-    options = mesh, in_specs, out_specs, axis_names, check_vma
-    program = jit(made_of(traced, f, "shard_map of arrays", options))
-
-    @functools.wraps(f)
-    def wrapped(*args: Any) -> Any:
-        return program(*args) if STATE.trace is EVAL else traced(*args)
-
-    return made_of(wrapped, f, "shard_map", options)
+    return made_of(traced, f, "shard_map", (mesh, in_specs, out_specs, axis_names, check_vma))
 
 
 def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:
@@ -186,7 +184,29 @@ def _call(
     if check:
         _check_results(f, op, pytree.paths(outs))
         op = op.with_cast_results()
-    return pytree.unflatten(out_tree, op.bind(*consts, *flat))
+    run = _program(op) if STATE.trace is EVAL else op.bind
+    return pytree.unflatten(out_tree, run(*consts, *flat))
+
+
+#: the programs of regions that were called with arrays, by what they are, the ones used last behind
+_programs: OrderedDict[Any, Any] = OrderedDict()
+_MOST_PROGRAMS = 256
+on_clear(_programs.clear)
+
+
+def _program(op: ShardMap) -> Any:
+    """The jitted region. It is traced at each call, as what it closes over may have changed, and compiled if it has."""
+    op = op.with_regions([inline_calls(op.jaxpr)])
+    key = structure(op.jaxpr), dataclasses.replace(op, jaxpr=_NO_JAXPR)
+    if key not in _programs:
+        _programs[key] = jit(lambda *operands: op.bind(*operands))
+    _programs.move_to_end(key)
+    if len(_programs) > _MOST_PROGRAMS:
+        _programs.popitem(last=False)
+    return _programs[key]
+
+
+_NO_JAXPR = ClosedJaxpr(Jaxpr([], [], [], []))
 
 
 def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str]) -> None:

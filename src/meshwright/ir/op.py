@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -236,6 +237,10 @@ class Op:
         outs = self.infer(*avals)
         outs = outs if self.multiple_results else (outs,)
         return replicated_rule([a.shape for a in avals], [o.shape for o in outs])
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """The context in which the op's jaxprs have a meaning: the axes that it brings into scope."""
+        return nullcontext()
 
     def body(self) -> ClosedJaxpr | None:
         """The jaxpr that this op does nothing but call, if it may be written out in its place."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from meshwright.errors import MeshwrightError, VerifierError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_jaxprs
+from meshwright.ir.state import STATE
 
 
 def verify(jaxpr: Jaxpr | ClosedJaxpr, what: str = "jaxpr") -> None:
@@ -39,18 +40,20 @@ def _verify_eqn(eqn: JaxprEqn, number: int, scope: Mapping[Var, int], what: str)
             raise VerifierError(f"{where}: operand {atom!r} is not defined before it is used")
         if isinstance(atom, Literal) and atom.aval.shape != ():
             raise VerifierError(f"{where}: literal of shape {atom.aval.shape}; only scalars are literals")
+    infer = eqn.op.typed if STATE.checked else eqn.op.infer
     try:
-        out = eqn.op.infer(*(a.aval for a in eqn.invars))
+        out = infer(*(a.aval for a in eqn.invars))
     except (MeshwrightError, TypeError) as error:  # TypeError: another number of operands
         raise VerifierError(f"{where}: {error}") from error
     avals = list(out) if eqn.op.multiple_results else [out]
     if len(avals) != len(eqn.outvars):
         raise VerifierError(f"{where}: {len(eqn.outvars)} results, the op has {len(avals)}")
     for var, aval in zip(eqn.outvars, avals):
-        if (var.aval.shape, var.aval.dtype) != (aval.shape, aval.dtype):
+        if (var.aval.shape, var.aval.dtype, var.aval.vma) != (aval.shape, aval.dtype, aval.vma):
             raise VerifierError(f"{where}: result is declared {var.aval}, the op gives {aval}")
         if var in scope:
             raise VerifierError(f"{where}: variable {var!r} is assigned twice")
         scope[var] = number  # type: ignore[index]
-    for inner in sub_jaxprs(eqn.op):
-        verify(inner, f"{where} in {inner.debug_name or 'inner jaxpr'}")
+    with eqn.op.scope():
+        for inner in sub_jaxprs(eqn.op):
+            verify(inner, f"{where} in {inner.debug_name or 'inner jaxpr'}")

@@ -1,0 +1,105 @@
+"""Random programs in ``shard_map``, here and in JAX: values, derivatives, and which are refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from region_programs import AXES, Backend, arguments, evaluated, tangents
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import lax
+from meshwright.errors import MeshwrightError
+
+MESH = mw.make_mesh(tuple(AXES.values()), tuple(AXES))
+OURS = Backend(mnp, lax, mw, MESH, mw.PartitionSpec, MESH)
+EXAMPLES = int(os.environ.get("MESHWRIGHT_FUZZ_EXAMPLES", "300"))
+
+Result = list[np.ndarray] | str
+
+
+def of_jax(folder: Path, *ranges: tuple[int, int, str]) -> Iterator[tuple[int, str, Result]]:
+    """JAX's results, from a process of its own with a device for each position of the mesh."""
+    path = folder / "results"
+    words = [str(word) for one in ranges for word in one]
+    # Seldom, a collective of JAX's waits for a thread that a busy machine does not start: what is there then counts.
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name("run_jax.py")), str(path), *words], check=False)
+    with path.open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except EOFError:
+                break
+    assert done.returncode in (0, -6), done
+
+
+def ours(seed: int, kind: str) -> Result:
+    try:
+        return evaluated(OURS, seed, kind)
+    except MeshwrightError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def problem(seed: int, kind: str, want: Result, got: Result) -> str | None:
+    """What is wrong with our result, given JAX's; None if nothing."""
+    if isinstance(got, str):
+        # JAX runs branches in which devices would wait for each other without end, as long as they all go one way.
+        return None if isinstance(want, str) or "would be waited for" in got else f"refused: {got}"
+    *grads, tangent = got[-5:]
+    directions = tangents(arguments(seed))
+    if kind == "nested":
+        directions = (directions[0], directions[1][:, :2], *directions[2:])
+    slope = sum((g.astype(np.float64) * d).sum() for g, d in zip(grads, directions))
+    size = 1 + sum(abs(g.astype(np.float64) * d).sum() for g, d in zip(grads, directions))
+    if not abs(slope - tangent) <= 1e-3 * size:
+        return f"the gradient says {slope}, the tangent is {tangent}"
+    if isinstance(want, str):
+        return f"accepted: {want}" if "given out_specs which require replication" in want else None
+    # Unchecked gradients of JAX's do not always agree with its own tangents; ours do.
+    compared = [*got[:-5], tangent] if kind == "unchecked" else got
+    others = [*want[:-5], want[-1]] if kind == "unchecked" else want
+    wrong = [i for i, (x, y) in enumerate(zip(others, compared, strict=True)) if not alike(x, y)]
+    return f"results {wrong} differ" if wrong else None
+
+
+def alike(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.shape == y.shape and np.allclose(x, y, rtol=2e-3, atol=2e-3 * max(1.0, float(abs(x).max(initial=0))))
+
+
+def check(results: Iterator[tuple[int, str, Result]]) -> list[Any]:
+    """Compare each; returns (kind, whether JAX ran it, whether we did) of each."""
+    found: list[Any] = []
+    wrong: list[str] = []
+    for seed, kind, want in results:
+        got = ours(seed, kind)
+        text = problem(seed, kind, want, got)
+        if text:
+            wrong.append(f"{kind} program {seed}: {text}")
+        found.append((kind, not isinstance(want, str), not isinstance(got, str)))
+    assert not wrong, "\n".join(wrong)
+    return found
+
+
+def both_ran(found: Sequence[Any]) -> int:
+    return sum(theirs and mine for _, theirs, mine in found)
+
+
+def test_some_programs(tmp_path: Path) -> None:
+    found = check(of_jax(tmp_path, (0, 8, "checked"), (0, 4, "nested"), (0, 3, "unchecked")))
+    assert len(found) == 15 and both_ran(found) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "share"), [("checked", 4), ("nested", 1), ("unchecked", 1)])
+def test_many_programs(kind: str, share: int, tmp_path: Path) -> None:
+    count = EXAMPLES * share // 6
+    found = check(of_jax(tmp_path, (1000, 1000 + count, kind)))
+    assert len(found) > count // 2 and both_ran(found) > len(found) // 4
