@@ -42,8 +42,11 @@ WITHOUT_SAMPLE = {
     "debug_callback": "no result",
     "inspect_sharding": "no result",
     "propagation_barrier": "the operand",
+    "sharding_annotation": "the operand",
     "sharding_group": "the operand",
     "pure_callback": "a function, as its user promises",
+    "random_wrap": "the operand, as keys",
+    "random_unwrap": "the operand, as words",
     "rng_bit_generator": "a function of the state that it is given",
 }
 
