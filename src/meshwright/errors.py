@@ -7,6 +7,8 @@ wrong value, ``IndexError`` ...), ours derives from it too, so that code written
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MeshwrightError(Exception):
     """Base of every error that Meshwright raises on purpose."""
@@ -123,7 +125,12 @@ class PartitionError(MeshwrightError):
 
 
 class VerificationError(MeshwrightError):
-    """The partitioned program and the unpartitioned one give different results."""
+    """The partitioned program and the unpartitioned one give different results, or none that can be compared.
+
+    ``first`` is where they first differ, if that was found: the equation on a device, what it stands for, by how much.
+    """
+
+    first: Any = None
 
 
 # --- programs from elsewhere and running --------------------------------------------------------------------

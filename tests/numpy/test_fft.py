@@ -83,4 +83,4 @@ def test_rows_split_unevenly():
     sharding = mw.NamedSharding(mesh, mw.PartitionSpec("rows"))
     part = mw.jit(lambda v: mnp.fft.fft(v * 2), in_shardings=sharding).lower(x).partition()
     assert part.bytes_sent == 0
-    part.verify(x, rtol=1e-9, atol=1e-9)
+    part.verify(x)

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from meshwright.core import dtypes, pytree
+from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import warn
-from meshwright.errors import (
-    ArgumentError,
-    DonationWarning,
-    PaddingWarning,
-    RedundancyWarning,
-    ReplicationWarning,
-    VerificationError,
-)
+from meshwright.errors import ArgumentError, DonationWarning, PaddingWarning, RedundancyWarning, ReplicationWarning
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ops.inspect_sharding import InspectSharding
-from meshwright.runtime.array import Array, default_sharding
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, Sharding
@@ -37,18 +30,17 @@ from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
 from meshwright.transforms.keys import on_words
+from meshwright.verification.progress import Report, on_terminal
+from meshwright.verification.result import Verification
+from meshwright.verification.verify import Request, verify
 
-
-@dataclass(frozen=True)
-class OutputDifference:
-    """How far one output of the partitioned program is from the unpartitioned one's.
-
-    ``relative`` is the largest absolute difference over the largest magnitude of the output.
-    """
-
-    output: str
-    absolute: float
-    relative: float
+__all__ = [
+    "PartitionedProgram",
+    "Verification",
+    "match_donation",
+    "partition_program",
+    "warn_of_donations",
+]
 
 
 class PartitionedProgram:
@@ -230,64 +222,39 @@ class PartitionedProgram:
         donated = match_donation(self.donated, program.in_avals, program.out_avals)
         return compile_jaxpr(program, self.name, shardings, True, donated, self.out_avals)
 
-    def verify(self, *args: Any, rtol: float = 1e-4, atol: float = 1e-5, seed: int = 0) -> list[OutputDifference]:
-        """Run this program and the unpartitioned one on the same inputs (random ones if none are given).
+    def verify(
+        self,
+        *args: Any,
+        rtol: float = 1e-9,
+        atol: float = 0.0,
+        seed: int = 0,
+        finite: float = 0.99,
+        progress: Report | None = None,
+    ) -> Verification:
+        """Run this program and the unpartitioned one on the same inputs, and compare their outputs.
 
-        Returns the largest absolute and relative difference for each output.
+        Without ``args`` the inputs are drawn at random, those of ``seed``: each where the ops that use it are defined
+        (not negative under a root, within the dimension that it indexes). Both programs compute in float64, where they
+        differ by hardly more than nothing if the partitioning is right. ``progress`` is told what is being done and how
+        many of how many steps of it are; without it, a terminal shows them.
+
+        Elements may differ by ``atol + rtol`` times their magnitude (and a thousandth of that of the largest), or by
+        what rounding makes of them: as far as the unpartitioned program in its own types is from itself in float64,
+        as much smaller as float64 is finer. Integers and bools must be equal.
+
+        Returns the largest differences of each output; printed, a table.
 
         Raises:
-          VerificationError: an output differs by more than ``atol + rtol`` times its largest magnitude.
+          VerificationError: an output differs by more, with the first op after which the programs do; or less than the
+            share ``finite`` of an output is neither infinite nor NaN.
+          ArgumentError: another number of arrays than the program takes.
         """
         avals = self.part.source.in_avals
-        values = pytree.leaves(args) if args else random_inputs(avals, seed)
-        if len(values) != len(avals):
+        values = pytree.leaves(args) if args else None
+        if values is not None and len(values) != len(avals):
             raise ArgumentError(f"verify: the program takes {len(avals)} arrays, got {len(values)}")
-        values = [np.asarray(v) for v in values]
-        whole = compile_jaxpr(self.part.source, self.name, [default_sharding()] * len(self.part.source.out_avals))
-        program = virtual_program(self.part)
-        parts = compile_jaxpr(program, self.name, list(self.out_shardings), True)
-        found = [
-            difference(f"output {i}", got, want) for i, (got, want) in enumerate(zip(parts(values), whole(values)))
-        ]
-        for d, want in zip(found, self.part.source.out_avals):
-            exact = not dtypes.is_inexact(want.dtype)
-            if not (d.relative <= (0 if exact else rtol) or d.absolute <= (0 if exact else atol)):
-                raise VerificationError(
-                    f"{d.output} of {self.name!r} ({want}) differs from the unpartitioned program by {d.absolute:.3g} "
-                    f"({d.relative:.3g} relative; allowed: {atol:g}, {rtol:g})"
-                )
-        return found
-
-
-def difference(name: str, got: Array, want: Array) -> OutputDifference:
-    """The largest difference between two arrays; equal NaNs and infinities count as equal."""
-    a, b = np.asarray(got), np.asarray(want)
-    wide = np.complex128 if dtypes.is_complex(a.dtype) else np.float64
-    a, b = a.astype(wide), b.astype(wide)
-    if not a.size:
-        return OutputDifference(name, 0.0, 0.0)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    delta = np.where(same, 0, np.abs(a - b))
-    worst = float(np.max(np.where(np.isnan(delta), np.inf, delta)))
-    scale = float(np.max(np.abs(np.where(np.isfinite(b), b, 0)), initial=0.0))
-    return OutputDifference(name, worst, worst / scale if scale else worst)
-
-
-def random_inputs(avals: Sequence[ShapedArray], seed: int = 0) -> list[np.ndarray]:
-    """Distinct, moderate values of each type: normal floats, small integers, both bools."""
-    rng = np.random.default_rng(seed)
-    values = []
-    for aval in avals:
-        if dtypes.is_bool(aval.dtype):
-            value = rng.integers(0, 2, aval.shape).astype(bool)
-        elif dtypes.is_integer(aval.dtype):
-            value = rng.integers(0, 8, aval.shape)
-        elif dtypes.is_complex(aval.dtype):
-            value = rng.normal(size=aval.shape) + 1j * rng.normal(size=aval.shape)
-        else:
-            value = rng.normal(size=aval.shape)
-        values.append(np.asarray(value).astype(aval.dtype))
-    return values
+        with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:
+            return verify(Request(self.part, self.name, rtol, atol, seed, finite, report), values)
 
 
 def _uneven_dims(layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[str]:

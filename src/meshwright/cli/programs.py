@@ -58,7 +58,8 @@ def partition(
     for note in (*program.notes, *part.notes):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if verify:
-        _verify(console, part)
+        verified = part.verify()
+        console.print(f"{verified.headline}, in {verified.seconds:.1f} s", markup=False, soft_wrap=True)
     if text:
         typer.echo(part.as_text(text))
 
@@ -142,10 +143,3 @@ def _summary(part: PartitionedProgram, found: list[Collective]) -> Table:
     table.add_row("peak memory of a device", "", human_bytes(part.peak_bytes))
     table.add_row("arithmetic of a device, of its part", "", f"{part.work.redundancy:.2f}")
     return table
-
-
-def _verify(console: Console, part: PartitionedProgram) -> None:
-    found = part.verify()
-    worst = max(found, key=lambda d: d.relative, default=None)
-    largest = f"; the largest difference is {worst.relative:.1e} relative, in {worst.output}" if worst else ""
-    console.print(f"verified: {len(found)} outputs equal those of the unpartitioned program{largest}")

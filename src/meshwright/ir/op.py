@@ -19,6 +19,7 @@ import numpy as np
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.errors import DTypeError, RuleError
+from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.state import STATE
 from meshwright.ir.varying import cast_all
@@ -140,6 +141,10 @@ class Op:
     takes_keys: ClassVar[bool] = False
     #: on concrete arrays the op is done by its ``perform``, in Python, not by a compiled program
     in_python: ClassVar[bool] = False
+    #: all that the op does is to round: there is nothing to do where numbers are wide
+    rounds: ClassVar[bool] = False
+    #: of two equal operands it makes something that is not negative
+    even: ClassVar[bool] = False
     #: the op has jaxprs among its parameters
     holds_jaxprs: ClassVar[bool] = False
     #: the result by NumPy, of ops that only move elements and so are exact there: small arrays that are ready are
@@ -241,6 +246,20 @@ class Op:
     def scope(self) -> AbstractContextManager[Any]:
         """The context in which the op's jaxprs have a meaning: the axes that it brings into scope."""
         return nullcontext()
+
+    def image(self, known: Sequence[Interval], avals: Sequence[ShapedArray]) -> Interval:
+        """Where the result lies, for operands that lie in ``known``."""
+        return known[0] if self.moves_only else ANYWHERE
+
+    def domain(
+        self, wanted: Sequence[Interval], known: Sequence[Interval], avals: Sequence[ShapedArray]
+    ) -> Sequence[Interval]:
+        """Where operands should lie so that the op is defined there and its results lie in ``wanted``.
+
+        What it says is for inputs that are drawn at random; it need not be exact.
+        """
+        rest = [ANYWHERE] * (len(avals) - 1)
+        return [wanted[0].without_columns(), *rest] if self.moves_only else [ANYWHERE] * len(avals)
 
     def body(self) -> ClosedJaxpr | None:
         """The jaxpr that this op does nothing but call, if it may be written out in its place."""

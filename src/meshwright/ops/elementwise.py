@@ -538,6 +538,7 @@ class ReducePrecision(Elementwise):
     exponent_bits: int
     mantissa_bits: int
     name: ClassVar[str] = "reduce_precision"
+    rounds: ClassVar[bool] = True
     hlo: ClassVar[str] = "stablehlo.reduce_precision"
     accepts: ClassVar[tuple[str, ...]] = ("f",)
 

@@ -37,8 +37,8 @@ from meshwright.transforms.batching import BatchTrace
 def virtual_program(part: Partition) -> ClosedJaxpr:
     """The program on global arrays that computes what all devices of the mesh compute together."""
     mesh = part.mesh
-    units = _Units.of(part)
-    local = _with_units(part.jaxpr, units)
+    units = Units.of(part)
+    local = with_units(part.jaxpr, units)
     inputs = [_varying(lo, units) for lo in part.in_layouts]
     local = merge_reductions(local, inputs)
     in_avals = part.source.in_avals
@@ -56,7 +56,7 @@ def virtual_program(part: Partition) -> ClosedJaxpr:
             left = [leave(x, lo, a.shape, units) for x, lo, a in zip(outs, part.out_layouts, out_avals)]
         for trace in reversed(traces):
             with set_trace(trace.parent):
-                left = [_first(*trace.unwrap(x)) for x in left]
+                left = [first_of(*trace.unwrap(x)) for x in left]
             trace.alive = False
         return left
 
@@ -88,7 +88,7 @@ GLOBAL_PROGRAM.append(_global_program)
 
 # --- which axes are batched ---------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class _Units:
+class Units:
     """The axes to batch over: whole mesh axes, or their atoms where the program takes them apart."""
 
     names: tuple[str, ...]
@@ -96,13 +96,14 @@ class _Units:
     of_atom: dict[str, str]
 
     @staticmethod
-    def of(part: Partition) -> _Units:
+    def of(part: Partition, atoms: bool = False) -> Units:
+        """Those of a program; with ``atoms``, every axis is taken apart."""
         mesh = part.mesh
         runs = [mesh.coalesce(axes) for lo in (*part.in_layouts, *part.out_layouts) for axes in lo.dims]
         used = [e.op.axes for e in all_eqns(part.jaxpr.jaxpr) if isinstance(e.op, Collective)]
         named = {axis for axes in used for axis in axes}
         runs += used
-        whole = set(mesh.axis_names)
+        whole = {a for a in mesh.axis_names if not atoms or not mesh.atoms_of(a)}
         for run in runs:
             for name in run:
                 if name not in mesh.shape:
@@ -110,14 +111,14 @@ class _Units:
         names: list[str] = []
         of_atom: dict[str, str] = {}
         for axis in mesh.axis_names:
-            atoms = mesh.atoms_of(axis)
-            if axis in whole and (atoms or axis in named):
+            parts = mesh.atoms_of(axis)
+            if axis in whole and (parts or axis in named):
                 names.append(axis)
-                of_atom.update(dict.fromkeys(atoms, axis))
+                of_atom.update(dict.fromkeys(parts, axis))
             else:
-                names += atoms
-                of_atom.update({a: a for a in atoms})
-        return _Units(tuple(names), {n: mesh.axis_size(n) for n in names}, of_atom)
+                names += parts
+                of_atom.update({a: a for a in parts})
+        return Units(tuple(names), {n: mesh.axis_size(n) for n in names}, of_atom)
 
     def of_atoms(self, atoms: Sequence[str]) -> tuple[str, ...]:
         """The units that a run of atoms is made of."""
@@ -128,7 +129,7 @@ class _Units:
         return self.of_atoms(mesh.expand(axes))
 
 
-def _with_units(jaxpr: ClosedJaxpr, units: _Units) -> ClosedJaxpr:
+def with_units(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
     """Collectives over units instead of the axes they name."""
 
     def unit_axes(op: Collective) -> Collective:
@@ -165,7 +166,7 @@ def _parse(axis: str) -> tuple[str, int, int | None]:
 
 
 # --- entering and leaving -----------------------------------------------------------------------------------
-def enter(x: Any, layout: Layout, units: _Units, mesh: AbstractMesh) -> Any:
+def enter(x: Any, layout: Layout, units: Units, mesh: AbstractMesh) -> Any:
     """This device's part of a global array."""
     for dim, atoms in enumerate(layout.dims):
         if atoms:
@@ -176,7 +177,7 @@ def enter(x: Any, layout: Layout, units: _Units, mesh: AbstractMesh) -> Any:
     return x
 
 
-def leave(x: Any, layout: Layout, shape: Sequence[int], units: _Units) -> Any:
+def leave(x: Any, layout: Layout, shape: Sequence[int], units: Units) -> Any:
     """The global array of all devices' parts."""
     for dim, atoms in enumerate(layout.dims):
         if atoms:
@@ -185,13 +186,13 @@ def leave(x: Any, layout: Layout, shape: Sequence[int], units: _Units) -> Any:
     return x
 
 
-def _first(val: Any, dim: int | None) -> Any:
+def first_of(val: Any, dim: int | None) -> Any:
     """Of a value that is the same on all devices, the first's."""
     return val if dim is None else squeeze(slice_in_dim(val, 0, 1, axis=dim), [dim])
 
 
 # --- reductions that need no partial sums -------------------------------------------------------------------
-def _varying(layout: Layout, units: _Units) -> frozenset[str]:
+def _varying(layout: Layout, units: Units) -> frozenset[str]:
     return frozenset(u for atoms in layout.dims for u in units.of_atoms(atoms))
 
 

@@ -8,7 +8,7 @@ partial values; the collective that combines them is emitted when a consumer nee
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
-from meshwright.ir.tracing import JaxprTrace
+from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective import Collective
 from meshwright.ops.cyclic import cyclic_windows
 from meshwright.ops.propagation_marks import PropagationMark, ShardingGroup
@@ -81,6 +81,8 @@ class Partition:
     replicated: list[str] = field(default_factory=list)
     #: what the communication passes changed
     changes: list[Change] = field(default_factory=list)
+    #: what values on a device stand for: a value of the source, in a layout
+    stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
     #: the layouts of inputs and outputs that were asked for
     asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
 
@@ -132,6 +134,7 @@ class Partitioner:
         self.env: dict[Var, Value] = {}
         self.trace = JaxprTrace()
         self.replicated: list[str] = []
+        self.stands_for: dict[Var, tuple[Var, Layout]] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
         repeats = {a: lo.repeats for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)}
@@ -158,9 +161,24 @@ class Partitioner:
                 outs.append(local)
                 out_layouts.append(final)
         local_jaxpr = run_passes(self.trace.finish(outs, inner.debug_name), (DEAD_CODE,))
+        for variable, said in self._what_stands_for():
+            self.stands_for.setdefault(variable, said)
         return Partition(
-            local_jaxpr, self.mesh, self.in_layouts, out_layouts, self.closed, self.propagation, self.replicated
+            local_jaxpr,
+            self.mesh,
+            self.in_layouts,
+            out_layouts,
+            self.closed,
+            self.propagation,
+            self.replicated,
+            stands_for=self.stands_for,
         )
+
+    def _what_stands_for(self) -> Iterator[tuple[Var, tuple[Var, Layout]]]:
+        for var, value in self.env.items():
+            for layout, local in value.versions:
+                if isinstance(local, JaxprTracer) and local.owner is self.trace:
+                    yield local.variable, (var, layout)
 
     def _axis_env(self) -> dict[str, int]:
         mesh = self.mesh
@@ -332,6 +350,7 @@ class Partitioner:
         mesh = self.mesh if mesh is None else mesh
         part = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run()
         self.replicated += part.replicated
+        self.stands_for.update(part.stands_for)
         return part
 
     def constraint(self, eqn: JaxprEqn, op: ShardingConstraint) -> Layout:

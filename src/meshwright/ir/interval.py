@@ -1,0 +1,87 @@
+"""Intervals of numbers: where values lie, and where an op wants its operands to lie."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+INF = math.inf
+
+
+@dataclass(frozen=True)
+class Interval:
+    """All numbers from ``low`` to ``high``, or some of them.
+
+    As a wish it says more: ``weak``, that nothing breaks outside; ``whole``, that whole numbers are meant whatever the
+    dtype; ``definite``, that matrices are symmetric with positive eigenvalues; ``columns``, what the elements along the
+    last dimension want, each for itself.
+    """
+
+    low: float = -INF
+    high: float = INF
+    weak: bool = False
+    whole: bool = False
+    definite: bool = False
+    columns: tuple[Interval, ...] = ()
+
+    @property
+    def says_nothing(self) -> bool:
+        return self.low == -INF and self.high == INF and not self.definite and not self.columns
+
+    def holds(self, other: Interval) -> bool:
+        """Whether all numbers of ``other`` are in this one."""
+        return self.low <= other.low and other.high <= self.high
+
+    def hull(self, other: Interval) -> Interval:
+        """The smallest interval with both in it."""
+        return Interval(min(self.low, other.low), max(self.high, other.high))
+
+    def meet(self, other: Interval) -> Interval:
+        """The wish of two users of one value: the strong one's; if they exclude each other, that of larger numbers."""
+        if self.weak != other.weak:
+            return other if self.weak else self
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        if low > high or (low == high and self.low < self.high and other.low < other.high):
+            larger = max(self, other, key=lambda wish: wish.high)
+            return self.hull(other)._also(self, other) if self.weak else larger
+        return Interval(low, high, self.weak)._also(self, other)
+
+    def _also(self, *wishes: Interval) -> Interval:
+        columns = [w.columns for w in wishes if w.columns]
+        if len(columns) > 1:
+            columns = [tuple(a if b == ANYWHERE else b if a == ANYWHERE else a.meet(b) for a, b in zip(*columns))]
+        return replace(
+            self, weak=all(w.weak for w in wishes), whole=any(w.whole for w in wishes),
+            definite=any(w.definite for w in wishes), columns=columns[0] if columns else (),
+        )  # fmt: skip
+
+    def without_columns(self) -> Interval:
+        """The same for values whose last dimension is another one."""
+        return replace(self, columns=()) if self.columns else self
+
+    def between(self, low: float, high: float) -> Interval:
+        """The same wish with other bounds, about single numbers."""
+        return replace(self, low=low, high=high, definite=False, columns=())
+
+    # --- arithmetic -----------------------------------------------------------------------------------------
+    def __neg__(self) -> Interval:
+        return self.between(-self.high, -self.low)
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, other: Interval) -> Interval:
+        ends = [_times(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
+        return Interval(min(ends), max(ends))
+
+
+def _times(a: float, b: float) -> float:
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+ANYWHERE = Interval()
+NON_NEGATIVE = Interval(low=0)
+#: strictly, as far as intervals go: the smallest numbers of a float32 are left out
+POSITIVE = Interval(low=1e-30)
+UNIT = Interval(-1, 1)
+BITS = Interval(0, 1)

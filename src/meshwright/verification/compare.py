@@ -1,0 +1,84 @@
+"""Differences of arrays, in blocks that stay in the processor's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+
+_BLOCK = 1 << 16
+#: an element may be off by ``rtol`` of itself, and by this much of ``rtol`` of the largest element
+_OF_LARGEST = 1e-3
+
+
+@dataclass
+class Difference:
+    """How far two arrays are apart: equal NaNs and infinities are no difference, and not finite.
+
+    ``excess`` is by how much the worst element is beyond what ``rtol`` and ``atol`` allow.
+    """
+
+    absolute: float = 0.0
+    largest: float = 0.0
+    excess: float = 0.0
+    finite: int = 0
+    size: int = 0
+
+    @property
+    def relative(self) -> float:
+        return self.absolute / self.largest if self.largest else self.absolute
+
+
+def compare(got: Any, want: Any, rtol: float = 0.0, atol: float = 0.0) -> Difference:
+    """The difference of two arrays of one shape and dtype."""
+    a, b = _flat(got), _flat(want)
+    found = Difference(size=b.size)
+    if dtypes.is_inexact(b.dtype):
+        with np.errstate(invalid="ignore", over="ignore"):
+            found.largest = max((_largest(block) for _, block in _blocks(a, b)), default=0.0)
+            for block in _blocks(a, b):
+                _take(found, *block, rtol, atol)
+    else:
+        wrong = a != b
+        found.finite = b.size
+        if wrong.any():
+            found.absolute = float(np.max(np.abs(a[wrong].astype(np.float64) - b[wrong].astype(np.float64))))
+            found.largest = float(np.max(np.abs(b.astype(np.float64))))
+            found.excess = found.absolute
+    return found
+
+
+def _flat(x: Any) -> np.ndarray:
+    array = np.asarray(x).reshape(-1)
+    return array if array.dtype.kind in "bfiuc" else array.astype(np.float64)
+
+
+def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for start in range(0, b.size, _BLOCK):
+        yield a[start : start + _BLOCK], b[start : start + _BLOCK]
+
+
+def _largest(b: np.ndarray) -> float:
+    """The largest finite magnitude."""
+    sizes = np.abs(b)
+    top = float(np.max(sizes))
+    return top if np.isfinite(top) else float(np.max(np.where(np.isfinite(sizes), sizes, 0)))
+
+
+def _take(found: Difference, a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> None:
+    """Add a block to what was found."""
+    delta, sizes = np.abs(a - b), np.abs(b)
+    finite = np.isfinite(delta) & np.isfinite(sizes)
+    count = int(np.count_nonzero(finite))
+    if count < b.size:
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        delta = np.where(finite, delta, np.where(same, 0, np.inf))
+        sizes = np.where(finite, sizes, 0)
+    found.finite += count
+    found.absolute = max(found.absolute, float(delta.max()))
+    allowed = atol + rtol * _OF_LARGEST * found.largest
+    found.excess = max(found.excess, float((delta - rtol * sizes).max()) - allowed)

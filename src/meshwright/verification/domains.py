@@ -1,0 +1,129 @@
+"""Where the inputs of a program should lie: a walk back from the ops that use them.
+
+Forwards, intervals in which values are known to lie (constants, counters, exponentials). Backwards, what ops want of
+their operands (:meth:`meshwright.ir.op.Op.domain`), through arithmetic and the bodies of loops and branches. Nothing
+hangs on its being exact: what is drawn badly shows in results that are not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import meshwright.ops.domains  # noqa: F401  (the rules)
+from meshwright.core import dtypes
+from meshwright.ir.interval import ANYWHERE, BITS, NON_NEGATIVE, Interval
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ops.control import OPERAND, OUTPUT, PARAMETER, RESULT, End, RegionOp
+
+#: loops are walked so often: what a carry needs in the next round it needs in this one
+_ROUNDS = 2
+
+
+def input_domains(jaxpr: ClosedJaxpr) -> list[Interval]:
+    """For each parameter of a jaxpr without calls, where it should lie."""
+    walk = _Walk()
+    walk.forward(jaxpr)
+    walk.backward(jaxpr)
+    return [walk.wanted.get(v, ANYWHERE) for v in jaxpr.jaxpr.invars]
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.known: dict[Var, Interval] = {}
+        self.wanted: dict[Var, Interval] = {}
+        #: what a value is a positive multiple of
+        self.multiple_of: dict[Atom, Atom] = {}
+
+    def where(self, atom: Atom) -> Interval:
+        """Where a value is known to lie."""
+        if isinstance(atom, Literal):
+            return _span(atom.val)
+        return BITS if dtypes.is_bool(atom.aval.dtype) else self.known.get(atom, ANYWHERE)
+
+    def wish(self, atom: Atom, wish: Interval) -> None:
+        """One more wish for a value; none for what is known to fulfil it."""
+        special = wish.definite or wish.columns
+        if isinstance(atom, Var) and not wish.says_nothing and (special or not wish.holds(self.where(atom))):
+            self.wanted[atom] = self.wanted[atom].meet(wish) if atom in self.wanted else wish
+
+    def forward(self, jaxpr: ClosedJaxpr) -> None:
+        for var, value in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
+            self.known[var] = _span(value)
+        for eqn in jaxpr.eqns:
+            if isinstance(eqn.op, RegionOp):
+                self._enter(eqn, eqn.op)
+            elif not eqn.op.multiple_results:
+                self.known[eqn.outvars[0]] = self.image(eqn)
+
+    def image(self, eqn: JaxprEqn) -> Interval:
+        """Where a result lies; the square of something, or of it and a positive multiple, is not negative."""
+        known = [self.where(a) for a in eqn.invars]
+        if eqn.op.even:
+            (a, x), (b, y) = ((self.multiple_of.get(v, v), k) for v, k in zip(eqn.invars, known))
+            if a is b:
+                return NON_NEGATIVE
+            if x.low > 0 or y.low > 0:
+                self.multiple_of[eqn.outvars[0]] = b if x.low > 0 else a
+        return eqn.op.image(known, _avals(eqn))
+
+    def _enter(self, eqn: JaxprEqn, op: RegionOp) -> None:
+        for tie in op.ties():
+            if {end.side for end in tie} == {OPERAND, PARAMETER}:
+                for end in tie[1:]:
+                    self.known[_atom(eqn, end)] = self.where(_atom(eqn, tie[0]))  # type: ignore[index]
+        for region in op.regions():
+            self.forward(region)
+
+    def backward(self, jaxpr: ClosedJaxpr) -> None:
+        for eqn in reversed(jaxpr.eqns):
+            if isinstance(eqn.op, RegionOp):
+                self._leave(eqn, eqn.op)
+            wanted = [self.wanted.get(v, ANYWHERE) for v in eqn.outvars]
+            for atom, wish in zip(eqn.invars, eqn.op.domain(wanted, [self.where(a) for a in eqn.invars], _avals(eqn))):
+                self.wish(atom, wish)
+
+    def _leave(self, eqn: JaxprEqn, op: RegionOp) -> None:
+        ties = list(op.ties())
+        for _ in range(_ROUNDS):
+            self._pass(eqn, ties, (RESULT, PARAMETER), (OUTPUT,))
+            for region in op.regions():
+                self.backward(region)
+        self._pass(eqn, ties, (RESULT, PARAMETER), (OPERAND,))
+
+    def _pass(self, eqn: JaxprEqn, ties: Sequence[Sequence[End]], sources: Sequence[str], to: Sequence[str]) -> None:
+        for tie in ties:
+            wishes = [self.wanted.get(_atom(eqn, end), ANYWHERE) for end in tie if end.side in sources]  # type: ignore
+            for end in tie:
+                if end.side in to:
+                    for wish in wishes:
+                        self.wish(_atom(eqn, end), wish.without_columns())
+
+
+_ENDS: dict[str, Callable[[JaxprEqn, End], Atom]] = {
+    OPERAND: lambda eqn, end: eqn.invars[end.index],
+    RESULT: lambda eqn, end: eqn.outvars[end.index],
+    PARAMETER: lambda eqn, end: eqn.op.regions()[end.body].jaxpr.invars[end.index],
+    OUTPUT: lambda eqn, end: eqn.op.regions()[end.body].jaxpr.outvars[end.index],
+}
+
+
+def _atom(eqn: JaxprEqn, end: End) -> Atom:
+    """The operand, result, parameter or output that an end of a tie is."""
+    return _ENDS[end.side](eqn, end)
+
+
+def _avals(eqn: JaxprEqn) -> list[Any]:
+    return [a.aval for a in eqn.invars]
+
+
+def _span(value: Any) -> Interval:
+    """The interval of a constant's elements."""
+    array = np.asarray(value)
+    if array.dtype.kind == "c" or not array.size:
+        return ANYWHERE
+    with np.errstate(invalid="ignore"):
+        numbers = array.astype(np.float64)
+        return ANYWHERE if np.isnan(numbers).any() else Interval(float(numbers.min()), float(numbers.max()))

@@ -1,0 +1,283 @@
+"""The first op after which a per-device program and the program it was made of differ.
+
+Both are evaluated op by op, side by side. The partitioner knows which value on a device stands for which value of the
+program; each such pair is compared as soon as there are both. Loops and branches whose results differ are gone into,
+round by round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import source
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.op import BatchAxis
+from meshwright.ir.state import extend_axis_env, set_trace
+from meshwright.ir.tracing import EVAL
+from meshwright.ops.collective import ALL_REDUCE, Collective
+from meshwright.ops.control import RegionOp, split
+from meshwright.ops.control_cond import Cond
+from meshwright.ops.control_scan import Scan
+from meshwright.ops.control_while import While
+from meshwright.ops.shape import squeeze
+from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.runtime.virtual import Units, enter, first_of, leave, with_units
+from meshwright.sharding import Layout
+from meshwright.spmd.partition.partition import Partition
+from meshwright.transforms.batching import BatchTrace
+from meshwright.verification.compare import Difference, compare
+
+#: rounds of a loop that are gone into
+_MOST_ROUNDS = 100
+Values = dict[Var, Any]
+#: told how many of how many equations are done
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Where two programs part: the value of the program, the equation that makes it on a device, and by how much."""
+
+    made: JaxprEqn | None
+    local: JaxprEqn
+    layout: Layout
+    difference: Difference
+    part: Partition
+    #: the loop or branch around it, and the round
+    inside: str = ""
+
+    def __str__(self) -> str:
+        op = self.local.op
+        over = f" over {', '.join(self.part.mesh.coalesce(op.axes))}" if isinstance(op, Collective) else ""
+        value = f"the result of {self.made.op.name} at {self.made.source}" if self.made else "an input"
+        reason = f" ({self.local.note})" if self.local.note is not None else ""
+        return (
+            f"they first differ after {op.name}{over} at {self.local.source}{self.inside}, which makes {value}, "
+            f"{self.local.outvars[0].aval} on a device, laid out as {self.layout.format(self.part.mesh)}{reason}: by "
+            f"{self.difference.absolute:.3g} ({self.difference.relative:.3g} relative)"
+        )
+
+
+def first_difference(
+    part: Partition, args: Sequence[Any], rtol: float, atol: float, progress: Progress | None = None
+) -> FirstDifference | None:
+    """Where ``part`` and the program it was made of part, run on ``args``; None if no value differs."""
+    return _Pair(part, rtol, atol, progress).run(args)
+
+
+def first_not_finite(jaxpr: ClosedJaxpr, args: Sequence[Any]) -> JaxprEqn | None:
+    """The first equation that makes NaN of none, or else infinities; None if all is finite."""
+    side, infinite = _Side(), None
+    kept = _Kept(side, jaxpr.jaxpr, [])
+    side.enter(jaxpr, args)
+    for eqn in jaxpr.eqns:
+        with set_trace(EVAL):
+            side.do(eqn)
+        values = [np.asarray(side.values[v]) for v in eqn.outvars if v.aval.dtype.kind in "fc"]
+        if any(np.isnan(v).any() for v in values):
+            return eqn
+        infinite = infinite or (eqn if any(np.isinf(v).any() for v in values) else None)
+        kept.done(eqn)
+    return infinite
+
+
+@dataclass
+class _Side:
+    """One of the two programs at some point: the values that are still needed."""
+
+    values: Values = field(default_factory=dict)
+
+    def read(self, atom: Atom) -> Any:
+        return atom.val if isinstance(atom, Literal) else self.values[atom]
+
+    def enter(self, jaxpr: ClosedJaxpr, args: Sequence[Any]) -> None:
+        """Begin a jaxpr: what it made in an earlier round is forgotten."""
+        for eqn in jaxpr.eqns:
+            for var in eqn.outvars:
+                self.values.pop(var, None)
+        self.values.update(zip((*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars), (*jaxpr.consts, *args)))
+
+    def do(self, eqn: JaxprEqn) -> None:
+        with source.at(eqn.source):
+            outs = eqn.op.bind(*map(self.read, eqn.invars))
+        self.values.update(zip(eqn.outvars, outs if eqn.op.multiple_results else [outs]))
+
+
+class _Pair:
+    def __init__(self, part: Partition, rtol: float, atol: float, progress: Progress | None) -> None:
+        self.part, self.rtol, self.atol = part, rtol, atol
+        self.progress = progress or (lambda done, total: None)
+        self.units = Units.of(part, atoms=True)
+        self.traces: list[BatchTrace] = []
+        self.whole, self.local = _Side(), _Side()
+        self.stands_for = part.stands_for
+
+    def run(self, args: Sequence[Any]) -> FirstDifference | None:
+        top: Any = EVAL
+        for name in self.units.names:
+            top = BatchTrace(top, BatchAxis(self.units.sizes[name], name))
+            self.traces.append(top)
+        local = with_units(self.part.jaxpr, self.units)
+        with extend_axis_env(self.units.sizes):
+            with set_trace(top):
+                entered = [enter(x, lo, self.units, self.part.mesh) for x, lo in zip(args, self.part.in_layouts)]
+            return self.bodies(self.part.source, args, local, entered, "")
+
+    # --- both programs, or bodies of theirs -----------------------------------------------------------------
+    def bodies(
+        self, whole: ClosedJaxpr, args: Sequence[Any], local: ClosedJaxpr, local_args: Sequence[Any], inside: str
+    ) -> FirstDifference | None:
+        """Evaluate two jaxprs side by side; values that nothing needs any more are forgotten."""
+        self.whole.enter(whole, args)
+        self.local.enter(local, local_args)
+        made = {v: e for e in whole.eqns for v in e.outvars}
+        pending = iter(whole.eqns)
+        wanted = [self.stands_for[v][0] for e in local.eqns for v in e.outvars if v in self.stands_for]
+        kept = _Kept(self.whole, whole.jaxpr, wanted), _Kept(self.local, local.jaxpr, [])
+        for number, eqn in enumerate(local.eqns):
+            if not inside:
+                self.progress(number, len(local.eqns))
+            with set_trace(self.top):
+                self.local.do(eqn)
+            for var in eqn.outvars:
+                found = self.check(eqn, var, made, pending, kept[0], inside)
+                if found is not None:
+                    return found
+            kept[1].done(eqn)
+        for eqn in pending:
+            self.do_whole(eqn, kept[0])
+        return None
+
+    @property
+    def top(self) -> Any:
+        return self.traces[-1] if self.traces else EVAL
+
+    def do_whole(self, eqn: JaxprEqn, kept: _Kept) -> None:
+        with set_trace(EVAL):
+            self.whole.do(eqn)
+        kept.done(eqn)
+
+    def check(
+        self, eqn: JaxprEqn, var: Var, made: dict[Var, JaxprEqn], pending: Any, kept: _Kept, inside: str
+    ) -> FirstDifference | None:
+        """Compare what ``eqn`` made with what it stands for, once that is there."""
+        meant, layout = self.stands_for.get(var, (None, None))
+        if meant is None or layout is None or (meant not in made and meant not in self.whole.values):
+            return None
+        while meant not in self.whole.values:
+            self.do_whole(next(pending), kept)
+        difference = compare(self.joined(var, layout, meant), self.whole.values[meant], self.rtol, self.atol)
+        maker = made.get(meant)
+        kept.used(meant)
+        if difference.excess <= 0:
+            return None
+        here = FirstDifference(maker, eqn, layout, difference, self.part, inside)
+        return self.inner(maker, eqn, inside) or here
+
+    def joined(self, var: Var, layout: Layout, meant: Var) -> np.ndarray:
+        """The value of the whole mesh."""
+        with set_trace(self.top):
+            x = self.local.values[var]
+            if layout.partial:
+                names = self.units.of_atoms(layout.partial)
+                x = ALL_REDUCE[layout.reduction](names, tuple(self.units.sizes[n] for n in names)).bind(x)
+            x = leave(x, layout, meant.aval.shape, self.units)
+        return np.asarray(self.of_first(x))
+
+    def of_first(self, x: Any) -> Any:
+        """A value that is the same on all devices, as an array."""
+        for trace in reversed(self.traces):
+            with set_trace(trace.parent):
+                x = first_of(*trace.unwrap(x))
+        return x
+
+    # --- loops and branches ---------------------------------------------------------------------------------
+    def inner(self, whole: JaxprEqn | None, local: JaxprEqn, inside: str) -> FirstDifference | None:
+        """The first difference inside of a loop or branch."""
+        if whole is None or not isinstance(whole.op, RegionOp) or type(whole.op) is not type(local.op):
+            return None
+        sides = [self.whole.read(a) for a in whole.invars], [self.local.read(a) for a in local.invars]
+        where = f" in {{}} of the {whole.op.name} at {whole.source}{inside}"
+        match whole.op:
+            case Cond():
+                return self.branch(whole.op, local.op, *sides, where)
+            case Scan():
+                return self.scan(whole.op, local.op, *sides, where)
+            case While():
+                return self.loop(whole.op, local.op, *sides, where)
+        return None
+
+    def branch(self, whole: Cond, local: Any, args: Any, local_args: Any, where: str) -> FirstDifference | None:
+        n = min(max(int(args[0]), 0), len(whole.branches) - 1)
+        inside = where.format(f"branch {n}")
+        return self.bodies(whole.branches[n], args[1:], local.branches[n], local_args[1:], inside)
+
+    def scan(self, whole: Scan, local: Any, args: Any, local_args: Any, where: str) -> FirstDifference | None:
+        c, k = whole.num_consts, whole.num_carry
+        (consts, carry, xs), (local_consts, local_carry, local_xs) = split(args, c, k), split(local_args, c, k)
+        for number in range(min(whole.length, _MOST_ROUNDS)):
+            at = whole.length - 1 - number if whole.reverse else number
+            with set_trace(EVAL):
+                rows = [_row(x, at) for x in xs]
+            with set_trace(self.top):
+                local_rows = [_row(x, at) for x in local_xs]
+            found = self.bodies(
+                whole.jaxpr, [*consts, *carry, *rows], local.jaxpr, [*local_consts, *local_carry, *local_rows],
+                where.format(f"round {number}"),
+            )  # fmt: skip
+            if found is not None:
+                return found
+            carry = [self.whole.read(a) for a in whole.jaxpr.jaxpr.outvars[:k]]
+            local_carry = [self.local.read(a) for a in local.jaxpr.jaxpr.outvars[:k]]
+        return None
+
+    def loop(self, whole: While, local: Any, args: Any, local_args: Any, where: str) -> FirstDifference | None:
+        n, m = whole.cond_nconsts, whole.body_nconsts
+        (tests, consts, carry), (local_tests, local_consts, local_carry) = split(args, n, m), split(local_args, n, m)
+        for number in range(_MOST_ROUNDS):
+            found = self.bodies(
+                whole.cond_jaxpr, [*tests, *carry], local.cond_jaxpr, [*local_tests, *local_carry],
+                where.format(f"the condition before round {number}"),
+            )  # fmt: skip
+            if found is not None or not bool(self.whole.read(whole.cond_jaxpr.jaxpr.outvars[0])):
+                return found
+            found = self.bodies(
+                whole.body_jaxpr, [*consts, *carry], local.body_jaxpr, [*local_consts, *local_carry],
+                where.format(f"round {number}"),
+            )  # fmt: skip
+            if found is not None:
+                return found
+            carry = [self.whole.read(a) for a in whole.body_jaxpr.jaxpr.outvars]
+            local_carry = [self.local.read(a) for a in local.body_jaxpr.jaxpr.outvars]
+        return None
+
+
+class _Kept:
+    """Forgets the values of one side once their last use is over; results, and operands of loops, are kept."""
+
+    def __init__(self, side: _Side, jaxpr: Jaxpr, wanted: Sequence[Var]) -> None:
+        self.side = side
+        self.uses: Counter[Any] = Counter(wanted)
+        self.uses.update(a for e in jaxpr.eqns for a in e.invars if isinstance(a, Var))
+        kept = [*jaxpr.outvars, *(a for e in jaxpr.eqns if isinstance(e.op, RegionOp) for a in e.invars)]
+        self.uses.update(a for a in kept if isinstance(a, Var))
+
+    def done(self, eqn: JaxprEqn) -> None:
+        for atom in eqn.invars:
+            if isinstance(atom, Var):
+                self.used(atom)
+
+    def used(self, var: Var) -> None:
+        self.uses[var] -= 1
+        if self.uses[var] <= 0:
+            self.side.values.pop(var, None)
+
+
+def _row(x: Any, at: int) -> Any:
+    """Number ``at`` along dimension 0."""
+    return squeeze(slice_in_dim(x, at, at + 1, axis=0), [0])

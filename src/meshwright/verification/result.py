@@ -1,0 +1,100 @@
+"""What a verification found, to look at."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from meshwright.core.avals import ShapedArray
+
+#: most rows of a table
+_ROWS = 20
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How far one output of the partitioned program is from the unpartitioned one's.
+
+    ``relative`` is the largest absolute difference over the largest magnitude of the output; ``finite`` is the share of
+    elements that are finite on both sides. ``allowed`` is what the largest absolute difference might have been, where
+    that was taken from the errors that rounding makes in the unpartitioned program; ``None``: by the tolerances.
+    """
+
+    output: str
+    absolute: float
+    relative: float
+    finite: float = 1.0
+    aval: ShapedArray | None = None
+    allowed: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Sequence[OutputDifference]):
+    """The differences, output by output, and how they were found.
+
+    ``elements`` were compared, the share ``finite`` of those that are floats was finite on both sides. ``precision`` is
+    "float64" where all was computed in it, and names what was not otherwise.
+    """
+
+    outputs: tuple[OutputDifference, ...]
+    elements: int
+    finite: float
+    precision: str
+    seconds: float
+
+    @overload
+    def __getitem__(self, index: int) -> OutputDifference: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[OutputDifference, ...]: ...
+    def __getitem__(self, index: int | slice) -> OutputDifference | tuple[OutputDifference, ...]:
+        return self.outputs[index]
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def __iter__(self) -> Iterator[OutputDifference]:
+        return iter(self.outputs)
+
+    @property
+    def worst(self) -> OutputDifference | None:
+        """The output with the largest relative difference."""
+        return max(self.outputs, key=lambda d: d.relative, default=None)
+
+    @property
+    def headline(self) -> str:
+        """What was found, in one sentence."""
+        worst = self.worst
+        if worst is None:
+            return "verified: there are no outputs"
+        how = f"largest difference {worst.relative:.1e} relative, in {worst.output}" if worst.absolute else "exactly"
+        outputs = "the output equals that" if len(self) == 1 else f"{len(self)} outputs equal those"
+        return (
+            f"verified: {outputs} of the unpartitioned program ({how}); {self.elements:,} elements compared in "
+            f"{self.precision}, {percent(self.finite)} of them finite"
+        )
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        shown = sorted(self.outputs, key=lambda d: -d.relative)[:_ROWS]
+        return [(f"{d.output} {d.aval or ''}".rstrip(), f"{d.absolute:.1e}", f"{d.relative:.1e}", percent(d.finite))
+                for d in shown]  # fmt: skip
+
+    def __repr__(self) -> str:
+        rows = [("", "absolute", "relative", "finite"), *self._rows()]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(row[1:], widths[1:]))]) for row in rows
+        ]
+        more = len(self.outputs) - _ROWS
+        return "\n".join([self.headline, *map(str.rstrip, lines), *([f"and {more} more"] if more > 0 else [])])
+
+    def _repr_html_(self) -> str:
+        cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._rows()]
+        head = "<tr><th></th><th>absolute</th><th>relative</th><th>finite</th></tr>"
+        return f"<p>{html.escape(self.headline)}</p><table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def percent(share: float) -> str:
+    """A share in per cent, rounded down, so that only all is 100 %."""
+    return "100 %" if share == 1 else f"{int(share * 1000) / 10:.1f} %"

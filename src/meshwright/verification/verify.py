@@ -1,0 +1,239 @@
+"""A per-device program against the program it was made of, on the same inputs.
+
+Both are computed in float64, where the order of sums hardly shows: what differs by more than 1e-9 was not partitioned
+right. An optimizer may amplify even that; so a difference is also allowed that is no larger than rounding makes it: as
+far as the unpartitioned program in its own types is from itself in float64, times the ratio of the two precisions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import wide_types
+from meshwright.core.key_types import is_key
+from meshwright.errors import VerificationError
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ops.elementwise import ConvertElementType
+from meshwright.runtime.array import Array, default_sharding, from_numpy
+from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.runtime.virtual import virtual_program
+from meshwright.spmd.partition.partition import Partition
+from meshwright.verification.compare import Difference, compare
+from meshwright.verification.domains import input_domains
+from meshwright.verification.draw import MANNERS, draw_inputs
+from meshwright.verification.locate import first_difference, first_not_finite
+from meshwright.verification.result import OutputDifference, Verification, percent
+from meshwright.verification.widen import wide_dtype, widened
+
+#: how much of the error of the unpartitioned program in its own types may be left in float64: a thousand times the
+#: ratio of the precisions of float64 and float32
+_AMPLIFIED = 1e3 * 2.0**-29
+#: how many times that error may be there where some ops kept their types, but for this share of the largest element
+_NARROW, _MOST_NARROW = 8, 0.05
+
+#: told what is being done, and how many of how many steps of it are
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be verified and how: see :meth:`meshwright.api.partitioned.PartitionedProgram.verify`."""
+
+    part: Partition
+    name: str
+    rtol: float
+    atol: float
+    seed: int
+    finite: float
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class _Wide:
+    """The partition in float64, and the ops that kept their types."""
+
+    part: Partition
+    narrow: frozenset[str]
+
+    @staticmethod
+    def of(part: Partition) -> _Wide:
+        whole, local = widened(part.source), widened(part.jaxpr)
+        meant = {
+            local.vars[v]: (whole.vars[g], lo)
+            for v, (g, lo) in part.stands_for.items()
+            if v in local.vars and g in whole.vars
+        }
+        wide = dataclasses.replace(part, source=whole.jaxpr, jaxpr=local.jaxpr, stands_for=meant)
+        return _Wide(wide, frozenset(whole.narrow | local.narrow))
+
+
+def verify(request: Request, args: Sequence[Any] | None) -> Verification:
+    """Run both programs on ``args``, or on inputs drawn at random.
+
+    Raises:
+      VerificationError: they differ, or too little of the results is finite to tell.
+    """
+    started = time.perf_counter()
+    part, progress = request.part, request.progress
+    progress("in float64", 0, 4)
+    with wide_types():
+        wide = _Wide.of(part)
+        avals = part.source.in_avals
+        progress("compiling the unpartitioned program", 1, 4)
+        whole = _compiled(_from_narrow(wide.part.source, avals), request.name)
+        progress("compiling the partitioned program", 2, 4)
+        parts = _compiled(_from_narrow(virtual_program(wide.part), avals), request.name)
+        progress("running both", 3, 4)
+        values, wanted = _run(request, whole, args)
+        got = parts(values)
+        found = [compare(g, w, request.rtol, request.atol) for g, w in zip(got, wanted)]
+        allowed = _allowed(request, wide, values, wanted, found)
+        outputs = _outputs(part, found, allowed)
+        wrong = [d for d, f in zip(outputs, found) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
+        if wrong:
+            raise _differs(request, wide, values, wrong)
+        poor = [d for d in outputs if d.finite < request.finite]
+        if poor:
+            raise VerificationError(_not_finite(request, wide, values, poor, args is None))
+    return _result(outputs, found, wide, time.perf_counter() - started)
+
+
+def _compiled(jaxpr: ClosedJaxpr, name: str) -> Executable:
+    """It runs once: code made fast, not fast code."""
+    return compile_jaxpr(jaxpr, name, [default_sharding()] * len(jaxpr.out_avals), quick=True)
+
+
+def _from_narrow(jaxpr: ClosedJaxpr, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+    """The program for arguments of types ``avals``, which it converts: both programs then read the same arrays."""
+    inner = jaxpr.jaxpr
+    invars, eqns = list(inner.invars), []
+    for i, (var, aval) in enumerate(zip(inner.invars, avals)):
+        if var.aval.dtype != aval.dtype:
+            invars[i] = Var(aval)
+            eqns.append(JaxprEqn(ConvertElementType(var.aval.dtype), [invars[i]], [var]))
+    return jaxpr.replace(jaxpr=inner.replace(invars=invars, eqns=[*eqns, *inner.eqns]))
+
+
+def _run(request: Request, whole: Executable, args: Sequence[Any] | None) -> tuple[list[Array], list[Array]]:
+    """Arguments and what the unpartitioned program makes of them; drawn otherwise while that is not finite."""
+    source = request.part.source
+    if args is not None:
+        values = [_argument(x, a) for x, a in zip(args, source.in_avals)]
+        return values, whole(values)
+    domains = input_domains(source)
+    tries = []
+    for manner in MANNERS:
+        drawn = draw_inputs(source.in_avals, domains, request.seed, manner)
+        values = [from_numpy(x, a.dtype, copy=False) for x, a in zip(drawn, source.in_avals)]
+        results = whole(values)
+        share = min((_finite(x) for x in results), default=1.0)
+        if share >= request.finite:
+            return values, results
+        tries.append((share, values, results))
+    return max(tries, key=lambda t: t[0])[1:]
+
+
+def _argument(x: Any, aval: ShapedArray) -> Array:
+    """An argument as the program takes it: of random keys, the words."""
+    if type(x) is Array and is_key(x.dtype):
+        return Array(aval, x.buffer, default_sharding())
+    return from_numpy(np.asarray(x), aval.dtype)
+
+
+def _finite(x: Array) -> float:
+    value = np.asarray(x)
+    if value.dtype.kind not in "fc" or not value.size:
+        return 1.0
+    return float(np.mean(np.isfinite(value)))
+
+
+# --- what rounding makes ------------------------------------------------------------------------------------
+def _allowed(
+    request: Request, wide: _Wide, values: Sequence[Array], wanted: Sequence[Array], found: Sequence[Difference]
+) -> list[float | None]:
+    """For outputs that differ, how far rounding alone may take them; None where nothing is known of that."""
+    source = request.part.source
+    suspects = [f.excess > 0 and dtypes.is_inexact(a.dtype) for f, a in zip(found, source.out_avals)]
+    same_types = [v.aval.dtype for v in source.jaxpr.invars] == [v.aval.dtype for v in wide.part.source.jaxpr.invars]
+    if not any(suspects) or (same_types and not wide.narrow and not _has_narrow_floats(source)):
+        return [None] * len(found)
+    request.progress("comparing with the rounding of the unpartitioned program", 3, 4)
+    own = _compiled(source, request.name)(values)
+    errors = [compare(np.asarray(x).astype(np.asarray(w).dtype), w) for x, w in zip(own, wanted)]
+    return [_rounding(e, wide) if suspect else None for e, suspect in zip(errors, suspects)]
+
+
+def _rounding(error: Difference, wide: _Wide) -> float | None:
+    if not np.isfinite(error.absolute):
+        return None
+    amplified = _AMPLIFIED * error.absolute
+    return max(amplified, min(_NARROW * error.absolute, _MOST_NARROW * error.largest)) if wide.narrow else amplified
+
+
+def _has_narrow_floats(jaxpr: ClosedJaxpr) -> bool:
+    """Whether there are floats that float64 is wider than."""
+    return any(v.aval.dtype != wide_dtype(v.aval.dtype) for e in all_eqns(jaxpr.jaxpr) for v in e.outvars)
+
+
+# --- what is said -------------------------------------------------------------------------------------------
+def _outputs(
+    part: Partition, found: Sequence[Difference], allowed: Sequence[float | None]
+) -> tuple[OutputDifference, ...]:
+    return tuple(
+        OutputDifference(f"output {i}", f.absolute, f.relative, f.finite / f.size if f.size else 1.0, aval, most)
+        for i, (f, aval, most) in enumerate(zip(found, part.source.out_avals, allowed))
+    )
+
+
+def _result(
+    outputs: tuple[OutputDifference, ...], found: Sequence[Difference], wide: _Wide, seconds: float
+) -> Verification:
+    floats = [f for d, f in zip(outputs, found) if d.aval is not None and dtypes.is_inexact(d.aval.dtype)]
+    size = sum(f.size for f in floats)
+    share = sum(f.finite for f in floats) / size if size else 1.0
+    precision = "float64" + (f" (but for {', '.join(sorted(wide.narrow))})" if wide.narrow else "")
+    return Verification(outputs, sum(f.size for f in found), share, precision, seconds)
+
+
+def _differs(
+    request: Request, wide: _Wide, values: Sequence[Array], wrong: Sequence[OutputDifference]
+) -> VerificationError:
+    """What is wrong, and where it begins."""
+    worst = max(wrong, key=lambda d: d.relative)
+    more = f", and {len(wrong) - 1} more outputs differ" if len(wrong) > 1 else ""
+    most = f"{worst.allowed:.1e} by rounding" if worst.allowed else f"{request.rtol:g} of each element"
+    args = [from_numpy(np.asarray(x).astype(wide_dtype(x.dtype))) for x in values]
+    first = first_difference(
+        wide.part, args, request.rtol, request.atol,
+        lambda done, total: request.progress("looking for the first difference", done, total),
+    )  # fmt: skip
+    where = first or "every value inside agrees, so that the layouts of the outputs must be wrong"
+    error = VerificationError(
+        f"{worst.output} of {request.name!r} ({worst.aval}) differs from the unpartitioned program by "
+        f"{worst.absolute:.3g} ({worst.relative:.3g} relative; allowed: {most}){more}; {where}"
+    )
+    error.first = first
+    return error
+
+
+def _not_finite(
+    request: Request, wide: _Wide, values: Sequence[Array], poor: Sequence[OutputDifference], drawn: bool
+) -> str:
+    least = min(poor, key=lambda d: d.finite)
+    args = [from_numpy(np.asarray(x).astype(wide_dtype(x.dtype))) for x in values]
+    where = first_not_finite(wide.part.source, args)
+    begins = f", which begins with {where.op.name} at {where.source}" if where is not None else ""
+    how = "verify(*args), with inputs for which the results are numbers" if drawn else "inputs that give numbers"
+    return (
+        f"only {percent(least.finite)} of {least.output} of {request.name!r} ({least.aval}) is finite{begins}: too "
+        f"little to tell whether the programs agree, as NaN equals NaN; pass {how}, or finite={least.finite:.2g} if "
+        "this is as it should be"
+    )

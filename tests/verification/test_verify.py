@@ -1,0 +1,195 @@
+"""What ``verify`` draws, compares, allows and refuses."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax, nn
+from meshwright import PartitionSpec as P
+from meshwright.errors import VerificationError
+from meshwright.ir.interval import ANYWHERE
+from meshwright.runtime.virtual import virtual_program
+from meshwright.verification.compare import compare
+from meshwright.verification.domains import input_domains
+from meshwright.verification.draw import draw_inputs
+from meshwright.verification.widen import widened
+
+MESH = mw.AbstractMesh((4,), ("x",))
+X = NamedSharding(MESH, P("x"))
+F32, I32 = np.float32, np.int32
+
+
+def program(function, *args, shardings=None):
+    return mw.jit(lambda *a: function(*a), in_shardings=shardings or (X,) * len(args)).lower(*args).partition(MESH)
+
+
+def drawn(function, *args):
+    source = program(function, *args, shardings=(None,) * len(args)).part.source
+    return draw_inputs(source.in_avals, input_domains(source))
+
+
+def zeros(*shape, dtype=F32):
+    return np.zeros(shape, dtype)
+
+
+def adam(g, m, v, t):
+    m, v, t = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g, t + 1
+    rate = mnp.sqrt(1 - 0.999 ** t.astype(F32)) / (1 - 0.9 ** t.astype(F32))
+    return -rate * m / (mnp.sqrt(v) + 1e-8), m, v, t
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        mnp.log, mnp.sqrt, lax.rsqrt, mnp.log1p, mnp.arcsin, mnp.arccosh, mnp.arctanh, lax.erf_inv, lax.lgamma,
+        lambda x: mnp.log(2 * x - 3), lambda x: mnp.sqrt(mnp.sum(mnp.reshape(x, (4, 4)), 0) / 3),
+        lambda x: mnp.sqrt(1 - x / 7), lambda x: mnp.log(mnp.sum(3 * x * x)) + mnp.sqrt(-x), lambda x: x**2.5,
+        lambda x: lax.scan(lambda c, y: (mnp.sqrt(c + y), mnp.log(c)), x[0], x)[1],
+        lambda x: lax.cond(True, mnp.sqrt, mnp.square, x), lambda x: mnp.sqrt(mnp.where(x > 3, x, x + 1)),
+        lambda x: lax.fori_loop(0, 2, lambda i, y: mnp.sqrt(y), x),
+    ],
+)  # fmt: skip
+def test_where_roots_and_logarithms_look(function):
+    (x,) = drawn(function, zeros(16))
+    assert np.all(np.isfinite(mw.jit(function)(x))) and len(set(x.tolist())) == 16
+
+
+def test_optimizer_states():
+    g, m, v, t = drawn(adam, zeros(40, 8), zeros(40, 8), zeros(40, 8), zeros(dtype=I32))
+    assert (g < 0).any() and (m < 0).any() and (v > 0).all() and 0 <= t < 20
+    found = program(adam, zeros(40, 8), zeros(40, 8), zeros(40, 8), np.int32(0), shardings=(X, X, X, None)).verify()
+    assert found.finite == 1 and found.worst.relative < 1e-12
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t, i: t[i], lambda t, i: mnp.take(t, i, axis=0), lambda t, i: t.at[i].add(1.0),
+        lambda t, i: nn.one_hot(i, t.shape[0]) @ t, lambda t, i: mnp.take_along_axis(t, i[:, None] + 0, 0),
+        lambda t, i: mnp.where((i == 0)[:, None], 0.0, t[i]),
+    ],
+)  # fmt: skip
+def test_indices_reach_all_of_their_dimension(function):
+    _, i = drawn(function, zeros(1000, 4), zeros(300, dtype=I32))
+    assert i.min() == 0 and i.max() == 999 and len(set(i.tolist())) > 200
+
+
+def test_indices_of_several_dimensions():
+    _, i = drawn(lambda t, i: t[i[:, 0], i[:, 1]], zeros(10, 1000), zeros(200, 2, dtype=I32))
+    assert i[:, 0].max() < 10 and i[:, 1].max() > 900 and i.min() == 0
+    (index,) = drawn(lambda i: lax.switch(i, [lambda: 1.0, lambda: 2.0, lambda: 3.0]), np.int32(0))
+    assert 0 <= index < 3
+
+
+def test_masks_are_of_both_kinds():
+    def attention(scores, mask):
+        return nn.softmax(mnp.where(mask, scores, -mnp.inf))
+
+    _, mask = drawn(attention, zeros(64, 8), zeros(64, 8, dtype=bool))
+    assert mask.any(1).all() and not mask.all(1).all()
+    for dtype in (I32, F32):
+        _, mask = drawn(lambda s, m: attention(s, m != 0), zeros(64, 8), zeros(64, 8, dtype=dtype))
+        assert set(mask.ravel().tolist()) == {0, 1}
+
+
+def test_matrices_with_a_root():
+    (a,) = drawn(lambda a: mw.numpy.linalg.cholesky(a), zeros(3, 5, 5))
+    assert (np.linalg.eigvalsh(a) > 0).all()
+
+
+def test_keys_are_any_bits():
+    (key,) = drawn(lambda k: mw.random.normal(k, (4,)), np.zeros(2, np.uint32))
+    assert key.max() > 1000
+
+
+def test_a_domain_for_nothing():
+    assert input_domains(program(mnp.sin, zeros(4)).part.source) == [ANYWHERE]
+
+
+# --- float64 ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, F32, np.complex64])
+def test_narrow_types_are_compared_in_float64(dtype):
+    found = program(lambda x: mnp.sum(mnp.cumsum(x, 0) @ x.T, 0), zeros(8, 6, dtype=dtype)).verify()
+    assert found.precision == "float64" and found.worst.relative < 1e-12
+
+
+def test_ops_that_keep_their_types():
+    def function(key, x):
+        bits = lax.bitcast_convert_type(x, np.int32)
+        return mnp.sum(mw.random.normal(key, x.shape) * x), lax.bitcast_convert_type(bits & ~1, F32)
+
+    part = program(function, np.zeros(2, np.uint32), zeros(16), shardings=(None, X))
+    assert "bitcast_convert_type" in widened(part.part.source).narrow
+    assert "but for" in part.verify().precision
+
+
+@pytest.mark.parametrize("op", ["bfloat16", "float32"])
+def test_wide_programs_compute_the_same(op):
+    def function(x, w):
+        body = lambda c, y: (mnp.tanh(c @ w + y), mnp.sum(c.astype(np.float32)))  # noqa: E731
+        return lax.scan(body, x[0], x)
+
+    x, w = np.random.default_rng(0).normal(size=(3, 4, 4)).astype(op), np.eye(4).astype(op)
+    part = program(function, x, w, shardings=(None, None))
+    wide = widened(part.part.source)
+    assert not wide.narrow and all(v.aval.dtype == np.float64 for v in wide.jaxpr.jaxpr.outvars)
+    assert virtual_program(part.part).out_avals[0].dtype == op
+
+
+def test_typed_keys():
+    part = program(lambda k, x: x + mw.random.normal(k, x.shape), mw.random.key(0), zeros(8), shardings=(None, X))
+    assert part.verify().finite == 1 and part.verify(mw.random.key(3), zeros(8)).finite == 1
+
+
+# --- what is allowed ----------------------------------------------------------------------------------------
+def test_amplified_rounding_is_no_mistake():
+    """The gradient is zero but for rounding, and the optimizer makes it one."""
+
+    def step(x, w):
+        loss = lambda w: mnp.mean(nn.softmax(x + w))  # noqa: E731  (a constant)
+        g = mw.grad(loss)(w)
+        return g / (mnp.sqrt(g * g) + 1e-12)
+
+    assert program(step, zeros(64, 33), zeros(33), shardings=(X, None)).verify()
+
+
+def test_differences_are_by_element():
+    want = np.array([1e6, 1.0, 1e-9, 0.0])
+    assert compare(want, want, 1e-9).excess <= 0
+    assert compare(np.array([1e6 + 1e-4, 1.0, 1e-9, 0.0]), want, 1e-9).excess <= 0
+    assert compare(np.array([1e6, 1 + 1e-4, 1e-9, 0.0]), want, 1e-9).excess > 0
+    with_nan = np.array([np.nan, np.inf, 1.0])
+    assert compare(with_nan, with_nan).finite == 1 and compare(with_nan, with_nan).absolute == 0
+    for other in ([1.0, np.inf, 1.0], [np.nan, -np.inf, 1.0], [np.nan, np.inf, np.nan]):
+        assert compare(np.array(other), with_nan, 1).excess == np.inf
+    assert compare(np.array([1, 2]), np.array([1, 3]), 1, 5).excess > 0
+
+
+def test_what_is_not_finite_proves_nothing(refuses):
+    part = program(lambda x: mnp.log(x), zeros(8))
+    with refuses(VerificationError, "only 50.0 % of output 0", "log at", "finite=0.5"):
+        part.verify(np.array([1, 2, 3, 4, -1, -2, -3, -4], F32))
+    assert part.verify(np.array([1, 2, 3, 4, -1, -2, -3, -4], F32), finite=0.5).finite == 0.5
+    with refuses(VerificationError, "only 0.0 %", "verify(*args)"):
+        program(lambda x: x * mnp.nan, zeros(8)).verify()
+
+
+def test_inputs_are_drawn_again_where_results_overflow():
+    assert program(lambda x: mnp.exp(mnp.exp(10 * mnp.abs(x))), zeros(64)).verify().finite == 1
+
+
+# --- how it is told -----------------------------------------------------------------------------------------
+def test_results_print():
+    found = program(lambda x: (mnp.sum(x), x > 0), zeros(8)).verify()
+    assert "verified: 2 outputs equal" in repr(found) and "100 %" in repr(found) and "f32[]" in repr(found)
+    assert found._repr_html_().startswith("<p>verified") and len(found) == 2 and found[0].output == "output 0"
+
+
+def test_progress_is_told():
+    told = []
+    program(mnp.sin, zeros(8)).verify(progress=lambda step, done, total: told.append((step, done, total)))
+    assert [step for step, _, _ in told][-1] == "running both" and all(done < total for _, done, total in told)
