@@ -29,6 +29,7 @@ conformance: $(STAMP)
 
 fuzz: $(STAMP)
 	MESHWRIGHT_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest -m slow tests/executable/test_fuzz.py
+	MESHWRIGHT_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -m slow tests/executable/test_damaged_programs.py
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -97,3 +98,53 @@ def test_compare_shows_both_partitioners(file):
     row = next(line for line in done.stdout.splitlines() if line.startswith("bytes sent"))
     ours, theirs = (int(cell.replace(",", "")) for cell in row.split()[-2:])
     assert 0 < ours <= theirs
+
+
+# --- where output goes, and where programs come from --------------------------------------------------------
+def shell(command, **environment):
+    """What a shell says of a command line in which ``mw`` is ours."""
+    code = f"{sys.executable} -c 'from meshwright.cli import main; main()'"
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command.replace('mw ', code + ' ')}"],
+        capture_output=True, text=True, timeout=120, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_a_terminal_without_all_characters(file):
+    done = shell(f"mw partition {file}", PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert "layer on mesh x0=2 ? x1=2" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["partition", "explain --no-suggest", "compare"])
+def test_a_full_disk_is_an_error(file, command):
+    done = shell(f"mw {command} {file} > /dev/full")
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last) == (1, "error: the output cannot be written: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_is_none(file):
+    done = shell(f"mw partition {file} --text stablehlo | true; exit ${{PIPESTATUS[0]}}")
+    assert done.returncode in (0, 1) and "error" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["partition", "explain --no-suggest", "compare"])
+def test_the_standard_input_is_a_file(file, command):
+    assert shell(f"mw {command} - < {file}").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("/nowhere", "No such file"), ("/", "Is a directory"), ("/dev/null", "is empty")],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["partition", "explain", "compare"])
+def test_files_that_are_none(command, file, words):
+    done = run(command, file)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and words in done.stderr
+
+
+@pytest.mark.parametrize("mesh", ["a=²", "a=0", f"a={10**20}", "a=2,a=2", "=4", "a", "a=-2", "a=4:b", "a:(1)2=2"])
+def test_meshes_that_are_none(file, mesh):
+    done = run("partition", file, "--mesh", mesh)
+    assert done.returncode == 1 and done.stderr.startswith("error: "), done.stderr

@@ -316,3 +316,32 @@ def test_values_meet_more_than_once_in_an_inline_region() -> None:
     part = program.partition()
     assert part.bytes_sent == 0
     part.verify(X, y)
+
+
+@pytest.mark.parametrize(
+    ("written", "groups"),
+    [
+        ("mesh['a'=8] {'a'}", ALL),
+        ("mesh['a'=4,'b'=2] {'b'}", PAIRS),
+        ("mesh['a'=2,'b'=4] {'a'}", FAR),
+        ("mesh['a'=2,'b'=4] {'b':(2)2}", PAIRS),
+        ("mesh['a'=2,'b'=4] {'b':(2)2,'a'}", [[0, 4, 1, 5], [2, 6, 3, 7]]),
+    ],
+)
+def test_groups_along_axes_of_a_mesh(written: str, groups: Groups) -> None:
+    """What XLA prints today."""
+    rows = [list(r) for r in groups]
+    shape = f"f32[4,{8 * len(rows[0])}]"
+    loaded = mw.load(f"""HloModule m, num_partitions=8
+ENTRY e {{
+  x = f32[32,8] parameter(0), sharding={{devices=[8,1]<=[8]}}
+  s = f32[32,8] custom-call(x), custom_call_target="Sharding", sharding={{devices=[8,1]<=[8]}}
+  m = f32[4,8] custom-call(s), custom_call_target="SPMDFullToShardShape", sharding={{manual}}
+  g = {shape} all-gather(m), channel_id=1, replica_groups={written}, dimensions={{1}}, use_global_device_ids=true
+  l = {shape} custom-call(g), custom_call_target="Sharding", sharding={{manual}}
+  ROOT f = f32[32,{8 * len(rows[0])}] custom-call(l), custom_call_target="SPMDShardToFullShape", sharding={{devices=[8,1]<=[8]}}
+}}""")
+    members = {d: row for row in rows for d in row}
+    want = np.concatenate([np.concatenate([PARTS[e] for e in members[d]], 1) for d in range(N)])
+    np.testing.assert_array_equal(loaded(X), want)
+    loaded.partition().verify(X)

@@ -15,6 +15,7 @@ PROGRAM = """
 import sys
 sys.modules["jax"] = None  # jaxlib imports it where it can, and its callbacks at collections swallow exceptions
 import itertools
+import signal
 import numpy as np
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -27,6 +28,7 @@ def layers(x, n):
 
 mesh = mw.AbstractMesh((2, 2), ("a", "b"))
 x = np.eye(48, dtype=np.float32)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts without
 print("ready", flush=True)
 for n in itertools.count():
     f = mw.jit(mw.grad(lambda x: layers(x, n)), in_shardings=NamedSharding(mesh, P("a", "b")))

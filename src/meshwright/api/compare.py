@@ -43,17 +43,18 @@ def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
     return PartitionFigures(found, time.perf_counter() - start, part.peak_bytes)
 
 
-def xla_figures(path: str | Path, program: ImportedProgram | None = None) -> PartitionFigures:
-    """What XLA's partitioner makes of a StableHLO file; memory is the peak, as compiled.
+def xla_figures(source: str | Path | bytes, program: ImportedProgram | None = None) -> PartitionFigures:
+    """What XLA's partitioner makes of a StableHLO file, or of its bytes; memory is the peak, as compiled.
 
     Raises:
       ArgumentError: the program is written for one device.
       CompileError: XLA refused it.
     """
-    program = program or load(path)
+    program = program or load(source)
     devices = program.num_partitions
     if devices < 2:
         raise ArgumentError(f"compare: {program.name!r} has no shardings, so XLA has nothing to partition")
+    data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
-    found: XlaPartition = xla_partition(Path(path).read_bytes(), devices, free)
+    found: XlaPartition = xla_partition(data, devices, free)
     return PartitionFigures(by_kind(found.collectives), found.seconds, found.peak_bytes)

@@ -429,5 +429,6 @@ def _contents(source: Any) -> tuple[str | bytes, str]:
     path = Path(source)
     try:
         return path.read_bytes(), path.name
-    except OSError as error:
-        raise ArgumentError(f"load: cannot read {str(path)!r}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: no system has a file of such a name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ArgumentError(f"load: cannot read {str(path)!r}: {why}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -20,9 +22,39 @@ app.command()(programs.compare)
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one message, without a traceback, and exit status 1."""
+    """Run the command line; errors of ours are one message, without a traceback, and exit status 1.
+
+    So are output that cannot be written; a closed pipe needs no message. Characters that the terminal's encoding lacks
+    are written as question marks.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except MeshwrightError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False, style="red")
-        sys.exit(1)
+        _fail(str(error))
+    except BrokenPipeError:
+        _fail()
+    except OSError as error:
+        _fail(f"the output cannot be written: {error.strerror}")
+    except SystemExit as end:
+        if _is_interrupt(end):
+            sys.last_type = KeyboardInterrupt  # as Python notes it: what still compiles is not waited for
+        raise
+
+
+def _fail(message: str = "") -> NoReturn:
+    if message:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="red")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python writes what is left at its end
+    sys.exit(1)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

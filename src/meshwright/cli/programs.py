@@ -28,7 +28,10 @@ _COLUMNS = (
 )
 TEXTS = ("jaxpr", "stablehlo", "hlo")
 
-File = Annotated[Path, typer.Argument(help="HLO text or proto, StableHLO text or bytecode, or a portable artifact")]
+File = Annotated[
+    Path,
+    typer.Argument(help="HLO text or proto, StableHLO text or bytecode, or a portable artifact; - is standard input"),
+]
 MeshOption = Annotated[str, typer.Option("--mesh", help="axes and sizes, such as data=4,model=2")]
 DevicesOption = Annotated[int, typer.Option("--devices", min=0, help="number of devices, on one axis")]
 
@@ -87,10 +90,11 @@ def explain(
 def compare(file: File) -> None:
     """Partition a StableHLO program here and with XLA's own partitioner (GSPMD or Shardy), side by side."""
     console = Console(highlight=False)
-    program = load(file)
+    source = contents(file)
+    program = load(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MeshwrightWarning)
-        ours, theirs = our_figures(program), xla_figures(file, program)
+        ours, theirs = our_figures(program), xla_figures(source, program)
     table = Table("", "Meshwright", "XLA", box=None, padding=(0, 2, 0, 0))
     for kind in sorted({*ours.kinds, *theirs.kinds}):
         cells = (f"{count} ({sent:,})" for count, sent in (f.kinds.get(kind, (0, 0)) for f in (ours, theirs)))
@@ -100,6 +104,11 @@ def compare(file: File) -> None:
     table.add_row("time", f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s, with compiling")
     console.print(f"[bold]{program.name}[/bold] for {program.num_partitions} devices: collectives, and their bytes")
     console.print(table)
+
+
+def contents(file: Path) -> Path | bytes:
+    """What to load: a file, or the bytes of the standard input for ``-``."""
+    return sys.stdin.buffer.read() if file == Path("-") else file
 
 
 def partitioned(
@@ -115,7 +124,7 @@ def partitioned(
     chosen = parse_mesh(mesh) if mesh else None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MeshwrightWarning)
-        program = load(file)
+        program = load(contents(file))
         part = program.partition(chosen, devices or None, combine_bytes=combine_bytes)
     for warning in caught:
         console.print(f"warning: {warning.message}", markup=False, style="yellow", soft_wrap=True)
@@ -129,7 +138,7 @@ def parse_mesh(text: str) -> AbstractMesh:
       ArgumentError: another form.
     """
     axes = [entry.partition("=") for entry in text.split(",")]
-    if not all(name.strip() and size.strip().isdigit() for name, _, size in axes):
+    if not all(name.strip() and size.strip().isdecimal() for name, _, size in axes):
         raise ArgumentError(f"--mesh: expected axes and sizes such as data=4,model=2, got {text!r}")
     return AbstractMesh([int(size) for *_, size in axes], [name.strip() for name, *_ in axes])
 

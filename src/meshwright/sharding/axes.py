@@ -15,6 +15,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+#: no mesh has more devices: what says so is damaged
+MOST_DEVICES = 2**20
+
 SUB_AXIS = re.compile(r"(?P<name>.+):\((?P<pre>\d+)\)(?P<size>\d+)\Z", re.DOTALL)
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.errors import ShardingError
+from meshwright.sharding.axes import AxisPart, parse_part
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import atoms_counted
 from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
@@ -42,6 +43,29 @@ def groups_sharding(groups: Groups) -> HloSharding | None:
         return None
     devices = tuple(np.array(groups).T.reshape(-1).tolist())
     return HloSharding.tiled(TileAssignment((len(groups[0]), len(groups)), devices), ("replicated",))
+
+
+def axis_groups(mesh: AbstractMesh, axes: Sequence[str], device_ids: Sequence[int] = ()) -> np.ndarray:
+    """The groups of devices that differ along ``axes`` (or parts of axes) only, one a row: the first is the major one.
+
+    Raises:
+      ShardingError: an axis that the mesh does not have, or part of one that does not divide it.
+    """
+    places = list(np.unravel_index(np.arange(mesh.size), mesh.axis_sizes))
+    inside = np.zeros(mesh.size, np.int64)
+    for name in axes:
+        part = parse_part(name) or AxisPart(name, 1, mesh.shape.get(name, 0))
+        whole = mesh.shape.get(part.axis, 0)
+        if not whole or not part.pre * part.size or whole % (part.pre * part.size):
+            raise ShardingError(f"groups of devices along {name!r}: {mesh!r} has no such axis, or no such part of one")
+        after = whole // (part.pre * part.size)
+        axis = mesh.axis_names.index(part.axis)
+        digit = places[axis] // after % part.size
+        places[axis] = places[axis] - digit * after
+        inside = inside * part.size + digit
+    order = np.lexsort((inside, *places[::-1]))
+    ids = np.array(device_ids) if device_ids else np.arange(mesh.size)
+    return ids[order].reshape(-1, int(inside.max()) + 1)
 
 
 @dataclass(frozen=True)

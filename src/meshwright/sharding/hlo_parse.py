@@ -15,6 +15,7 @@ import math
 import re
 
 from meshwright.errors import ShardingError, ShardingSyntaxError
+from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 
@@ -135,6 +136,8 @@ class _Parser:
         iota = self.iota() if self.accept("<=[") else None
         order = iota or self.ints()
         tiles = TileAssignment(dims, order)
+        if max(tiles.num_devices, math.prod(dims)) > MOST_DEVICES:
+            raise self.error(f"a tile assignment of {tiles.num_devices} devices; expected at most {MOST_DEVICES}")
         if 0 in dims or tiles.num_devices != math.prod(dims):
             raise self.error(
                 f"tile dimensions {list(dims)} have {math.prod(dims)} tiles but {tiles.num_devices} devices "

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from meshwright.errors import MeshError, ShardingError
-from meshwright.sharding.axes import AxisPart, atomic_parts, parse_part
+from meshwright.sharding.axes import MOST_DEVICES, AxisPart, atomic_parts, parse_part
 from meshwright.sharding.axis_type import AxisType, check_types
 
 AxisTypes = AxisType | Sequence[AxisType] | None
@@ -335,6 +335,8 @@ def _check_axes(sizes: tuple[int, ...], names: tuple[str, ...]) -> None:
         if size < 1:
             raise MeshError(f"mesh: axis {name!r} has size {size}; every axis needs at least one position")
     _check_unique(names, "mesh: axis_names", "give every axis its own name")
+    if math.prod(sizes) > MOST_DEVICES:
+        raise MeshError(f"mesh: axes of sizes {sizes} make {math.prod(sizes)} devices; expected at most {MOST_DEVICES}")
 
 
 def _check_unique(values: tuple[Any, ...], what: str, remedy: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from jaxlib import _jax
 from jaxlib.mlir import ir
 
+from meshwright.errors import CompileError
+
 #: digests of the texts that this process has written last, which it may read without fear
 _OURS: OrderedDict[bytes, None] = OrderedDict()
 _MOST_OURS = 256
@@ -45,8 +47,16 @@ def module_bytecode(module: ir.Module) -> bytes:
 
 def to_hlo(module: ir.Module) -> Any:
     """The ``XlaComputation`` of a module: ``as_hlo_text()``, ``as_hlo_dot_graph()``,
-    ``as_serialized_hlo_module_proto()``, ``program_shape()``."""
-    return _jax.mlir.mlir_module_to_xla_computation(module_bytecode(module), use_tuple_args=False, return_tuple=False)
+    ``as_serialized_hlo_module_proto()``, ``program_shape()``.
+
+    Raises:
+      CompileError: XLA has no HLO for it.
+    """
+    data = module_bytecode(module)
+    try:
+        return _jax.mlir.mlir_module_to_xla_computation(data, use_tuple_args=False, return_tuple=False)
+    except RuntimeError as error:
+        raise CompileError(f"XLA cannot write the program as HLO: {error}") from None
 
 
 def hlo_text(module: ir.Module) -> str:

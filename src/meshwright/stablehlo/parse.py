@@ -24,6 +24,7 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.call import Jit
 from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
@@ -104,7 +105,12 @@ class ModuleReader:
 
     def _number(self, name: str) -> int | None:
         attributes = self.module.operation.attributes
-        return attributes[name].value if name in attributes else None
+        if name not in attributes:
+            return None
+        value = self.attributes.value(attributes[name])
+        if type(value) is not int or not 0 < value <= MOST_DEVICES:
+            raise ImportProgramError(f"{self.file}: {name} is {value!r}; expected a number of 1 to {MOST_DEVICES}")
+        return value
 
     def next_draw(self) -> int:
         """A number for each draw of random numbers without a key."""
@@ -235,6 +241,8 @@ class ModuleReader:
         for argument, said, shardings in zip(arguments, attributes, given):
             name = argument.location.name_str if isinstance(argument.location, ir.NameLoc) else f"arg{len(found)}"
             alias = said["tf.aliasing_output"].value if said is not None and "tf.aliasing_output" in said else None
+            if alias is not None and alias not in range(len(jaxpr.out_avals)):
+                raise Failure(operation, f"argument {len(found)}: tf.aliasing_output is {alias!r}, which is no result")
             donor = said is not None and "jax.buffer_donor" in said
             for i, sharding in enumerate(shardings):
                 target = aliases.get(len(found), alias)

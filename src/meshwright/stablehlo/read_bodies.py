@@ -103,7 +103,9 @@ class OperationReader:
 
     def call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """The results of the function ``name``."""
-        function = self.module.functions[name]
+        function = self.module.functions.get(name)
+        if function is None:
+            self.fail(f"calls {name!r}, which the module does not have, or which is what calls; expected no recursion")
         if function.height < _MOST_NESTED:
             return Jit(name, function.jaxpr).bind(*args)
         self.body.count(len(function.jaxpr.eqns))
@@ -187,6 +189,11 @@ class BodyReader:
             raise Failure(operation, str(error)) from None
         except MeshwrightError as error:
             raise Failure(operation, str(error)) from error
+        except (Failure, RecursionError):
+            raise
+        except Exception as error:  # what no verifier looks at: sizes beyond all bounds, attributes of custom calls
+            what = " ".join(str(error).split())
+            raise Failure(operation, f"cannot be read as it stands: {type(error).__name__}: {what}") from error
 
     def _annotate(self, reader: OperationReader, outs: list[Any]) -> list[Any]:
         """Results with the shardings that the operation carries, one for each leaf of tuples."""

@@ -7,6 +7,7 @@ here: they are written for all devices, and replicated programs are partitioned 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from meshwright.ops.manual_computation import FullToShard, ManualComputation, Sh
 from meshwright.ops.shape import expand_dims, reshape
 from meshwright.ops.sharding_annotation import Annotation
 from meshwright.sharding import HloSharding
-from meshwright.sharding.device_groups import Groups
+from meshwright.sharding.device_groups import Groups, axis_groups
 from meshwright.stablehlo.read_shardings import (
     annotate,
     manual_axes_of,
@@ -119,7 +120,9 @@ def _strategy(r: Any, replicas_with_channel: bool) -> str:
 
 def _groups(r: Any, attribute: str, replicas_with_channel: bool = False) -> Groups | None:
     """The groups of device numbers, none for all devices in one group; None if every device is a group of its own."""
-    table = np.asarray(r.attr(attribute, np.zeros((0, 0), np.int64)))
+    table = _axis_groups(r, attribute)
+    if table is None:
+        table = np.asarray(r.attr(attribute, np.zeros((0, 0), np.int64)))
     groups = tuple(tuple(int(d) for d in row if d >= 0) for row in table.tolist())
     replicas, partitions = r.module.num_replicas, r.module.num_partitions
     strategy = _strategy(r, replicas_with_channel)
@@ -140,6 +143,23 @@ def _groups(r: Any, attribute: str, replicas_with_channel: bool = False) -> Grou
     if attribute == "replica_groups" and len({len(group) for group in groups}) > 1:
         r.fail(f"{attribute} {list(map(list, groups))} differ in size; expected groups of one size")
     return groups
+
+
+_MESH_AXES = re.compile(r"#stablehlo.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*)\]>")
+_AXIS = re.compile(r'name = "([^"]*)"(?:, sub_axis_info = (\(\d+\)\d+))?')
+
+
+def _axis_groups(r: Any, attribute: str) -> np.ndarray | None:
+    """Groups that are written as axes of a mesh, as a table; None for others."""
+    attributes = r.operation.attributes
+    found = _MESH_AXES.fullmatch(str(attributes[attribute])) if attribute == "replica_groups" in attributes else None
+    if found is None:
+        return None
+    declared = r.module.meshes.declared.get(found[1])
+    if declared is None:
+        return r.fail(f"{attribute} are over the mesh {found[1]!r}, which the program does not declare")
+    axes = [f"{name}:{part}" if part else name for name, part in _AXIS.findall(found[2])]
+    return axis_groups(declared.mesh, axes, declared.device_ids)
 
 
 def _bind(r: Any, collective: Collective, groups: Groups, *operands: Any) -> Any:

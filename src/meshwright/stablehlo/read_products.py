@@ -74,6 +74,8 @@ def _einsum(r: Reader) -> Any:
 def _ragged_dot(r: Reader) -> Any:
     lhs, rhs, sizes = r.operands
     n = r.attr("ragged_dot_dimension_numbers")
+    if not isinstance(n, dict):  # as portable artifacts write those of a composite
+        raise Unreadable
     lc, rc = n.get("lhs_contracting_dimensions", ()), n.get("rhs_contracting_dimensions", ())
     lb, rb = n.get("lhs_batching_dimensions", ()), n.get("rhs_batching_dimensions", ())
     (ragged,) = n.get("lhs_ragged_dimensions", (-1,))

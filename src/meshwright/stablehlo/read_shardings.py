@@ -77,7 +77,7 @@ def hlo_annotation(text: str | bytes) -> HloSharding:
 def _hlo_text(attribute: ir.Attribute) -> str | bytes:
     try:
         text = attribute.value
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, RuntimeError):  # which of them depends on the release of the bindings
         return attribute.value_bytes
     return text if text.startswith("{") else attribute.value_bytes
 

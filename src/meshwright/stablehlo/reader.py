@@ -119,7 +119,8 @@ class ChildEnded(Exception):
             size = f"{memory / 2**30:.1f} GiB"
             return f"reading it takes more than {size} of memory; if it is not damaged, raise config.load_memory"
         if self.status < 0:
-            return f"XLA's reader ended with {signal.Signals(-self.status).name}; the program is damaged"
+            name = signal.Signals(-self.status).name
+            return f"XLA's reader ended with {name}: the program is damaged, or has something it does not expect"
         lines = self.said.splitlines()
         return f"the process that reads it failed: {lines[-1] if lines else 'no message'}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -37,6 +38,14 @@ def _context() -> ir.Context:
     return context
 
 
+#: groups of devices over a mesh whose devices are not 0, 1, 2, ...
+_ORDERED_GROUPS = re.compile(r"replica_groups=mesh\[[^\]]*\], device_ids=")
+
+
+class Unsaid(Exception):
+    """Something that StableHLO cannot say."""
+
+
 # --- what can be asked for ----------------------------------------------------------------------------------
 def _stablehlo(data: bytes) -> bytes:
     return _bytecode(data.decode())
@@ -47,7 +56,11 @@ def _from_bytecode(data: bytes) -> bytes:
 
 
 def _from_proto(data: bytes) -> bytes:
-    return _bytecode(_jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(data)))
+    computation = _hlo.XlaComputation(data)
+    module = _jax.mlir.xla_computation_to_mlir_module(computation)
+    if "replica_group_mesh_axes" in module and _ORDERED_GROUPS.search(computation.as_hlo_text()):
+        raise Unsaid("replica_groups are over a mesh with device_ids, which StableHLO cannot say; list the groups")
+    return _bytecode(module)
 
 
 def _from_hlo_text(data: bytes) -> bytes:

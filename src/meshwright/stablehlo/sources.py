@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 
 from meshwright import ops
 from meshwright.core.dtypes import wide_types
-from meshwright.errors import ImportProgramError
+from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import is_ours
@@ -56,8 +56,11 @@ def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
     try:
         with wide_types():
             program = ModuleReader(source.module, source.file, source.text).read()
-    except (UnicodeError, RuntimeError) as error:  # strings that are no text
-        raise ImportProgramError(f"{file}: the program is damaged: {error}") from None
+    except MeshwrightError:
+        raise
+    except Exception as error:  # strings that are no text, attributes of functions that are of another kind, ...
+        what = " ".join(str(error).split())
+        raise ImportProgramError(f"{file}: cannot be read as it stands: {type(error).__name__}: {what}") from error
     program.elided += source.elided
     return program
 

@@ -1,0 +1,90 @@
+"""Damaged programs, shardings and meshes are refused with errors of our tree, or mean something: no crash, no hang.
+
+``MESHWRIGHT_FUZZ_EXAMPLES`` sets how many the slow test tries (``make fuzz``: 20,000).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import damaged, in_every_form, texts
+
+import meshwright as mw
+from meshwright.core.config import config
+from meshwright.errors import MeshwrightError
+
+#: the case at work, for the one that ends the process
+LAST = Path(os.environ.get("MESHWRIGHT_FUZZ_LAST", os.devnull))
+#: seconds that reading may take, and a case, on a busy machine
+READING, LIMIT = 5, 40
+
+
+@cache
+def corpus() -> tuple[list[str | bytes], list[str]]:
+    programs = [form for text in texts() for form in in_every_form(text)]
+    return programs, [p for p in programs if isinstance(p, str)]
+
+
+class TooLong(Exception):
+    """A case that does not end."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def use(data: str | bytes) -> bool:
+    """Whether a program can be loaded; what can is printed, and asked what it is."""
+    try:
+        program = mw.load(data)
+    except MeshwrightError:
+        return False
+    for look in (repr, str, lambda p: p.as_text(), lambda p: p.mesh, lambda p: p.in_shardings,
+                 lambda p: p.as_text("stablehlo"), lambda p: p.as_text("hlo")):  # fmt: skip
+        try:
+            look(program)
+        except MeshwrightError:
+            continue
+    return True
+
+
+def check(case: int) -> bool:
+    programs, others = corpus()
+    rng = random.Random(case)
+    data = damaged(rng.choice(others if rng.random() < 0.5 else programs), rng.choice(others), rng)
+    LAST.write_bytes(data if isinstance(data, bytes) else data.encode(errors="surrogatepass"))
+    try:
+        with limited(), warnings.catch_warnings(), config.override("load_seconds", READING):
+            warnings.simplefilter("ignore")
+            return use(data)
+    except Exception as error:
+        raise AssertionError(f"case {case}: {type(error).__name__}: {error}\n{data!r:.3000}") from error
+
+
+def test_a_few_damaged_programs():
+    assert 5 < sum(map(check, range(150))) < 145
+
+
+@pytest.mark.slow
+def test_many_damaged_programs():
+    for case in range(150, int(os.environ.get("MESHWRIGHT_FUZZ_EXAMPLES", "2000"))):
+        check(case)
