@@ -38,6 +38,7 @@ from meshwright.api.placement import (
 )
 from meshwright.api.shard_map import pmap, shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr, xla_computation
+from meshwright.core.absent import absent as _absent
 from meshwright.core.caches import clear_caches
 from meshwright.core.config import config
 from meshwright.core.dtypes import float0
@@ -70,6 +71,7 @@ from meshwright.runtime.devices import (
     make_mesh,
     process_count,
     process_index,
+    process_indices,
 )
 from meshwright.sharding import (
     AbstractMesh,
@@ -183,6 +185,7 @@ __all__ = [
     "print_environment_info",
     "process_count",
     "process_index",
+    "process_indices",
     "pure_callback",
     "random",
     "register_dataclass",
@@ -204,7 +207,7 @@ __all__ = [
 ]
 
 #: modules that few programs need: imported when one first asks for them
-_LATER = ("dlpack", "dtypes", "flatten_util", "image", "scipy", "stages", "test_util", "typing")
+_LATER = ("experimental", "dlpack", "dtypes", "flatten_util", "image", "scipy", "stages", "test_util", "typing")
 #: names of modules that few programs need
 _FROM_LATER = dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load")
 
@@ -215,7 +218,7 @@ def __getattr__(name: str) -> Any:
     if name in _FROM_LATER:
         value = globals()[name] = getattr(import_module(_FROM_LATER[name]), name)
         return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _absent("")(name)
 
 
 def __dir__() -> list[str]:

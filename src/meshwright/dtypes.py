@@ -3,11 +3,14 @@
 from typing import Any
 
 from meshwright.core import dtypes as _dtypes
+from meshwright.core.absent import absent as _absent
 from meshwright.core.dtypes import bfloat16, float0
 from meshwright.core.key_types import extended, is_key, prng_key
 from meshwright.errors import ArgumentTypeError, TypePromotionError
 from meshwright.ir.tracing import typeof as _typeof
-from meshwright.numpy import finfo, iinfo, issubdtype, result_type
+from meshwright.numpy import finfo, iinfo
+from meshwright.numpy import issubdtype as _issubdtype
+from meshwright.numpy.promotion import dtypes_of as _dtypes_of
 
 __all__ = [
     "TypePromotionError",
@@ -72,3 +75,25 @@ def scalar_type_of(x: Any) -> type:
         if test(found):
             return kind
     raise ArgumentTypeError(f"scalar_type_of: elements of {found} are no numbers")
+
+
+def issubdtype(a: Any, b: Any) -> bool:
+    """Whether a dtype is one of an abstract type, such as ``numpy.floating`` or :class:`prng_key`.
+
+    >>> issubdtype("bfloat16", "bfloat16")
+    True
+    """
+    return _issubdtype(a, b)
+
+
+def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
+    """The dtype that arrays, numbers and dtypes promote to together, and if asked for, whether it is weak.
+
+    >>> result_type("int32", 1.0, return_weak_type_flag=True)
+    (dtype('float32'), True)
+    """
+    dtype, weak = _dtypes.promote(_dtypes_of(*args))
+    return (_dtypes.canonical(dtype), weak) if return_weak_type_flag else _dtypes.canonical(dtype)
+
+
+__getattr__ = _absent("dtypes")

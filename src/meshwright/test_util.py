@@ -57,7 +57,7 @@ def _compare(what: str, got: Any, want: Any, atol: float, rtol: float) -> None:
 
 def check_jvp(
     f: Callable[..., Any], f_jvp: Callable[..., Any], args: Sequence[Any], atol: float | None = None,
-    rtol: float | None = None, eps: float | None = None,
+    rtol: float | None = None, eps: float | None = None, err_msg: str = "",
 ) -> None:  # fmt: skip
     """Check ``f_jvp(args, tangents) -> (results, result tangents)`` in a random direction.
 
@@ -68,18 +68,19 @@ def check_jvp(
       >>> mw.test_util.check_jvp(jnp.sin, lambda x, t: mw.jvp(jnp.sin, x, t), (jnp.array([0.5, 2.0]),))
     """
     args = tuple(args)
+    prefix = f"{err_msg}: " if err_msg else ""
     tangents = _random_like(np.random.default_rng(0), args)
     atol, rtol = _tolerances(args, atol, rtol)
     step = eps if eps is not None else atol / 2
     out, out_tangents = f_jvp(args, tangents)
-    _compare("check_jvp: the primal result", out, f(*args), atol, rtol)
+    _compare(prefix + "check_jvp: the primal result", out, f(*args), atol, rtol)
     above, below = f(*_moved(args, tangents, step)), f(*_moved(args, tangents, -step))
-    _compare("check_jvp", out_tangents, trees.map(lambda a, b: (a - b) / (2 * step), above, below), atol, rtol)
+    _compare(prefix + "check_jvp", out_tangents, trees.map(lambda a, b: (a - b) / (2 * step), above, below), atol, rtol)
 
 
 def check_vjp(
     f: Callable[..., Any], f_vjp: Callable[..., Any], args: Sequence[Any], atol: float | None = None,
-    rtol: float | None = None, eps: float | None = None,
+    rtol: float | None = None, eps: float | None = None, err_msg: str = "",
 ) -> None:  # fmt: skip
     """Check ``f_vjp(*args) -> (results, cotangents of args from those of results)`` in random directions.
 
@@ -90,16 +91,17 @@ def check_vjp(
       >>> mw.test_util.check_vjp(jnp.sin, lambda x: mw.vjp(jnp.sin, x), (jnp.array([0.5, 2.0]),))
     """
     args = tuple(args)
+    prefix = f"{err_msg}: " if err_msg else ""
     rng = np.random.default_rng(1)
     tangents = _random_like(rng, args)
     atol, rtol = _tolerances(args, atol, rtol)
     step = eps if eps is not None else atol / 2
     out, pullback = f_vjp(*args)
-    _compare("check_vjp: the primal result", out, f(*args), atol, rtol)
+    _compare(prefix + "check_vjp: the primal result", out, f(*args), atol, rtol)
     cotangents = _random_like(rng, out)
     above, below = f(*_moved(args, tangents, step)), f(*_moved(args, tangents, -step))
     expected = _inner(trees.map(lambda a, b: (a - b) / (2 * step), above, below), cotangents)
-    _compare("check_vjp", _inner(tangents, pullback(cotangents)), expected, atol, rtol)
+    _compare(prefix + "check_vjp", _inner(tangents, pullback(cotangents)), expected, atol, rtol)
 
 
 def check_grads(

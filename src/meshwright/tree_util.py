@@ -1,5 +1,8 @@
 """``jax.tree_util``: pytrees, their key paths, and classes as containers."""
 
+from typing import Any
+
+from meshwright.core.absent import absent as _absent
 from meshwright.core.pytree import PyTreeDef, all_leaves, treedef_children, treedef_is_leaf, treedef_tuple
 from meshwright.core.pytree import all as tree_all
 from meshwright.core.pytree import broadcast as tree_broadcast
@@ -33,6 +36,7 @@ from meshwright.core.pytree_keys import (
     SequenceKey,
     keystr,
 )
+from meshwright.errors import ArgumentError
 
 __all__ = [
     "DictKey",
@@ -44,6 +48,7 @@ __all__ = [
     "PyTreeDef",
     "SequenceKey",
     "all_leaves",
+    "flatten_one_level",
     "is_tree_node",
     "keystr",
     "register_dataclass",
@@ -69,3 +74,22 @@ __all__ = [
     "treedef_is_leaf",
     "treedef_tuple",
 ]
+
+
+def flatten_one_level(tree: Any) -> tuple[Any, Any]:
+    """``(children, auxiliary data)`` of a tree's outermost node.
+
+    Raises:
+      ArgumentError: it is a leaf.
+
+    Example:
+      >>> mw.tree_util.flatten_one_level([1, (2, 3)])[0]
+      [1, (2, 3)]
+    """
+    children, structure = tree_flatten(tree, is_leaf=lambda x: x is not tree)
+    if treedef_is_leaf(structure):
+        raise ArgumentError(f"flatten_one_level: {type(tree).__name__} is no node of a tree but a leaf")
+    return children, structure
+
+
+__getattr__ = _absent("tree_util")

@@ -16,8 +16,8 @@ import meshwright
 ROOT = Path(meshwright.__file__).parent
 #: modules that give JAX's names to what the others define
 NAMES = {
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "dtypes", "stages", "tree", "tree_util",
-    "typing",
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "dlpack", "dtypes", "experimental", "stages", "tree",
+    "tree_util", "typing",
 }  # fmt: skip
 LAYERS = (
     {"errors", "core"},
@@ -30,7 +30,8 @@ LAYERS = (
     {"api"},
     {"lax"},
     {"numpy", "nn", "random", "optim", "linalg", "fft"},
-    {"flatten_util", "image", "scipy", "test_util"},
+    {"flatten_util"},
+    {"image", "scipy", "test_util"},
     {"inspect", "interop"},
     NAMES,
     {"cli"},

@@ -38,6 +38,16 @@ def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
     return words  # type: ignore[return-value]
 
 
+def require_platforms(platforms: Sequence[str] | None) -> None:
+    """Raise unless ``lowering_platforms`` is None or the platform there is.
+
+    Raises:
+      ArgumentError: naming both.
+    """
+    for platform in platforms or ():
+        require_backend(platform, "lower: lowering_platforms")
+
+
 def require_backend(backend: str | None, what: str) -> None:
     """Raise unless ``backend`` is None or the backend there is.
 

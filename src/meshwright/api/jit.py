@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
@@ -154,6 +154,7 @@ class JitFunction:
         donate_argnums: tuple[int, ...],
         donate_argnames: tuple[str, ...],
         inline: bool,
+        compiler_options: Mapping[str, Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
@@ -165,6 +166,7 @@ class JitFunction:
         self.donate_argnums = donate_argnums
         self.donate_argnames = donate_argnames
         self.inline = inline
+        self.compiler_options = tuple((compiler_options or {}).items())
         self._has_static = bool(static_argnums or static_argnames)
         options = in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums, donate_argnames, inline
         self._caches = _caches.of(fun, options)
@@ -319,7 +321,9 @@ class JitFunction:
         check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), f"{self.name}: output")
         donated = self._donated(args, kwargs, static)
         arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
-        return Program(self.name, constrain(jaxpr), arguments, tuple(map(named, outs)), treedef, out_tree)
+        return Program(
+            self.name, constrain(jaxpr), arguments, tuple(map(named, outs)), treedef, out_tree, self.compiler_options
+        )
 
     def _donated(self, args: Any, kwargs: Any, static: Any) -> list[bool]:
         skipped = {i for i, _ in static[1]} if static else set()
@@ -341,9 +345,9 @@ class JitFunction:
             static, args, kwargs = self._split_static(args, kwargs)
         return Traced(self._program(args, kwargs, static))
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: Any, lowering_platforms: Sequence[str] | None = None, **kwargs: Any) -> Lowered:
         """Trace and lower at the types of the arguments, which may be ``ShapeDtypeStruct``."""
-        return self.trace(*args, **kwargs).lower()
+        return self.trace(*args, **kwargs).lower(lowering_platforms=lowering_platforms)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The types of the results."""
@@ -405,6 +409,7 @@ def jit(
     inline: bool = False,
     device: Device | None = None,
     backend: str | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile ``fun`` as one program for each type of its arguments.
 
@@ -412,7 +417,8 @@ def jit(
     argument) and of the output: ``NamedSharding``, ``PartitionSpec`` (with a current mesh), or ``None`` to leave the
     choice to the partitioner. ``static_argnums`` are passed as Python values and must be hashable; ``donate_argnums``
     may be overwritten by results and cannot be used afterwards. ``device`` is a sharding of all of them: the device to
-    run on. ``backend`` can only be the one there is. Without ``fun``, returns a decorator.
+    run on. ``backend`` can only be the one there is.
+    ``compiler_options`` are XLA's flags by name. Without ``fun``, returns a decorator.
 
     Raises (when called):
       ArgumentError, ShardingError, MeshError: shardings that do not fit; ArgumentTypeError: arguments that are no
@@ -438,6 +444,6 @@ def jit(
         statics = both_ways(f, *static, "static")
         donated = both_ways(f, *donate, "donate")
         check_apart((*statics[0], *statics[1]), (*donated[0], *donated[1]))
-        return JitFunction(f, in_shardings, out_shardings, *statics, *donated, inline)
+        return JitFunction(f, in_shardings, out_shardings, *statics, *donated, inline, compiler_options)
 
     return wrap if fun is None else wrap(fun)

@@ -68,6 +68,8 @@ class PartitionedProgram:
         self.donated = tuple(donated)
         self.chosen = frozenset(chosen)
         self.names = tuple(names)
+        #: flags of XLA by name, for :attr:`executable`
+        self.compiler_options: tuple[tuple[str, Any], ...] = ()
         #: types of arguments and results as the user sees them; the program has the words of random keys
         self.in_avals, self.out_avals = avals or (part.source.in_avals, part.source.out_avals)
 
@@ -220,7 +222,9 @@ class PartitionedProgram:
         program = virtual_program(self.part)
         shardings: list[Sharding] = list(self.out_shardings)
         donated = match_donation(self.donated, program.in_avals, program.out_avals)
-        return compile_jaxpr(program, self.name, shardings, True, donated, self.out_avals)
+        return compile_jaxpr(
+            program, self.name, shardings, True, donated, self.out_avals, options=self.compiler_options
+        )
 
     def verify(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from meshwright.api.arguments import require_platforms
 from meshwright.api.partitioned import PartitionedProgram, match_donation, partition_program, warn_of_donations
 from meshwright.api.shardings import brought, common_place, inner_shardings
 from meshwright.core import pytree
@@ -56,6 +57,8 @@ class Program:
     out_shardings: tuple[Sharding | None, ...]
     in_tree: Any
     out_tree: Any
+    #: XLA's flags by name
+    compiler_options: tuple[tuple[str, Any], ...] = ()
 
     @cached_property
     def place(self) -> Any:
@@ -158,8 +161,13 @@ class Traced(Stage):
     def out_avals(self) -> list[ShapedArray]:
         return self.jaxpr.out_avals
 
-    def lower(self) -> Lowered:
-        """The program as StableHLO."""
+    def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> Lowered:
+        """The program as StableHLO.
+
+        Raises:
+          ArgumentError: ``lowering_platforms`` names others than the one there is.
+        """
+        require_platforms(lowering_platforms)
         return Lowered(self.program)
 
     def __repr__(self) -> str:
@@ -256,9 +264,19 @@ class Lowered(Stage):
             combine_bytes,
         )
 
-    def compile(self) -> Compiled:
-        """The program compiled for the devices at hand, once."""
-        return self._compiled
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
+        """The program compiled for the devices at hand, once.
+
+        ``compiler_options`` are XLA's flags by name (``{"xla_cpu_enable_fast_math": True}``), beside those of ``jit``.
+
+        Raises:
+          CompileError: XLA refuses the program, or does not know an option.
+          MeshError: the program's mesh has no devices.
+        """
+        if not compiler_options:
+            return self._compiled
+        options = {**dict(self.program.compiler_options), **compiler_options}
+        return Lowered(replace(self.program, compiler_options=tuple(options.items()))).compile()
 
     @cached_property
     def _compiled(self) -> Compiled:
@@ -271,9 +289,17 @@ class Lowered(Stage):
                 if isinstance(eqn.op, InspectSharding):
                     eqn.op.callback(program.single)
             shardings = [program.single] * len(program.out_shardings)
-            executable = compile_jaxpr(program.jaxpr, program.name, shardings, program.place is not None, donated)
+            executable = compile_jaxpr(
+                program.jaxpr,
+                program.name,
+                shardings,
+                program.place is not None,
+                donated,
+                options=program.compiler_options,
+            )
             return Compiled(program, executable, None)
         part = self.partition()
+        part.compiler_options = program.compiler_options
         if isinstance(mesh, AbstractMesh):
             raise MeshError(
                 f"compile: {program.name!r} is laid out on {mesh!r}, which has no devices; use .partition() to read, "

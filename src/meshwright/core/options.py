@@ -79,7 +79,7 @@ def log_compiles(new_val: bool = True) -> AbstractContextManager[None]:
     return config.override("log_compiles", new_val)
 
 
-def default_device(device: Any) -> AbstractContextManager[None]:
+def default_device(new_val: Any) -> AbstractContextManager[None]:
     """In the ``with`` block, arrays that nobody places are made on ``device`` (None: the first one).
 
     Example:
@@ -87,10 +87,10 @@ def default_device(device: Any) -> AbstractContextManager[None]:
       ...     mnp.ones(2).device
       CPU:3
     """
-    return config.override("default_device", device)
+    return config.override("default_device", new_val)
 
 
-def default_matmul_precision(precision: str | None) -> AbstractContextManager[None]:
+def default_matmul_precision(new_val: str | None) -> AbstractContextManager[None]:
     """In the ``with`` block, the precision of products and convolutions that are given none.
 
     It is one of ``"default"``, ``"high"`` and ``"highest"``, or of what they are called elsewhere: ``"bfloat16"``,
@@ -102,7 +102,7 @@ def default_matmul_precision(precision: str | None) -> AbstractContextManager[No
       >>> "precision = [HIGHEST, HIGHEST]" in text
       True
     """
-    return config.override("default_matmul_precision", precision)
+    return config.override("default_matmul_precision", new_val)
 
 
 def default_prng_impl(new_val: str) -> AbstractContextManager[None]:

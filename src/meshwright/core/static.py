@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from meshwright.errors import ArgumentTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError
 
 
 def static_index(value: Any, where: str, what: str = "a size or axis") -> int:
@@ -30,3 +30,14 @@ def static_indices(values: Iterable[Any], where: str, what: str = "a size or axi
       ArgumentTypeError: an element is no integer.
     """
     return tuple([v if type(v) is int else static_index(v, where, what) for v in values])
+
+
+def only_default(where: str, why: str, **given: Any) -> None:
+    """Refuse arguments that ``jax`` has for hardware or cases that are not ours: None and False say nothing.
+
+    Raises:
+      ArgumentError: one that says something; ``why`` says what to do.
+    """
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ArgumentError(f"{where}: {name}={value!r} is not supported: {why}")

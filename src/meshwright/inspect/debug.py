@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import pytree
+from meshwright.core.absent import absent as _absent
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.inspect.picture import ShardingPicture, picture_of, visualize_sharding
 from meshwright.inspect.picture import visualize_array_sharding as _visualize
@@ -190,3 +191,6 @@ def visualize_array_sharding(array: Any, *, max_width: int = 80) -> None:
         inspect_array_sharding(array, callback=lambda s: visualize_sharding(shape, s, max_width=max_width))
     else:
         _visualize(array, max_width=max_width)
+
+
+__getattr__ = _absent("debug")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
 from meshwright.api.control_flow import map_ as map
 from meshwright.api.placement import with_sharding_constraint
+from meshwright.core.absent import absent as _absent
 from meshwright.core.precision import Precision, PrecisionLike
 from meshwright.lax import linalg
 from meshwright.lax.convolution import (
@@ -23,6 +24,7 @@ from meshwright.lax.functions import (
     composite,
     convert_element_type,
     dtype,
+    mul,
     optimization_barrier,
     pbroadcast,
     platform_dependent,
@@ -119,7 +121,6 @@ from meshwright.ops.elementwise import (
     log1p,
     logistic,
     lt,
-    mul,
     ne,
     neg,
     nextafter,
@@ -187,3 +188,5 @@ from meshwright.ops.top_k import top_k
 from meshwright.ops.window import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.implicit import custom_linear_solve, custom_root
+
+__getattr__ = _absent("lax")

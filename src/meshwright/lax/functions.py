@@ -32,6 +32,7 @@ from meshwright.ops.elementwise import (
     select,
     zeros_like,
 )
+from meshwright.ops.elementwise import mul as multiply
 from meshwright.ops.gather_scatter import ScatterBody, scatter_add
 from meshwright.ops.indexed import GatherScatterMode, index_array
 from meshwright.ops.named_axis import all_to_all, axis_index, ppermute
@@ -53,6 +54,22 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
       [1.0, 2.0, 3.0]
     """
     return (round_half_away if RoundingMethod(rounding_method) is RoundingMethod.AWAY_FROM_ZERO else round_half_even)(x)
+
+
+def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
+    """``x * y``, elementwise; of bools, whether both hold. With ``out_dtype`` the operands are converted to it first.
+
+    Raises:
+      DTypeError: two dtypes. ShapeError: shapes that are not equal but for sizes of 1, and no scalars.
+
+    Example:
+      >>> lax.mul(jnp.array([1, 2]), 3).tolist(), lax.mul(np.int8(100), np.int8(2), out_dtype="int32").item()
+      ([3, 6], 200)
+    """
+    if out_dtype is None:
+        return multiply(x, y)
+    wanted = dtypes.requested(out_dtype, "mul")
+    return multiply(convert(x, wanted), convert(y, wanted))
 
 
 def reciprocal(x: Any) -> Any:

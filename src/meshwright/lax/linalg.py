@@ -4,21 +4,207 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.lax.polar import qdwh
-from meshwright.ops.cholesky import cholesky
-from meshwright.ops.eig import eig
-from meshwright.ops.eigh import eigh
-from meshwright.ops.lu import lu, lu_pivots_to_permutation
+from meshwright.core.absent import absent as _absent
+from meshwright.core.static import only_default
+from meshwright.errors import ArgumentError
+from meshwright.lax.polar import qdwh as _qdwh
+from meshwright.ops.cholesky import cholesky as _cholesky
+from meshwright.ops.eig import eig as _eig
+from meshwright.ops.eigh import eigh as _eigh
+from meshwright.ops.elementwise import conj
+from meshwright.ops.lu import lu as _lu
+from meshwright.ops.lu import lu_pivots_to_permutation
 from meshwright.ops.matrices import matmul as _matmul
 from meshwright.ops.matrices import transposed as _transposed
-from meshwright.ops.qr import householder_product, qr
-from meshwright.ops.svd import svd
+from meshwright.ops.qr import householder_product
+from meshwright.ops.qr import qr as _qr
+from meshwright.ops.svd import svd as _svd
 from meshwright.ops.triangular_solve import triangular_solve
-from meshwright.ops.tridiagonal import hessenberg, ormqr, schur, tridiagonal, tridiagonal_solve
+from meshwright.ops.tridiagonal import hessenberg, ormqr, tridiagonal
+from meshwright.ops.tridiagonal import schur as _schur
+from meshwright.ops.tridiagonal import tridiagonal_solve as _tridiagonal_solve
+
+_ONE_WAY = "there is one way, LAPACK's; leave it out"
 
 
-def symmetric_product(a_matrix: Any, c_matrix: Any, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-    """``alpha a a^T + beta c``, shape (..., n, n).
+def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
+    """The lower Cholesky factor of positive definite matrices, shape (..., n, n); NaN for others.
+
+    Args:
+      symmetrize_input: use ``(x + x^H) / 2``, so that derivatives are symmetric; else the lower triangle alone.
+
+    Example:
+      >>> lax.linalg.cholesky(mnp.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
+      [[2.0, 0.0], [1.0, 2.0]]
+    """
+    return _cholesky(x, symmetrize_input=symmetrize_input)
+
+
+def eig(
+    x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True,
+    enable_eigvec_derivs: bool = False, implementation: Any = None, use_magma: bool | None = None,
+) -> list[Any]:  # fmt: skip
+    """``[values]`` of matrices of shape (..., n, n), then left and right eigenvectors as asked for; all complex.
+
+    Args:
+      enable_eigvec_derivs: no effect: eigenvectors have derivatives where they are known.
+
+    Raises:
+      ArgumentError: an implementation, of which there is one.
+
+    Example:
+      >>> values, right = lax.linalg.eig(mnp.array([[0.0, 1.0], [0.0, 2.0]]), compute_left_eigenvectors=False)
+      >>> values.tolist()
+      [0j, (2+0j)]
+    """
+    only_default("eig", _ONE_WAY, implementation=implementation, use_magma=use_magma)
+    return _eig(
+        x, compute_left_eigenvectors=compute_left_eigenvectors, compute_right_eigenvectors=compute_right_eigenvectors
+    )
+
+
+def eigh(
+    x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True,
+    subset_by_index: tuple[int, int] | None = None, implementation: Any = None,
+) -> list[Any]:  # fmt: skip
+    """``[vectors, values]`` of Hermitian matrices, shape (..., n, n); eigenvalues ascend.
+
+    Args:
+      lower: which triangle is read, without ``symmetrize_input``.
+      symmetrize_input: use ``(x + x^H) / 2``, so that derivatives are symmetric.
+      sort_eigenvalues: no effect: they come in order.
+      subset_by_index: (start, stop): which eigenvalues and vectors to return.
+
+    Raises:
+      ArgumentError: an implementation, of which there is one, or a subset that is not inside.
+
+    Example:
+      >>> vectors, values = lax.linalg.eigh(mnp.array([[2.0, 1.0], [1.0, 2.0]]))
+      >>> values.round(5).tolist()
+      [1.0, 3.0]
+    """
+    only_default("eigh", _ONE_WAY, implementation=implementation)
+    if not lower and not symmetrize_input:
+        x = conj(_transposed(x))
+    vectors, values = _eigh(x, symmetrize_input=symmetrize_input)
+    if subset_by_index is None:
+        return [vectors, values]
+    start, stop = subset_by_index
+    if not 0 <= start < stop <= values.shape[-1]:
+        raise ArgumentError(f"eigh: subset_by_index {subset_by_index} is not inside of (0, {values.shape[-1]})")
+    return [vectors[..., start:stop], values[..., start:stop]]
+
+
+def lu(x: Any) -> list[Any]:
+    """``[factors, pivots, permutation]`` of matrices of shape (..., m, n): ``x[permutation] = l u``.
+
+    Example:
+      >>> lax.linalg.lu(mnp.array([[1.0, 2.0], [4.0, 4.0]]))[2].tolist()
+      [1, 0]
+    """
+    return _lu(x)
+
+
+def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> list[Any]:
+    """``[q, r]`` of matrices of shape (..., m, n), with unitary ``q`` and ``q r = x``.
+
+    Raises:
+      ArgumentError: ``pivoting`` (see ``scipy.linalg.qr``), or an implementation, of which there is one.
+
+    Example:
+      >>> q, r = lax.linalg.qr(mnp.array([[2.0, 0.0], [0.0, 3.0]]))
+      >>> abs(r).tolist()
+      [[2.0, 0.0], [0.0, 3.0]]
+    """
+    only_default("qr", "leave it out", pivoting=pivoting, use_magma=use_magma)
+    return _qr(x, full_matrices=full_matrices)
+
+
+def schur(
+    x: Any, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False, select_callable: Any = None
+) -> list[Any]:
+    """``[t, vectors]``: (quasi) triangular ``t`` and unitary vectors with ``vectors t vectors^H = x``; or ``[t]``.
+
+    Raises:
+      ArgumentError: eigenvalues in an order.
+
+    Example:
+      >>> lax.linalg.schur(mnp.array([[1.0, 2.0], [0.0, 3.0]]))[0].tolist()
+      [[1.0, 2.0], [0.0, 3.0]]
+    """
+    why = "eigenvalues come as LAPACK gives them; leave it out"
+    only_default("schur", why, sort_eig_vals=sort_eig_vals, select_callable=select_callable)
+    return _schur(x, compute_schur_vectors=compute_schur_vectors)
+
+
+def svd(
+    x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: tuple[int, int] | None = None,
+    algorithm: Any = None,
+) -> Any:  # fmt: skip
+    """``[u, values, vh]`` of matrices of shape (..., m, n), or the singular values alone; they descend.
+
+    Args:
+      subset_by_index: (start, stop): which singular values and vectors to return.
+
+    Raises:
+      ArgumentError: an algorithm, of which there is one, or a subset that is not inside.
+
+    Example:
+      >>> lax.linalg.svd(mnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False).round(4).tolist()
+      [4.0, 3.0]
+    """
+    only_default("svd", _ONE_WAY, algorithm=algorithm)
+    if subset_by_index is None:
+        return _svd(x, full_matrices=full_matrices, compute_uv=compute_uv)
+    start, stop = subset_by_index
+    found = _svd(x, full_matrices=False, compute_uv=compute_uv)
+    values = found[1] if compute_uv else found
+    if not 0 <= start < stop <= values.shape[-1]:
+        raise ArgumentError(f"svd: subset_by_index {subset_by_index} is not inside of (0, {values.shape[-1]})")
+    if not compute_uv:
+        return values[..., start:stop]
+    return [found[0][..., start:stop], values[..., start:stop], found[2][..., start:stop, :]]
+
+
+def qdwh(
+    x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None, eps: float | None = None,
+    dynamic_shape: tuple[int, int] | None = None,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """``(u, h, iterations, converged)``: the polar decomposition ``x = u h`` of a matrix, as
+    :func:`meshwright.scipy.linalg.polar` has it.
+
+    Raises:
+      ArgumentError: ``dynamic_shape``; shapes are known.
+
+    Example:
+      >>> lax.linalg.qdwh(mnp.array([[2.0, 0.0], [0.0, 3.0]]))[0].round(4).tolist()
+      [[1.0, 0.0], [0.0, 1.0]]
+    """
+    only_default("qdwh", "shapes are known here; leave it out", dynamic_shape=dynamic_shape)
+    return _qdwh(x, is_hermitian=is_hermitian, max_iterations=max_iterations, eps=eps)
+
+
+def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Any:
+    """``x`` with ``a x = b`` for ``a`` with three diagonals, shapes (..., n), and ``b`` of shape (..., n, k).
+
+    The first element of ``dl`` and the last of ``du`` are not used.
+
+    Raises:
+      ArgumentError: ``perturb_singular``; singular systems give infinities or NaN.
+
+    Example:
+      >>> ones = mnp.ones(2)
+      >>> lax.linalg.tridiagonal_solve(0 * ones, 2 * ones, 0 * ones, mnp.ones((2, 1))).tolist()
+      [[0.5], [0.5]]
+    """
+    only_default("tridiagonal_solve", "add a small diagonal", perturb_singular=perturb_singular)
+    return _tridiagonal_solve(dl, d, du, b)
+
+
+def symmetric_product(
+    a_matrix: Any, c_matrix: Any, *, alpha: Any = 1.0, beta: Any = 0.0, symmetrize_output: bool = False
+) -> Any:
+    """``alpha a a^T + beta c``, shape (..., n, n); symmetric where ``c`` is, which ``symmetrize_output`` is about.
 
     Example:
       >>> lax.linalg.symmetric_product(mnp.array([[1.0], [2.0]]), mnp.eye(2), beta=3.0).tolist()
@@ -45,3 +231,5 @@ __all__ = [
     "cholesky", "cholesky_update", "eig", "eigh", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation",
     "ormqr", "qdwh", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 ]  # fmt: skip
+
+__getattr__ = _absent("lax.linalg")

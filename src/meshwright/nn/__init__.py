@@ -1,5 +1,6 @@
 """Neural-network functions: pure, of arrays, without a framework around them."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.nn import initializers
 from meshwright.nn.activations import (
     celu,
@@ -120,3 +121,5 @@ __all__ = [
     "swish",
     "tanh",
 ]
+
+__getattr__ = _absent("nn")

@@ -27,7 +27,7 @@ def _silu(x: Any) -> Any:
 silu = swish = unary("silu", _silu, "``x * sigmoid(x)``.", ("silu(0.0).item()", "0.0"), True)
 
 
-def relu(x: Any, /) -> Any:
+def relu(x: Any) -> Any:
     """``max(x, 0)``, with derivative 0 at 0.
 
     Args:
@@ -44,7 +44,7 @@ def relu(x: Any, /) -> Any:
     return ops.select(ops.le(x, nil), nil, x)
 
 
-def relu6(x: Any, /) -> Any:
+def relu6(x: Any) -> Any:
     """``min(max(x, 0), 6)``.
 
     >>> relu6(9.0).item()
@@ -74,7 +74,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return ops.mul(x, ops.logistic(ops.mul(x, slope)))
 
 
-def softplus(x: Any, /) -> Any:
+def softplus(x: Any) -> Any:
     """``log(1 + exp(x))`` without overflow.
 
     >>> softplus(100.0).item()
@@ -83,7 +83,7 @@ def softplus(x: Any, /) -> Any:
     return logaddexp(x, 0.0)
 
 
-def log_sigmoid(x: Any, /) -> Any:
+def log_sigmoid(x: Any) -> Any:
     """``log(sigmoid(x))`` without overflow.
 
     >>> log_sigmoid(100.0).item()
@@ -93,7 +93,7 @@ def log_sigmoid(x: Any, /) -> Any:
     return ops.neg(softplus(ops.neg(x)))
 
 
-def soft_sign(x: Any, /) -> Any:
+def soft_sign(x: Any) -> Any:
     """``x / (|x| + 1)``.
 
     >>> soft_sign(1.0).item()
@@ -128,7 +128,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     return where(ops.gt(x, scalar_like(0, x)), x, multiply(alpha, _expm1_below_zero(x / alpha)))
 
 
-def selu(x: Any, /) -> Any:
+def selu(x: Any) -> Any:
     """Self-normalising unit (Klambauer et al. 2017): :func:`elu`, scaled.
 
     >>> selu(0.0).item()
@@ -147,7 +147,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     return where(ops.ge(x, scalar_like(0, x)), x, multiply(x, negative_slope))
 
 
-def hard_tanh(x: Any, /) -> Any:
+def hard_tanh(x: Any) -> Any:
     """``x`` kept between -1 and 1.
 
     >>> hard_tanh(3.0).item()
@@ -156,7 +156,7 @@ def hard_tanh(x: Any, /) -> Any:
     return clip(x, -1.0, 1.0)
 
 
-def hard_sigmoid(x: Any, /) -> Any:
+def hard_sigmoid(x: Any) -> Any:
     """``relu6(x + 3) / 6``.
 
     >>> hard_sigmoid(0.0).item()
@@ -166,7 +166,7 @@ def hard_sigmoid(x: Any, /) -> Any:
     return ops.div(relu6(ops.add(x, scalar_like(3, x))), scalar_like(6, x))
 
 
-def hard_silu(x: Any, /) -> Any:
+def hard_silu(x: Any) -> Any:
     """``x * hard_sigmoid(x)``.
 
     >>> hard_silu(3.0).item()
@@ -178,7 +178,7 @@ def hard_silu(x: Any, /) -> Any:
 hard_swish = hard_silu
 
 
-def mish(x: Any, /) -> Any:
+def mish(x: Any) -> Any:
     """``x * tanh(softplus(x))``.
 
     >>> mish(0.0).item()
@@ -208,7 +208,7 @@ def glu(x: Any, axis: int = -1) -> Any:
     return multiply(first, sigmoid(second))
 
 
-def identity(x: Any, /) -> Any:
+def identity(x: Any) -> Any:
     """``x`` itself.
 
     >>> identity(3.0).item()
@@ -217,7 +217,7 @@ def identity(x: Any, /) -> Any:
     return asarray(x)
 
 
-def sparse_plus(x: Any, /) -> Any:
+def sparse_plus(x: Any) -> Any:
     """0 below -1, ``x`` above 1, ``(x + 1)**2 / 4`` between: a softplus with zeros.
 
     >>> sparse_plus(0.0).item()
@@ -229,7 +229,7 @@ def sparse_plus(x: Any, /) -> Any:
     return ops.select(ops.le(x, ops.neg(one)), ops.zeros_like(x), ops.select(ops.ge(x, one), x, between))
 
 
-def sparse_sigmoid(x: Any, /) -> Any:
+def sparse_sigmoid(x: Any) -> Any:
     """0 below -1, 1 above 1, ``(x + 1) / 2`` between: the derivative of :func:`sparse_plus`.
 
     >>> sparse_sigmoid(0.5).item()
@@ -240,7 +240,7 @@ def sparse_sigmoid(x: Any, /) -> Any:
     return clip(ops.mul(ops.add(x, scalar_like(1, x)), half), 0.0, 1.0)
 
 
-def log1mexp(x: Any, /) -> Any:
+def log1mexp(x: Any) -> Any:
     """``log(1 - exp(-x))`` for positive ``x``, precise near 0 and for large ``x`` (Maechler 2012).
 
     >>> round(log1mexp(1.0).item(), 4)

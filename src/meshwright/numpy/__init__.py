@@ -4,6 +4,7 @@ import sys as _sys
 
 import numpy as _np
 
+from meshwright.core.absent import absent as _absent
 from meshwright.ir.tracing import ArrayMethods as ndarray
 from meshwright.numpy import fft, linalg
 from meshwright.numpy import methods as _methods
@@ -407,3 +408,5 @@ _methods.add_methods(
      "compress": lambda self, condition, axis=None, **options: compress(condition, self, axis, **options)}
 )  # fmt: skip
 _methods.NAMESPACE.append(_sys.modules[__name__])
+
+__getattr__ = _absent("numpy")

@@ -427,12 +427,13 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
     return ops.div(logaddexp(ops.mul(x, log2), ops.mul(y, log2)), log2)
 
 
-def modf(x: Any, /) -> tuple[Any, Any]:
+def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
     """``(fractional part, whole part)``, both with the sign of ``x``.
 
     >>> tuple(v.item() for v in modf(-1.5))
     (-0.5, -1.0)
     """
+    no_out(out, "modf")
     (x,) = operands("modf", (x,), to_inexact=True)
     whole = _trunc(x)
     fraction = select(ops.is_finite(x), ops.sub(x, whole), scalar_like(0, x))

@@ -277,7 +277,13 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     return _like(lambda sizes, kind: ones(sizes, kind, device=device), a, dtype, shape)
 
 
-empty_like = zeros_like
+def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+    """An array of the shape and dtype of another, whose contents are not specified (they are zeros).
+
+    >>> empty_like(array([1, 2])).shape
+    (2,)
+    """
+    return zeros_like(prototype, dtype, shape, device=device)
 
 
 # --- counting -----------------------------------------------------------------------------------------------
@@ -326,17 +332,17 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
 
 
 # --- from elsewhere -----------------------------------------------------------------------------------------
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Any:
     """An array of anything that speaks DLPack (PyTorch, NumPy, CuPy on the host), sharing its memory where it can.
 
     >>> from_dlpack(np.arange(3, dtype=np.int32)).tolist()
     [0, 1, 2]
     """
-    if isinstance(x, Array):
-        return asarray(x, copy=copy)
-    if not hasattr(x, "__dlpack__"):
-        raise ArgumentTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(x).__name__}")
-    return from_numpy(np.from_dlpack(x), sharding=_sharding(device, "from_dlpack"), copy=bool(copy))
+    if isinstance(external_array, Array):
+        return asarray(external_array, copy=copy)
+    if not hasattr(external_array, "__dlpack__"):
+        raise ArgumentTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(external_array).__name__}")
+    return from_numpy(np.from_dlpack(external_array), sharding=_sharding(device, "from_dlpack"), copy=bool(copy))
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:

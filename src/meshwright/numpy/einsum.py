@@ -14,6 +14,7 @@ from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import no_out
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.linear import contract
 from meshwright.numpy.promotion import converted, result_type, scalar_like
@@ -37,6 +38,7 @@ def einsum(
     subscripts: str,
     /,
     *operands: Any,
+    out: None = None,
     optimize: Any = "auto",
     precision: Any = None,
     preferred_element_type: Any = None,
@@ -59,6 +61,7 @@ def einsum(
     """
     if not isinstance(subscripts, str):
         subscripts, operands = _from_lists((subscripts, *operands))
+    no_out(out, "einsum")
     if not operands:
         raise ArgumentError(f"einsum: {subscripts!r} needs operands, got none")
     arrays = [asarray(x) for x in operands]

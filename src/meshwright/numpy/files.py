@@ -15,30 +15,34 @@ from meshwright.runtime.array import Array
 set_printoptions, get_printoptions, printoptions = np.set_printoptions, np.get_printoptions, np.printoptions
 
 
-def array_repr(arr: Any, max_line_width: int | None = None, precision: int | None = None) -> str:
+def array_repr(
+    arr: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
+) -> str:  # fmt: skip
     """The array as an expression, with NumPy's print options.
 
     >>> array_repr(np.array([1, 2]))
     'Array([1, 2], dtype=int32)'
     """
     x = asarray(arr)
-    if type(x) is not Array or (max_line_width is None and precision is None):
+    if type(x) is not Array or (max_line_width is None and precision is None and suppress_small is None):
         return repr(x)
-    text = np.array2string(np.asarray(x), max_line_width, precision, separator=", ", prefix="Array(")
+    text = np.array2string(np.asarray(x), max_line_width, precision, suppress_small, separator=", ", prefix="Array(")
     return f"Array({text}, dtype={x.dtype.name})"
 
 
-def array_str(a: Any, max_line_width: int | None = None, precision: int | None = None) -> str:
+def array_str(
+    a: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
+) -> str:  # fmt: skip
     """The array's elements as text.
 
     >>> array_str(np.array([1, 2]))
     '[1 2]'
     """
     x = asarray(a)
-    return np.array_str(np.asarray(x), max_line_width, precision) if type(x) is Array else str(x)
+    return np.array_str(np.asarray(x), max_line_width, precision, suppress_small) if type(x) is Array else str(x)
 
 
-def save(file: Any, arr: Any) -> None:
+def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
     """Write an array to a ``.npy`` file (a name or a file object); dtypes that NumPy lacks become its ``V``.
 
     >>> import io
@@ -47,7 +51,7 @@ def save(file: Any, arr: Any) -> None:
     >>> load(io.BytesIO(buffer.getvalue())).tolist()
     [1, 2]
     """
-    np.save(file, np.asarray(arr))
+    np.save(file, np.asarray(arr), allow_pickle)
 
 
 def savez(file: Any, *args: Any, **kwds: Any) -> None:

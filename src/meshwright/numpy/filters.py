@@ -308,7 +308,7 @@ def _i0(x: Any) -> Any:
     return ops.mul(ops.exp(ops.abs_(x)), bessel_i0e(x))
 
 
-def i0(x: Any, /) -> Any:
+def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind and order 0.
 
     >>> i0(0.0).item()

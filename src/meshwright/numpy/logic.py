@@ -12,6 +12,7 @@ from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.axes import no_out
 from meshwright.numpy.makers import Unary, binary, unary
 from meshwright.numpy.promotion import (
     apply_plan,
@@ -156,7 +157,17 @@ def _number_test(name: str, of_float: Unary, of_exact: bool, join: Any, what: st
             return of_float(x)
         return as_result(ops.match_shape(np.asarray(of_exact), typeof(x).update(dtype=dtypes.bool_, weak_type=False)))
 
-    return unary(name, test, what, example)
+    test_of = unary(name, test, what, example)
+    if join is not None:
+        return test_of
+
+    def with_out(x: Any, /, out: None = None) -> Any:
+        no_out(out, name)
+        return test_of(x)
+
+    with_out.__name__ = with_out.__qualname__ = name
+    with_out.__doc__ = test_of.__doc__
+    return with_out
 
 
 isnan = _number_test(

@@ -212,8 +212,8 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     return shp.squeeze(x, normal_axes(axis, len(sizes), "squeeze"))
 
 
-def broadcast_to(a: Any, shape: Any) -> Any:
-    """``a`` repeated to ``shape``.
+def broadcast_to(array: Any, shape: Any) -> Any:
+    """``array`` repeated to ``shape``.
 
     Raises:
       ShapeError: it does not broadcast to it.
@@ -221,7 +221,7 @@ def broadcast_to(a: Any, shape: Any) -> Any:
     >>> broadcast_to(np.ones(3), (2, 3)).shape
     (2, 3)
     """
-    x, sizes = asarray(a), normal_shape(shape, "broadcast_to")
+    x, sizes = asarray(array), normal_shape(shape, "broadcast_to")
     old = typeof(x).shape
     if len(old) > len(sizes) or join_shapes(old, sizes, name="broadcast_to") != sizes:
         raise ShapeError(f"broadcast_to: shape {old} cannot be broadcast to {sizes}")
@@ -386,14 +386,19 @@ def take_static(x: Any, positions: np.ndarray, d: int) -> Any:
     return join([slice_in_dim(x, int(r[0]), int(r[-1]) + 1, 1, d) for r in runs], d)
 
 
-def trim_zeros(filt: Any, trim: str = "fb") -> Any:
-    """A concrete vector without zeros at its front ("f") and back ("b").
+def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    """A concrete array without zeros at its front ("f") and back ("b"), along all axes or some.
 
     >>> trim_zeros(np.array([0, 1, 0])).tolist()
     [1]
     """
-    found = np.flatnonzero(np.asarray(filt))
-    n = len(filt)
-    start = (found[0] if len(found) else n) if "f" in trim.lower() else 0
-    stop = (found[-1] + 1 if len(found) else start) if "b" in trim.lower() else n
-    return slice_in_dim(asarray(filt), int(start), int(max(stop, start)))
+    value = np.asarray(filt)
+    axes = normal_axes(axis, value.ndim, "trim_zeros")
+    x = asarray(filt)
+    for d in axes:
+        found = np.flatnonzero(value.any(tuple(e for e in range(value.ndim) if e != d)))
+        n = value.shape[d]
+        start = (found[0] if len(found) else n) if "f" in trim.lower() else 0
+        stop = (found[-1] + 1 if len(found) else start) if "b" in trim.lower() else n
+        x = slice_in_dim(x, int(start), int(max(stop, start)), 1, d)
+    return x

@@ -17,7 +17,8 @@ from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linalg.decompositions import eigvals
 from meshwright.numpy.linalg.norms import vector_norm
 from meshwright.numpy.linalg.operands import inexact_operands
-from meshwright.numpy.linalg.solving import lstsq
+from meshwright.numpy.linalg.solving import inv, lstsq
+from meshwright.numpy.linear import dot
 from meshwright.numpy.manipulation import atleast_1d, reshape
 from meshwright.numpy.promotion import operands, spread
 from meshwright.numpy.ranges import eye, vander
@@ -66,17 +67,26 @@ def polysub(a1: Any, a2: Any) -> Any:
     return subtract(*_aligned(a1, a2))
 
 
-def polymul(a1: Any, a2: Any) -> Any:
-    """The product of two polynomials.
+def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
+    """The product of two polynomials; ``trim_leading_zeros`` takes those of concrete operands away first.
 
     >>> polymul(np.array([1.0, 2.0]), np.array([1.0, -2.0])).tolist()
     [1.0, 0.0, -4.0]
     """
-    return convolve(atleast_1d(asarray(a1)), atleast_1d(asarray(a2)))
+    factors = [atleast_1d(asarray(a)) for a in (a1, a2)]
+    return convolve(*(map(_without_leading_zeros, factors) if trim_leading_zeros else factors))
 
 
-def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
-    """``(quotient, remainder)`` of two polynomials; the remainder keeps leading zeros.
+def _without_leading_zeros(p: Any) -> Any:
+    """A concrete polynomial without leading zeros, but for the last coefficient."""
+    value = np.asarray(p)
+    found = np.flatnonzero(value)
+    return p[int(found[0]) if len(found) else value.size - 1 :]
+
+
+def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
+    """``(quotient, remainder)`` of two polynomials; the remainder keeps leading zeros, unless ``trim_leading_zeros``
+    takes those of a concrete one away.
 
     Raises:
       ArgumentError: ``v`` has no coefficients.
@@ -96,7 +106,7 @@ def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
             factor = divide(rest[i : i + 1], v[0])
             quotient.append(factor)
             rest = rest.at[i : i + m].add(multiply(-1, multiply(factor, v)))
-    return concatenate(quotient), rest
+    return concatenate(quotient), _without_leading_zeros(rest) if trim_leading_zeros else rest
 
 
 def polyder(p: Any, m: int = 1) -> Any:
@@ -162,16 +172,21 @@ def poly(seq_of_zeros: Any) -> Any:
     return p
 
 
-def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, *, w: Any = None) -> Any:
+def polyfit(
+    x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool | str = False
+) -> Any:  # fmt: skip
     """The polynomial of degree ``deg`` that fits points best in the sense of least squares.
 
     Args:
       x: vector of n positions; y: n values, or shape (n, k) for k fits.
       rcond: singular values below this part of the largest count as 0 (default: n epsilons).
+      full: return ``(polynomial, residuals, rank, singular values, rcond)``.
       w: a weight for each residual.
+      cov: return ``(polynomial, covariances of its coefficients)``, scaled by the residuals unless it is
+        ``"unscaled"``.
 
     Raises:
-      ArgumentError: ``deg`` is negative.
+      ArgumentError: ``deg`` is negative, or ``cov`` of as many coefficients as points.
       ShapeError: shapes other than these.
 
     >>> np.round(polyfit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), 1), 3).tolist()
@@ -195,8 +210,24 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, *, w: Any = None) -> An
     # Columns of length 1, so that ``rcond`` does not judge powers by their size.
     lengths = vector_norm(powers, axis=0)
     tolerance = n * float(np.finfo(typeof(lengths).dtype).eps) if rcond is None else rcond
-    found = lstsq(divide(powers, lengths), values, tolerance)[0]
-    return divide(found, reshape(lengths, (degree + 1,) + (1,) * (typeof(values).ndim - 1)))
+    scaled = divide(powers, reshape(lengths, (1, degree + 1)))
+    found, residuals, rank, sizes = lstsq(scaled, values, tolerance)
+    found = divide(found, reshape(lengths, (degree + 1,) + (1,) * (typeof(values).ndim - 1)))
+    if full:
+        return found, residuals, rank, sizes, tolerance
+    return (found, _covariance(scaled, lengths, residuals, typeof(values).ndim, cov)) if cov else found
+
+
+def _covariance(scaled: Any, lengths: Any, residuals: Any, ndim: int, cov: bool | str) -> Any:
+    """The covariances of the coefficients of a fit, from its powers in columns of length 1."""
+    n, count = typeof(scaled).shape
+    base = divide(inv(dot(scaled.T, scaled)), multiply(lengths[:, None], lengths[None, :]))
+    if cov == "unscaled":
+        return base if ndim == 1 else base[:, :, None]
+    if n <= count:
+        raise ArgumentError(f"polyfit: {n} points are too few for covariances of {count} coefficients; cov='unscaled'")
+    factor = divide(residuals, n - count)
+    return multiply(base, factor[0]) if ndim == 1 else multiply(base[:, :, None], factor[None, None, :])
 
 
 def roots(p: Any, *, strip_zeros: bool = True) -> Any:

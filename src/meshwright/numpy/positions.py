@@ -117,13 +117,16 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     return tuple(reversed(found))
 
 
-def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C") -> Any:
+def ravel_multi_index(
+    multi_index: Any, dims: Any, mode: str = "raise", order: str = "C", *, dtype: Any = None
+) -> Any:  # fmt: skip
     """The flat positions of coordinates in an array of shape ``dims``.
 
     Args:
       multi_index: an array of integers for each dimension.
       mode: out of range, "raise" (for concrete coordinates), "wrap" or "clip"; one, or one for each dimension.
       order: "C" or "F".
+      dtype: of the result.
 
     Raises:
       ArgumentError: coordinates out of range, another mode or order.
@@ -145,7 +148,7 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: s
     flat = pairs[0][0]
     for place, size in pairs[1:]:
         flat = flat * size + place
-    return flat
+    return flat if dtype is None else flat.astype(dtypes.requested(dtype, "ravel_multi_index"))
 
 
 def _inside(i: Any, size: int, mode: str) -> Any:

@@ -254,11 +254,11 @@ def cast_numpy(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return value.astype(dtype)
 
 
-def result_type(*args: Any) -> np.dtype:
-    """The dtype that arrays, numbers and dtypes promote to together.
+def dtypes_of(*args: Any) -> list[tuple[np.dtype, bool]]:
+    """The dtypes of arrays, numbers and dtypes, and whether they are weak.
 
-    >>> result_type(np.int32, 1.0)
-    dtype('float32')
+    Raises:
+      ArgumentError: there are none.
     """
     pairs = []
     for i, x in enumerate(args):
@@ -271,4 +271,13 @@ def result_type(*args: Any) -> np.dtype:
             pairs.append((aval.dtype, aval.weak_type))
     if not pairs:
         raise ArgumentError("result_type: expected at least one array, number or dtype, got none")
-    return dtypes.promote(pairs)[0]
+    return pairs
+
+
+def result_type(*args: Any) -> np.dtype:
+    """The dtype that arrays, numbers and dtypes promote to together.
+
+    >>> result_type(np.int32, 1.0)
+    dtype('float32')
+    """
+    return dtypes.promote(dtypes_of(*args))[0]

@@ -11,7 +11,7 @@ from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.at import IndexUpdater
-from meshwright.numpy.axes import normal_axis, normal_shape
+from meshwright.numpy.axes import no_out, normal_axis, normal_shape
 from meshwright.numpy.creation import asarray, zeros
 from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
@@ -96,7 +96,9 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     return take(x, np.setdiff1d(np.arange(size), _positions(obj, size, "delete")), d)
 
 
-def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0) -> Any:
+def compress(
+    condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None
+) -> Any:  # fmt: skip
     """The slices along ``axis`` (elements of the flattened array) where ``condition``, a vector, holds.
 
     Args:
@@ -105,6 +107,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
     >>> compress(np.array([False, True, True]), np.array([1, 2, 3])).tolist()
     [2, 3]
     """
+    no_out(out, "compress")
     flags = truth(asarray(condition), "compress")
     if typeof(flags).ndim != 1:
         raise ShapeError(f"compress: the condition must be a vector, got shape {typeof(flags).shape}")

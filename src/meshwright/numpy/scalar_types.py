@@ -104,7 +104,7 @@ def finfo(dtype: Any) -> FloatInfo:
     return FloatInfo(**{f.name: convert[str(f.type)](getattr(found, f.name)) for f in fields(FloatInfo)})
 
 
-def iinfo(dtype: Any) -> IntegerInfo:
+def iinfo(int_type: Any) -> IntegerInfo:
     """Limits of an integer dtype.
 
     Raises:
@@ -113,7 +113,7 @@ def iinfo(dtype: Any) -> IntegerInfo:
     >>> iinfo("int8").max
     127
     """
-    target = _dtype_of(dtype)
+    target = _dtype_of(int_type)
     if not dtypes.is_integer(target):
         raise DTypeError(f"iinfo: expected an integer dtype, got {target}; finfo has the limits of floats")
     found = ml_dtypes.iinfo(target)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
@@ -42,6 +43,7 @@ def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any
         unique_indices: bool = False,
         bucket_size: int | None = None,
         mode: Any = None,
+        out_sharding: Any = None,
     ) -> Any:
         x, ids = asarray(data), asarray(segment_ids)
         shape, lead = typeof(x).shape, typeof(ids).shape
@@ -57,7 +59,8 @@ def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any
         if mode is None:  # negative numbers do not count from the end
             ids, mode = where(ids < 0, count, ids), "drop"
         at = out.at[ids]
-        return getattr(at, method)(x, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode)
+        promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
+        return laid_out(getattr(at, method)(x, mode=mode, **promises), out_sharding)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{what}{_ARGUMENTS}\n\n    Example:\n      {example}\n    "

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
@@ -172,13 +173,15 @@ def nanquantile(
 def percentile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
+    out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """:func:`quantile` with ``q`` in per cent.
 
     >>> percentile(np.array([1.0, 2.0, 4.0]), 50).item()
     2.0
     """
-    return quantile(a, divide(q, 100), axis, out, overwrite_input, method, keepdims, weights=weights)
+    found = quantile(a, divide(q, 100), axis, out, overwrite_input, method, keepdims, weights=weights)
+    return laid_out(found, out_sharding)
 
 
 def nanpercentile(

@@ -1,5 +1,6 @@
 """Random numbers: pure functions of a key. Same keys, bits and values as ``jax.random``."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.random.continuous import (
     cauchy,
     exponential,
@@ -78,3 +79,5 @@ __all__ = [
     "weibull_min",
     "wrap_key_data",
 ]
+
+__getattr__ = _absent("random")

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from meshwright.core.config import config
-from meshwright.errors import MeshError
+from meshwright.errors import ArgumentError, MeshError
 from meshwright.sharding import AxisType, Mesh
 
 
@@ -38,64 +38,96 @@ def _all_devices() -> tuple[Device, ...]:
     return tuple(Device(i) for i in range(config.num_devices))
 
 
-def devices() -> list[Device]:
+def _check_backend(name: str, backend: str | None) -> None:
+    """Raise unless ``backend`` is None or the one there is.
+
+    Raises:
+      ArgumentError: naming both.
+    """
+    if backend is not None and backend != (found := _all_devices()[0].platform):
+        raise ArgumentError(f"{name}: backend={backend!r}, but the backend here is {found!r}; leave it out")
+
+
+def devices(backend: str | None = None) -> list[Device]:
     """All devices of all processes.
 
     Example:
       >>> mw.devices()[:3]  # of 8 virtual ones
       [CPU:0, CPU:1, CPU:2]
     """
+    _check_backend("devices", backend)
     return list(_all_devices())
 
 
-def local_devices() -> list[Device]:
+def local_devices(
+    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
+) -> list[Device]:  # fmt: skip
     """The devices of this process.
 
     Example:
       >>> mw.local_devices()[-1]  # of 8 virtual ones
       CPU:7
     """
+    _check_backend("local_devices", backend)
+    wanted = process_index if process_index is not None else host_id
+    if wanted not in (None, 0):
+        raise ArgumentError(f"local_devices: there is one process, number 0, got {wanted}")
     return list(_all_devices())
 
 
-def device_count() -> int:
+def device_count(backend: str | None = None) -> int:
     """How many devices all processes have together.
 
     Example:
       >>> mw.device_count()  # after config.update("num_devices", 8)
       8
     """
+    _check_backend("device_count", backend)
     return len(_all_devices())
 
 
-def local_device_count() -> int:
+def local_device_count(backend: str | None = None) -> int:
     """How many devices this process has.
 
     Example:
       >>> mw.local_device_count() * mw.process_count() == mw.device_count()
       True
     """
+    _check_backend("local_device_count", backend)
     return len(_all_devices())
 
 
-def process_index() -> int:
+def process_index(backend: str | None = None) -> int:
     """This process's number.
 
     Example:
       >>> mw.process_index()
       0
     """
+    _check_backend("process_index", backend)
     return 0
 
 
-def process_count() -> int:
+def process_count(backend: str | None = None) -> int:
     """How many processes work together.
 
     Example:
       >>> mw.process_count()
       1
     """
+    _check_backend("process_count", backend)
     return 1
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """The numbers of all processes, of which there is one.
+
+    Example:
+      >>> mw.process_indices()
+      [0]
+    """
+    _check_backend("process_indices", backend)
+    return [0]
 
 
 def default_device() -> Device:

@@ -112,11 +112,12 @@ def compile_jaxpr(
     donated: Mapping[int, int | None] | None = None,
     out_avals: Sequence[ShapedArray] | None = None,
     quick: bool = False,
+    options: tuple[tuple[str, Any], ...] = (),
 ) -> Executable:
     """Compile a single-device program.
 
     ``donated`` maps argument numbers to the result that takes their memory. ``quick`` asks for
-    code that is made fast, rather than fast code.
+    code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their values.
     """
     out_avals = list(jaxpr.out_avals if out_avals is None else out_avals)
     jaxpr, constants = hoist_constants(without_constraints(on_words(jaxpr)))  # which XLA would check, and not use
@@ -127,7 +128,7 @@ def compile_jaxpr(
         order_callbacks(jaxpr), LoweringOptions(name=f"jit_{name}", donated=donated)
     )
     source = module if callbacks else module_bytecode(module)
-    loaded = pjrt.compile_module(source, name, callbacks, quick, lambda: module_text(module))
+    loaded = pjrt.compile_module(source, name, callbacks, quick, lambda: module_text(module), options)
     _LOGGER.log(
         logging.WARNING if config.log_compiles else logging.DEBUG,
         "Compiled %s for %s in %.3f s",

@@ -4,7 +4,7 @@ import importlib as _importlib
 from types import ModuleType as _ModuleType
 
 _SUBMODULES = (
-    "cluster", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal", "special", "stats",
+    "cluster", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal", "sparse", "special", "stats",
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Meshes, partition specs, layouts and shardings: values only, no IR and no devices of their own."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
@@ -53,3 +54,5 @@ __all__ = [
     "tile_slices",
     "tile_table",
 ]
+
+__getattr__ = _absent("sharding")

@@ -103,7 +103,10 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 # --- singular values ----------------------------------------------------------------------------------------
-def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+def svd(
+    a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+) -> Any:  # fmt: skip
     """Singular value decomposition: ``U diag(S) Vh = a``.
 
     Args:
@@ -111,6 +114,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
       full_matrices: U (..., m, m) and Vh (..., n, n); else U (..., m, k) and Vh (..., k, n).
       compute_uv: without it the result is S alone.
       hermitian: ``a`` is Hermitian; it is decomposed by its eigenvectors.
+      subset_by_index: (start, stop): which of the singular values, and their vectors, to return.
 
     Raises:
       ShapeError: no matrices, or with ``hermitian`` not square; DTypeError: a dtype without kernels.
@@ -118,12 +122,25 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     >>> svd(np.array([[3.0, 0.0], [0.0, 4.0]])).S.round(4).tolist()
     [4.0, 3.0]
     """
+    if subset_by_index is not None:
+        return _some_of_svd(svd(a, False, compute_uv, hermitian), subset_by_index, compute_uv)
     x = matrix("svd", a)
     if hermitian:
         require_square("svd", typeof(x))
         return SVDResult(*_svd_of_hermitian(x)) if compute_uv else _svdvals_of_hermitian(x)
     outs = Svd(bool(full_matrices), bool(compute_uv)).bind(x)
     return SVDResult(outs[1], outs[0], outs[2]) if compute_uv else outs[0]
+
+
+def _some_of_svd(found: Any, subset: tuple[int, int], compute_uv: bool) -> Any:
+    """Some singular values, with their vectors."""
+    start, stop = subset
+    count = typeof(found.S if compute_uv else found).shape[-1]
+    if not 0 <= start < stop <= count:
+        raise ArgumentError(f"svd: subset_by_index {subset} is not inside of (0, {count})")
+    if not compute_uv:
+        return found[..., start:stop]
+    return SVDResult(found.U[..., start:stop], found.S[..., start:stop], found.Vh[..., start:stop, :])
 
 
 @compiled

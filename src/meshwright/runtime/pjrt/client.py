@@ -96,10 +96,12 @@ _COMPLETE = [("xla_cpu_use_fusion_emitters", "True")]
 
 
 @cache
-def _compile_options(quick: bool, complete: bool = False) -> Any:
+def _compile_options(quick: bool, complete: bool = False, overrides: tuple[tuple[str, Any], ...] = ()) -> Any:
     options = compile_options(1, 1)
     if quick or complete:
         options.env_option_overrides = [*SAFE, *(_COMPLETE if complete else _QUICK)]
+    if overrides:
+        options.env_option_overrides = [*options.env_option_overrides, *overrides]
     return options
 
 
@@ -150,6 +152,7 @@ def compile_module(
     callbacks: Sequence[Callable[..., Any]] = (),
     quick: bool = False,
     text: Callable[[], str] | None = None,
+    overrides: tuple[tuple[str, Any], ...] = (),
 ) -> Any:
     """Compile StableHLO bytecode for the device, or a module that calls the Python functions ``callbacks`` by number.
 
@@ -163,11 +166,11 @@ def compile_module(
         _load_lapack()  # a module with callbacks is no text to look into
     what = f"XLA could not compile {name!r}"
     try:
-        return load(client(), module, _compile_options(quick), what, callbacks, text)
+        return load(client(), module, _compile_options(quick, overrides=overrides), what, callbacks, text)
     except CompileError as error:
         if "UNIMPLEMENTED" not in str(error):
             raise
-    return load(client(), module, _compile_options(quick, complete=True), what, callbacks, text)
+    return load(client(), module, _compile_options(quick, True, overrides), what, callbacks, text)
 
 
 def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:

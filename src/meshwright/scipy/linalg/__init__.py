@@ -1,19 +1,25 @@
 """Linear algebra, with the names and defaults of ``jax.scipy.linalg``."""
 
-from meshwright.numpy.linalg import cho_solve, det, expm, inv, lu_factor, lu_solve, solve_triangular
+from meshwright.numpy.linalg import expm
 from meshwright.scipy.linalg.decompositions import (
     cho_factor,
+    cho_solve,
     cholesky,
+    det,
     eigh,
     eigh_tridiagonal,
     hessenberg,
+    inv,
     lu,
+    lu_factor,
+    lu_solve,
     polar,
     qr,
     qr_multiply,
     rsf2csf,
     schur,
     solve,
+    solve_triangular,
     svd,
 )
 from meshwright.scipy.linalg.functions import expm_frechet, funm, solve_sylvester, sqrtm

@@ -281,3 +281,63 @@ def solve(
     if assume_a not in ("gen", "sym", "her", "pos"):
         raise ArgumentError(f"solve: assume_a must be gen, sym, her or pos, got {assume_a!r}")
     return linalg.cho_solve(linalg.cho_factor(a, lower), b) if assume_a == "pos" else linalg.solve(a, b)
+
+
+def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+    """``x`` with ``a x = b``, from what :func:`cho_factor` gives for ``a``.
+
+    >>> cho_solve(cho_factor(np.array([[4.0]])), np.array([2.0])).tolist()
+    [0.5]
+    """
+    return linalg.cho_solve(c_and_lower, b)
+
+
+def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """Determinants of square matrices, shape (..., n, n).
+
+    >>> det(np.array([[2.0, 0.0], [0.0, 4.0]])).item()
+    8.0
+    """
+    return linalg.det(a)
+
+
+def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """The inverse of square matrices, shape (..., n, n); infinities or NaN where there is none.
+
+    >>> inv(np.array([[2.0, 0.0], [0.0, 4.0]])).tolist()
+    [[0.5, 0.0], [0.0, 0.25]]
+    """
+    return linalg.inv(a)
+
+
+def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
+    """``(factors, pivots)`` of an LU decomposition, for :func:`lu_solve`.
+
+    >>> lu_factor(np.array([[1.0, 2.0], [4.0, 4.0]]))[1].tolist()
+    [1, 1]
+    """
+    return linalg.lu_factor(a)
+
+
+def lu_solve(
+    lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+) -> Any:  # fmt: skip
+    """``x`` with ``op(a) x = b``, from what :func:`lu_factor` gives for ``a``; ``trans`` is 0, 1 (the transpose) or 2
+    (its conjugate).
+
+    >>> lu_solve(lu_factor(np.array([[2.0]])), np.array([4.0])).tolist()
+    [2.0]
+    """
+    return linalg.lu_solve(lu_and_piv, b, trans)
+
+
+def solve_triangular(
+    a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False, overwrite_b: bool = False,
+    debug: Any = None, check_finite: bool = True,
+) -> Any:  # fmt: skip
+    """``x`` with ``op(a) x = b`` for triangular ``a``, of which only one triangle is read.
+
+    >>> solve_triangular(np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([2.0, 3.0]), lower=True).tolist()
+    [1.0, 2.0]
+    """
+    return linalg.solve_triangular(a, b, trans, lower, unit_diagonal)

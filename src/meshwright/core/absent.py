@@ -1,0 +1,87 @@
+"""Names of ``jax`` that are left out on purpose, and what to use instead: what asking for one says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+_PRIMITIVES = "ops are dataclasses in meshwright.ops here, and have their rules as methods; call the function instead"
+_REFERENCES = "arrays do not change here; carry the value through scan, or use x.at[...]"
+_ELSEWHERE = "it is for devices that are not here"
+_ONE_PROCESS = "there is one process; mesh axes are devices of it"
+
+#: by module (of ``jax``): a pattern of names, and what to do
+ABSENT: dict[str, dict[str, str]] = {
+    "": {
+        "Ref|new_ref|empty_ref|free_ref|freeze|ref|array_ref": _REFERENCES,
+        "ad|interpreters|lib|api_util|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
+        "host_count|host_id|host_ids": "use process_count, process_index, process_indices",
+        "smap": "use shard_map with its axes",
+        "ds": "use lax.dynamic_slice_in_dim, or an index",
+        "distributed": _ONE_PROCESS,
+        "ffi": "use pure_callback",
+        "export": "use jit(f).lower(...).as_text() or .partition(), and load",
+        "profiler|monitoring": "use part.explain(), part.memory and log_compiles",
+        "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
+        "thread_guard|array_garbage_collection_guard|debug_key_reuse|enable_checks|explain_cache_misses|"
+        "allow_f16_reductions|softmax_custom_jvp|legacy_prng_key|threefry_partitionable|"
+        "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
+        "memory": _ELSEWHERE,
+        "version": "use meshwright.__version__",
+        "(transfer_guard|check).*": "there is no such option; meshwright.config lists those there are",
+    },
+    "lax": {
+        ".*_p": _PRIMITIVES,
+        "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
+        "DotAlgorithm|DotAlgorithmPreset": "use lax.Precision",
+        "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
+        "ragged_all_to_all|psend|precv": "use all_to_all or ppermute",
+        "scaled_dot": "scale the operands and use dot_general",
+        "dce_sink|stage": "results that nothing uses go; return them, or use optimization_barrier",
+    },
+    "lax.linalg": {
+        ".*_p": _PRIMITIVES,
+        "EigImplementation|EighImplementation|SvdAlgorithm": "there is one implementation, LAPACK's",
+    },
+    "nn": {"scaled_matmul|scaled_dot_general|get_scaled_dot_general_config": "scale the operands and use matmul"},
+    "numpy": {"int1|uint1|float6_e2m3fn|float6_e3m2fn": "XLA's CPU code has no such dtype; the narrowest is int2"},
+    "random": {"random_gamma_p": _PRIMITIVES, "key_dtype": "use key(0, impl=...).dtype"},
+    "tree_util": {
+        "default_registry": "there is one registry; use the functions",
+        "flatten_one_level_with_keys": "use tree_flatten_with_path with is_leaf",
+    },
+    "sharding": {
+        "AbstractDevice": "use AbstractMesh",
+        "ManualAxisType|auto_axes|explicit_axes": "types say nothing of shardings here; use with_sharding_constraint",
+        "use_abstract_mesh": "use set_mesh",
+        "make_single_device_sharding": "use SingleDeviceSharding(device)",
+        "reshard": "use meshwright.reshard",
+    },
+    "debug": {
+        "DebugEffect|OrderedDebugEffect": "effects are not typed; see debug.print(ordered=True)",
+        "breakpoint|log": "use debug.callback, or disable_jit",
+    },
+    "dtypes": {},
+}
+
+
+def absent(module: str) -> Callable[[str], NoReturn]:
+    """A module's ``__getattr__``: what it has not, it explains.
+
+    Raises (when called):
+      AttributeError: saying what to use instead, if the name is one of ``jax``.
+    """
+    own = f"meshwright.{module}" if module else "meshwright"
+
+    def missing(name: str) -> NoReturn:
+        why = reason(module, name)
+        raise AttributeError(f"module {own!r} has no attribute {name!r}" + (f": {why}" if why else ""), name=name)
+
+    return missing
+
+
+def reason(module: str, name: str) -> str | None:
+    """Why ``jax.module.name`` is left out; None if it is not known."""
+    entries: Any = ABSENT[module].items()
+    return next((why for pattern, why in entries if re.fullmatch(pattern, name)), None)

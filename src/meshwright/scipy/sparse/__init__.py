@@ -1,0 +1,5 @@
+"""``scipy.sparse``: solvers that need products with a matrix alone."""
+
+from meshwright.scipy.sparse import linalg
+
+__all__ = ["linalg"]
