@@ -69,11 +69,11 @@ def einsum(
     arrays = [converted(x, dtype) for x in arrays]
     shapes = tuple(typeof(x).shape for x in arrays)
     for numbers, step in _path(subscripts.replace(" ", ""), shapes, _hashable(optimize)):
-        terms, out = step.split("->")
+        terms, kept = step.split("->")
         chosen = [arrays[i] for i in numbers]
         for i in sorted(numbers, reverse=True):
             del arrays[i]
-        arrays.append(_step(list(zip(terms.split(","), chosen)), out, precision, preferred_element_type))
+        arrays.append(_step(list(zip(terms.split(","), chosen)), kept, precision, preferred_element_type))
     return laid_out(arrays[0], out_sharding)
 
 
