@@ -74,7 +74,7 @@ def dynamic() -> Iterator[Form]:
     for start in (0, 4, 11):
         at, rows, columns = np.int32(start), T(3, 6), T(12, 2)
         text = f"%r = stablehlo.dynamic_slice %x, %i, %z, sizes = [3, 6] : ({t}, {i}, {i}) -> {rows}"
-        yield one(f"dynamic_slice along, at {start}", text, rows, sends=["all_reduce"], most=1.0, i=at)
+        yield one(f"dynamic_slice along, at {start}", text, rows, sends=["all_to_all"], most=1.0, i=at)
         text = f"%r = stablehlo.dynamic_slice %x, %z, %i, sizes = [12, 2] : ({t}, {i}, {i}) -> {columns}"
         yield one(f"dynamic_slice beside, at {start}", text, columns, i=at)
         text = f"%r = stablehlo.dynamic_update_slice %x, %u, %i, %z : ({t}, {rows}, {i}, {i}) -> {t}"
@@ -94,9 +94,9 @@ ROWS = "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], in
 INDEXED = {
     "operand pass-through": (ROWS, (9, 14), (5, 1), (1, 14), (5, 14), {"x": 1, "u": 1}, []),
     "index pass-through": (ROWS, (9, 3), (14, 1), (1, 3), (14, 3), {"i": 0, "u": 0}, []),
-    "trivially sliced": (ROWS, (13, 3), (5, 1), (1, 3), (5, 3), {"x": 0}, ["all_reduce"]),
+    "trivially sliced": (ROWS, (13, 3), (5, 1), (1, 3), (5, 3), {"x": 0}, ["all_reduce", "all_to_all"]),
     "windows of several rows": ("offset_dims = [1, 2], start_index_map = [0], index_vector_dim = 1",
-                                (43, 3), (5, 1), (2, 3), (5, 2, 3), {"x": 0}, ["all_reduce"]),
+                                (43, 3), (5, 1), (2, 3), (5, 2, 3), {"x": 0}, ["all_reduce", "all_to_all"]),
     "batching": ("offset_dims = [1], collapsed_slice_dims = [1], operand_batching_dims = [0], "
                  "start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 1",
                  (14, 6, 3), (14, 1), (1, 1, 3), (14, 3), {"x": 0, "i": 0, "u": 0}, []),

@@ -52,7 +52,7 @@ def test_axes_spread_through_a_barrier_along_each_operand():
 @pytest.mark.parametrize("scan", [False, True])
 def test_fully_sharded_layers_that_are_computed_again(scan):
     """Every weight is gathered forward and again backward, every gradient scattered, and no arithmetic repeated."""
-    layers, width, hidden, batch = 3, 16, 64, 32
+    layers, width, hidden, batch = 3, 16, 64, 512
 
     def layer(x, p):
         return x + mnp.tanh(x @ p["up"]) @ p["down"]

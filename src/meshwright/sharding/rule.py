@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 #: splitting the factor leaves the op as it is, on local shapes
 PARALLEL = "parallel"
@@ -83,8 +82,9 @@ class ShardingRule:
 
     @cached_property
     def work(self) -> int:
-        """Number of points of the op's loop nest: the product of the factor sizes, if nothing else is said."""
-        return math.prod(f.size for f in self.factors) if self.points is None else self.points
+        """Number of points of the op's loop nest: the product of the factor sizes, if nothing else is said. Factors
+        that cannot be split are dimensions of operands or results rather than of the nest."""
+        return math.prod(f.size for f in self.factors if f.kind != REPLICATED) if self.points is None else self.points
 
     @cached_property
     def is_product(self) -> bool:
@@ -95,10 +95,11 @@ class ShardingRule:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the rule that share no factor, such as the operands of a barrier: each may be split by any axes,
-        whatever splits the others. Operands and results without factors belong to the first."""
+        whatever splits the others. What cannot be split belongs to the first."""
+        values = (*self.operands, *self.results)
         groups: list[set[int]] = []
-        for dims in (*self.operands, *self.results):
-            found = {f for fs in dims for f in fs}
+        for dims in values:
+            found = self._split_by(dims)
             if found:
                 met = [g for g in groups if g & found]
                 groups = [g for g in groups if not g & found] + [found.union(*met)]
@@ -107,19 +108,21 @@ class ShardingRule:
         groups.sort(key=min)
         return tuple(self._part(group, first=group is groups[0]) for group in groups)
 
+    def _split_by(self, dims: tuple[DimFactors, ...]) -> set[int]:
+        """The factors of a value that can be split."""
+        return {f for fs in dims for f in fs if self.factors[f].kind != REPLICATED}
+
     def _part(self, group: set[int], first: bool) -> Part:
         def chosen(values: tuple[tuple[DimFactors, ...], ...]) -> tuple[int, ...]:
-            used = ({f for fs in dims for f in fs} for dims in values)
-            return tuple(i for i, fs in enumerate(used) if (fs <= group if fs else first))
-
-        number = {f: i for i, f in enumerate(sorted(group))}
-
-        def renumbered(values: tuple[tuple[DimFactors, ...], ...], which: tuple[int, ...]) -> Any:
-            return tuple(tuple(tuple(number[f] for f in fs) for fs in values[i]) for i in which)
+            used = map(self._split_by, values)
+            return tuple(i for i, found in enumerate(used) if (found <= group if found else first))
 
         ins, outs = chosen(self.operands), chosen(self.results)
-        factors = tuple(self.factors[f] for f in sorted(group))
-        rule = ShardingRule(factors, renumbered(self.operands, ins), renumbered(self.results, outs), self.reduction)
+        mine = (*(self.operands[i] for i in ins), *(self.results[i] for i in outs))
+        number = {f: i for i, f in enumerate(sorted({f for dims in mine for fs in dims for f in fs}))}
+        renumbered = [tuple(tuple(number[f] for f in fs) for fs in dims) for dims in mine]
+        factors = tuple(self.factors[f] for f in number)
+        rule = ShardingRule(factors, tuple(renumbered[: len(ins)]), tuple(renumbered[len(ins) :]), self.reduction)
         return Part(rule, ins, outs)
 
     def index(self, name: str) -> int:

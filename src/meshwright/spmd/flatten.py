@@ -8,8 +8,10 @@ an equation over all their values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
@@ -19,15 +21,43 @@ from meshwright.ops.manual import ShardMap
 from meshwright.ops.propagation_marks import ShardingGroup
 from meshwright.ops.sharding_constraint import Leeway, ShardingConstraint
 from meshwright.sharding import NamedSharding, PartitionSpec
-from meshwright.sharding.rule import ShardingRule, make_rule, pointwise_rule
+from meshwright.sharding.rule import REPLICATED, DimFactors, Factor, ShardingRule, make_rule, pointwise_rule
 
 Ruled = tuple[JaxprEqn, ShardingRule]
 
 
 @lru_cache(maxsize=65536)
 def rule_of(op: Op, avals: tuple[ShapedArray, ...]) -> ShardingRule:
-    """The op's sharding rule, remembered."""
-    return op.sharding_rule(*avals)
+    """The op's sharding rule, with a factor for every dimension; remembered."""
+    rule = op.sharding_rule(*avals)
+    outs = op.infer(*avals)
+    return with_core(rule, avals, outs if op.multiple_results else (outs,))
+
+
+def with_core(rule: ShardingRule, avals: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> ShardingRule:
+    """A rule whose dimensions without factors, which cannot be split, have factors that say so.
+
+    An axis on such a factor may move to a dimension that is free, instead of being given up. Dimensions of equal
+    position and size are one factor: what moves away from an operand moves back to the result.
+    """
+    factors = list(rule.factors)
+    places: dict[tuple[int, int], int] = {}
+
+    def factor_of(dim: int, size: int) -> DimFactors:
+        if (dim, size) not in places:
+            same = sum(place == dim for place, _ in places)
+            places[dim, size] = len(factors)
+            factors.append(Factor(f"whole{dim}" + "'" * same, size, REPLICATED))
+        return (places[dim, size],)
+
+    def filled(values: Sequence[tuple[DimFactors, ...]], avals: Sequence[ShapedArray]) -> tuple[Any, ...]:
+        return tuple(
+            tuple(fs if fs or size < 2 else factor_of(d, size) for d, (fs, size) in enumerate(zip(dims, aval.shape)))
+            for dims, aval in zip(values, avals)
+        )
+
+    operands, results = filled(rule.operands, avals), filled(rule.results, outs)
+    return replace(rule, factors=tuple(factors), operands=operands, results=results) if places else rule
 
 
 def eqn_rule(eqn: JaxprEqn) -> ShardingRule:

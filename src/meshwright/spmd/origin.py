@@ -11,11 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 
 #: equations that are gone back over, where propagation itself did not bring an axis to a value
 _HORIZON = 64
+
+
+@dataclass(frozen=True)
+class Sort:
+    """What annotations of repeated layers have in common: of what kind they are, the type of the value, its layout."""
+
+    kind: str
+    aval: ShapedArray
+    dims: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,7 @@ class Annotation:
     kind: str
     number: int = 0
     source: SourceLocation = UNKNOWN
+    sort: Sort | None = None
 
     def describe(self, names: Sequence[str] = ()) -> str:
         """In words; ``names`` are those of the inputs."""

@@ -11,6 +11,7 @@ The result is a wish, not a plan: the partitioner decides by cost, with these la
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,31 @@ from functools import lru_cache
 from itertools import takewhile
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ops.control import RegionOp
 from meshwright.ops.propagation_marks import PropagationBarrier, ShardingGroup
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
-from meshwright.spmd.origin import Annotation, Origins
+from meshwright.spmd.origin import Annotation, Origins, Sort
 
 Dims = tuple[Axes, ...]
+
+
+#: the priority of annotations that wait for all others
+_LAST = sys.maxsize
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order annotations spread, besides their priorities: those of the sorts ``later`` after all others.
+
+    ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice.
+    """
+
+    later: frozenset[Sort] = frozenset()
+    across: bool = False
 
 
 @dataclass
@@ -61,6 +78,8 @@ class Propagation:
     pinned: dict[Var, Layout] = field(default_factory=dict)
     #: what brought the axes there
     origins: Origins = field(default_factory=Origins)
+    #: the rules of the origins' equations
+    rules: Sequence[ShardingRule] = ()
 
     def layout(self, var: Var) -> Layout:
         """The layout of a value, without partial sums."""
@@ -89,16 +108,17 @@ def propagate(
     mesh: AbstractMesh,
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
+    order: Order = Order(),
 ) -> Propagation:
     """Layouts for all values of a jaxpr without calls, from those given for its inputs and outputs."""
-    worker = _Worker(jaxpr, mesh)
+    worker = _Worker(jaxpr, mesh, order)
     for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
         if layout is not None:
-            worker.fix(var, Placement(layout.dims, (True,) * len(layout.dims)), Annotation("input", number))
+            worker.place(var, layout, "input", number)
     for number, (atom, layout) in enumerate(zip(jaxpr.outvars, out_layouts)):
         if layout is not None and isinstance(atom, Var) and atom not in worker.result.placements:
             # An output's sharding is a wish for the value: other uses of it may prefer another.
-            worker.fix(atom, Placement(layout.dims, (False,) * len(layout.dims)), Annotation("output", number))
+            worker.place(atom, layout, "output", number)
     worker.run()
     for atom, layout in zip(jaxpr.outvars, out_layouts):
         if layout is not None and isinstance(atom, Var):
@@ -108,11 +128,12 @@ def propagate(
 
 
 class _Worker:
-    def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh) -> None:
+    def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh, order: Order) -> None:
         self.mesh = mesh
+        self.order = order
         self.result = Propagation(mesh)
         self.eqns, self.rules = flatten(jaxpr)
-        self.result.origins.eqns = self.eqns
+        self.result.origins.eqns, self.result.rules = self.eqns, self.rules
         self.neighbours: dict[Var, list[int]] = {}
         for i, eqn in enumerate(self.eqns):
             for atom in {*(a for a in eqn.invars if isinstance(a, Var)), *eqn.outvars}:
@@ -130,6 +151,22 @@ class _Worker:
         self.result.placements[var] = placement
         self.result.origins.note(var, [a for axes in placement.dims for a in axes], cause)
 
+    def place(self, var: Var, layout: Layout, kind: str, number: int) -> None:
+        """Place an input, for good, or an output; those of which the order says so wait with all their dimensions."""
+        sort = Sort(kind, var.aval, layout.dims)
+        ndim = len(layout.dims)
+        said = Placement(layout.dims, (kind == "input",) * ndim)
+        self.fix(var, said, Annotation(kind, number, sort=sort))
+        if sort in self.order.later:
+            for dim in range(ndim):
+                self.wait(var, dim, said, _LAST)
+
+    def wait(self, var: Var, dim: int, said: Placement, priority: int) -> None:
+        """Let a dimension take part from a priority on: until then it is whole, and its axes are kept free."""
+        now = self.result.placements[var]
+        self.result.placements[var] = now.with_dim(dim, (), True, now.barred.union(said.dims[dim]))
+        self.later.setdefault(priority, []).append((var, dim, said))
+
     def run(self) -> None:
         for eqn in self.eqns:
             if isinstance(eqn.op, ShardingConstraint):
@@ -143,19 +180,31 @@ class _Worker:
                 self.result.placements[var] = now.with_dim(dim, axes, said.fixed[dim], now.barred.difference(axes))
                 self.wake(var)
             self.settle()
+        if self.order.across:
+            for i, operand, parameter in scanned(self.result):
+                self.move(self.dims_of(operand)[0], parameter, i)
+            self.settle()
         self.agree()
+
+    def move(self, axes: Axes, var: Var, cause: int) -> None:
+        """Let axes split the largest dimension of a value that nothing splits."""
+        dims, shape = self.dims_of(var), var.aval.shape
+        free = [d for d in range(len(shape)) if not dims[d] and shape[d] >= self.mesh.sizes(axes)]
+        if free:
+            best = max(free, key=lambda d: shape[d])
+            self.update(var, (*dims[:best], axes, *dims[best + 1 :]), cause)
 
     def constrain(self, eqn: JaxprEqn, op: ShardingConstraint) -> None:
         """Place a constraint's value. Dimensions of lower priority wait: until their turn they are whole, and their
         axes are kept free on this value."""
         var = eqn.outvars[0]
-        said = now = placement_of(op, var.aval.ndim, self.mesh)
-        for dim, priority in enumerate(op.leeway.priorities):
-            if priority:
-                now = now.with_dim(dim, (), True, now.barred.union(said.dims[dim]))
-                self.later.setdefault(priority, []).append((var, dim, said))
-        self.fix(var, said, Annotation("constraint", 0, eqn.source))
-        self.result.placements[var] = now
+        said = placement_of(op, var.aval.ndim, self.mesh)
+        sort = Sort("constraint", var.aval, said.dims)
+        self.fix(var, said, Annotation("constraint", 0, eqn.source, sort))
+        priorities = op.leeway.priorities or (0,) * var.aval.ndim
+        for dim, priority in enumerate(priorities):
+            if priority or sort in self.order.later:
+                self.wait(var, dim, said, _LAST if sort in self.order.later else priority)
 
     def settle(self) -> None:
         """Spread axes until nothing changes."""
@@ -194,6 +243,8 @@ class _Worker:
             if level or len(eqn.outvars) != 1 or eqn.outvars[0] not in pinned:
                 continue
             axes = factor_axes_of(pinned[eqn.outvars[0]].dims, rule.results[0], rule, self.mesh)
+            if any(rule.factors[f].kind == REPLICATED for f in axes):
+                continue
             assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
             sizes = [f.size for f in rule.factors]
             for atom, factors in zip(eqn.invars, rule.operands):
@@ -239,12 +290,29 @@ class _Worker:
                 self.queues[self.levels[j]].append(j)
 
 
+def scanned(found: Propagation) -> list[tuple[int, Var, Var]]:
+    """Where a loop takes slices of a value along a split dimension, by axes that do not split the slices: the number of
+    the equation that ties them, the value and the slice."""
+    places = []
+    for i, eqn in enumerate(found.origins.eqns):
+        stacked = isinstance(eqn.op, RegionOp) and isinstance(eqn.invars[0], Var) and len(eqn.invars) == 1
+        if stacked and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim + 1:
+            axes = found.layout(eqn.invars[0]).dims[0]  # type: ignore[arg-type]
+            if axes and not found.layout(eqn.outvars[0]).axes_used.intersection(axes):
+                places.append((i, eqn.invars[0], eqn.outvars[0]))
+    return places  # type: ignore[return-value]
+
+
 def _level(eqn: JaxprEqn, rule: ShardingRule) -> int:
     """0 for equations that pass values through, 1 for those that contract, slide windows or repeat."""
-    if any(f.kind != PARALLEL for f in rule.factors):
+    if any(f.kind not in (PARALLEL, REPLICATED) for f in rule.factors):
         return 1
-    results = {f for dims in rule.results for fs in dims for f in fs}
-    return 0 if any({f for fs in dims for f in fs} == results for dims in rule.operands) else 1
+
+    def free(dims: tuple[DimFactors, ...]) -> set[int]:
+        return {f for fs in dims for f in fs if rule.factors[f].kind == PARALLEL}
+
+    results = set().union(*map(free, rule.results))
+    return 0 if any(free(dims) == results for dims in rule.operands) else 1
 
 
 @lru_cache(maxsize=65536)

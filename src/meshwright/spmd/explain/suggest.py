@@ -149,7 +149,7 @@ class Advisor:
                 outs[candidate.number] = candidate.layout
             case _:
                 source = _constrained(source, candidate, self.mesh)
-        return _Outcome.of(partition(source, self.mesh, ins, outs))
+        return _Outcome.of(partition(source, self.mesh, ins, outs, order=self.part.order))
 
     # --- candidates ----------------------------------------------------------------------------------------
     def _candidates(self, found: Collective) -> Iterator[Candidate]:

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, Part, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, Part, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.reshard.plan import reshard_cost
 
@@ -167,20 +167,23 @@ def _without_one(assignment: Assignment) -> Iterator[Assignment]:
 
 
 def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[Assignment]:
-    """Where a source splits a factor that cannot be split, or at a price: its axes on each parallel factor instead.
+    """Where a source splits a factor that cannot be split, or at a price: its axes on each free factor instead.
 
-    An all-to-all brings an operand there, at a fraction of what gathering it would send.
+    An all-to-all brings an operand there, at a fraction of what gathering it would send. What sums over a factor of one
+    operand (rows that are picked out of many) has its price too: the sum of results that are mostly zeros.
     """
     for f, axes in source.items():
         factor = q.rule.factors[f]
-        if factor.kind != REPLICATED and factor.passes is None:
+        picks = factor.kind == REDUCTION and not q.rule.is_product and len(q.rule.operand_dims(f)) == 1
+        if factor.kind != REPLICATED and factor.passes is None and not picks:
             continue
         rest = tuple(() if i == f else other for i, other in enumerate(full))
         if any(a in other for other in rest for a in axes):
             continue
         for g, other in enumerate(q.rule.factors):
             both = (*rest[g], *axes)
-            if g != f and other.kind == PARALLEL and q.mesh.sizes(both) <= other.size:
+            free = other.kind == PARALLEL or (other.kind == WINDOW and other.passes is None)
+            if g != f and free and q.mesh.sizes(both) <= other.size:
                 yield (*rest[:g], both, *rest[g + 1 :])
 
 

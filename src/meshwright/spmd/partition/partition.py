@@ -32,9 +32,10 @@ from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.context import LocalContext
 from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.keep import KeepPartial
+from meshwright.spmd.partition.lookahead import Planner, look_ahead
 from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.passes.pipeline import Change, communication_passes
-from meshwright.spmd.propagate import Propagation, placement_of, propagate
+from meshwright.spmd.propagate import Order, Propagation, placement_of, propagate
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
@@ -85,6 +86,8 @@ class Partition:
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
     #: the layouts of inputs and outputs that were asked for
     asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
+    #: in which order annotations spread
+    order: Order = field(default_factory=Order)
 
 
 def partition(
@@ -93,17 +96,24 @@ def partition(
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
     combine_bytes: int = 0,
+    order: Order | None = None,
 ) -> Partition:
     """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
 
-    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
+    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. ``order``
+    is the one in which annotations spread; without one, the best is looked for.
     """
     flat = run_passes(jaxpr, (INLINE, UNTYPED, CYCLIC_WINDOWS, DEAD_CODE))
-    found = propagate(flat.jaxpr, mesh, in_layouts, out_layouts)
-    part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
-    passes = communication_passes(mesh, part.in_layouts, combine_bytes)
-    part.jaxpr, part.changes = passes.run(part.jaxpr)
-    part.asked = tuple(in_layouts), tuple(out_layouts)
+
+    def partitioned(found: Propagation) -> Partition:
+        part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+        passes = communication_passes(mesh, part.in_layouts, combine_bytes)
+        part.jaxpr, part.changes = passes.run(part.jaxpr)
+        return part
+
+    planner = Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned)
+    part, chosen = look_ahead(planner) if order is None else (partitioned(planner.propagate(order)), order)
+    part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))
     return part
 
 
@@ -387,7 +397,7 @@ class Partitioner:
     def output(self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None) -> tuple[Any, Layout]:
         value = self.value(atom)
         if isinstance(layout, KeepPartial):
-            if all(known.partial for known in value.layouts):
+            if all(map(layout.keeps, value.layouts)):
                 return value.versions[0][1], value.layouts[0]
             layout = None
         if layout is None:

@@ -1,0 +1,87 @@
+"""An axis on a dimension that an op needs whole moves to one that is free: two all-to-alls instead of a gather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax
+from meshwright import PartitionSpec as P
+from meshwright.ops.fft import FFT, Fft
+from meshwright.spmd.flatten import rule_of
+
+N = 4
+MESH = mw.AbstractMesh((N,), ("d",))
+RNG = np.random.default_rng(2)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def partitioned(f: Any, x: np.ndarray, spec: P, outs: Any) -> Any:
+    def on(tree: Any) -> Any:
+        return mw.tree.map(lambda s: NamedSharding(MESH, s), tree, is_leaf=lambda s: isinstance(s, P))
+
+    part = mw.jit(f, in_shardings=(on(spec),), out_shardings=on(outs)).lower(x).partition()
+    part.verify(x)
+    return part
+
+
+def moved(*arrays: Any) -> int:
+    """Bytes of the all-to-alls of these arrays, once each."""
+    return sum(a.nbytes // N * (N - 1) // N for a in arrays)
+
+
+ROWS, COLUMNS = P(None, "d"), P(None, None, "d")
+POSITIVE = np.eye(8, dtype=np.float32) * 9 + np.ones((8, 8, 8), np.float32)
+DECOMPOSITIONS = {
+    "cholesky": (lambda x: lax.linalg.cholesky(x, symmetrize_input=False), POSITIVE, ROWS, POSITIVE),
+    "qr": (lambda x: tuple(mnp.linalg.qr(x))[1], POSITIVE, COLUMNS, POSITIVE),
+    "svd": (lambda x: mnp.linalg.svd(x, compute_uv=False), POSITIVE, ROWS, POSITIVE[0]),
+    "eigvalsh": (lambda x: mnp.linalg.eigvalsh(x, symmetrize_input=False), POSITIVE, ROWS, POSITIVE[0]),
+    "fft": (lambda x: mnp.fft.fft(x).real, f32(8, 4, 8), COLUMNS, f32(8, 4, 8)),
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_one_problem_for_each_device(name):
+    f, x, spec, result = DECOMPOSITIONS[name]
+    out = spec if result.ndim == 3 else P(None, "d")
+    part = partitioned(f, x, spec, out)
+    assert {c.kind for c in part.collectives} == {"all_to_all"}
+    assert part.bytes_sent <= 2 * moved(x) + moved(result)
+    assert part.work.redundancy < 1.2
+
+
+def test_a_permutation_of_columns():
+    perm = RNG.permutation(64)
+    x = f32(96, 64)
+    part = partitioned(lambda x: x[:, perm], x, P(None, "d"), P(None, "d"))
+    assert {c.kind for c in part.collectives} == {"all_to_all"} and part.bytes_sent == 2 * moved(x)
+
+
+def test_a_dynamic_slice_of_split_rows():
+    x = f32(16, 8)
+    part = partitioned(lambda x: lax.dynamic_slice(x, (x[0, 0].astype(int), 0), (12, 8)), x, P("d"), P(None, "d"))
+    assert "all_gather" not in {c.kind for c in part.collectives}
+    assert part.bytes_sent <= moved(x) + 64
+
+
+def test_every_dimension_has_a_factor():
+    """Dimensions of one place and size are one factor, which cannot be split; sizes of one need none."""
+    aval = mw.typeof(np.zeros((3, 1, 5), np.complex64))
+    rule = rule_of(Fft(FFT, (5,)), (aval,))
+    assert str(rule) == "[b0 b1 whole2] -> [b0 b1 whole2]; whole2: replicated"
+    assert rule.work == 3
+
+
+def test_where_no_dimension_is_free_the_operand_is_gathered():
+    x = np.eye(8, dtype=np.float32) * 9 + np.ones((8, 8), np.float32)
+    part = partitioned(lambda x: lax.linalg.cholesky(x, symmetrize_input=False), x, P("d"), P("d"))
+    assert {c.kind for c in part.collectives} == {"all_gather"}
+    assert any("cannot work on parts of that dimension" in note for note in part.notes)
