@@ -234,6 +234,14 @@ def max_value(dtype: np.dtype) -> np.ndarray:
     return highest if np.isinf(highest.astype(np.float64)) else np.array(info.max, dtype)
 
 
+def holds_floats(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Whether a float or complex type represents every value of another one."""
+    if not is_inexact(wide) or not is_inexact(narrow) or (is_complex(narrow) and not is_complex(wide)):
+        return False
+    a, b = (ml_dtypes.finfo(real_of(d) if is_complex(d) else d) for d in (wide, narrow))
+    return bool(a.nmant >= b.nmant and a.minexp <= b.minexp and a.maxexp >= b.maxexp)
+
+
 # --- promotion ----------------------------------------------------------------------------------------------
 # The lattice's edges, each node to those directly above it. ``i*``, ``f*``, ``c*`` are the weak Python kinds.
 _F8 = [s for s in _SHORT.values() if s.startswith(("f8", "f4"))]

@@ -498,6 +498,10 @@ class ConvertElementType(Elementwise):
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
 
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        """A wider float holds every value of the narrower one, so that sums may as well be done in it."""
+        return ((0,),) if dtypes.holds_floats(self.new_dtype, avals[0].dtype) else ()
+
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
 

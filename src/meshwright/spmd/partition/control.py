@@ -2,15 +2,15 @@
 
 A carry has one layout going in and coming out, the one that propagation found by going through the body. What a body
 only adds to its carry (a gradient over microbatches, a loss) is taken out of it first: the terms may then stay partial
-sums, the carry is partial with them, and the sum is completed once, after the loop. Outputs that are stacked may stay
-partial likewise. The scanned dimension itself is never split, and a predicate is known to all devices.
+sums, the carry is partial with them, and the sum is completed once, after the loop; so with sums that are scaled in
+every step, running means, and those that a predicate skips. Outputs that are stacked may stay partial likewise. The
+scanned dimension itself is never split, and a predicate is known to all devices.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.core.avals import ShapedArray
@@ -60,35 +60,68 @@ def _stacked(layout: Layout) -> Layout:
 # --- what a body only adds to its carry ---------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Sum:
-    """Carry number ``place`` comes out as ``eqn`` of itself and of ``term``, and is used for nothing else."""
+    """Carry number ``place`` comes out as ``eqns`` of itself and of ``term``, linear in both together, and is used for
+    nothing else: a sum, a scaled one, a running mean, one that a predicate may skip. ``scalars`` are what the equations
+    take besides, and equal on all devices."""
 
     place: int
-    eqn: JaxprEqn
+    eqns: tuple[JaxprEqn, ...]
     term: Var
+    scalars: tuple[Var, ...]
 
 
 def _sums(jaxpr: Jaxpr, first: int, count: int, used: Sequence[bool]) -> list[_Sum]:
     """The sums among carries ``first .. first + count`` of the parameters; ``used`` marks those used elsewhere."""
-    uses = Counter(a for e in jaxpr.eqns for a in e.invars if isinstance(a, Var))
-    uses.update(a for a in jaxpr.outvars if isinstance(a, Var))
-    made = {v: e for e in jaxpr.eqns for v in e.outvars}
-    found = []
-    for place in range(count):
-        carry, out = jaxpr.invars[first + place], jaxpr.outvars[place]
-        eqn = made.get(out) if isinstance(out, Var) else None
-        if eqn is None or used[place] or uses[carry] != 1 or uses[out] != 1 or len(eqn.invars) != 2:  # type: ignore[index]
+    uses: dict[Var, list[JaxprEqn | None]] = {}
+    for eqn in jaxpr.eqns:
+        for atom in eqn.invars:
+            if isinstance(atom, Var):
+                uses.setdefault(atom, []).append(eqn)
+    for atom in jaxpr.outvars:
+        if isinstance(atom, Var):
+            uses.setdefault(atom, []).append(None)
+    found = (_sum(jaxpr, first, place, uses) for place in range(count) if not used[place])
+    return [s for s in found if s is not None]
+
+
+def _sum(jaxpr: Jaxpr, first: int, place: int, uses: dict[Var, list[JaxprEqn | None]]) -> _Sum | None:
+    carry, out = jaxpr.invars[first + place], jaxpr.outvars[place]
+    reached: dict[Var, None] = {carry: None}
+    eqns: list[JaxprEqn] = []
+    terms: dict[Var, None] = {}
+    scalars: dict[Var, None] = {}
+    for eqn in jaxpr.eqns:
+        mine = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in reached]
+        if not mine:
             continue
-        term = next((a for a in eqn.invars if a is not carry), None)
-        if carry in eqn.invars and isinstance(term, Var) and _adds(eqn):
-            found.append(_Sum(place, eqn, term))
-    return found
+        group = _pointwise_group(eqn, mine)
+        if group is None:
+            return None
+        for i, atom in enumerate(eqn.invars):
+            if isinstance(atom, Var) and i not in mine:
+                (terms if i in group else scalars)[atom] = None
+        reached[eqn.outvars[0]] = None
+        eqns.append(eqn)
+    inside = {id(eqn) for eqn in eqns}
+    escapes = any(u is None or id(u) not in inside for v in reached if v is not out for u in uses.get(v, []))
+    if len(terms) != 1 or out not in reached or out is carry or escapes or uses[out] != [None]:  # type: ignore[index]
+        return None
+    (term,) = terms
+    fits = term.aval.shape == carry.aval.shape and all(v.aval.ndim == 0 for v in scalars)
+    return _Sum(place, tuple(eqns), term, tuple(scalars)) if fits and term not in scalars else None
 
 
-def _adds(eqn: JaxprEqn) -> bool:
-    """Whether an equation is linear in its two operands together, point by point."""
-    same = all(a.aval.shape == eqn.outvars[0].aval.shape for a in eqn.invars)
+def _pointwise_group(eqn: JaxprEqn, operands: Sequence[int]) -> tuple[int, ...] | None:
+    """The operands, these among them, in which an equation is linear together, point by point."""
+    if len(eqn.outvars) != 1 or eqn.op.holds_jaxprs:
+        return None
     groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
-    return same and (0, 1) in groups and all(f.kind == PARALLEL for f in eqn_rule(eqn).factors)
+    group = next((g for g in groups if set(operands) <= set(g)), None)
+    shape = eqn.outvars[0].aval.shape
+    fits = group is not None and all(eqn.invars[i].aval.shape == shape for i in group)
+    # A literal in the group would be added by every device.
+    fits = fits and all(isinstance(eqn.invars[i], Var) for i in group)  # type: ignore[union-attr]
+    return group if fits and all(f.kind == PARALLEL for f in eqn_rule(eqn).factors) else None
 
 
 @dataclass(frozen=True)
@@ -115,34 +148,52 @@ def _loop_body(
     inner = body.jaxpr
     c, k = len(consts), len(carry)
     sums = {s.place: s for s in _sums(inner, c, k, used)}
-    outside = {id(s.eqn) for s in sums.values()}
+    outside = {id(eqn) for s in sums.values() for eqn in s.eqns}
     kept = [i for i in range(k) if i not in sums]
     const_vars, carry_vars, xs_vars = split(inner.invars, c, k)
     outvars: list[Atom] = [sums[i].term if i in sums else inner.outvars[i] for i in range(k)]
+    scalars = list(dict.fromkeys(v for s in sums.values() for v in s.scalars))
     without = inner.replace(
         invars=[*const_vars, *(carry_vars[i] for i in kept), *xs_vars],
-        outvars=[*outvars, *inner.outvars[k:]],
+        outvars=[*outvars, *inner.outvars[k:], *scalars],
         eqns=[e for e in inner.eqns if id(e) not in outside],
     )
     keep = KeepPartial(max(1, trips or 1))
-    wanted = [keep if i in sums else carry[i] for i in range(k)] + [keep] * (len(inner.outvars) - k)
-    part = p.nested(ClosedJaxpr(without, body.consts), [*consts, *(carry[i] for i in kept), *xs], wanted)
+    added = replace(keep, reduction="sum")
+    wanted = [added if i in sums else carry[i] for i in range(k)] + [keep] * (len(inner.outvars) - k)
+    whole = [Layout.replicated(0)] * len(scalars)
+    part = p.nested(ClosedJaxpr(without, body.consts), [*consts, *(carry[i] for i in kept), *xs], [*wanted, *whole])
     local = part.jaxpr.jaxpr
     local_consts, local_carry, local_xs = split(local.invars, c, len(kept))
+    outs, eqns = list(local.outvars[: len(inner.outvars)]), list(local.eqns)
+    shared: dict[Atom, Atom] = dict(zip(scalars, local.outvars[len(inner.outvars) :]))
     given = iter(local_carry)
-    params, outs, eqns = [], list(local.outvars), list(local.eqns)
-    for i in range(k):
-        if i not in sums:
-            params.append(next(given))
-            continue
-        # The sum itself, on this device's (partial) terms.
-        term = outs[i]
-        params.append(Var(term.aval))
-        outs[i] = Var(term.aval)
-        operands = [params[i] if a is carry_vars[i] else term for a in sums[i].eqn.invars]
-        eqns.append(sums[i].eqn.replace(invars=operands, outvars=[outs[i]]))
+    params = [Var(_tile(carry_vars[i], outs[i])) if i in sums else next(given) for i in range(k)]
+    for i, s in sums.items():
+        again, outs[i] = _on_parts(s, carry_vars[i], params[i], outs[i], shared, inner.outvars[i])
+        eqns += again
     jaxpr = local.replace(invars=[*local_consts, *params, *local_xs], outvars=outs, eqns=eqns)
-    return _Local(ClosedJaxpr(jaxpr, part.jaxpr.consts), part.out_layouts[:k], part.out_layouts[k:])
+    count = len(inner.outvars)
+    return _Local(ClosedJaxpr(jaxpr, part.jaxpr.consts), part.out_layouts[:k], part.out_layouts[k:count])
+
+
+def _tile(whole: Atom, like: Atom) -> ShapedArray:
+    """The type of a part of ``whole`` that has the shape of ``like``."""
+    return whole.aval.update(shape=like.aval.shape)
+
+
+def _on_parts(
+    s: _Sum, carry: Var, local_carry: Var, local_term: Atom, shared: dict[Atom, Atom], out: Atom
+) -> tuple[list[JaxprEqn], Atom]:
+    """The equations of a sum on this device's (partial) carry and term, and what they make of the carry."""
+    local: dict[Atom, Atom] = {**shared, carry: local_carry, s.term: local_term}
+    made = []
+    for eqn in s.eqns:
+        (var,) = eqn.outvars
+        local[var] = Var(_tile(var, local_term))
+        operands = [local.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]
+        made.append(eqn.replace(invars=operands, outvars=[local[var]]))
+    return made, local[out]
 
 
 # --- the ops ------------------------------------------------------------------------------------------------
@@ -155,16 +206,16 @@ def _scan(p: Partitioner, op: Scan, eqn: JaxprEqn) -> Results:
     local = _loop_body(p, op.jaxpr, consts, carry, xs, [False] * k, op.length)
     layouts = [*consts, *local.carry, *map(_stacked, xs)]
     for i in range(c + k, len(layouts)):
-        _report_gathered(p, eqn, i)
+        _report_gathered(p, eqn, i, layouts[i])
     operands = [_bring(p, eqn, i, layout) for i, layout in enumerate(layouts)]
     outs = op.with_regions([local.jaxpr]).bind(*operands)
     return outs, [*local.carry, *map(_stacked, local.outs)]
 
 
-def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int) -> None:
-    """Note an input that is split along the scanned dimension."""
+def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int, after: Layout) -> None:
+    """Note an input that is split along the scanned dimension, by axes that do not split its slices instead."""
     layouts = p.value(eqn.invars[number]).layouts
-    if all(layout.dims[0] for layout in layouts):
+    if all(layout.dims[0] and not after.axes_used.issuperset(layout.dims[0]) for layout in layouts):
         axes = ", ".join(p.mesh.coalesce(layouts[0].dims[0]))
         p.replicated.append(
             f"scan at {eqn.source}: operand {number} is gathered along dimension 0 (was split by {axes}); its slices "

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.sharding import Layout
+
 
 @dataclass(frozen=True)
 class KeepPartial:
-    """Leave partial sums as they are; ``repeats`` of them are added up or stacked before they are completed."""
+    """Leave partial sums as they are; ``repeats`` of them are added up or stacked before they are completed.
+
+    ``reduction`` is the kind of partial results that may stay so; the empty one: any.
+    """
 
     repeats: int = 1
+    reduction: str = ""
+
+    def keeps(self, layout: Layout) -> bool:
+        """Whether a value may stay in this layout."""
+        return bool(layout.partial) and self.reduction in ("", layout.reduction)

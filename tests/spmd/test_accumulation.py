@@ -1,0 +1,112 @@
+"""Gradients that a loop accumulates over microbatches: one reduction after the loop, however they are accumulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax
+from meshwright import PartitionSpec as P
+
+MESH = mw.AbstractMesh((4,), ("data",))
+STEPS, BATCH, INPUTS, OUTPUTS = 6, 8, 12, 10
+RNG = np.random.default_rng(5)
+
+
+def gradient(w: Any, x: Any) -> Any:
+    return mw.grad(lambda w: (mnp.tanh(x @ w) ** 2).sum())(w)
+
+
+def plain(total, g, i):
+    return total + g
+
+
+def scaled(total, g, i):
+    return total * 0.9 + g
+
+
+def of_a_traced_scale(total, g, i):
+    return g + total * mnp.sqrt(i + 1.0)
+
+
+def running_mean(total, g, i):
+    return total + (g - total) / (i + 1.0)
+
+
+def skipped(total, g, i):
+    return mnp.where(i % 2 == 0, total + g, total)
+
+
+ACCUMULATED = [plain, scaled, of_a_traced_scale, running_mean, skipped]
+
+
+def accumulate(add: Any, dtype: Any = np.float32) -> Any:
+    def run(w, xs):
+        def body(carry, x):
+            total, i = carry
+            g = gradient(w.astype(dtype), x.astype(dtype)).astype(np.float32)
+            return (add(total, g, i), i + 1), None
+
+        return lax.scan(body, (mnp.zeros((INPUTS, OUTPUTS)), np.float32(0)), xs)[0][0]
+
+    return run
+
+
+def partitioned(f: Any, *out: str, **tolerance: float) -> Any:
+    args = RNG.normal(size=(INPUTS, OUTPUTS)).astype(np.float32), RNG.normal(size=(STEPS, BATCH, INPUTS)).astype("f")
+    shardings = NamedSharding(MESH, P()), NamedSharding(MESH, P(None, "data"))
+    part = mw.jit(f, in_shardings=shardings, out_shardings=NamedSharding(MESH, P(*out))).lower(*args).partition()
+    part.verify(*args, **tolerance)
+    return part
+
+
+@pytest.mark.parametrize("add", ACCUMULATED, ids=lambda f: f.__name__)
+def test_one_reduction_after_the_loop(add):
+    (found,) = partitioned(accumulate(add)).collectives
+    assert (found.kind, found.count) == ("all_reduce", 1)
+    assert found.bytes_sent == 2 * INPUTS * OUTPUTS * 4 * 3 // 4
+
+
+def test_narrow_gradients_are_added_up_in_the_wider_type():
+    (found,) = partitioned(accumulate(plain, ml_dtypes.bfloat16), rtol=2e-2, atol=2e-2).collectives
+    assert (found.kind, found.count, found.operand.dtype) == ("all_reduce", 1, np.float32)
+
+
+def test_a_narrow_gradient_alone_is_sent_as_it_is():
+    """Without a loop there is nothing to gain by converting first: twice the bytes."""
+
+    def f(w, xs):
+        return gradient(w.astype(ml_dtypes.bfloat16), xs[0].astype(ml_dtypes.bfloat16)).astype(np.float32)
+
+    (found,) = partitioned(f, rtol=2e-2, atol=2e-2).collectives
+    assert found.operand.dtype == ml_dtypes.bfloat16
+
+
+def test_an_accumulated_gradient_that_is_split_is_scattered_once():
+    (found,) = partitioned(accumulate(scaled), "data").collectives
+    assert (found.kind, found.count) == ("reduce_scatter", 1)
+
+
+def test_what_uses_the_sum_in_the_loop_is_right():
+    """Sums that are clipped, multiplied by themselves or that a constant is added to are completed in every step."""
+
+    def clipped(total, g, i):
+        return mnp.minimum(total + g, 3.0)
+
+    for add in (clipped, lambda total, g, i: total + g * total, lambda total, g, i: total + g + 1.0):
+        partitioned(accumulate(add))
+
+
+@pytest.mark.parametrize("reduce", [mnp.max, mnp.min, mnp.prod])
+def test_other_partial_results_than_sums_are_not_added_up(reduce):
+    """The sum of maxima of parts is not the maximum of sums."""
+
+    def f(w, xs):
+        return lax.scan(lambda c, x: (c + reduce(x, 0), None), mnp.zeros(INPUTS), xs)[0]
+
+    partitioned(f)
