@@ -99,3 +99,18 @@ module @m attributes {mhlo.num_partitions = 4 : i32} {
     assert "optimization_barrier" in part.as_text("stablehlo")
     assert not part.collectives
     part.verify()
+
+
+def test_a_rule_that_sums_is_one_part():
+    """Updates that share no dimension with the operand make every result partial where they are split."""
+
+    def f(x, i, u):
+        dims = lax.ScatterDimensionNumbers((1, 2), (), (0, 1))
+        return lax.scatter_add(x, i, u, dims)
+
+    x, u = np.zeros((7, 4), np.float32), np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    i = np.array([[0, 0], [2, 1], [5, 0], [3, 1]], np.int32)
+    on = NamedSharding(MESH, P()), NamedSharding(MESH, P("d")), NamedSharding(MESH, P("d"))
+    part = mw.jit(f, in_shardings=on, out_shardings=on[0]).lower(x, i, u).partition()
+    part.verify(x, i, u)
+    assert part.bytes_sent

@@ -103,7 +103,8 @@ class ShardingRule:
             if found:
                 met = [g for g in groups if g & found]
                 groups = [g for g in groups if not g & found] + [found.union(*met)]
-        if len(groups) < 2:
+        sums = any(f.kind == REDUCTION for f in self.factors)  # every result is partial then, whatever it is made of
+        if len(groups) < 2 or sums:
             return (Part(self, tuple(range(len(self.operands))), tuple(range(len(self.results)))),)
         groups.sort(key=min)
         return tuple(self._part(group, first=group is groups[0]) for group in groups)
