@@ -496,7 +496,6 @@ class ConvertElementType(Elementwise):
     weak_type: bool = False
     name: ClassVar[str] = "convert_element_type"
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
-    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         """A wider float holds every value of the narrower one, so that sums may as well be done in it."""
