@@ -155,9 +155,12 @@ def test_a_predicate_is_known_to_all_devices():
 
 
 def test_scanned_dimension_is_gathered_and_reported():
-    part = partition(lambda xs: lax.scan(lambda c, x: (c + x, c), mnp.zeros(6), xs), (f32(6, 6),), (P("data"),))
+    def f(xs, w):
+        return lax.scan(lambda c, x: (mnp.tanh(c @ w + x), c), mnp.zeros(6), xs)
+
+    part = partition(f, (f32(6, 6), f32(6, 6)), (P("data"), P()))
     assert part.collectives and all(c.count == 1 for c in part.collectives)
-    assert "operand 1 is gathered along dimension 0 (was split by data)" in part.explain()
+    assert "operand 2 is gathered along dimension 0 (was split by data)" in part.explain()
 
 
 def test_peak_counts_the_body():

@@ -169,12 +169,13 @@ def _without_one(assignment: Assignment) -> Iterator[Assignment]:
 def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[Assignment]:
     """Where a source splits a factor that cannot be split, or at a price: its axes on each free factor instead.
 
-    An all-to-all brings an operand there, at a fraction of what gathering it would send. What sums over a factor of one
-    operand (rows that are picked out of many) has its price too: the sum of results that are mostly zeros.
+    An all-to-all brings an operand there, at a fraction of what gathering it would send. What picks rows of one operand
+    by others (indices) has its price too: the sum of results that are mostly zeros.
     """
+    indexed = len(q.operands) > 1 and not q.rule.is_product
     for f, axes in source.items():
         factor = q.rule.factors[f]
-        picks = factor.kind == REDUCTION and not q.rule.is_product and len(q.rule.operand_dims(f)) == 1
+        picks = factor.kind == REDUCTION and indexed and len(q.rule.operand_dims(f)) == 1
         if factor.kind != REPLICATED and factor.passes is None and not picks:
             continue
         rest = tuple(() if i == f else other for i, other in enumerate(full))
