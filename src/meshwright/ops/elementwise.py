@@ -498,8 +498,7 @@ class ConvertElementType(Elementwise):
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
-        """A wider float holds every value of the narrower one, so that sums may as well be done in it."""
-        return ((0,),) if dtypes.holds_floats(self.new_dtype, avals[0].dtype) else ()
+        return ((0,),) if dtypes.holds_floats(self.new_dtype, avals[0].dtype) else ()  # sums may be done in it
 
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
