@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import is_inexact
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.call import CallOp, Jit
 from meshwright.ops.control import (
     OPERAND,
     OUTPUT,
@@ -30,10 +32,13 @@ from meshwright.ops.control import (
     omit,
     pick,
 )
-from meshwright.ops.elementwise import eq, materialize, select
+from meshwright.ops.dynamic_slice import dynamic_slice_in_dim
+from meshwright.ops.elementwise import eq, materialize, select, stop_gradient
+from meshwright.ops.reduce import reduce_min, reduce_or
 from meshwright.ops.retype import cast_each, in_axes, joined, out_axes, require_together, retyped
 
 Branches = tuple[ClosedJaxpr, ...]
+Dims = Sequence[int | None]
 
 
 @dataclass(frozen=True)
@@ -128,12 +133,10 @@ class Cond(RegionOp):
             return Cond(branches).bind(index, *operands), list(wanted)
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
         places = tuple(d or 0 for d in wanted)
-        outs: list[Any] = []
-        for number, branch in enumerate(self.branches):
-            jaxpr = t.batch(branch, axis, inner, places)[0]
-            results = eval_jaxpr(jaxpr, jaxpr.consts, *operands)
-            chosen = eq(index, np.full((axis.size,), number, np.int32))
-            outs = [_choose(chosen, d, new, old) for d, new, old in zip(places, results, outs)] if number else results
+        first, *rest = self.branches
+        outs = t.derive(_each_its_own, first, tuple(rest), axis, inner, places, tuple(map(typeof, args))).bind(
+            index, *operands
+        )
         return outs, list(places)
 
     def emit(self, b: Builder, index: Any, *operands: Any) -> Any:
@@ -145,9 +148,98 @@ def _any(rows: Any) -> tuple[bool, ...]:
     return tuple(any(column) for column in zip(*rows))
 
 
-def _choose(chosen: Any, dim: int, new: Any, old: Any) -> Any:
+# --- one branch for each batch entry --------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Selection(CallOp):
+    """A call of ``jaxpr``, whose derivative is that of ``apart``, which computes the same.
+
+    ``jaxpr`` runs all branches of a ``cond`` on all entries and selects. Where a branch that an entry does not take is
+    infinite there, its derivative would be zero times infinity. In ``apart`` a branch sees only entries that take it.
+    """
+
+    jaxpr: ClosedJaxpr
+    apart: ClosedJaxpr
+    name: ClassVar[str] = "select_branch"
+    hidden_params: ClassVar[tuple[str, ...]] = ("apart",)
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        ins = list(map(axes_of, args))
+        jaxpr = retyped(self.jaxpr, ins)
+        apart = retyped(self.apart, in_axes(jaxpr), out_axes(jaxpr))
+        jaxpr = retyped(jaxpr, in_axes(apart), out_axes(apart))
+        same = jaxpr is self.jaxpr and apart is self.apart
+        return self if same else Selection(jaxpr, apart), cast_each(args, in_axes(jaxpr))
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return Jit(self.name, self.apart).jvp_call(t, primals, tangents)
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return Jit(self.name, self.apart).partial_eval_call(t, known, args, tape)
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        _, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
+        wanted = tuple(d or 0 for d in out_dims)
+        jaxprs = (t.batch(j, axis, tuple(dims), wanted)[0] for j in (self.jaxpr, self.apart))
+        return Selection(*jaxprs).bind(*args), list(wanted)
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.name, self.jaxpr, operands)
+
+
+def _each_its_own(
+    t: Any, first: ClosedJaxpr, rest: Branches, axis: BatchAxis, inner: Dims, places: Dims, avals: Sequence[ShapedArray]
+) -> Selection:
+    branches = [t.batch(b, axis, inner, places)[0] for b in (first, *rest)]
+    # What branches exchange, or do besides, is to be the same whether there is a derivative or not.
+    fixed = axis.size == 0 or any(has_effects(b.jaxpr) or _names(b, axis.name) for b in branches)
+
+    def choose(separate: bool, index: Any, operands: Sequence[Any]) -> list[Any]:
+        outs: list[Any] = []
+        for number, branch in enumerate(branches):
+            taken = eq(index, np.full((axis.size,), number, np.int32))
+            given = _taking(operands, inner, taken, axis.size) if separate else operands
+            results = eval_jaxpr(branch, branch.consts, *given)
+            outs = [_choose(taken, d or 0, new, old) for d, new, old in zip(places, results, outs)] or results
+        return outs
+
+    plain, apart = (
+        trace_to_jaxpr(lambda i, *xs, s=s: choose(s and not fixed, i, xs), avals, "cond") for s in (False, True)
+    )
+    return Selection(plain, apart)
+
+
+def _taking(operands: Sequence[Any], dims: Dims, taken: Any, size: int) -> list[Any]:
+    """The operands of a branch, in which entries that do not take it are like the first that does."""
+    numbers = select(taken, iota(np.int32, (size,), 0), np.full((size,), size - 1, np.int32))
+    first = reduce_min(numbers, (0,))
+    found = []
+    for x, dim in zip(operands, dims):
+        if dim is None:
+            # What all entries have in common gets cotangents from those that take the branch, if there are any.
+            shape = typeof(x).shape
+            any_ = broadcast_in_dim(reduce_or(taken, (0,)), shape, ())
+            found.append(select(any_, x, stop_gradient(x)) if is_inexact(typeof(x).dtype) else x)
+        else:
+            row = dynamic_slice_in_dim(x, first, 1, dim)
+            like = broadcast_in_dim(row, typeof(x).shape, range(typeof(x).ndim))
+            like = stop_gradient(like) if is_inexact(typeof(x).dtype) else like
+            found.append(_choose(taken, dim, x, like))
+    return found
+
+
+def _names(jaxpr: ClosedJaxpr, axis: Any) -> bool:
+    return axis is not None and any(axis in (getattr(e.op, "axes", None) or ()) for e in all_eqns(jaxpr.jaxpr))
+
+
+def _choose(taken: Any, dim: int, new: Any, old: Any) -> Any:
     shape = typeof(new).shape
-    return select(broadcast_in_dim(chosen, shape, (dim,)), new, old)
+    return select(broadcast_in_dim(taken, shape, (dim,)), new, old)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ WITHOUT_SAMPLE: dict[str, str] = {
         ("cond", "while", "scan", "shard_map"), "holds jaxprs: tests/ops/test_control.py, tests/api/test_shard_map.py"
     ),
     **dict.fromkeys(("random_wrap", "random_unwrap"), "keys are not numbers: tests/random/test_typed_keys.py"),
+    "select_branch": "holds jaxprs: tests/ops/test_branches_under_vmap.py",
     "opaque": "stands for what a program from elsewhere has and we do not know: tests/stablehlo",
     "rng_bit_generator": "has a state of 64-bit words: tests/executable/test_every_op_form.py",
     "sharding_annotation": "what a loaded program says about shardings: tests/api/test_load.py",
