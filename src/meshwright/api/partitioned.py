@@ -238,7 +238,8 @@ class PartitionedProgram:
         """Run this program and the unpartitioned one on the same inputs, and compare their outputs.
 
         Without ``args`` the inputs are drawn at random, those of ``seed``: each where the ops that use it are defined
-        (not negative under a root, within the dimension that it indexes). Both programs compute in float64, where they
+        (not negative under a root, within the dimension that it indexes); several times if that takes no longer than
+        compiling. Both programs compute in float64, where they
         differ by hardly more than nothing if the partitioning is right. ``progress`` is told what is being done and how
         many of how many steps of it are; without it, a terminal shows them.
 

@@ -34,12 +34,13 @@ class OutputDifference:
 class Verification(Sequence[OutputDifference]):
     """The differences, output by output, and how they were found.
 
-    ``elements`` were compared, the share ``finite`` of those that are floats was finite on both sides. ``precision`` is
-    "float64" where all was computed in it, and names what was not otherwise.
+    ``elements`` were compared in so many ``runs``, each on other inputs; of those that are floats the share ``finite``
+    was finite on both sides. ``precision`` is "float64" where all was computed in it, and names what was not otherwise.
     """
 
     outputs: tuple[OutputDifference, ...]
     elements: int
+    runs: int
     finite: float
     precision: str
     seconds: float
@@ -70,8 +71,9 @@ class Verification(Sequence[OutputDifference]):
             return "verified: there are no outputs"
         how = f"largest difference {worst.relative:.1e} relative, in {worst.output}" if worst.absolute else "exactly"
         outputs = "the output equals that" if len(self) == 1 else f"{len(self)} outputs equal those"
+        runs = f"{self.runs} runs, " if self.runs > 1 else ""
         return (
-            f"verified: {outputs} of the unpartitioned program ({how}); {self.elements:,} elements compared in "
+            f"verified: {outputs} of the unpartitioned program ({how}); {runs}{self.elements:,} elements compared in "
             f"{self.precision}, {percent(self.finite)} of them finite"
         )
 

@@ -39,6 +39,9 @@ _AMPLIFIED = 1e3 * 2.0**-29
 #: how many times that error may be there where some ops kept their types, but for this share of the largest element
 _NARROW, _MOST_NARROW = 8, 0.05
 
+#: inputs are drawn so often, as long as running takes no longer: positions show one case a run
+_MOST_DRAWS, _SECONDS = 8, 0.3
+
 #: told what is being done, and how many of how many steps of it are
 Progress = Callable[[str, int, int], None]
 
@@ -92,22 +95,33 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
         progress("compiling the partitioned program", 2, 4)
         parts = _compiled(_from_narrow(virtual_program(wide.part), avals), request.name)
         progress("running both", 3, 4)
-        values, wanted = _run(request, whole, args)
-        got = parts(values)
-        found = [compare(g, w, request.rtol, request.atol) for g, w in zip(got, wanted)]
-        allowed = _allowed(request, wide, values, wanted, found)
-        outputs = _outputs(part, found, allowed)
-        wrong = [d for d, f in zip(outputs, found) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
-        if wrong:
-            raise _differs(request, wide, values, wrong)
-        poor = [d for d in outputs if d.finite < request.finite]
-        if poor:
-            raise VerificationError(_not_finite(request, wide, values, poor, args is None))
-    return _result(outputs, found, wide, time.perf_counter() - started)
+        runs, begun = [], time.perf_counter()
+        for number in range(_MOST_DRAWS):
+            runs.append(_once(dataclasses.replace(request, seed=request.seed + number), wide, whole, parts, args))
+            if args is not None or time.perf_counter() - begun > _SECONDS:
+                break
+    return _result(runs, wide, time.perf_counter() - started)
+
+
+def _once(
+    request: Request, wide: _Wide, whole: Executable, parts: Executable, args: Sequence[Any] | None
+) -> list[OutputDifference]:
+    """Run both programs once, and compare."""
+    values, wanted = _run(request, whole, args)
+    found = [compare(g, w, request.rtol, request.atol) for g, w in zip(parts(values), wanted)]
+    allowed = _allowed(request, wide, values, wanted, found)
+    outputs = _outputs(request.part, found, allowed)
+    wrong = [d for d, f in zip(outputs, found) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
+    if wrong:
+        raise _differs(request, wide, values, wrong)
+    poor = [d for d in outputs if d.finite < request.finite]
+    if poor:
+        raise VerificationError(_not_finite(request, wide, values, poor, args is None))
+    return outputs
 
 
 def _compiled(jaxpr: ClosedJaxpr, name: str) -> Executable:
-    """It runs once: code made fast, not fast code."""
+    """It runs a few times: code made fast, not fast code."""
     return compile_jaxpr(jaxpr, name, [default_sharding()] * len(jaxpr.out_avals), quick=True)
 
 
@@ -184,23 +198,25 @@ def _has_narrow_floats(jaxpr: ClosedJaxpr) -> bool:
 
 
 # --- what is said -------------------------------------------------------------------------------------------
-def _outputs(
-    part: Partition, found: Sequence[Difference], allowed: Sequence[float | None]
-) -> tuple[OutputDifference, ...]:
-    return tuple(
+def _outputs(part: Partition, found: Sequence[Difference], allowed: Sequence[float | None]) -> list[OutputDifference]:
+    return [
         OutputDifference(f"output {i}", f.absolute, f.relative, f.finite / f.size if f.size else 1.0, aval, most)
         for i, (f, aval, most) in enumerate(zip(found, part.source.out_avals, allowed))
+    ]
+
+
+def _result(runs: Sequence[Sequence[OutputDifference]], wide: _Wide, seconds: float) -> Verification:
+    """The largest difference and the smallest finite share of each output, over all runs."""
+    outputs = tuple(
+        dataclasses.replace(max(of_one, key=lambda d: d.relative), finite=min(d.finite for d in of_one))
+        for of_one in zip(*runs)
     )
-
-
-def _result(
-    outputs: tuple[OutputDifference, ...], found: Sequence[Difference], wide: _Wide, seconds: float
-) -> Verification:
-    floats = [f for d, f in zip(outputs, found) if d.aval is not None and dtypes.is_inexact(d.aval.dtype)]
-    size = sum(f.size for f in floats)
-    share = sum(f.finite for f in floats) / size if size else 1.0
+    avals = wide.part.source.out_avals
+    floats = [(d.finite, a.size) for d, a in zip(outputs, avals) if dtypes.is_inexact(a.dtype)]
+    size = sum(n for _, n in floats)
+    share = sum(finite * n for finite, n in floats) / size if size else 1.0
     precision = "float64" + (f" (but for {', '.join(sorted(wide.narrow))})" if wide.narrow else "")
-    return Verification(outputs, sum(f.size for f in found), share, precision, seconds)
+    return Verification(outputs, sum(a.size for a in avals) * len(runs), len(runs), share, precision, seconds)
 
 
 def _differs(
