@@ -40,6 +40,7 @@ def theirs(name: str) -> Any:
 def test_value_and_tangent(sample: Sample) -> None:
     ours, other = sample.op.bind, theirs(sample.op.name)
     inexact = all(a.dtype.kind in "fc" for a in sample.args) and sample.op.name not in ("nextafter", "zeta")
+    inexact &= (sample.op.name, sample.args[0].dtype.kind) != ("sign", "c")  # JAX has zero for it
     rng = np.random.default_rng(3)
     tangents = [np.asarray(rng.normal(size=a.shape), a.dtype) for a in sample.args]
     wanted = [0] if not inexact else [i for i in range(len(sample.args)) if i not in sample.fixed]

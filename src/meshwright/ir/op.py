@@ -9,9 +9,10 @@ rules of a primitive in one class follows ``jax/_src/hijax.py``; the linear plac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -59,6 +60,25 @@ class Linear:
 
     def __repr__(self) -> str:
         return f"Linear({self.aval})"
+
+
+class Constant:
+    """Says, in place of a derivative rule, that the result is piecewise constant: its derivative is zero, or there is
+    none, at every point."""
+
+    def __repr__(self) -> str:
+        return "CONSTANT"
+
+
+CONSTANT = Constant()
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Says, in place of a derivative rule, that the derivative by ``operand`` is not known, and ``why``."""
+
+    operand: str
+    why: str = "no formula for it is implemented"
 
 
 @dataclass(frozen=True)
@@ -131,6 +151,11 @@ class Op:
     multiple_results: ClassVar[bool] = False
     #: groups of operands in which the op is jointly linear: partial sums may pass through such a group
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    #: operands in which all results are piecewise constant, so that derivatives by them are zero; a derivative is never
+    #: zero because a rule was left out (:mod:`meshwright.ir.derivatives`)
+    constant_in: ClassVar[frozenset[int]] = frozenset()
+    #: operands by which the derivative is not known: asking for it raises
+    unknown_in: ClassVar[Mapping[int, Unknown]] = MappingProxyType({})
     #: the op only moves elements of operand 0: partial results of *every* reduction kind pass through it
     moves_only: ClassVar[bool] = False
     #: the op computes elements; one that only picks or places them does no arithmetic
@@ -217,12 +242,19 @@ class Op:
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """``(outputs, output tangents)``; tangents may be :class:`Zero`, in and out.
 
+        Asked for only where a result is inexact and some operand that is neither in :attr:`constant_in` nor in
+        :attr:`unknown_in` has a tangent; at least one result must then have one.
+
         Must be linear in the tangents by construction: tangents only go through ops that have ``transpose``.
         """
         raise RuleError(f"op {self.name} cannot be differentiated (it has no jvp rule)")
 
+    def constant_operands(self, *avals: ShapedArray) -> frozenset[int]:
+        """:attr:`constant_in`, which for some ops depends on the dtype."""
+        return self.constant_in
+
     def transpose(self, cts: Any, *args: Any) -> Sequence[Any]:
-        """Cotangents of the operands that are :class:`Linear`, ``None`` for the others.
+        """Cotangents of the operands that are :class:`Linear` (:class:`Zero`, where it is zero), ``None`` for others.
 
         ``cts`` is the cotangent of the result, or a list of them (some may be ``Zero``) with
         ``multiple_results``.

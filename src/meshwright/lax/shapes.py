@@ -19,7 +19,7 @@ from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, IndexingError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.ops import broadcast_reduce, shape
-from meshwright.ops.elementwise import convert
+from meshwright.ops.elementwise import add, convert, lt, rem, select
 from meshwright.ops.gather_scatter import gather_along
 from meshwright.ops.indexed import index_array
 from meshwright.ops.shape import expand_dims, squeeze, transpose
@@ -349,8 +349,16 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     return out if keepdims else squeeze(out, [axis])
 
 
+def _wrapped(ids: Any, size: int) -> Any:
+    """Positions modulo ``size``, as JAX takes them."""
+    rest = rem(ids, np.int32(size))
+    return select(lt(rest, np.int32(0)), add(rest, np.int32(size)), rest)
+
+
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     """The slices of ``src`` at the positions that 1-D index arrays give along ``axes``, stacked in front.
+
+    Positions count modulo the size of their axis, so that negative ones count from its end.
 
     Raises:
       ArgumentError: not one index array for each axis.
@@ -370,7 +378,7 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     shape = typeof(moved).shape
     linear: Any = 0
     for ids, size in zip(idxs, shape):
-        linear = linear * size + convert(index_array(ids, "index_take"), np.dtype(np.int32))
+        linear = linear * size + _wrapped(convert(index_array(ids, "index_take"), np.dtype(np.int32)), size)
     rows = reshape(moved, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
     spread = broadcast_in_dim(linear, (typeof(linear).shape[0], *typeof(rows).shape[1:]), [0])
     return gather_along(rows, spread, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ def relu(x: Any) -> Any:
     nil = scalar_like(0, x)
     if not dtypes.is_inexact(typeof(x).dtype):
         return ops.max_(x, nil)
-    # One select has the derivative wanted at 0, and keeps NaN; maximum has 1/2 there.
-    return ops.select(ops.le(x, nil), nil, x)
+    # Of the maximum itself the derivative at 0 would be 1/2, and at NaN that of x.
+    return ops.select(ops.gt(x, nil), x, ops.stop_gradient(ops.max_(x, nil)))
 
 
 def relu6(x: Any) -> Any:
@@ -103,9 +104,10 @@ def soft_sign(x: Any) -> Any:
     return ops.div(x, ops.add(ops.abs_(x), scalar_like(1, x)))
 
 
-def _expm1_below_zero(x: Any) -> Any:
-    """``expm1`` of negative elements, 0 for others: what is not chosen stays finite, and so its derivative."""
-    return ops.expm1(ops.min_(x, scalar_like(0, x)))
+def _linear_above_zero(x: Any, below: Callable[[Any], Any]) -> Any:
+    """``x`` above 0, else ``below(x)``, which sees no others: what is not chosen has finite derivatives."""
+    above, nil = ops.gt(x, scalar_like(0, x)), scalar_like(0, x)
+    return where(above, x, below(ops.select(above, nil, x)))
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
@@ -115,7 +117,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     2.0
     """
     (x,) = operands("elu", (x,), to_inexact=True)
-    return where(ops.gt(x, scalar_like(0, x)), x, multiply(alpha, _expm1_below_zero(x)))
+    return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v)))
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Any:
@@ -125,7 +127,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     2.0
     """
     (x,) = operands("celu", (x,), to_inexact=True)
-    return where(ops.gt(x, scalar_like(0, x)), x, multiply(alpha, _expm1_below_zero(x / alpha)))
+    return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v / alpha)))
 
 
 def selu(x: Any) -> Any:
@@ -153,7 +155,11 @@ def hard_tanh(x: Any) -> Any:
     >>> hard_tanh(3.0).item()
     1.0
     """
-    return clip(x, -1.0, 1.0)
+    (x,) = operands("hard_tanh", (x,))
+    if not dtypes.is_inexact(typeof(x).dtype):
+        return clip(x, -1, 1)
+    one = scalar_like(1, x)
+    return ops.select(ops.gt(x, one), one, ops.select(ops.lt(x, ops.neg(one)), ops.neg(one), x))
 
 
 def hard_sigmoid(x: Any) -> Any:

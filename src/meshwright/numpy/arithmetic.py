@@ -13,8 +13,17 @@ from meshwright.numpy.axes import no_out
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.complex_values import sign_bit, standard_values
 from meshwright.numpy.makers import binary, unary
-from meshwright.numpy.promotion import as_result, aval_of, operands, scalar_like
+from meshwright.numpy.promotion import (
+    as_result,
+    aval_of,
+    broadcast_shapes,
+    is_python_number,
+    operands,
+    scalar_like,
+    spread,
+)
 from meshwright.ops import elementwise as ops
+from meshwright.ops import library_functions as library
 from meshwright.ops.elementwise import convert, select
 
 add = binary("add", ops.add, "Sum of corresponding elements; of bools, logical or.", ("add(2, 3).item()", "5"))
@@ -182,6 +191,8 @@ def remainder(x1: Any, x2: Any, /) -> Any:
         raise DTypeError(f"remainder: defined for real numbers, got dtype {dtype}")
     if dtypes.is_bool(dtype):
         x, y = _as_integers(x, y)
+    if dtypes.is_float(dtype):
+        return library.floor_remainder(x, y)
     return _remainder(x, y, positive_integer and dtypes.is_integer(dtype))
 
 
@@ -189,7 +200,7 @@ def remainder(x1: Any, x2: Any, /) -> Any:
 def _remainder(x: Any, y: Any, positive_integer: bool) -> Any:
     dtype = typeof(x).dtype
     nil = scalar_like(0, x)
-    if dtypes.is_integer(dtype) and not positive_integer:
+    if not positive_integer:
         y = select(ops.eq(y, scalar_like(0, y)), scalar_like(1, y), y)
     r = ops.rem(x, y)
     if dtypes.is_unsigned(dtype):
@@ -197,10 +208,7 @@ def _remainder(x: Any, y: Any, positive_integer: bool) -> Any:
     if positive_integer:
         return select(ops.lt(r, nil), ops.add(r, y), r)
     differs = ops.ne(ops.lt(r, nil), ops.lt(y, nil))
-    found = select(ops.and_(differs, ops.ne(r, nil)), ops.add(r, y), r)
-    if not dtypes.is_float(dtype):
-        return found
-    return select(ops.eq(r, nil), copysign(nil, y), found)  # a remainder of zero has the sign of y too
+    return select(ops.and_(differs, ops.ne(r, nil)), ops.add(r, y), r)
 
 
 mod = remainder
@@ -283,8 +291,13 @@ def power(x1: Any, x2: Any, /) -> Any:
         if not dtypes.is_bool(dtype):
             return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
     x, y = operands("power", (x1, x2))
-    if dtypes.is_bool(typeof(x).dtype):
+    dtype = typeof(x).dtype
+    if dtypes.is_bool(dtype):
         x, y = _as_integers(x, y)
+    elif dtypes.is_inexact(dtype) and not is_python_number(x2) and dtypes.is_integer(aval_of(x2, "power", 1).dtype):
+        (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
+        shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
+        x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
     return ops.pow_(x, y)
 
 
@@ -404,16 +417,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
     >>> logaddexp(0.0, 0.0).item() == np.log(np.float32(2)).item()
     True
     """
-    return _logaddexp(*operands("logaddexp", (x1, x2), to_inexact=True))
-
-
-@compiled
-def _logaddexp(x: Any, y: Any) -> Any:
-    top = ops.max_(x, y)
-    gap = ops.sub(x, y)
-    # Equal infinities have no difference; their sum is the infinity (or NaN) itself.
-    both = ops.add(x, y)
-    return select(ops.ne(gap, gap), both, ops.add(top, ops.log1p(ops.exp(ops.neg(ops.abs_(gap))))))
+    return library.logaddexp(*operands("logaddexp", (x1, x2), to_inexact=True))
 
 
 def logaddexp2(x1: Any, x2: Any, /) -> Any:
@@ -435,9 +439,8 @@ def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
     """
     no_out(out, "modf")
     (x,) = operands("modf", (x,), to_inexact=True)
-    whole = _trunc(x)
-    fraction = select(ops.is_finite(x), ops.sub(x, whole), scalar_like(0, x))
-    return copysign(select(ops.ne(x, x), x, fraction), x), whole
+    infinite = ops.eq(ops.abs_(x), scalar_like(np.inf, x))
+    return select(infinite, copysign(scalar_like(0, x), x), ops.rem(x, scalar_like(1, x))), _trunc(x)
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.control_flow import scan
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ConcretizationTypeError, ShapeError
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ir.state import set_trace
+from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.arithmetic import add, divide, maximum, minimum, multiply, power
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
@@ -206,10 +208,54 @@ class IndexUpdateRef:
         return power(self.array, type(self)(_ones(self.array), self.index).multiply(values, **options))
 
     def apply(self, function: Callable[[Any], Any], **options: Any) -> Any:
-        """``x`` with ``function`` applied to ``x[index]``, once for each element."""
+        """``x`` with ``function`` applied to ``x[index]``: to an element that comes several times, as often.
+
+        ``function`` is elementwise. Unless ``unique_indices`` promises that no element comes twice, positions in index
+        arrays that are traced, or do repeat, are taken one after the other.
+        """
         to = _Options(**options)
+        places = None if to.unique_indices else _repeated(self.array, self.index, to)
+        if places is not None:
+            return laid_out(_one_by_one(self.array, places, function), to.out_sharding)
         found = self.get(mode=to.mode, wrap_negative_indices=to.wrap_negative_indices)
         return self.set(function(found), **options)
+
+
+def _repeated(x: Any, index: Any, to: _Options) -> Any:
+    """Which elements of the flat array an index selects, the array's size for none, in order; None if each but once."""
+    if _traced_mask(index) is not None:
+        return None
+    plan = plan_index(typeof(x).shape, index, to.wrap_negative_indices)
+    if plan.only_scalars or not plan.indexed:
+        return None
+    if any(isinstance(i, Tracer) for i in (index if isinstance(index, tuple) else (index,))):
+        return _places(x, index, to)
+    with set_trace(EVAL):  # a constant, inside of jit too
+        places = np.asarray(_places(x, index, to))
+    inside = places[places < typeof(x).size]
+    return places if len(np.unique(inside)) < len(inside) else None
+
+
+def _places(x: Any, index: Any, to: _Options) -> Any:
+    size = typeof(x).size
+    numbers = asarray(np.arange(size, dtype=np.int32).reshape(typeof(x).shape))
+    mode = "fill" if to.mode in (None, "drop") else to.mode
+    places = IndexUpdater(numbers)[index].get(
+        mode=mode, fill_value=size, wrap_negative_indices=to.wrap_negative_indices
+    )
+    return reshape(places, (typeof(places).size,))
+
+
+def _one_by_one(x: Any, places: Any, function: Callable[[Any], Any]) -> Any:
+    """``function`` applied at each of some positions of the flat array, in turn; those past its end are left out."""
+    shape = typeof(x).shape
+
+    def step(flat: Any, place: Any) -> tuple[Any, None]:
+        element = converted(function(flat[place]), typeof(flat).dtype)
+        return IndexUpdater(flat)[place].set(element, mode="drop"), None
+
+    flat, _ = scan(step, reshape(asarray(x), (int(np.prod(shape)),)), places)
+    return reshape(flat, shape)
 
 
 def _ones(x: Any) -> Any:
@@ -262,6 +308,7 @@ def _scatter(
         sizes = [1 if d in plan.indexed else n for d, n in enumerate(shape)]
         return dynamic_update_slice(x, reshape(update, sizes), scalar_starts(plan, shape), allow_negative_indices=False)
     numbers, _ = gather_numbers(plan, shape)
+    unique = unique or plan.only_scalars
     dims = ScatterDimensionNumbers(numbers.offset_dims, numbers.collapsed_slice_dims, numbers.start_index_map)
     return scatter(
         x, index_vectors(plan, shape), update, dims, mode=mode, indices_are_sorted=sorted_, unique_indices=unique

@@ -20,6 +20,7 @@ from meshwright.numpy.compiled import compiled
 from meshwright.numpy.promotion import scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import and_, not_, or_, select
+from meshwright.ops.library_functions import straight_through
 
 #: (where, real part there, imaginary part there); None leaves a part as it is
 Patch = tuple[Any, Any, Any]
@@ -128,7 +129,6 @@ def standard_values(op: Any) -> Any:
     """A unary op whose complex values are those of the standard everywhere; real ones are the op's own."""
     parity, patches = _FUNCTIONS[op.name]
 
-    @compiled
     def patched(x: Any) -> Any:
         a, b = ops.real(x), ops.imag(x)
         below, left = sign_bit(b), sign_bit(a) if parity else None
@@ -141,7 +141,12 @@ def standard_values(op: Any) -> Any:
             return ops.complex_(re, _negated(ops.xor(left, below), im))
         return ops.complex_(_negated(left, re), _negated(below, im))
 
-    return lambda x: patched(x) if dtypes.is_complex(typeof(x).dtype) else op(x)
+    @compiled
+    def complex_op(x: Any) -> Any:
+        # What is put in has no derivative; the function has.
+        return straight_through(patched(ops.stop_gradient(x)), op(x))
+
+    return lambda x: complex_op(x) if dtypes.is_complex(typeof(x).dtype) else op(x)
 
 
 def _negated(where: Any, x: Any) -> Any:

@@ -23,7 +23,7 @@ from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
 from meshwright.ops import elementwise as ops
-from meshwright.ops.bessel import bessel_i0e
+from meshwright.ops.bessel import unscaled_bessel
 from meshwright.ops.conv import conv_general_dilated
 from meshwright.ops.elementwise import select
 from meshwright.ops.slice_pad import slice_in_dim
@@ -305,7 +305,7 @@ def kaiser(M: int, beta: Any) -> Any:
 
 @compiled
 def _i0(x: Any) -> Any:
-    return ops.mul(ops.exp(ops.abs_(x)), bessel_i0e(x))
+    return unscaled_bessel(0, x)
 
 
 def i0(x: Any) -> Any:

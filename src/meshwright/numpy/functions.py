@@ -13,6 +13,7 @@ from meshwright.numpy.complex_values import standard_values
 from meshwright.numpy.makers import unary
 from meshwright.numpy.promotion import as_result, aval_of, is_arraylike, operands, scalar_like
 from meshwright.ops import elementwise as ops
+from meshwright.ops import library_functions
 from meshwright.ops.elementwise import convert, select
 
 
@@ -68,13 +69,7 @@ log2 = unary("log2", _log_base(2), "Logarithm to base 2.", ("log2(8.0).item()", 
 log10 = unary("log10", _log_base(10), "Logarithm to base 10.", ("log10(1.0).item()", "0.0"), True)
 
 
-def _sinc(x: Any) -> Any:
-    is_zero = ops.eq(x, scalar_like(0, x))
-    safe = ops.mul(select(is_zero, scalar_like(1, x), x), scalar_like(np.pi, x))
-    return select(is_zero, scalar_like(1, x), ops.div(ops.sin(safe), safe))
-
-
-sinc = unary("sinc", _sinc, "``sin(pi x) / (pi x)``, 1 at 0.", ("sinc(0.0).item()", "1.0"), True)
+sinc = unary("sinc", library_functions.sinc, "``sin(pi x) / (pi x)``, 1 at 0.", ("sinc(0.0).item()", "1.0"), True)
 
 
 # --- complex numbers ----------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ from meshwright.ops.shape import expand_dims, reshape, rev, squeeze
 from meshwright.ops.slice_pad import concatenate, slice_
 
 CLIP = GatherScatterMode.CLIP
+#: What XLA does with positions out of range, as in JAX: reading, they are clipped; what comes back to them is dropped.
+_INSIDE = GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 # --- basic --------------------------------------------------------------------------------------------------
@@ -47,7 +49,7 @@ def getitem(x: Any, index: Any) -> Any:
     shape = x.aval.shape
     integers = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
     plan = (_integer_plan if integers else plan_index)(shape, index)
-    return read(x, plan, CLIP, None, False, False)
+    return read(x, plan, _INSIDE, None, False, False)
 
 
 def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sorted_: bool, unique: bool) -> Any:
@@ -136,7 +138,7 @@ def gather_numbers(plan: IndexPlan, shape: tuple[int, ...]) -> tuple[GatherDimen
 
 
 # --- take ---------------------------------------------------------------------------------------------------
-_MODES = {None: CLIP, "clip": CLIP, "fill": GatherScatterMode.FILL_OR_DROP, "drop": GatherScatterMode.FILL_OR_DROP,
+_MODES = {None: _INSIDE, "clip": CLIP, "fill": GatherScatterMode.FILL_OR_DROP, "drop": GatherScatterMode.FILL_OR_DROP,
           "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS}  # fmt: skip
 
 

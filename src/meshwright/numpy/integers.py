@@ -153,11 +153,12 @@ def _frexp(x: Any) -> tuple[Any, Any]:
     field = ((1 << (dtypes.bit_width(dtype) - 1 - fraction)) - 1) << fraction
     exponent = ops.shift_right_logical(ops.and_(bits, scalar_like(field, bits)), scalar_like(fraction, bits))
     exponent = ops.sub(exponent, scalar_like(bias, exponent))
-    exponent = select(tiny, ops.sub(exponent, scalar_like(fraction, exponent)), exponent)
-    mantissa = ops.or_(ops.and_(bits, scalar_like(~field, bits)), scalar_like(bias << fraction, bits))
     as_is = ops.or_(ops.eq(x, scalar_like(0, x)), ops.not_(ops.is_finite(x)))
-    mantissa = select(as_is, x, ops.BitcastConvert(dtype).bind(mantissa))
-    return mantissa, convert(select(as_is, scalar_like(0, exponent), exponent), dtypes.int32)
+    exponent = convert(select(as_is, scalar_like(0, exponent), exponent), dtypes.int32)
+    # Scaled rather than put together of bits, so that the mantissa moves with x.
+    mantissa = _ldexp(select(as_is, x, scaled), ops.neg(exponent))
+    shift = select(ops.and_(tiny, ops.not_(as_is)), scalar_like(fraction, exponent), scalar_like(0, exponent))
+    return mantissa, ops.sub(exponent, shift)
 
 
 def frexp(x: Any, /) -> tuple[Any, Any]:

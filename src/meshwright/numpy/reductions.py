@@ -14,6 +14,7 @@ from meshwright.numpy.arithmetic import maximum, minimum, subtract
 from meshwright.numpy.axes import no_out, normal_axes
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.logic import truth, where
+from meshwright.numpy.logic import where as choose_where
 from meshwright.numpy.promotion import as_operand, as_result, aval_of, inexact, is_python_number, operands, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops import reduce as red
@@ -351,8 +352,12 @@ def _variance(
 ) -> Any:  # fmt: skip
     shape = typeof(x).shape
     x = convert(x, computed) if typeof(x).dtype != computed else x
+    if where is not None:  # what does not count, NaN perhaps, has no part in derivatives
+        x = choose_where(where, x, scalar_like(0, x))
     center = spread_over(mean(x, axes, where=where), shape, axes) if center is None else center
     centered = subtract(x, center)
+    if where is not None:
+        centered = choose_where(where, centered, scalar_like(0, centered))
     if dtypes.is_complex(computed):
         squares = ops.add(ops.square(ops.real(centered)), ops.square(ops.imag(centered)))
     else:

@@ -68,8 +68,8 @@ def _order_statistic(
         out = _by_weight(x, weights, q, skip_nan)
     else:
         out = _by_position(sort(x, -1), q, method, skip_nan)
-    if not skip_nan:
-        out = where(any(isnan(x), -1), np.asarray(np.nan, typeof(x).dtype), out)
+    missing = (all if skip_nan else any)(isnan(x), -1)
+    out = where(missing, np.asarray(np.nan, typeof(x).dtype), out)
     if keepdims:
         out = reshape(out, (*lead, *(1 if d in axes else s for d, s in enumerate(sizes))))
     return out

@@ -24,7 +24,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError
-from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
@@ -85,10 +85,6 @@ class Philox4x32(Elementwise):
             raise DTypeError(f"philox4x32: keys and counters must be uint32, got {out.dtype}")
         return (out,) * 4
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        outs = self.bind(*primals)
-        return outs, [Zero(typeof(y)) for y in outs]
-
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         outs, place = super().batch(axis, args, dims)
         return outs, [place] * 4
@@ -120,10 +116,6 @@ class RngBitGenerator(Op):
         if not dtypes.is_integer(self.dtype) or dtypes.bit_width(self.dtype) < 8:
             raise DTypeError(f"{self.name}: bits come as integers of 8 to 64 bits, not {self.dtype}")
         return state, ShapedArray(self.shape, self.dtype)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        outs = self.bind(*primals)
-        return outs, [Zero(typeof(y)) for y in outs]
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return one_by_one(self, axis, args, dims)

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise import BitcastConvert
@@ -26,6 +26,7 @@ class BitcastWidth(Op):
 
     dtype: np.dtype
     name: ClassVar[str] = "bitcast_width"
+    constant_in: ClassVar[frozenset[int]] = frozenset({0})
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         before, after = dtypes.bit_width(x.dtype), dtypes.bit_width(self.dtype)
@@ -36,10 +37,6 @@ class BitcastWidth(Op):
         if after % before or not x.ndim or x.shape[-1] != after // before:
             raise ShapeError(f"{self.name}: the last dimension of {x} must hold the parts of one {self.dtype}")
         return ShapedArray(x.shape[:-1], self.dtype)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y = self.bind(*primals)
-        return y, Zero(typeof(y))
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims

@@ -225,8 +225,5 @@ class DebugCallback(Callback):
     name: ClassVar[str] = "debug_callback"
     has_effects: ClassVar[bool] = True
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self.bind(*primals), []
-
     def transpose(self, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
         return [Zero(typeof(x)) for x in args]

@@ -41,9 +41,6 @@ class Check(Op):
             raise CheckError(self.text([np.asarray(v) for v in values]))
         return []
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self.bind(*primals), []
-
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         holds = args[0] if dims[0] is None else reduce_and(args[0], (dims[0],))
         values = [x if d is None else move_dim(x, d, 0) for x, d in zip(args[1:], dims[1:])]

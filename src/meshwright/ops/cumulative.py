@@ -19,26 +19,21 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise import (
     add,
-    eq,
-    exp,
-    log1p,
     lt,
     max_,
     min_,
     mul,
-    neg,
     reducer,
     scalar_like,
     select,
-    sub,
-    zeros_like,
 )
+from meshwright.ops.library_functions import logaddexp
 from meshwright.ops.shape import above, reshape, rev, squeeze
 from meshwright.ops.slice_pad import pad, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
@@ -63,7 +58,7 @@ def scan_along(combine: Combine, xs: Arrays, fills: Arrays, axis: int) -> Arrays
     before = tuple(_delay(x, f, axis, 1) for x, f in zip(scan_along(combine, totals, fills, axis), fills))
     shape = typeof(inner[0]).shape
     kept = [d for d in range(len(shape)) if d != axis + 1]
-    joined = combine(tuple(broadcast_in_dim(x, shape, kept) for x in before), inner)
+    joined = _from(1, axis, combine(tuple(broadcast_in_dim(x, shape, kept) for x in before), inner), inner)
     flat = (*shape[:axis], blocks * _BLOCK, *shape[axis + 2 :])
     return tuple(slice_in_dim(reshape(x, flat), 0, n, axis=axis) for x in joined)
 
@@ -72,9 +67,18 @@ def _doubling(combine: Combine, xs: Arrays, fills: Arrays, axis: int) -> Arrays:
     """Hillis and Steele's scan: log2(n) steps over all elements."""
     step, n = 1, typeof(xs[0]).shape[axis]
     while step < n:
-        xs = combine(tuple(_delay(x, f, axis, step) for x, f in zip(xs, fills)), xs)
+        before = tuple(_delay(x, f, axis, step) for x, f in zip(xs, fills))
+        xs = _from(step, axis, combine(before, xs), xs)
         step *= 2
     return xs
+
+
+def _from(start: int, axis: int, new: Arrays, old: Arrays) -> Arrays:
+    """``new`` from position ``start`` along ``axis`` on, ``old`` before: the identity changes no value, but it may tie
+    with one and then takes a part of its derivative, or makes NaN of an infinite one."""
+    shape = typeof(old[0]).shape
+    there = broadcast_in_dim(np.arange(shape[axis]) >= start, shape, (axis,))
+    return tuple(select(there, x, y) for x, y in zip(new, old))
 
 
 def _delay(x: Any, fill: Any, axis: int, by: int) -> Any:
@@ -121,8 +125,6 @@ class Cumulative(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
         y = self.bind(x)
-        if not dtypes.is_inexact(typeof(y).dtype):
-            return y, Zero(typeof(y))
         fills = (self.identity(typeof(x).dtype), scalar_like(0, t))
         return y, self._directed(self.combine_tangents, (x, t), fills)[1]
 
@@ -265,26 +267,14 @@ class CumLogSumExp(Cumulative, Composite):
         return dtypes.min_value(dtype)
 
     def combine(self, a: Any, b: Any) -> Any:
-        high, gap = max_(a, b), sub(a, b)
-        # Equal infinities have no difference; their sum is that infinity.
-        same = eq(a, b)
-        gap = select(same, zeros_like(gap), gap)
-        log_two = match_shape(scalar_like(np.log(2), gap), typeof(gap))
-        return add(high, select(same, log_two, log1p(exp(select(lt(gap, scalar_like(0, gap)), gap, neg(gap))))))
+        return logaddexp(a, b)
 
     def combine_tangents(self, a: Arrays, b: Arrays) -> Arrays:
-        y = self.combine(a[0], b[0])
-        return y, add(mul(a[1], _weight(a[0], y)), mul(b[1], _weight(b[0], y)))
+        return logaddexp.jvp((a[0], b[0]), (a[1], b[1]))
 
     def expand(self, x: Any) -> list[Any]:
         identity = self.identity(typeof(x).dtype)
         return list(self._directed(lambda a, b: (self.combine(a[0], b[0]),), (x,), (identity,)))
-
-
-def _weight(x: Any, y: Any) -> Any:
-    """``exp(x - y)``, which is 0 where both are -inf: an empty sum's derivative."""
-    bottom = eq(y, scalar_like(-np.inf, y))
-    return select(bottom, zeros_like(y), exp(sub(x, select(bottom, zeros_like(y), y))))
 
 
 # --- functions ----------------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import CONSTANT, BatchAxis, Builder, Constant, Linear, Op, Unknown, Zero
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
-from meshwright.ops import written_out
+from meshwright.ops import slopes, written_out
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, match_shape, stretched, unbroadcast
 from meshwright.ops.composite import emit_traced, traced
 from meshwright.ops.elementwise_docs import docstring, in_order, public_name, signature
@@ -37,15 +37,20 @@ _KINDS: dict[str, Callable[[np.dtype], bool]] = {
     "k": is_key,
 }  # fmt: skip
 _WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex", "k": "random key"}
+#: what functions of other files, that this one needs, are given to write with
+_OPS = sys.modules[__name__]
+_INEXACT = frozenset("fc")
 
-Partial = Callable[..., Any] | None
+#: the derivative of an elementwise op by an operand
+Partial = Callable[..., Any] | Constant | Unknown
 
 
 @dataclass(frozen=True)
 class Elementwise(Op):
     """Base of ops that work on corresponding elements.
 
-    ``partials[i](t, y, *xs)`` is the tangent of the result for tangent ``t`` of operand ``i`` (``None``: zero).
+    ``partials[i](t, y, *xs)`` is the tangent of the result for tangent ``t`` of operand ``i``. Each operand that may be
+    a float or complex number has a partial, be it to say :data:`CONSTANT` or :class:`Unknown`.
     """
 
     hlo: ClassVar[str] = ""
@@ -54,6 +59,14 @@ class Elementwise(Op):
 
     def __hash__(self) -> int:
         return hash(type(self))  # a dataclass without fields would share one hash with all others
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "partials" in cls.__dict__:
+            cls.constant_in = frozenset(i for i, p in enumerate(cls.partials) if isinstance(p, Constant))
+            cls.unknown_in = {i: p for i, p in enumerate(cls.partials) if isinstance(p, Unknown)}
+        if cls.jvp is Elementwise.jvp and _INEXACT.intersection("".join(cls.accepts)):
+            assert len(cls.partials) == len(cls.accepts), f"{cls.name}: expected a partial for each operand"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Rows are called like functions: ``mul(x, y)`` binds. Of arrays of one rank, sizes of 1 are repeated."""
@@ -97,15 +110,12 @@ class Elementwise(Op):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self.bind(*primals)
-        out = typeof(y)
-        if not dtypes.is_inexact(out.dtype):
-            return y, Zero(out)
         parts = [
-            match_shape(partial(t, y, *primals), out)
+            match_shape(partial(t, y, *primals), typeof(y))  # type: ignore[operator]
             for partial, t in zip(self.partials, tangents)
-            if partial is not None and not isinstance(t, Zero)
+            if not isinstance(t, Zero)
         ]
-        return y, fold(add, parts) if parts else Zero(out)
+        return y, fold(add, parts)
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         ranks = [typeof(x).ndim - (d is not None) for x, d in zip(args, dims)]
@@ -219,16 +229,16 @@ neg: Elementwise = row(
     "neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c))
 )
 copy: Elementwise = row("copy", "", "biufck", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
-stop_gradient: Elementwise = row("stop_gradient", "", "biufck", None)
+stop_gradient: Elementwise = row("stop_gradient", "", "biufck", CONSTANT)
 type(copy).takes_keys = type(stop_gradient).takes_keys = True
 type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore
 
-sign: Elementwise = row("sign", "stablehlo.sign", "ifc", None)
-floor: Elementwise = row("floor", "stablehlo.floor", "f", None)
-ceil: Elementwise = row("ceil", "stablehlo.ceil", "f", None)
-round_half_even: Elementwise = row("round_nearest_even", "stablehlo.round_nearest_even", "f", None)
-round_half_away: Elementwise = row("round_nearest_afz", "stablehlo.round_nearest_afz", "f", None)
-is_finite: Elementwise = row("is_finite", "stablehlo.is_finite", "f", None, result=_bool)
+sign: Elementwise = row("sign", "stablehlo.sign", "ifc", lambda t, y, x: slopes.of_direction(_OPS, t, y, x))
+floor: Elementwise = row("floor", "stablehlo.floor", "f", CONSTANT)
+ceil: Elementwise = row("ceil", "stablehlo.ceil", "f", CONSTANT)
+round_half_even: Elementwise = row("round_nearest_even", "stablehlo.round_nearest_even", "f", CONSTANT)
+round_half_away: Elementwise = row("round_nearest_afz", "stablehlo.round_nearest_afz", "f", CONSTANT)
+is_finite: Elementwise = row("is_finite", "stablehlo.is_finite", "f", CONSTANT, result=_bool)
 
 exp: Elementwise = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
 exp2: Elementwise = row("exp2", "", "fc", lambda t, y, x: mul(mul(t, y), scalar_like(np.log(2), x)))
@@ -239,7 +249,9 @@ log: Elementwise = row("log", "stablehlo.log", "fc", lambda t, y, x: div(t, x))
 log1p: Elementwise = row("log1p", "stablehlo.log_plus_one", "fc", lambda t, y, x: div(t, add(x, scalar_like(1, x))))
 sqrt: Elementwise = row("sqrt", "stablehlo.sqrt", "fc", lambda t, y, x: mul(t, div(scalar_like(0.5, y), y)))
 rsqrt: Elementwise = row("rsqrt", "stablehlo.rsqrt", "fc", lambda t, y, x: mul(t, mul(scalar_like(-0.5, x), div(y, x))))
-cbrt: Elementwise = row("cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, div(scalar_like(1 / 3, x), mul(y, y))))
+cbrt: Elementwise = row(
+    "cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / 3, x), integer_pow(y, -2)))
+)
 square: Elementwise = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, _two(x))))
 type(square).emit = lambda self, b, x: b.op("stablehlo.multiply", [x, x], b.out_avals)[0]  # type: ignore
 
@@ -257,7 +269,7 @@ tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, s
 asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), scalar_like(1, x)))))
 acosh: Elementwise = row(
     "acosh", "chlo.acosh", "fc",
-    lambda t, y, x: mul(t, rsqrt(mul(sub(x, scalar_like(1, x)), add(x, scalar_like(1, x))))),
+    lambda t, y, x: mul(t, mul(rsqrt(sub(x, scalar_like(1, x))), rsqrt(add(x, scalar_like(1, x))))),
 )  # fmt: skip
 atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, sub(scalar_like(1, x), square(x))))
 logistic: Elementwise = row(
@@ -276,11 +288,11 @@ erf_inv: Elementwise = row(
 lgamma: Elementwise = row("lgamma", "chlo.lgamma", "f", lambda t, y, x: mul(t, digamma(x)))
 digamma: Elementwise = row("digamma", "chlo.digamma", "f", lambda t, y, x: mul(t, polygamma(scalar_like(1, x), x)))
 polygamma: Elementwise = row(
-    "polygamma", "chlo.polygamma", "f f", None, lambda t, y, n, x: mul(t, polygamma(add(n, scalar_like(1, n)), x))
-)
-zeta: Elementwise = row(
-    "zeta", "chlo.zeta", "f f", None, lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q)))
-)
+    "polygamma", "chlo.polygamma", "f f", Unknown("m, the order", "it is defined at whole numbers alone"),
+    lambda t, y, n, x: mul(t, polygamma(add(n, scalar_like(1, n)), x)),
+)  # fmt: skip
+zeta: Elementwise = row("zeta", "chlo.zeta", "f f", Unknown("x, the exponent"),
+            lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q))))  # fmt: skip
 
 real: Elementwise = row("real", "stablehlo.real", "c", lambda t, y, x: real(t), linear=((0,),), result=_real,
            transpose=_to_linear(lambda c: complex_(c, zeros_like(c))))  # fmt: skip
@@ -298,7 +310,7 @@ conj: Elementwise = row(
 )
 abs_: Elementwise = row(
     "abs", "stablehlo.abs", "ifc",
-    lambda t, y, x: _abs_tangent(t, y, x), result=_real,
+    lambda t, y, x: slopes.of_magnitude(_OPS, t, y, x), result=_real,
 )  # fmt: skip
 
 add: Elementwise = row("add", "stablehlo.add", f"b{_NUM} b{_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: t,
@@ -316,34 +328,37 @@ div: Elementwise = row(
     transpose=lambda ct, a, b: _both(ct, a, b, lambda c: div(c, b), lambda c: c),
 )  # fmt: skip
 rem: Elementwise = row("rem", "stablehlo.remainder", "iuf iuf", lambda t, y, a, b: t,
-          lambda t, y, a, b: neg(mul(t, _trunc(div(a, b)))))  # fmt: skip
+          lambda t, y, a, b: neg(mul(t, round_half_even(div(sub(a, y), b)))))  # fmt: skip
 pow_: Elementwise = row(
     "pow", "stablehlo.power", "iufc iufc",
-    lambda t, y, a, b: mul(t, mul(b, pow_(a, sub(b, scalar_like(1, b))))),
-    lambda t, y, a, b: mul(t, _pow_log(y, a)),
+    lambda t, y, a, b: mul(t, slopes.of_base(_OPS, a, b)),
+    lambda t, y, a, b: mul(t, slopes.of_exponent(_OPS, y, a)),
 )  # fmt: skip
 atan2: Elementwise = row(
     "atan2", "stablehlo.atan2", "f f",
     lambda t, y, a, b: mul(t, div(b, add(square(a), square(b)))),
     lambda t, y, a, b: mul(t, div(neg(a), add(square(a), square(b)))),
 )  # fmt: skip
-max_: Elementwise = row("max", "stablehlo.maximum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
-           lambda t, y, a, b: mul(t, _chosen(b, a, y)))  # fmt: skip
-min_: Elementwise = row("min", "stablehlo.minimum", "biufc biufc", lambda t, y, a, b: mul(t, _chosen(a, b, y)),
-           lambda t, y, a, b: mul(t, _chosen(b, a, y)))  # fmt: skip
-nextafter: Elementwise = row("nextafter", "chlo.next_after", "f f", None, None)
-
-and_: Elementwise = row("and", "stablehlo.and", "biu biu", None, None)
-or_: Elementwise = row("or", "stablehlo.or", "biu biu", None, None)
-xor: Elementwise = row("xor", "stablehlo.xor", "biu biu", None, None)
-not_: Elementwise = row("not", "stablehlo.not", "biu", None)
-shift_left: Elementwise = row("shift_left", "stablehlo.shift_left", "iu iu", None, None)
-shift_right_logical: Elementwise = row("shift_right_logical", "stablehlo.shift_right_logical", "iu iu", None, None)
-shift_right_arithmetic: Elementwise = row(
-    "shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu", None, None
+_EXTREME: Sequence[Partial] = (lambda t, y, a, b: mul(t, slopes.of_extreme(_OPS, a, b, y)),
+                               lambda t, y, a, b: mul(t, slopes.of_extreme(_OPS, b, a, y)))  # fmt: skip
+max_: Elementwise = row("max", "stablehlo.maximum", "biufc biufc", *_EXTREME)
+min_: Elementwise = row("min", "stablehlo.minimum", "biufc biufc", *_EXTREME)
+nextafter: Elementwise = row(
+    "nextafter",
+    "chlo.next_after",
+    "f f",
+    *(Unknown(n, "a step between floats is no real function") for n in ("x1", "x2")),
 )
-population_count: Elementwise = row("population_count", "stablehlo.popcnt", "iu", None)
-clz: Elementwise = row("clz", "stablehlo.count_leading_zeros", "iu", None)
+
+and_: Elementwise = row("and", "stablehlo.and", "biu biu")
+or_: Elementwise = row("or", "stablehlo.or", "biu biu")
+xor: Elementwise = row("xor", "stablehlo.xor", "biu biu")
+not_: Elementwise = row("not", "stablehlo.not", "biu")
+shift_left: Elementwise = row("shift_left", "stablehlo.shift_left", "iu iu")
+shift_right_logical: Elementwise = row("shift_right_logical", "stablehlo.shift_right_logical", "iu iu")
+shift_right_arithmetic: Elementwise = row("shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu")
+population_count: Elementwise = row("population_count", "stablehlo.popcnt", "iu")
+clz: Elementwise = row("clz", "stablehlo.count_leading_zeros", "iu")
 
 
 def _comparison(name: str) -> Elementwise:
@@ -355,7 +370,7 @@ def _comparison(name: str) -> Elementwise:
             "compare_type": f"#stablehlo<comparison_type {kind}>",
         }
 
-    return row(name, "stablehlo.compare", "biufc biufc", None, None, result=_bool, attributes=attributes)
+    return row(name, "stablehlo.compare", "biufc biufc", CONSTANT, CONSTANT, result=_bool, attributes=attributes)
 
 
 eq, ne, lt, le, gt, ge = (_comparison(n) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
@@ -373,14 +388,21 @@ def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
     return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
 
 
+def _check_pow(self: Elementwise, base: np.dtype, exponent: np.dtype) -> None:
+    mixed = dtypes.is_inexact(base) and dtypes.is_integer(exponent)  # differentiable by the base alone
+    Elementwise.check_dtypes(self, base, base if mixed else exponent)
+
+
 def _emit_written_out(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
+    if b.in_avals[0].dtype != b.in_avals[1].dtype:
+        return emit_traced(b, _WRITTEN_OUT["pow_mixed"], self.name, x, y)[0]
     concerned = dtypes.is_integer if self.name == "pow" else dtypes.is_complex
     if not concerned(b.in_avals[0].dtype):
         return Elementwise.emit(self, b, x, y)
     return emit_traced(b, _WRITTEN_OUT[self.name], self.name, x, y)[0]
 
 
-_WRITTEN_OUT = {n: partial(getattr(written_out, n), sys.modules[__name__]) for n in written_out.NAMES}
+_WRITTEN_OUT = {n: partial(getattr(written_out, n), _OPS) for n in written_out.NAMES}
 
 
 def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Any:
@@ -395,6 +417,8 @@ def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...]
     return self.linear_in if dtypes.is_inexact(avals[0].dtype) else ()  # integer division rounds
 
 
+type(pow_).check_dtypes = _check_pow  # type: ignore
+type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex(x.dtype) else (0,))  # type: ignore
 type(div).linear_groups = _div_groups  # type: ignore
 for _op in (lt, le, gt, ge, max_, min_, pow_):
     type(_op).emit = _emit_written_out  # type: ignore[method-assign]
@@ -413,33 +437,6 @@ def zeros_like(x: Any) -> Any:
 def materialize(x: Any) -> Any:
     """An array in place of a :class:`Zero`; anything else as it is."""
     return cast(match_shape(np.zeros((), x.aval.dtype), x.aval), x.aval.vma) if isinstance(x, Zero) else x
-
-
-def _trunc(x: Any) -> Any:
-    return mul(sign(x), floor(abs_(x)))
-
-
-def _abs_tangent(t: Any, y: Any, x: Any) -> Any:
-    if not dtypes.is_complex(typeof(x).dtype):
-        return mul(t, sign(x))
-    safe = select(eq(y, scalar_like(0, y)), match_shape(scalar_like(1, y), typeof(y)), y)
-    return div(add(mul(real(t), real(x)), mul(imag(t), imag(x))), safe)
-
-
-def _pow_log(y: Any, a: Any) -> Any:
-    """``y log a``, with 0 where ``a`` is 0 so that ``0 ** b`` has a finite derivative."""
-    is_zero = eq(a, scalar_like(0, a))
-    one = match_shape(scalar_like(1, a), typeof(a))
-    product = mul(log(select(is_zero, one, a)), y)
-    return product
-
-
-def _chosen(a: Any, b: Any, y: Any) -> Any:
-    """1 where the result is ``a``, 1/2 where both are (the subgradient JAX takes)."""
-    one, half, nil = (match_shape(scalar_like(v, y), typeof(y)) for v in (1, 0.5, 0))
-    mine = eq(match_shape(a, typeof(y)), y)
-    other = eq(match_shape(b, typeof(y)), y)
-    return select(mine, select(other, half, one), nil)
 
 
 # --- ops with parameters ------------------------------------------------------------------------------------
@@ -504,10 +501,7 @@ class ConvertElementType(Elementwise):
         return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y = self.bind(*primals)
-        if not dtypes.is_inexact(self.new_dtype):
-            return y, Zero(typeof(y))
-        return y, self.bind(*tangents)
+        return self.bind(*primals), self.bind(*tangents)
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [convert(ct, x.aval.dtype)]
@@ -563,7 +557,7 @@ class BitcastConvert(Elementwise):
     name: ClassVar[str] = "bitcast_convert_type"
     hlo: ClassVar[str] = "stablehlo.bitcast_convert"
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
-    partials: ClassVar[tuple[Partial, ...]] = (None,)
+    partials: ClassVar[tuple[Partial, ...]] = (CONSTANT,)
 
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         if dtypes.bit_width(operand_dtypes[0]) != dtypes.bit_width(self.new_dtype):
@@ -598,8 +592,6 @@ class SelectN(Elementwise):
         which = primals[0]
         y = self.bind(*primals)
         out = typeof(y)
-        if all(isinstance(t, Zero) for t in tangents[1:]) or not dtypes.is_inexact(out.dtype):
-            return y, Zero(out)
         zero = scalar_like(0, y)
         parts = [zero if isinstance(t, Zero) else t for t in tangents[1:]]
         return y, match_shape(self.bind(which, *parts), out)
@@ -659,11 +651,12 @@ class Clamp(Elementwise):
         y = self.bind(*primals)
         zero = scalar_like(0, y)
         parts = []
-        for t, taken in zip(tangents, (gt(low, x), and_(gt(x, low), lt(x, high)), lt(high, x))):
+        inside = and_(gt(x, low), lt(x, high))
+        for t, taken in zip(tangents, (and_(gt(low, x), lt(low, high)), inside, lt(high, max_(low, x)))):
             if not isinstance(t, Zero):
                 parts.append(match_shape(select(match_shape(taken, typeof(y).update(dtype=dtypes.bool_)),
                                                 match_shape(t, typeof(y)), zero), typeof(y)))  # fmt: skip
-        return y, fold(add, parts) if parts else Zero(typeof(y))
+        return y, fold(add, parts)
 
 
 def clamp(min: Any, x: Any, max: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from meshwright.errors import DifferentiationError
+from meshwright.ir.op import Unknown
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise import Partial, abs_, exp, is_finite, lgamma, log, log1p, max_, min_, select, sqrt
 from meshwright.ops.expanded import Expanded, constant, loop
@@ -87,13 +87,6 @@ def _density(a: Any, b: Any, x: Any) -> Any:
     return exp(left + right + shift)
 
 
-def _no_derivative(t: Any, y: Any, *xs: Any) -> Any:
-    raise DifferentiationError(
-        "betainc: the derivative with respect to a or b is not known (as in JAX); take them out of the derivative with "
-        "stop_gradient"
-    )
-
-
 @dataclass(frozen=True)
 class Betainc(Expanded):
     """The regularized incomplete beta function I_x(a, b), of arrays of one shape.
@@ -108,8 +101,8 @@ class Betainc(Expanded):
     name: ClassVar[str] = "betainc"
     accepts: ClassVar[tuple[str, ...]] = ("f", "f", "f")
     partials: ClassVar[tuple[Partial, ...]] = (
-        _no_derivative,
-        _no_derivative,
+        Unknown("a"),
+        Unknown("b"),
         lambda t, y, a, b, x: t * _density(a, b, x),
     )
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from meshwright.errors import DifferentiationError
+from meshwright.ir.op import Unknown
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control_while import While
 from meshwright.ops.dynamic_slice import dynamic_index_in_dim
@@ -195,16 +195,6 @@ def _slope_of_x(t: Any, y: Any, a: Any, x: Any) -> Any:
     return t * gamma_density(a, x)
 
 
-def _no_derivative(name: str) -> Partial:
-    def partial(t: Any, y: Any, *xs: Any) -> Any:
-        raise DifferentiationError(
-            f"{name}: its derivative by the parameter is not known; take the value out of the derivative with "
-            "stop_gradient"
-        )
-
-    return partial
-
-
 @dataclass(frozen=True)
 class GammaDensity(Expanded):
     """``x^(a - 1) e^-x / Gamma(a)``."""
@@ -277,7 +267,7 @@ class IgammaGradA(Expanded):
     name: ClassVar[str] = "igamma_grad_a"
     accepts: ClassVar[tuple[str, ...]] = ("f", "f")
     partials: ClassVar[tuple[Partial, ...]] = (
-        _no_derivative(name),
+        Unknown("a", "it is a derivative by a already"),
         lambda t, y, a, x: t * gamma_density(a, x) * (log(x) - digamma(a)),
     )
 
@@ -298,7 +288,10 @@ class RandomGammaGrad(Expanded):
 
     name: ClassVar[str] = "random_gamma_grad"
     accepts: ClassVar[tuple[str, ...]] = ("f", "f")
-    partials: ClassVar[tuple[Partial, ...]] = (_no_derivative(name), _no_derivative(name))
+    partials: ClassVar[tuple[Partial, ...]] = (
+        Unknown("a", "it is a derivative by a already"),
+        Unknown("x", "the second derivative of a sample by its parameter is not implemented"),
+    )
 
     def expand(self, a: Any, x: Any) -> Any:
         lower, _, slope = _core(a, x)

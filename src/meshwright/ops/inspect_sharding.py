@@ -36,9 +36,6 @@ class InspectSharding(Op):
     def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
         return ()
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self.bind(*primals), []
-
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), []
 

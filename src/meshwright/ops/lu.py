@@ -108,10 +108,6 @@ class PivotsToPermutation(Batched, Composite):
     def infer(self, pivots: ShapedArray) -> ShapedArray:
         return pivots.update(shape=(*pivots.shape[:-1], self.size))
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        out = self.bind(*primals)
-        return out, Zero(typeof(out))
-
     def expand(self, pivots: Any) -> list[Any]:
         *lead, k = typeof(pivots).shape
         order = iota(_I32, (*lead, self.size), len(lead))

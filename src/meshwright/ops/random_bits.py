@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Zero
+from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.composite import Composite, emit_traced
@@ -77,10 +77,6 @@ class Threefry2x32(Elementwise):
         if out.dtype != dtypes.uint32:
             raise DTypeError(f"threefry2x32: keys and counters must be uint32, got {out.dtype}")
         return (out, out)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        outs = self.bind(*primals)
-        return outs, [Zero(typeof(y)) for y in outs]
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         outs, place = super().batch(axis, args, dims)
@@ -167,10 +163,6 @@ class RandomBits(Composite):
     @property
     def dtype(self) -> np.dtype:
         return np.dtype(f"uint{self.bit_width}")
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y = self.bind(*primals)
-        return y, Zero(typeof(y))
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (key,), (dim,) = args, dims

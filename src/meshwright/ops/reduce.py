@@ -16,7 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import (
     batch_reduce_axes,
@@ -70,8 +70,6 @@ class Reduction(Op):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self.bind(*primals)
-        if not dtypes.is_inexact(typeof(y).dtype):
-            return y, Zero(typeof(y))
         return y, self.tangent(primals[0], tangents[0], y)
 
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
@@ -248,10 +246,6 @@ class _ArgExtremum(Composite):
         if not dtypes.is_integer(self.index_dtype):
             raise DTypeError(f"{self.name}: index_dtype must be an integer dtype, got {self.index_dtype}")
         return ShapedArray(out.shape, self.index_dtype)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y = self.bind(*primals)
-        return y, Zero(typeof(y))
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.core import dtypes
 from meshwright.errors import RuleError
+from meshwright.ir.derivatives import jvp_of
 from meshwright.ir.jaxpr import ClosedJaxpr, Literal
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import typeof
@@ -19,6 +20,9 @@ from meshwright.ops.elementwise import zeros_like
 from meshwright.ops.scalar_body import is_elementwise
 from meshwright.ops.shape import squeeze
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
+
+#: how many rows are reduced one after the other
+_FEW = 32
 
 #: an array with its tangent; None for that of integers
 Pair = tuple[Any, Any]
@@ -45,7 +49,10 @@ def each(fun: Callable[[Any], Any], pair: Pair) -> Pair:
 
 
 def fold_with_tangents(name: str, body: ClosedJaxpr, inits: Sequence[Pair], stacked: Sequence[Pair]) -> list[Pair]:
-    """``body`` over the leading dimension of arrays, starting from initial values, as a tree; with tangents.
+    """``body`` over the leading dimension of arrays, starting from initial values; with tangents.
+
+    A few rows are taken one after the other, as XLA does; of more, neighbours are joined, in a tree. Their order stays:
+    bodies need not commute.
 
     Raises:
       RuleError: the body holds ops that are not elementwise; ``name`` is the reduction.
@@ -56,18 +63,21 @@ def fold_with_tangents(name: str, body: ClosedJaxpr, inits: Sequence[Pair], stac
     first = [each(lambda v: match_shape(v, typeof(v).update(shape=tuple(shape))), pair) for pair in inits]
     if not rows:
         return first
-    while rows > 1:
-        half = rows // 2
-        joined = _body_with_tangents(body, _rows(stacked, 0, half), _rows(stacked, half, 2 * half))
+    while rows > _FEW:
+        pairs = rows // 2
+        joined = _body_with_tangents(body, _rows(stacked, 0, 2 * pairs, 2), _rows(stacked, 1, 2 * pairs, 2))
         if rows % 2:
-            rest = _rows(stacked, 2 * half, rows)
+            rest = _rows(stacked, rows - 1, rows)
             joined = [(_joined(x, y), _joined(t, u)) for (x, t), (y, u) in zip(joined, rest)]
-        stacked, rows = joined, half + rows % 2
-    return _body_with_tangents(body, first, [each(lambda v: squeeze(v, [0]), pair) for pair in stacked])
+        stacked, rows = joined, pairs + rows % 2
+    for i in range(rows):
+        row = [each(lambda v: squeeze(v, [0]), pair) for pair in _rows(stacked, i, i + 1)]
+        first = _body_with_tangents(body, first, row)
+    return first
 
 
-def _rows(pairs: Sequence[Pair], start: int, stop: int) -> list[Pair]:
-    return [each(lambda v: slice_in_dim(v, start, stop), pair) for pair in pairs]
+def _rows(pairs: Sequence[Pair], start: int, stop: int, stride: int = 1) -> list[Pair]:
+    return [each(lambda v: slice_in_dim(v, start, stop, stride), pair) for pair in pairs]
 
 
 def _joined(x: Any, y: Any) -> Any:
@@ -90,7 +100,7 @@ def _body_with_tangents(body: ClosedJaxpr, a: Sequence[Pair], b: Sequence[Pair])
             y = eqn.op.bind(*primals)
             known[eqn.outvars[0]] = y, Zero(typeof(y))
         else:
-            known[eqn.outvars[0]] = eqn.op.jvp(primals, tangents)
+            known[eqn.outvars[0]] = jvp_of(eqn.op, primals, tangents)
     results = [read(v) for v in body.jaxpr.outvars]
 
     def filled(v: Any) -> Any:

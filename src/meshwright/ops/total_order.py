@@ -9,10 +9,10 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import JaxprEqn
-from meshwright.ir.op import Builder
+from meshwright.ir.op import CONSTANT, Builder
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise import Elementwise, eq, ge, gt, le, lt, ne
+from meshwright.ops.elementwise import Elementwise, Partial, eq, ge, gt, le, lt, ne
 
 _DIRECTIONS = {"EQ": eq, "NE": ne, "LT": lt, "LE": le, "GT": gt, "GE": ge}
 
@@ -25,6 +25,7 @@ class CompareTotal(Elementwise):
     name: ClassVar[str] = "compare_total"
     hlo: ClassVar[str] = "stablehlo.compare"
     accepts: ClassVar[tuple[str, ...]] = ("f", "f")
+    partials: ClassVar[tuple[Partial, ...]] = (CONSTANT, CONSTANT)
 
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         return dtypes.bool_

@@ -48,6 +48,7 @@ class _Select(WindowOp):
 
     selects: str
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+    constant_in: ClassVar[frozenset[int]] = frozenset({1})
 
     def check_operand(self, x: ShapedArray) -> None:
         """Raise where the extreme of a window is not differentiated."""
@@ -55,9 +56,7 @@ class _Select(WindowOp):
             raise DTypeError(f"{self.name}: extremes of {x.dtype} windows have no derivative; take real parts")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y = self.bind(*primals)
-        t = tangents[0]
-        return y, Zero(typeof(y)) if isinstance(t, Zero) else self.bind(t, primals[1])
+        return self.bind(*primals), self.bind(tangents[0], primals[1])
 
     def partner(self, other: type[_Select]) -> Any:
         """The other op of the pair, with the same parameters."""

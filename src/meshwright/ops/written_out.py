@@ -15,7 +15,7 @@ from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.ops.broadcast_reduce import match_shape
 
-NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow")
+NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed")
 
 
 def _ordered(ops: Any, direction: Any, strict: Any, x: Any, y: Any) -> list[Any]:
@@ -63,3 +63,8 @@ def pow(ops: Any, x: Any, y: Any) -> list[Any]:
     of_minus_one = ops.select(ops.ne(ops.and_(y, one), nil), x, one)
     unit = ops.or_(ops.eq(x, one), ops.eq(x, ops.neg(one)))
     return [ops.select(ops.lt(y, nil), ops.select(unit, of_minus_one, nil), result)]
+
+
+def pow_mixed(ops: Any, x: Any, y: Any) -> list[Any]:
+    """To integer powers, of other numbers."""
+    return [ops.pow_(x, ops.convert(y, typeof(x).dtype))]

@@ -85,8 +85,8 @@ def truncated_normal(
     root = np.array(np.sqrt(2), target)
     low, high = (ops.erf(ops.div(v, root)) for v in (lower, upper))
     out = ops.mul(root, ops.erf_inv(uniform(key, sizes, target, low, high)))
-    first = ops.nextafter(lower, np.array(np.inf, target))
-    last = ops.nextafter(upper, np.array(-np.inf, target))
+    first = ops.nextafter(ops.stop_gradient(lower), np.array(np.inf, target))
+    last = ops.nextafter(ops.stop_gradient(upper), np.array(-np.inf, target))
     fit = [v if typeof(v).shape == () else broadcast_to(v, sizes) for v in (first, last)]
     return ops.min_(ops.max_(out, fit[0]), fit[1])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DifferentiationError
+from meshwright.ir.derivatives import jvp_of
 from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
@@ -85,7 +86,7 @@ class JVPTrace(Trace):
             if isinstance(op, CallOp):
                 outs, touts = op.jvp_call(TRANSFORMS, primals, tangents)
             else:
-                outs, touts = op.jvp(primals, tangents)
+                outs, touts = jvp_of(op, primals, tangents)
             if op.multiple_results:
                 return [self.wrap(x, t) for x, t in zip(outs, touts)]
             return self.wrap(outs, touts)

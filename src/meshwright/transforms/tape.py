@@ -15,6 +15,7 @@ from typing import Any
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import UnexpectedTracerError
+from meshwright.ir.derivatives import require_cotangents
 from meshwright.ir.op import Linear, Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
@@ -109,6 +110,7 @@ def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], wanted:
                 results = op.transpose_call(TRANSFORMS, full, *args)
             else:
                 results = op.transpose(full if op.multiple_results else full[0], *args)
+            require_cotangents(op, args, results)
             for x, ct in zip(record.args, results):
                 if ct is not None and not isinstance(ct, Zero) and tape.holds(x):
                     ct = fitting(ct, x.aval, f"{op.name}: the cotangent of an operand", "the operand")

@@ -9,9 +9,10 @@ import numpy as np
 
 from meshwright.ir.op import REGISTRY
 from meshwright.ops import elementwise as E
-from meshwright.ops.bessel import bessel_i0e, bessel_i1e
+from meshwright.ops.bessel import BesselIe, bessel_i0e, bessel_i1e
 from meshwright.ops.incomplete_beta import betainc
 from meshwright.ops.incomplete_gamma import gamma_density, igamma, igamma_grad_a, igammac, random_gamma_grad
+from meshwright.ops.library_functions import SincDerivative, floor_remainder, logaddexp, sinc, straight_through
 from meshwright.ops.random_bits import Threefry2x32
 from meshwright.ops.random_gamma import RandomGamma
 from samples.sample import Sample, bools, complexes, floats, ints, sample
@@ -26,9 +27,6 @@ DOMAINS: dict[str, tuple[float, float]] = {
 SPECIAL = {"polygamma", "zeta", "shift_left", "shift_right_logical", "shift_right_arithmetic"}
 #: rows whose derivative is not that of their values
 NOT_SMOOTH = {"stop_gradient", "nextafter"}
-#: complex functions whose branch cuts or poles the samples would have to avoid; their complex values are compared with
-#: jax in ``test_against_jax`` alone
-NOT_SMOOTH_COMPLEX = {"sign"}
 
 
 def rows() -> Iterator[E.Elementwise]:
@@ -62,7 +60,7 @@ def _row_samples(op: E.Elementwise) -> Iterator[Sample]:
     kinds = [k for k in "fiubc" if all(k in accepted for accepted in op.accepts)]
     for number, kind in enumerate(kinds):
         shape = (5, 3) if number % 2 == 0 else (6, 4)
-        smooth = op.name not in NOT_SMOOTH and not (kind == "c" and op.name in NOT_SMOOTH_COMPLEX)
+        smooth = op.name not in NOT_SMOOTH
         yield sample(op, *_operands(op, kind, [shape] * op.arity), smooth=smooth)
     for shapes in [[()]] if op.arity == 1 else [[(6,), ()], [(), (2, 5)]]:
         yield sample(op, *_operands(op, kinds[0], shapes), smooth=op.name not in NOT_SMOOTH)
@@ -109,8 +107,13 @@ def _special() -> Iterator[Sample]:
     yield sample(Threefry2x32(), np.uint32(7), np.uint32(9), *words[2:])
     yield sample(RandomGamma(), *words[:2], floats(5, 3, low=0.3, high=9), smooth=False)  # tests/random: JAX's slopes
     yield sample(RandomGamma(True), np.uint32(7), np.uint32(9), floats(5, 3, low=0.3, high=9), smooth=False)
-    for op in (bessel_i0e, bessel_i1e):
+    for op in (bessel_i0e, bessel_i1e, BesselIe(3), SincDerivative(0), SincDerivative(3)):
         yield sample(op, floats(5, 3, low=0.1, high=9))
+    yield sample(sinc, complexes(5, 3))
+    yield sample(straight_through, floats(5, 3), floats(5, 3, seed=1), smooth=False)
+    yield sample(floor_remainder, floats(5, 3, low=0.2, high=1.2), floats(5, 3, low=-3, high=-1.3, seed=1))
+    yield sample(logaddexp, floats(5, 3, low=-4, high=4), floats(5, 3, low=-4, high=4, seed=1))
+    yield sample(logaddexp, complexes(5, 3), complexes(5, 3, seed=1))
     two = floats(5, 3, low=0.3, high=9), floats(5, 3, low=0.1, high=8, seed=1)
     for op in (igamma, igammac, gamma_density):
         yield sample(op, *two, fixed=(0,))  # the second derivative by the parameter is not known

@@ -128,10 +128,16 @@ def _pinv_tangent(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any,
     p, s = pinv_and_values(a, rtol)
     _, u, vh = Svd().bind(a)
     ph, th = adjoint(p), adjoint(t)
-    inner = matmul(matmul(p, ph), th)
-    outer = matmul(matmul(th, ph), p)
-    tangent = inner - matmul(matmul(inner, a), p) + outer - matmul(p, matmul(a, outer)) - matmul(matmul(p, t), p)
+    inner = _product(p, ph, th)
+    outer = _product(th, ph, p)
+    tangent = inner - _product(inner, a, p) + outer - _product(p, a, outer) - _product(p, t, p)
     return (p, s), (tangent, real_part(diagonal(matmul(adjoint(u), matmul(t, adjoint(vh))))))
+
+
+def _product(x: Any, y: Any, z: Any) -> Any:
+    """``x y z`` of matrices (n, m), (m, n) and (n, m), without a square matrix of the larger size."""
+    *_, n, m = typeof(x).shape
+    return matmul(matmul(x, y), z) if n <= m else matmul(x, matmul(y, z))
 
 
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:

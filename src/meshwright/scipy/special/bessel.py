@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.numpy.filters import i0
-from meshwright.ops.bessel import bessel_i0e, bessel_i1e
-from meshwright.ops.elementwise import abs_, exp
+from meshwright.ops.bessel import bessel_i0e, bessel_i1e, unscaled_bessel
 from meshwright.scipy.elementwise import elementwise
 
 
@@ -27,7 +26,7 @@ def i1(x: Any) -> Any:
     >>> i1(0.0).item()
     0.0
     """
-    return exp(abs_(x)) * bessel_i1e(x)
+    return unscaled_bessel(1, x)
 
 
 @elementwise

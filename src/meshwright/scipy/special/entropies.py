@@ -53,8 +53,12 @@ def xlog1py(x: Any, y: Any) -> Any:
     return _xlog1py(x, y)
 
 
+@custom_jvp
 def _entr(x: Any) -> Any:
     return where(x < 0, -np.inf, -_xlogy(x, where(x < 0, 1.0, x)))
+
+
+_entr.defjvps(lambda t, out, x: t * where(x < 0, 0.0, -ops.log(where(x < 0, 1.0, x)) - 1))
 
 
 @elementwise
@@ -77,12 +81,30 @@ def rel_entr(p: Any, q: Any) -> Any:
     return _rel_entr(p, q)
 
 
-def _rel_entr(p: Any, q: Any) -> Any:
+def _both_positive(p: Any, q: Any) -> tuple[Any, Any, Any]:
+    """Where both are, and both as they are there: what is not chosen stays finite, so that derivatives do."""
     both = (p > 0) & (q > 0)
-    # What is not chosen stays finite, so that derivatives do.
-    a, b = where(both, p, 1.0), where(both, q, 1.0)
-    value = a * (ops.log(a) - ops.log(b))
-    return where(both, value, where((p == 0) & (q >= 0), 0.0, np.inf)) + 0 * (p + q)
+    return both, where(both, p, 1.0), where(both, q, 1.0)
+
+
+@custom_jvp
+def _rel_entr(p: Any, q: Any) -> Any:
+    both, a, b = _both_positive(p, q)
+    value = where(both, a * (ops.log(a) - ops.log(b)), where((p == 0) & (q >= 0), 0.0, np.inf))
+    return where((p != p) | (q != q), np.nan, value)
+
+
+def _rel_entr_by_p(t: Any, out: Any, p: Any, q: Any) -> Any:
+    both, a, b = _both_positive(p, q)
+    return t * where(both, ops.log(a) - ops.log(b) + 1, 0.0)
+
+
+def _rel_entr_by_q(t: Any, out: Any, p: Any, q: Any) -> Any:
+    both, a, b = _both_positive(p, q)
+    return t * where(both, -(a / b), 0.0)
+
+
+_rel_entr.defjvps(_rel_entr_by_p, _rel_entr_by_q)
 
 
 @elementwise

@@ -168,7 +168,9 @@ def poch(z: Any, m: Any) -> Any:
     24.0
     """
     value = _sign(z) * _sign(z + m) * exp(lgamma(z + m) - lgamma(z))
-    return where(m == 0, 1.0, value)
+    # At a pole only: elsewhere the value moves with m.
+    pole = (z <= 0) & (floor(z) == z)
+    return where((m == 0) & (pole | (z == np.inf) | (z != z)), 1.0, value)
 
 
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:

@@ -168,7 +168,7 @@ def ndtri(p: Any) -> Any:
 def _owens(h: Any, a: Any) -> Any:
     """Owen's T for ``0 <= a <= 1``, by Gauss and Legendre's quadrature."""
     nodes, weights = np.polynomial.legendre.leggauss(32)
-    total = 0 * (h + a)
+    total: Any = 0.0
     for node, weight in zip((nodes + 1) / 2, weights / 2):
         factor = 1 + (a * float(node)) * (a * float(node))
         total = total + float(weight) * exp(-0.5 * h * h * factor) / factor

@@ -1,0 +1,117 @@
+"""No derivative is zero because a rule was left out: each op says for each operand what its derivative is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from samples import SAMPLES, Sample
+
+from meshwright.core import dtypes
+from meshwright.errors import DifferentiationError, RuleError
+from meshwright.ir.derivatives import jvp_of, require_cotangents
+from meshwright.ir.op import REGISTRY, Linear, Op, Zero
+from meshwright.ir.tracing import infer_cached, trace_to_jaxpr, typeof
+from meshwright.ops import elementwise as E
+from meshwright.ops.call import CallOp
+from meshwright.ops.elementwise import Elementwise
+from meshwright.transforms.autodiff import jvp, vjp
+
+
+def moved(sample: Sample, place: int) -> bool:
+    """Whether a result has a tangent when the operand at ``place`` alone has one."""
+    found: list[Any] = []
+
+    def run(*xs: Any) -> list[Any]:
+        tangents = [x if i == place else Zero(typeof(x)) for i, x in enumerate(xs)]
+        _, touts = jvp_of(sample.op, xs, tangents)
+        found.extend(touts if sample.op.multiple_results else [touts])
+        return []
+
+    trace_to_jaxpr(run, [typeof(a) for a in sample.args])
+    return not all(isinstance(t, Zero) for t in found)
+
+
+CASES = [s for s in SAMPLES if not isinstance(s.op, CallOp) and any(a.dtype.kind in "fc" for a in s.args)]
+
+
+@pytest.mark.parametrize("sample", CASES, ids=lambda s: s.id)
+def test_every_operand_has_a_rule_or_says_why_not(sample: Sample) -> None:
+    op, avals = sample.op, tuple(typeof(a) for a in sample.args)
+    outs = infer_cached(op, avals)
+    inexact = any(dtypes.is_inexact(a.dtype) for a in (outs if op.multiple_results else (outs,)))
+    for place, x in enumerate(sample.args):
+        if x.dtype.kind not in "fc":
+            continue
+        if place in op.unknown_in:
+            with pytest.raises(DifferentiationError, match=f"operand {place} .* is not known"):
+                moved(sample, place)
+            continue
+        try:
+            assert moved(sample, place) == (inexact and place not in op.constant_operands(*avals))
+        except (DifferentiationError, RuleError) as error:  # the op refuses, in words of its own
+            assert "leaves" not in str(error) and "gives no tangent" not in str(error)
+
+
+@pytest.mark.parametrize("name", sorted(n for n, c in REGISTRY.items() if issubclass(c, Elementwise)))
+def test_elementwise_ops_have_a_partial_for_each_inexact_operand(name: str) -> None:
+    cls = REGISTRY[name]
+    if cls.jvp is Elementwise.jvp and set("fc") & set("".join(cls.accepts)):
+        assert len(cls.partials) == len(cls.accepts)
+        assert all(callable(p) or i in cls.constant_in or i in cls.unknown_in for i, p in enumerate(cls.partials))
+
+
+#: functions that are constant between jumps: the list is complete, so that no further one comes in unseen
+CONSTANT = {
+    "stop_gradient", "floor", "ceil", "round_nearest_even", "round_nearest_afz", "is_finite", "eq", "ne", "lt", "le",
+    "gt", "ge", "compare_total", "bitcast_convert_type", "bitcast_width", "straight_through", "select_and_gather_add",
+    "select_and_scatter_add",
+}  # fmt: skip
+
+
+def test_constant_operands_are_listed() -> None:
+    assert {n for n, c in REGISTRY.items() if c.__module__.startswith("meshwright.") and c.constant_in} == CONSTANT
+    x = np.ones(3, np.float32)
+    assert E.sign.constant_operands(typeof(x)) == {0} and not E.sign.constant_operands(typeof(x + 1j))
+
+
+class Forgetful(Op):
+    """An op whose rules leave its second operand out."""
+
+    name = ""
+
+    def infer(self, x: Any, y: Any) -> Any:
+        return x
+
+    def jvp(self, primals: Any, tangents: Any) -> Any:
+        return primals[0], tangents[0]
+
+    def transpose(self, ct: Any, x: Any, y: Any) -> Any:
+        return [ct, None]
+
+
+def test_rules_that_leave_an_operand_out_are_found() -> None:
+    x = np.ones(3, np.float32)
+    op = Forgetful()
+    with pytest.raises(RuleError, match="gives no tangent though operand 1 has one"):
+        jvp_of(op, (x, x), (Zero(typeof(x)), x))
+    linear = Linear(typeof(x))
+    require_cotangents(op, (linear, x), op.transpose(x, linear, x))
+    with pytest.raises(RuleError, match="gives no cotangent for operand 1"):
+        require_cotangents(op, (linear, linear), op.transpose(x, linear, linear))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: E.nextafter(x, np.float32(2)),
+        lambda x: E.zeta(x, np.float32(2)),
+        lambda x: E.polygamma(x, np.float32(2)),
+    ],
+)
+def test_derivatives_that_are_not_known_are_refused(fun: Any) -> None:
+    x = np.float32(3)
+    for derivative in (lambda: jvp(fun, (x,), (x,)), lambda: vjp(fun, x), lambda: jvp(fun, (x,), (x,))):
+        with pytest.raises(DifferentiationError, match=r"is not known.*stop_gradient"):
+            derivative()
