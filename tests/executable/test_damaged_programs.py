@@ -19,8 +19,10 @@ import pytest
 from damage import damaged, in_every_form, texts
 
 import meshwright as mw
+from meshwright.cli.programs import parse_mesh
 from meshwright.core.config import config
 from meshwright.errors import MeshwrightError
+from meshwright.sharding import parse_hlo_sharding
 
 #: the case at work, for the one that ends the process
 LAST = Path(os.environ.get("MESHWRIGHT_FUZZ_LAST", os.devnull))
@@ -78,6 +80,32 @@ def check(case: int) -> bool:
             return use(data)
     except Exception as error:
         raise AssertionError(f"case {case}: {type(error).__name__}: {error}\n{data!r:.3000}") from error
+
+
+SHARDINGS = (
+    "{devices=[4,1,2]<=[8] last_tile_dim_replicate}", "{devices=[2,2,2]0,1,2,3,4,5,6,7 last_tile_dims={manual}}",
+    "{devices=[2,4]<=[4,2]T(1,0) metadata={op_name=\"a\"}}", "{{replicated}, {maximal device=3}, {manual}}",
+    "{unknown shard_as 3}", "{devices=[2,2,2]<=[2,2,2]T(2,0,1) last_tile_dims={unreduced}}",
+)  # fmt: skip
+MESH_TEXTS = ("data=4,model=2", "x=8", "a=2, b=2, c=2")
+
+
+def check_text(case: int) -> None:
+    rng = random.Random(case)
+    texts, read = rng.choice(((SHARDINGS, parse_hlo_sharding), (MESH_TEXTS, parse_mesh)))
+    text = str(damaged(rng.choice(texts), rng.choice(texts), rng))
+    try:
+        with limited():
+            str(read(text))
+    except MeshwrightError:
+        pass
+    except Exception as error:
+        raise AssertionError(f"{text!r}: {type(error).__name__}: {error}") from error
+
+
+def test_damaged_shardings_and_meshes():
+    for case in range(4000):
+        check_text(case)
 
 
 def test_a_few_damaged_programs():

@@ -115,6 +115,8 @@ def _as_window(eqn: JaxprEqn, makers: dict[Var, JaxprEqn]) -> JaxprEqn:
     spans = [_span(atom, d, makers) for atom in eqn.invars]
     whole = max((x for x, _, _ in spans), key=lambda x: x.aval.shape[d])
     size = whole.aval.shape[d]
+    if not size:
+        return eqn
     joined = all(high % size == low for (_, _, high), (_, low, _) in pairwise(spans))
     if not joined or any(x is not whole for x, _, _ in spans) or not isinstance(whole, Var):
         return eqn

@@ -354,7 +354,7 @@ class ScatterBase(Op):
             indices = select(broadcast_in_dim(valid, aval.shape, range(aval.ndim - 1)), indices, nowhere)
         wide = [margins(x, window, split) for x in xs]
         outs = dataclasses.replace(op, mode=FILL).bind(*wide, indices, *updates)
-        start = [window[d] - 1 if d in split else 0 for d in range(len(shape))]
+        start = [max(window[d] - 1, 0) if d in split else 0 for d in range(len(shape))]
         limit = [a + s for a, s in zip(start, typeof(xs[0]).shape)]
         if self.multiple_results:
             return [slice_(y, start, limit) for y in outs]

@@ -319,5 +319,6 @@ def margins(x: Any, slice_sizes: Sequence[int], split: Sequence[int]) -> Any:
     """A tile with ``slice_sizes - 1`` rows of zeros at both ends of the ``split`` dimensions."""
     config = [(0, 0, 0)] * typeof(x).ndim
     for d in split:
-        config[d] = (slice_sizes[d] - 1, slice_sizes[d] - 1, 0)
+        rows = max(slice_sizes[d] - 1, 0)
+        config[d] = (rows, rows, 0)
     return pad(x, scalar_like(0, x), config)

@@ -188,7 +188,10 @@ class ReshapeRows(Reshape):
     name: ClassVar[str] = "reshape_rows"
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        before, ins, outs = regrouped(x.shape, self.new_sizes)  # type: ignore[misc]
+        found = regrouped(x.shape, self.new_sizes)
+        if found is None:
+            return super().sharding_rule(x)
+        before, ins, outs = found
         names = [f"d{d}" for d in range(x.ndim + len(self.new_sizes))]
         head, tail = names[:before], names[before + 1 : x.ndim - ins + 1]
         sizes = dict(zip([*head, "rows"], x.shape)) | dict(zip(tail, x.shape[before + ins :]))

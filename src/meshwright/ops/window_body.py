@@ -142,6 +142,8 @@ class CumulativeBody(Composite):
     def expand(self, *operands: Any) -> list[Any]:
         shape = typeof(operands[0]).shape
         rows = shape[self.axis]
+        if not rows:
+            return list(operands[: len(operands) // 2])
         pads = [(0, 0)] * len(shape)
         pads[self.axis] = (0, rows - 1) if self.reverse else (rows - 1, 0)
         sizes, ones = [1] * len(shape), (1,) * len(shape)
