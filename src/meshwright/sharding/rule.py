@@ -103,8 +103,9 @@ class ShardingRule:
             if found:
                 met = [g for g in groups if g & found]
                 groups = [g for g in groups if not g & found] + [found.union(*met)]
-        sums = any(f.kind == REDUCTION for f in self.factors)  # every result is partial then, whatever it is made of
-        if len(groups) < 2 or sums:
+        # A sum leaves every result partial, whatever that is made of, and windows look at all that is split.
+        one = any(f.kind not in (PARALLEL, REPLICATED) for f in self.factors)
+        if len(groups) < 2 or one:
             return (Part(self, tuple(range(len(self.operands))), tuple(range(len(self.results)))),)
         groups.sort(key=min)
         return tuple(self._part(group, first=group is groups[0]) for group in groups)
