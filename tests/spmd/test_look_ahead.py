@@ -56,6 +56,7 @@ def test_a_table_split_by_features_does_not_unsplit_the_batch():
     best = 2 * parameters * (N - 1) // N
     assert best <= part.bytes_sent <= 1.05 * best
     assert part.work.product_redundancy == 1
+    assert "the sharding of each input f32[512,64] that is [{}, {d}] spreads after all others" in part.explain()
     naive = lookahead_off(part)
     assert sum(c.bytes_sent for c in naive) > 1.5 * best
 

@@ -142,10 +142,12 @@ class PartitionedProgram:
 
     @property
     def notes(self) -> list[str]:
-        """What was replicated, padded or computed repeatedly, and what the communication passes changed, in words."""
+        """What was replicated, padded or computed repeatedly, which annotations wait for others, and what the
+        communication passes changed, in words."""
         redundant = [self.work.warning] if self.work.warning else []
+        order = self.part.order.describe(self.mesh.abstract_mesh)
         changes = (f"communication pass: {c}" for c in self.part.changes)
-        return [*self.part.replicated, *self.padded, *redundant, *changes]
+        return [*self.part.replicated, *self.padded, *redundant, *order, *changes]
 
     def explain(
         self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None

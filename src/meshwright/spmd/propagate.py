@@ -45,6 +45,17 @@ class Order:
     later: frozenset[Sort] = frozenset()
     across: bool = False
 
+    def describe(self, mesh: AbstractMesh) -> list[str]:
+        """What differs from the order in which annotations come, in words."""
+        found = [
+            f"the sharding of each {sort.kind} {sort.aval} that is {Layout(sort.dims).format(mesh)} spreads after all "
+            "others: the step is shorter so"
+            for sort in sorted(self.later, key=str)
+        ]
+        if self.across:
+            found.append("slices that loops take along a split dimension are split along another one")
+        return found
+
 
 @dataclass
 class Placement:
