@@ -77,10 +77,45 @@ def test_stablehlo_has_shardings_names_and_lines():
     lowered = STEP.lower(X, W)
     text = lowered.as_text()
     assert text == lowered.as_text("stablehlo") and "stablehlo.dot_general" in text and "num_partitions = 8" in text
-    assert 'mhlo.sharding = "{devices=[4,2]<=[8]}"' in text and "-> (tensor<8x16xf32> {mhlo.sharding" in text
+    assert (
+        'mhlo.sharding = "{devices=[4,2]<=[8]}"' in text
+        and '-> (tensor<8x16xf32> {jax.result_info = "result", mhlo.sharding' in text
+    )
     assert "loc(" not in text
     located = lowered.as_text(debug_info=True)
-    assert f'test_stages.py":{LINE}' in located and 'loc("layer/tanh"' in located
+    assert f'test_stages.py":{LINE}' in located and 'loc("jit(layer)/layer/tanh"' in located
+
+
+def test_names_of_scopes_transformations_and_arguments_stay_to_the_end():
+    def model(params, x):
+        with mw.named_scope("dense"):
+            return mnp.tanh(x @ params["w"]).sum()
+
+    lowered = mw.jit(mw.grad(model)).lower({"w": W}, X)
+    located = lowered.as_text(debug_info=True)
+    for name in ("jit(model)/jvp(model)/dense/tanh", "jit(model)/transpose(jvp(model))/dense/mul", "params['w']"):
+        assert f'loc("{name}"' in located, name
+    assert "jax.result_info = \"result['w']\"" in lowered.as_text()
+    optimized = lowered.compile().as_text()
+    assert 'op_name="jit(model)/transpose(jvp(model))/dense/' in optimized
+    assert "params__w__" in lowered.as_text("hlo") and "= f32[" in lowered.as_text("hlo")
+
+
+def test_functions_are_named_where_they_are_called_not_where_they_were_traced():
+    inner = mw.jit(lambda x: mnp.sin(x))
+
+    def outer(x):
+        with mw.named_scope("first"):
+            y = inner(x)
+        with mw.named_scope("second"):
+            return inner(y) + mw.vmap(mnp.cos)(y)
+
+    text = mw.jit(outer).lower(X).compile().as_text()
+    for scope in ("first/jit(<lambda>)/sin", "second/jit(<lambda>)/sin", "second/vmap(cos)/cos"):
+        assert f'op_name="jit(outer)/{scope}"' in text, scope
+    part = mw.jit(outer).lower(X).partition(mw.AbstractMesh((2,), ("d",)))
+    stacks = [eqn.source.name_stack for eqn in part.jaxpr.eqns]
+    assert stacks == ["first/jit(<lambda>)", "second/jit(<lambda>)", "second/vmap(cos)", "second"]
 
 
 def test_compiler_ir():

@@ -19,6 +19,7 @@ from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import promote
 from meshwright.core.signature import described
+from meshwright.core.source import own_scope
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.state import scope, set_trace
@@ -67,7 +68,7 @@ def _trace(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], 
     trace = JaxprTrace()
     args = [trace.new_arg(a) for a in avals]
     try:
-        with set_trace(trace):
+        with set_trace(trace), own_scope():
             out = fun(*pytree.unflatten(in_tree, args))
         leaves, out_tree = pytree.flatten(out)
         for x, path in zip(leaves, pytree.paths(out)):

@@ -18,6 +18,7 @@ from meshwright.core.dtypes import canonical, requested
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.identity import CachesOfFunctions, made_of
 from meshwright.core.signature import described, leaf_names
+from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -98,7 +99,7 @@ def trace_flat(
     trace = JaxprTrace(names)
     tracers = [trace.new_arg(a) for a in avals]
     try:
-        with set_trace(trace):
+        with set_trace(trace), own_scope():
             args, kwargs = pytree.unflatten(treedef, tracers)
             out = fun(*args, **kwargs)
         out = without_float0(out)

@@ -189,6 +189,8 @@ class PartitionedProgram:
             self.jaxpr,
             LoweringOptions(
                 name=f"spmd_{self.name}",
+                scope=f"jit({self.name})",
+                arg_names=self.names,
                 mesh=mesh.abstract_mesh,
                 device_ids=ids,
                 num_replicas=mesh.size,
@@ -225,8 +227,9 @@ class PartitionedProgram:
         shardings: list[Sharding] = list(self.out_shardings)
         donated = match_donation(self.donated, program.in_avals, program.out_avals)
         return compile_jaxpr(
-            program, self.name, shardings, True, donated, self.out_avals, options=self.compiler_options
-        )
+            program, self.name, shardings, True, donated, self.out_avals, options=self.compiler_options,
+            arg_names=self.names,
+        )  # fmt: skip
 
     def verify(
         self,

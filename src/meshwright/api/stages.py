@@ -193,6 +193,9 @@ class Lowered(Stage):
             on_words(program.jaxpr),
             LoweringOptions(
                 name=f"jit_{program.name}",
+                scope=f"jit({program.name})",
+                arg_names=[a.name for a in program.arguments],
+                result_names=[f"result{path}" for path in pytree.paths(self._outputs)],
                 arg_shardings=[_hlo_text(a.sharding, words_aval(a.aval).ndim, mesh) for a in program.arguments],
                 result_shardings=[
                     _hlo_text(s, words_aval(a).ndim, mesh)
@@ -202,6 +205,10 @@ class Lowered(Stage):
                 num_partitions=mesh.size if mesh is not None else 1,
             ),
         )
+
+    @property
+    def _outputs(self) -> Any:
+        return pytree.unflatten(self.out_tree, self.program.jaxpr.out_avals)
 
     def compiler_ir(self, dialect: str = "stablehlo") -> Any:
         """The program as an object: an MLIR module (``"stablehlo"``, or its synonym ``"mhlo"``), or for ``"hlo"`` an
@@ -296,6 +303,7 @@ class Lowered(Stage):
                 program.place is not None,
                 donated,
                 options=program.compiler_options,
+                arg_names=[a.name for a in program.arguments],
             )
             return Compiled(program, executable, None)
         part = self.partition()

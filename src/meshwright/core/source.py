@@ -12,7 +12,9 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from types import CodeType, FrameType
+from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: parts of this package that are programs written *with* it
@@ -55,6 +57,38 @@ class SourceLocation:
         return self._resolve()[0]
 
     @property
+    def column(self) -> int:
+        """Counted from 1, as editors do; 0 where it is not known."""
+        if self._code is None:
+            return 0
+        # Code positions are listed by instruction, of two bytes each.
+        position = next(islice(self._code.co_positions(), self._offset // 2, None), None)
+        return 0 if position is None or position[2] is None else position[2] + 1
+
+    @property
+    def is_known(self) -> bool:
+        return self._code is not None or bool(self._fixed and self._fixed[0])
+
+    def scoped(self, name_stack: str) -> SourceLocation:
+        """The same place under another name stack."""
+        if name_stack == self.name_stack:
+            return self
+        key = (self._code or self._fixed, self._offset, name_stack)
+        found = _interned.get(key)
+        if found is None:
+            found = _interned[key] = SourceLocation(self._code, self._offset, name_stack, self._fixed)
+        return found
+
+    def within(self, scope: str) -> SourceLocation:
+        """The same place, its name stack below ``scope``."""
+        return self.scoped(joined(scope, self.name_stack)) if scope else self
+
+    def transposed(self) -> SourceLocation:
+        """Where the cotangents of what was made here are: ``jvp(f)/dense`` becomes ``transpose(jvp(f))/dense``."""
+        first, slash, rest = self.name_stack.partition("/")
+        return self.scoped(f"transpose({first}){slash}{rest}") if first.startswith("jvp(") else self
+
+    @property
     def line(self) -> int:
         return self._resolve()[1]
 
@@ -73,8 +107,14 @@ class SourceLocation:
 
 UNKNOWN = SourceLocation(None, 0)
 
+
+def joined(*names: str) -> str:
+    """A name stack of parts, some of which may be empty."""
+    return "/".join(filter(None, names))
+
+
 _is_ours: dict[CodeType, bool] = {}
-_interned: dict[tuple[CodeType, int, str], SourceLocation] = {}
+_interned: dict[tuple[Any, int, str], SourceLocation] = {}
 
 
 class _Recording(threading.local):
@@ -141,11 +181,21 @@ def name_scope(name: str) -> Iterator[None]:
       True
     """
     names = _RECORDING.name_stack
-    names.append(f"{names[-1]}/{name}" if names else name)
+    names.append(joined(names[-1], name) if names else name)
     try:
         yield
     finally:
         names.pop()
+
+
+@contextmanager
+def own_scope() -> Iterator[None]:
+    """An empty name stack for the ``with`` block: a function that is traced once may be called from many scopes."""
+    _RECORDING.name_stack.append("")
+    try:
+        yield
+    finally:
+        _RECORDING.name_stack.pop()
 
 
 class at:

@@ -194,6 +194,11 @@ class Op:
         return STATE.trace.process(self, args)
 
     @property
+    def scope_name(self) -> str:
+        """What the op is called in the names of what is inside of it."""
+        return self.name
+
+    @property
     def params(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from meshwright.core.source import joined
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.verify import verify
@@ -71,6 +72,8 @@ class _Inliner:
     def __init__(self, chosen: Callable[[Op], bool]) -> None:
         self.chosen = chosen
         self.env: dict[Var, Atom] = {}
+        #: the names of the calls that are being written out
+        self.scope = ""
         self.eqns: list[JaxprEqn] = []
         self.constvars: list[Var] = []
         self.consts: list[object] = []
@@ -84,7 +87,7 @@ class _Inliner:
             args = [self.read(a) for a in eqn.invars]
             body = eqn.op.body() if eqn.op.holds_jaxprs and self.chosen(eqn.op) else None
             if body is not None:
-                outs = self.call(body, args)
+                outs = self.call(body, args, joined(self.scope, eqn.source.name_stack, eqn.op.scope_name))
                 env.update(zip(eqn.outvars, outs))
                 continue
             outvars = [Var(v.aval) for v in eqn.outvars]
@@ -92,11 +95,11 @@ class _Inliner:
             op = eqn.op
             if op.holds_jaxprs and op.regions():
                 op = op.with_regions([_copied(region, self.chosen) for region in op.regions()])
-            self.eqns.append(JaxprEqn(op, args, outvars, eqn.source, eqn.note))
+            self.eqns.append(JaxprEqn(op, args, outvars, eqn.source.within(self.scope), eqn.note))
         return [self.read(a) for a in jaxpr.outvars]
 
-    def call(self, body: ClosedJaxpr, args: list[Atom]) -> list[Atom]:
-        saved = self.env
+    def call(self, body: ClosedJaxpr, args: list[Atom], scope: str) -> list[Atom]:
+        saved, self.scope = (self.env, self.scope), scope
         self.env = dict(zip(body.jaxpr.invars, args))
         for var, value in zip(body.jaxpr.constvars, body.consts):
             fresh = Var(var.aval)
@@ -104,7 +107,7 @@ class _Inliner:
             self.consts.append(value)
             self.env[var] = fresh
         outs = self.run(body.jaxpr)
-        self.env = saved
+        self.env, self.scope = saved
         return outs
 
 

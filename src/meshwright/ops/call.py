@@ -71,6 +71,10 @@ class Jit(CallOp):
     hidden_params: ClassVar[tuple[str, ...]] = ("inline",)
 
     @property
+    def scope_name(self) -> str:
+        return f"jit({self.fun_name})"
+
+    @property
     def params(self) -> dict[str, Any]:
         return {"name": self.fun_name, "jaxpr": self.jaxpr, "inline": self.inline}
 

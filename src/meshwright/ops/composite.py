@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import Setting, config
@@ -26,7 +27,8 @@ def traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, .
 
 @lru_cache(maxsize=1024)
 def _traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...], setting: Setting) -> ClosedJaxpr:
-    return trace_to_jaxpr(fun, avals, name)
+    with source.at(source.UNKNOWN):  # of whichever line calls it
+        return trace_to_jaxpr(fun, avals, name)
 
 
 on_clear(_traced.cache_clear)

@@ -113,20 +113,22 @@ def compile_jaxpr(
     out_avals: Sequence[ShapedArray] | None = None,
     quick: bool = False,
     options: tuple[tuple[str, Any], ...] = (),
+    arg_names: Sequence[str] = (),
 ) -> Executable:
     """Compile a single-device program.
 
     ``donated`` maps argument numbers to the result that takes their memory. ``quick`` asks for
-    code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their values.
+    code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their values;
+    ``arg_names`` are what the module calls the arguments.
     """
     out_avals = list(jaxpr.out_avals if out_avals is None else out_avals)
     jaxpr, constants = hoist_constants(without_constraints(on_words(jaxpr)))  # which XLA would check, and not use
     shift = len(constants)
     donated = {i + shift: o for i, o in (donated or {}).items()}
     started = time.perf_counter()
-    module, callbacks = lower_with_callbacks(
-        order_callbacks(jaxpr), LoweringOptions(name=f"jit_{name}", donated=donated)
-    )
+    names = [*(f"constant {i}" for i in range(shift)), *arg_names] if arg_names else ()
+    lowering = LoweringOptions(name=f"jit_{name}", donated=donated, arg_names=names, scope=f"jit({name})")
+    module, callbacks = lower_with_callbacks(order_callbacks(jaxpr), lowering)
     source = module if callbacks else module_bytecode(module)
     loaded = pjrt.compile_module(source, name, callbacks, quick, lambda: module_text(module), options)
     _LOGGER.log(

@@ -118,13 +118,14 @@ def constant_attribute(value: Any, aval: ShapedArray) -> ir.Attribute:
 _locations: dict[tuple[SourceLocation, str], ir.Location] = {}
 
 
-def location(source: SourceLocation, op_name: str) -> ir.Location:
-    """The MLIR location of an op from a line of the user's program."""
-    key = (source, op_name)
+def location(source: SourceLocation, name: str) -> ir.Location:
+    """The MLIR location of what is called ``name`` and comes from a line of the user's program."""
+    key = (source, name)
     found = _locations.get(key)
     if found is None:
         ctx = context()
-        name = f"{source.name_stack}/{op_name}" if source.name_stack else op_name
-        where = ir.Location.file(source.file, source.line, 0, context=ctx) if source.file else ir.Location.unknown(ctx)
+        where = ir.Location.unknown(ctx)
+        if source.file:
+            where = ir.Location.file(source.file, source.line, source.column, context=ctx)
         found = _locations[key] = ir.Location.name(name, where, context=ctx)
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.source import UNKNOWN
+from meshwright.core.source import UNKNOWN, joined
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
 from meshwright.sharding import AbstractMesh
@@ -25,13 +26,16 @@ class LoweringOptions:
     """What a module says besides its ops.
 
     ``arg_shardings`` and ``result_shardings`` are GSPMD texts (or None) for ``mhlo.sharding``; ``donated`` are argument
-    numbers; ``mesh`` gives collectives their device groups, over replica numbers.
+    numbers; ``mesh`` gives collectives their device groups, over replica numbers. ``scope`` begins the names of all ops
+    (``jit(f)``); ``arg_names`` and ``result_names`` are the user's.
     """
 
     name: str = "main"
     arg_shardings: Sequence[str | None] | None = None
     result_shardings: Sequence[str | None] | None = None
-    arg_names: Sequence[str] | None = None
+    arg_names: Sequence[str] = ()
+    result_names: Sequence[str] = ()
+    scope: str = ""
     donated: Mapping[int, int | None] = field(default_factory=dict)
     mesh: AbstractMesh | None = None
     device_ids: np.ndarray | None = None
@@ -48,6 +52,8 @@ class ModuleBuilder:
         self.out_avals: Sequence[ShapedArray] = ()
         self.ip: ir.InsertionPoint | None = None
         self.loc = ir.Location.unknown(context())
+        #: the equation that is being emitted: its name in full, and its line
+        self.path, self.source = options.scope, UNKNOWN
         self.functions: dict[ClosedJaxpr, str] = {}
         #: Python functions that the program calls, by number
         self.callbacks: list[Callable[..., Any]] = []
@@ -106,13 +112,21 @@ class ModuleBuilder:
         def fill(region: ir.Region) -> None:
             types = [tensor_type(a) for a in closed.in_avals] if captured is None else []
             block = region.blocks.append(*types, arg_locs=[self.loc] * len(types))
-            saved = self.ip, self.in_avals, self.out_avals, self.loc
-            self.ip = ir.InsertionPoint(block)
-            outs = self.body(closed, list(block.arguments) if captured is None else captured)
-            _create("stablehlo.return", operands=outs, loc=self.loc, ip=self.ip)
-            self.ip, self.in_avals, self.out_avals, self.loc = saved
+            with self._inside():
+                self.ip = ir.InsertionPoint(block)
+                outs = self.body(closed, list(block.arguments) if captured is None else captured)
+                _create("stablehlo.return", operands=outs, loc=self.loc, ip=self.ip)
 
         return fill
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """What is emitted in the ``with`` block belongs to the equation at hand."""
+        saved = self.ip, self.in_avals, self.out_avals, self.loc, self.path, self.source
+        try:
+            yield
+        finally:
+            self.ip, self.in_avals, self.out_avals, self.loc, self.path, self.source = saved
 
     def host_callback(self, function: Callable[..., Any]) -> int:
         self.callbacks.append(function)
@@ -122,9 +136,9 @@ class ModuleBuilder:
         symbol = self.functions.get(jaxpr)
         if symbol is None:
             symbol = self.functions[jaxpr] = self._unique(name)
-            saved = self.ip, self.in_avals, self.out_avals, self.loc
-            self._function(symbol, jaxpr, "private")
-            self.ip, self.in_avals, self.out_avals, self.loc = saved
+            with self._inside():
+                self.path = ""  # XLA puts the name of the call before the names inside
+                self._function(symbol, jaxpr, "private")
         return list(
             _create(
                 "func.call",
@@ -184,6 +198,7 @@ class ModuleBuilder:
     def body(self, jaxpr: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Emit the equations of ``jaxpr`` at the insertion point."""
         inner = jaxpr.jaxpr
+        scope, enclosing = self.path, self.source
         env: dict[Var, Any] = dict(zip(inner.invars, args))
         for var, value in zip(inner.constvars, jaxpr.consts):
             env[var] = self.constant(value, var.aval)
@@ -193,7 +208,9 @@ class ModuleBuilder:
 
         for eqn in inner.eqns:
             op = eqn.op
-            self.loc = location(eqn.source, op.name)
+            self.source = eqn.source if eqn.source.is_known else enclosing
+            self.path = joined(scope, eqn.source.name_stack, op.scope_name)
+            self.loc = location(self.source, self.path)
             self.in_avals = [a.aval for a in eqn.invars]
             self.out_avals = [v.aval for v in eqn.outvars]
             out = op.emit(self, *map(read, eqn.invars))
@@ -215,12 +232,13 @@ class ModuleBuilder:
         assert self.module is not None
         ins = [tensor_type(a) for a in jaxpr.in_avals]
         outs = [tensor_type(a) for a in jaxpr.out_avals]
-        with context(), location(UNKNOWN, symbol):
+        names = self.options.arg_names if visibility == "public" else ()
+        with context(), location(self.source, self.path or symbol) as loc:
             function = func_dialect.FuncOp(
                 symbol, (ins, outs), visibility=visibility, ip=ir.InsertionPoint(self.module.body)
             )
-            block = function.add_entry_block()
-            self.ip = ir.InsertionPoint(block)
+            block = function.add_entry_block([location(UNKNOWN, n) for n in names] or [loc] * len(ins))
+            self.ip, self.loc = ir.InsertionPoint(block), loc
             results = self.body(jaxpr, list(block.arguments))
             _create("func.return", operands=results, loc=self.loc, ip=self.ip)
         return function
@@ -257,10 +275,12 @@ class ModuleBuilder:
         return found
 
     def _result_attributes(self, i: int) -> dict[str, ir.Attribute]:
-        shardings = self.options.result_shardings
-        if shardings is None or shardings[i] is None:
-            return {}
-        return {"mhlo.sharding": ir.StringAttr.get(shardings[i])}
+        options, found = self.options, {}
+        if options.result_names:
+            found["jax.result_info"] = ir.StringAttr.get(options.result_names[i])
+        if options.result_shardings is not None and options.result_shardings[i] is not None:
+            found["mhlo.sharding"] = ir.StringAttr.get(options.result_shardings[i])
+        return found
 
 
 def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = None) -> ir.Module:

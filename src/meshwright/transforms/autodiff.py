@@ -13,6 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.identity import made_of
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
+from meshwright.core.source import name_scope
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -84,7 +85,8 @@ def jvp(
     given = checked_leaves("jvp", "tangents", fun, "primals", tuple(tangents), treedef, avals)
     tangent_in = [t if dtypes.is_inexact(a.dtype) else Zero(a) for a, t in zip(avals, given)]
     call, aux = with_aux(fun, has_aux, "jvp")
-    outs, touts, out_tree = jvp_flat(lambda *leaves: call(*pytree.unflatten(treedef, leaves)), flat, tangent_in)
+    with name_scope(f"jvp({name_of(fun)})"):
+        outs, touts, out_tree = jvp_flat(lambda *leaves: call(*pytree.unflatten(treedef, leaves)), flat, tangent_in)
     touts = [tangent_of(typeof(x), t) for x, t in zip(outs, touts)]
     return (pytree.unflatten(out_tree, outs), pytree.unflatten(out_tree, touts), *aux())
 
@@ -143,7 +145,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     """
     require_callable(fun, "linearize")
     call, aux = with_aux(fun, has_aux, "linearize")
-    out, linear = linearized(fun, call, primals)
+    with name_scope(f"jvp({name_of(fun)})"):
+        out, linear = linearized(fun, call, primals)
     return (out, Partial(pushed, linear), *aux())
 
 
@@ -168,7 +171,8 @@ def vjp(
     require_callable(fun, "vjp")
     refuse_reduce_axes(reduce_axes, "vjp")
     call, aux = with_aux(fun, has_aux, "vjp")
-    out, linear = linearized(fun, call, primals)
+    with name_scope(f"jvp({name_of(fun)})"):
+        out, linear = linearized(fun, call, primals)
     return (out, Partial(pulled, linear), *aux())
 
 

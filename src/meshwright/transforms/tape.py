@@ -105,7 +105,7 @@ def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], wanted:
         full = [Zero(out.aval) if ct is None else ct for ct, out in zip(arrived, record.outs)]
         args = [Linear(x.aval) if tape.holds(x) else x for x in record.args]
         op = record.op
-        with source.at(record.location):
+        with source.at(record.location.transposed()):
             if isinstance(op, CallOp):
                 results = op.transpose_call(TRANSFORMS, full, *args)
             else:

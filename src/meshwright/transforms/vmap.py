@@ -13,6 +13,7 @@ from meshwright.core import pytree
 from meshwright.core.dtypes import float0
 from meshwright.core.float0 import is_float0
 from meshwright.core.signature import described, leaf_names
+from meshwright.core.source import name_scope
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
@@ -91,7 +92,7 @@ def vmap(
         trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd))  # type: ignore[arg-type]
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
-            with extend_axis_env(env), set_trace(trace):
+            with extend_axis_env(env), set_trace(trace), name_scope(f"vmap({name_of(fun)})"):
                 new_args, new_kwargs = pytree.unflatten(treedef, [_element(trace, x, a) for x, a in zip(flat, axes)])
                 out = fun(*new_args, **new_kwargs)
             leaves, out_tree = pytree.flatten(out)
