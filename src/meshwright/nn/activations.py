@@ -14,7 +14,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.joining import split
 from meshwright.numpy.logic import where
 from meshwright.numpy.makers import unary
-from meshwright.numpy.promotion import operands, scalar_like
+from meshwright.numpy.promotion import operands, promotes_freely, scalar_like
 from meshwright.ops import elementwise as ops
 
 sigmoid = unary("sigmoid", ops.logistic, "``1 / (1 + exp(-x))``.", ("sigmoid(0.0).item()", "0.5"), True)
@@ -75,6 +75,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return ops.mul(x, ops.logistic(ops.mul(x, slope)))
 
 
+@promotes_freely
 def softplus(x: Any) -> Any:
     """``log(1 + exp(x))`` without overflow.
 
@@ -110,6 +111,7 @@ def _linear_above_zero(x: Any, below: Callable[[Any], Any]) -> Any:
     return where(above, x, below(ops.select(above, nil, x)))
 
 
+@promotes_freely
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """``x`` above 0, ``alpha * (exp(x) - 1)`` below.
 
@@ -120,6 +122,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v)))
 
 
+@promotes_freely
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below.
 
@@ -130,6 +133,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v / alpha)))
 
 
+@promotes_freely
 def selu(x: Any) -> Any:
     """Self-normalising unit (Klambauer et al. 2017): :func:`elu`, scaled.
 
@@ -139,6 +143,7 @@ def selu(x: Any) -> Any:
     return multiply(1.0507009873554805, elu(x, 1.6732632423543772))
 
 
+@promotes_freely
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """``x`` above 0, ``negative_slope * x`` below.
 
@@ -149,6 +154,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     return where(ops.ge(x, scalar_like(0, x)), x, multiply(x, negative_slope))
 
 
+@promotes_freely
 def hard_tanh(x: Any) -> Any:
     """``x`` kept between -1 and 1.
 
@@ -162,6 +168,7 @@ def hard_tanh(x: Any) -> Any:
     return ops.select(ops.gt(x, one), one, ops.select(ops.lt(x, ops.neg(one)), ops.neg(one), x))
 
 
+@promotes_freely
 def hard_sigmoid(x: Any) -> Any:
     """``relu6(x + 3) / 6``.
 
@@ -172,6 +179,7 @@ def hard_sigmoid(x: Any) -> Any:
     return ops.div(relu6(ops.add(x, scalar_like(3, x))), scalar_like(6, x))
 
 
+@promotes_freely
 def hard_silu(x: Any) -> Any:
     """``x * hard_sigmoid(x)``.
 
@@ -194,6 +202,7 @@ def mish(x: Any) -> Any:
     return ops.mul(x, ops.tanh(softplus(x)))
 
 
+@promotes_freely
 def squareplus(x: Any, b: Any = 4.0) -> Any:
     """``(x + sqrt(x**2 + b)) / 2``.
 

@@ -15,7 +15,7 @@ from meshwright.numpy.axes import normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.linear import matmul
-from meshwright.numpy.promotion import aval_of, converted, operands, result_type, scalar_like
+from meshwright.numpy.promotion import aval_of, converted, operands, promotes_freely, result_type, scalar_like
 from meshwright.ops import elementwise as ops
 from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.conv import conv_general_dilated
@@ -28,6 +28,7 @@ Padding = str | Sequence[tuple[int, int]]
 _SPATIAL = "HWD"
 
 
+@promotes_freely
 def dense(x: Any, kernel: Any, bias: Any = None, *, precision: Any = None) -> Any:
     """``x @ kernel + bias``.
 

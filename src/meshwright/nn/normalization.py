@@ -15,7 +15,7 @@ from meshwright.numpy.axes import normal_axes
 from meshwright.numpy.functions import log
 from meshwright.numpy.logic import where as choose
 from meshwright.numpy.manipulation import broadcast_to
-from meshwright.numpy.promotion import aval_of, operands, scalar_like
+from meshwright.numpy.promotion import aval_of, operands, promotes_freely, scalar_like
 from meshwright.numpy.reductions import keep_dims, mean, spread_over, var
 from meshwright.numpy.reductions import sum as sum_of
 from meshwright.ops import elementwise as ops
@@ -100,6 +100,7 @@ def logsumexp(
     return tuple(keep_dims(p, shape, axes, keepdims) for p in parts)
 
 
+@promotes_freely
 def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Any:
     """``log(mean(exp(x)))`` over ``axis``, without overflow.
 
@@ -257,6 +258,7 @@ def batch_norm_stats(x: Any, axis: Axis = None) -> tuple[Any, Any]:
     return mean(x, axes), var(x, axes)
 
 
+@promotes_freely
 def batch_norm(x: Any, mean: Any, variance: Any, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
     """Batch normalisation (Ioffe and Szegedy 2015) with given statistics (see :func:`batch_norm_stats`).
 

@@ -18,7 +18,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import flip, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import converted, inexact, operands, scalar_like
+from meshwright.numpy.promotion import converted, inexact, operands, promotes_freely, scalar_like
 from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
@@ -204,6 +204,7 @@ def _gradient(f: Any, spacing: Any, dim: int) -> Any:
     return concatenate([_along(slopes, dim, 0, 1), inner, _along(slopes, dim, n - 2, n - 1)], dim)
 
 
+@promotes_freely
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
     """Slopes along each axis by central differences (second order inside, first order at the ends).
 

@@ -17,7 +17,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import truth
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
 from meshwright.numpy.padding import pad
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, operands, scalar_like, spread
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, operands, promotes_freely, scalar_like, spread
 from meshwright.numpy.reductions import any as any_over
 from meshwright.numpy.reductions import sum
 from meshwright.ops import elementwise as ops
@@ -89,6 +89,7 @@ def _weights(bitorder: str, name: str) -> np.ndarray:
     return np.arange(8, dtype=np.uint8)[:: -1 if bitorder == "big" else 1].copy()
 
 
+@promotes_freely
 def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     """Bools (or integers that are 0 or not) along ``axis`` as bits of bytes, eight to one, zeros filling up the last.
 
@@ -110,6 +111,7 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     return moveaxis(sum(bits << places, -1, dtypes.uint8), -1, d)
 
 
+@promotes_freely
 def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Any:
     """The bits of bytes along ``axis``, as 0 and 1, eight for each byte.
 

@@ -20,7 +20,7 @@ from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.linalg.solving import inv, lstsq
 from meshwright.numpy.linear import dot
 from meshwright.numpy.manipulation import atleast_1d, reshape
-from meshwright.numpy.promotion import operands, spread
+from meshwright.numpy.promotion import operands, promotes_freely, spread
 from meshwright.numpy.ranges import eye, vander
 from meshwright.numpy.searching import concrete
 
@@ -84,6 +84,7 @@ def _without_leading_zeros(p: Any) -> Any:
     return p[int(found[0]) if len(found) else value.size - 1 :]
 
 
+@promotes_freely
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
     """``(quotient, remainder)`` of two polynomials; the remainder keeps leading zeros, unless ``trim_leading_zeros``
     takes those of a concrete one away.
@@ -172,6 +173,7 @@ def poly(seq_of_zeros: Any) -> Any:
     return p
 
 
+@promotes_freely
 def polyfit(
     x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool | str = False
 ) -> Any:  # fmt: skip

@@ -15,7 +15,7 @@ from meshwright.numpy.axes import normal_shape, static_int
 from meshwright.numpy.creation import arange, asarray
 from meshwright.numpy.joining import concatenate, stack
 from meshwright.numpy.manipulation import expand_dims, reshape
-from meshwright.numpy.promotion import promote_all
+from meshwright.numpy.promotion import promote_all, promotes_freely
 from meshwright.numpy.ranges import linspace, meshgrid
 from meshwright.numpy.searching import nonzero
 
@@ -99,6 +99,7 @@ def mask_indices(n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int
     return nonzero(mask_func(np.ones((n, n), np.int32), k), size=size)
 
 
+@promotes_freely
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """The coordinates of flat positions in an array of ``shape``; out of range the nearest, as in JAX.
 

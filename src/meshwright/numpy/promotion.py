@@ -6,12 +6,13 @@ reaches the op as a scalar, since ops take scalars beside arrays: nothing is rec
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -153,6 +154,28 @@ def spread(x: Any, shape: Sequence[int]) -> Any:
     """NumPy broadcasting of ``x`` to ``shape``, which it must fit."""
     ndim = typeof(x).ndim
     return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
+
+
+# --- inside of the library ----------------------------------------------------------------------------------
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def promotes_freely(function: F) -> F:
+    """A function whose arithmetic mixes ranks and dtypes by itself: the options ``numpy_rank_promotion`` and
+    ``numpy_dtype_promotion`` are about operands that a user gives, and let pass what happens inside.
+
+    >>> promotes_freely(lambda x: x)(3)
+    3
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if config.numpy_rank_promotion == "allow" and config.numpy_dtype_promotion == "standard":
+            return function(*args, **kwargs)
+        with config.override("numpy_rank_promotion", "allow"), config.override("numpy_dtype_promotion", "standard"):
+            return function(*args, **kwargs)
+
+    return cast(F, call)
 
 
 # --- plans --------------------------------------------------------------------------------------------------

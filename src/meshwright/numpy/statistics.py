@@ -20,7 +20,7 @@ from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.logic import isclose, isnan, logical_or, where
 from meshwright.numpy.manipulation import broadcast_to, moveaxis, reshape, shape, transpose
-from meshwright.numpy.promotion import as_operand, operands, scalar_like
+from meshwright.numpy.promotion import as_operand, operands, promotes_freely, scalar_like
 from meshwright.numpy.ranges import diagonal
 from meshwright.numpy.reductions import all, any, average, mean, sum
 from meshwright.numpy.sorting import cumsum, sort
@@ -170,6 +170,7 @@ def nanquantile(
     return _quantile("nanquantile", a, q, axis, out, overwrite_input, method, keepdims, weights, skip_nan=True)
 
 
+@promotes_freely
 def percentile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
@@ -184,6 +185,7 @@ def percentile(
     return laid_out(found, out_sharding)
 
 
+@promotes_freely
 def nanpercentile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
@@ -215,6 +217,7 @@ def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool 
 
 
 # --- covariance ---------------------------------------------------------------------------------------------
+@promotes_freely
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
     aweights: Any = None, dtype: Any = None,
@@ -276,6 +279,7 @@ def _observation_weights(fweights: Any, aweights: Any, n: int) -> Any:
     return given[0] if len(given) == 1 else multiply(*given)
 
 
+@promotes_freely
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
     """Correlations of variables: :func:`cov`, scaled to 1 on the diagonal.
 
@@ -313,6 +317,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     return all(ops.or_(same, ops.and_(isnan(x), isnan(y))) if equal_nan else same)
 
 
+@promotes_freely
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether the arrays are equal once broadcast together.
 

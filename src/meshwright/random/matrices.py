@@ -14,7 +14,7 @@ from meshwright.numpy.linalg import cholesky, diagonal, eigh, qr, svd
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.manipulation import expand_dims, matrix_transpose
 from meshwright.numpy.out_sharding import placed
-from meshwright.numpy.promotion import converted
+from meshwright.numpy.promotion import converted, promotes_freely
 from meshwright.ops import elementwise as ops
 from meshwright.random.continuous import normal
 from meshwright.random.parameters import Shape, draw_shape, float_dtype
@@ -32,6 +32,7 @@ def _factor(cov: Any, method: str) -> Any:
 
 
 @placed
+@promotes_freely
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None, method: str = "cholesky"
 ) -> Any:

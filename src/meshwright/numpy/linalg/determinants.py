@@ -14,6 +14,7 @@ from meshwright.numpy.compiled import compiled
 from meshwright.numpy.functions import log
 from meshwright.numpy.linalg.operands import square
 from meshwright.numpy.logic import where
+from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.reductions import prod, sum
 from meshwright.ops.elementwise import convert, sign
 from meshwright.ops.lu import Lu, lu_solve, permuted
@@ -29,6 +30,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
+@promotes_freely
 def _parity(pivots: Any, dtype: np.dtype) -> Any:
     """1 or -1: whether the rows were exchanged an even number of times."""
     exchanged = sum(pivots != np.arange(typeof(pivots).shape[-1], dtype=np.int32), -1)

@@ -19,7 +19,7 @@ from meshwright.numpy.linalg.operands import epsilon, matrix, square
 from meshwright.numpy.linalg.solving import inv
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import operands
+from meshwright.numpy.promotion import operands, promotes_freely
 from meshwright.numpy.reductions import max, min, sum
 from meshwright.ops.cholesky import symmetrized
 from meshwright.ops.eigh import Eigh
@@ -192,6 +192,7 @@ def max_size(a: Any) -> int:
 
 
 @compiled(static_argnums=(2, 3))
+@promotes_freely
 def _rank(a: Any, bound: Any, hermitian: bool, absolute: bool) -> Any:
     s = abs_(Eigh().bind(symmetrized(a))[1]) if hermitian else Svd(compute_uv=False).bind(a)[0]
     bound = bound[..., None]
