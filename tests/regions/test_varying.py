@@ -289,6 +289,27 @@ def test_residuals_that_do_not_vary_are_kept_once() -> None:
     assert known.op.out_specs == (P(), P(), P()) and [v.aval.shape for v in known.outvars] == [(), (3, 2), (3, 2)]
 
 
+def test_the_mesh_of_a_region_is_the_current_one_in_it() -> None:
+    def outer(a: Any) -> Any:
+        assert mw.get_mesh() == MESH
+        constrained = mw.with_sharding_constraint(a, P(None, "y"))
+        return mw.shard_map(lambda b: lax.psum(b, "y"), in_specs=P(None, "y"), out_specs=P())(constrained)
+
+    f = over(outer, P("x"), P("x"), axis_names={"x"})
+    np.testing.assert_allclose(f(A), A.reshape(6, 3, 2).sum(1), rtol=1e-5)
+    assert mw.get_mesh() is None
+
+
+def test_the_names_that_it_had_before() -> None:
+    from meshwright.experimental.shard_map import shard_map
+
+    f = shard_map(lambda a: lax.psum(a, "x"), MESH, (P("x"),), P(), auto={"y"})
+    np.testing.assert_allclose(f(A), A[:3] + A[3:], rtol=1e-5)
+    with pytest.raises(ShardingError, match="varies over x"):
+        shard_map(lambda a: a, MESH, P("x"), P())(A)
+    assert shard_map(lambda a: a, MESH, P("x"), P(), check_rep=False)(A).shape == (3, 6)
+
+
 # --- rules of users -----------------------------------------------------------------------------------------
 def test_rules_of_users(refuses: Any) -> None:
     @mw.custom_vjp

@@ -27,7 +27,7 @@ from meshwright.ops.manual import ShardMap
 from meshwright.ops.shape import expand_dims, squeeze
 from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.runtime.devices import devices as all_devices
-from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.vmap import flat_axes, vmap
 
@@ -77,6 +77,8 @@ def shard_map(
     what they contribute.
     ``check_vma=False`` takes your word for the results. A cotangent inside is then that of one device's copy of a
     value, and that of ``lax.psum`` is summed once more.
+
+    ``mesh`` may be left out where there is a current one; in a ``shard_map`` that is the mesh of it.
 
     ``axis_names`` are the *manual* axes of the mesh (none given: all that no enclosing ``shard_map`` has made manual);
     specs and collectives name these. The others stay automatic: ``f`` is written as for one device along them, and is
@@ -169,7 +171,7 @@ def _call(
     _check_manual(specs, manual, mesh, "in_specs")
     parts = [_part(x, s, mesh, p, check) for x, s, p in zip(flat, specs, pytree.paths(args))]
     scope = extend_axis_env({a: mesh.shape[a] for a in manual}, check)
-    with scope:
+    with set_mesh(mesh), scope:
         jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])

@@ -1,5 +1,33 @@
-"""``jax.experimental.shard_map``: the function's older home."""
+"""``shard_map`` with the arguments that it had before it was ``meshwright.shard_map``."""
 
-from meshwright.api.shard_map import shard_map
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from meshwright.api.shard_map import shard_map as today
+from meshwright.sharding import AbstractMesh, Mesh
 
 __all__ = ["shard_map"]
+
+
+def shard_map(
+    f: Callable[..., Any],
+    mesh: Mesh | AbstractMesh,
+    in_specs: Any,
+    out_specs: Any,
+    check_rep: bool = True,
+    auto: Iterable[str] = frozenset(),
+) -> Callable[..., Any]:
+    """``meshwright.shard_map``, which is today's way: ``check_rep`` is its ``check_vma``, and ``auto`` names the axes
+    that its ``axis_names`` leaves out.
+
+    Example:
+      >>> from meshwright.experimental.shard_map import shard_map
+      >>> mesh = mw.make_mesh((2,), ("x",))
+      >>> total = shard_map(lambda x: lax.psum(x.sum(), "x"), mesh, in_specs=P("x"), out_specs=P(), check_rep=False)
+      >>> float(total(mnp.arange(4.0)))
+      6.0
+    """
+    manual = set(mesh.axis_names) - set(auto)
+    return today(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=manual, check_vma=check_rep)

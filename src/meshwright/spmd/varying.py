@@ -1,8 +1,10 @@
 """Along which mesh axes the values of a per-device program differ between devices.
 
 A forward analysis: what is computed from equal values is equal, collectives add or take away their axes. It errs on the
-side of "differs". Axes are units of the caller's choice (atoms of a mesh, or the axes that a virtual mesh batches
-over); ``units`` translates the axes that a collective names.
+side of "differs". In a ``shard_map`` this is part of the types instead (:mod:`meshwright.ir.varying`): results and
+derivatives go by it there, and a gather may be said to vary, for the sake of its cotangents. Axes are units of the
+caller's choice (atoms of a mesh, or the axes that a virtual mesh batches over); ``units`` translates the axes that a
+collective names.
 """
 
 from __future__ import annotations
@@ -10,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+from meshwright.core.avals import NOWHERE, Axes
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var, all_eqns
-from meshwright.ops.collective import AllGather, AllReduce, Collective
+from meshwright.ops.collective import Collective
 from meshwright.ops.control import OPERAND, PARAMETER, RegionOp
 
-Axes = frozenset[str]
 Units = Callable[[Sequence[str]], Sequence[str]]
-NOWHERE: Axes = frozenset()
 
 
 def varying(jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> dict[Var, Axes]:
@@ -52,13 +53,12 @@ def result_axes(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) 
     """The axes along which an equation's results differ, given those of its operands."""
     merged = NOWHERE.union(*(found.get(a, NOWHERE) for a in eqn.invars if isinstance(a, Var)))
     op = eqn.op
-    if isinstance(op, (AllReduce, AllGather)):
-        return merged.difference(units(op.axes))
+    if isinstance(op, Collective):
+        own = units(op.axes)
+        return merged.difference(own) if op.gives_all_the_same else merged.union(own)
     if isinstance(op, RegionOp):
         inner = [e.op for r in op.regions() for e in all_eqns(r.jaxpr)]
         return merged.union(*(units(e.axes) for e in inner if isinstance(e, Collective)))
-    if isinstance(op, Collective):
-        return merged.union(units(op.axes))
     return merged
 
 
