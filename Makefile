@@ -29,6 +29,7 @@ conformance: $(STAMP)
 
 fuzz: $(STAMP)
 	MESHWRIGHT_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest -m slow tests/executable/test_fuzz.py
+	MESHWRIGHT_FUZZ_PROGRAMS=20000 $(BIN)/python -m pytest -m slow tests/fuzz
 	MESHWRIGHT_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -m slow tests/executable/test_damaged_programs.py
 
 $(STAMP): pyproject.toml

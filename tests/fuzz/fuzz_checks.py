@@ -1,0 +1,198 @@
+"""What is compared of a random program: values and types, derivatives, batches, and the program on a mesh."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as onp
+from fuzz_programs import Case, namespace, random_case, shrunk
+
+import meshwright as mw
+import meshwright.lax as mlax
+import meshwright.nn as mnn
+import meshwright.numpy as mnp
+from meshwright import NamedSharding
+from meshwright import PartitionSpec as P
+from meshwright.errors import MeshwrightError, VerificationError
+
+OURS, THEIRS = namespace(mw, mnp, mlax, mnn), namespace(jax, jnp, jax.lax, jax.nn)
+MESHES = [mw.AbstractMesh((2,), ("x",)), mw.AbstractMesh((3,), ("x",)), mw.AbstractMesh((2, 2), ("x", "y"))]
+#: by how much values may differ, relative to the largest and to each, by the kind of the coarsest type on the way
+TOLERANCE = {"bfloat16": 6e-2, "float16": 1e-2, "float32": 2e-4, "complex64": 2e-4}
+
+
+class Mismatch(Exception):
+    """The two libraries differ."""
+
+
+@contextmanager
+def modes(case: Case) -> Any:
+    """The case's width of types in both libraries; neither warns."""
+    with warnings.catch_warnings(), onp.errstate(all="ignore"), jax.enable_x64(case.x64), mw.enable_x64(case.x64):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def tolerance(case: Case) -> float:
+    """That of the coarsest type in a case."""
+    kinds = {str(jnp.result_type(v)) for v in (*case.inputs.values(), *case.values.values())}
+    return max((TOLERANCE.get(k, 1e-8) for k in kinds), default=1e-8)
+
+
+def compare(what: str, ours: Any, theirs: Any, rtol: float, weak: bool = True) -> None:
+    """Raise where two results differ in type or value."""
+    mine, other = mw.typeof(ours), jax.typeof(theirs)
+    said = (mine.shape, mine.dtype, weak and mine.weak_type), (other.shape, other.dtype, weak and other.weak_type)
+    if said[0] != said[1]:
+        raise Mismatch(f"{what}: ours has type {mine} (weak: {mine.weak_type}), theirs {other}")
+    a, b = (onp.asarray(x) for x in (ours, theirs))
+    if b.dtype.kind not in "fc":
+        a, b = (x.astype(onp.float64) if x.dtype.kind == "V" else x for x in (a, b))
+    if b.dtype.kind in "biu":
+        if not onp.array_equal(a, b):
+            raise Mismatch(f"{what}: ours is {a.tolist()}, theirs {b.tolist()}")
+        return
+    wide = onp.complex128 if b.dtype.kind == "c" else onp.float64
+    a, b = a.astype(wide), b.astype(wide)
+    finite = onp.isfinite(a) & onp.isfinite(b)
+    scale = onp.max(onp.abs(b[finite]), initial=0)
+    close = onp.abs(a - b) <= rtol * onp.abs(b) + rtol * min(scale, 1e3)
+    if not onp.all(onp.where(finite, close, (a == b) | (onp.isnan(a) & onp.isnan(b)))):
+        raise Mismatch(f"{what}: ours is {a.tolist()}, theirs {b.tolist()}")
+
+
+def both(what: str, ours: Callable[[], Sequence[Any]], theirs: Callable[[], Sequence[Any]], rtol: float) -> None:
+    """Compare what two functions return; where theirs refuses, ours may do what it likes."""
+    try:
+        wanted = theirs()
+    except Exception:
+        return
+    try:
+        got = ours()
+    except MeshwrightError as error:
+        raise Mismatch(f"{what}: ours refuses: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise Mismatch(f"{what}: ours fails: {type(error).__name__}: {error}") from error
+    for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        compare(f"{what}, result {i}", a, b, rtol)
+
+
+# --- the checks ---------------------------------------------------------------------------------------------
+def check_values(case: Case) -> None:
+    """Values, dtypes and weak types, evaluated op by op."""
+    args = list(case.inputs.values())
+    ours, theirs = case.function(OURS), case.function(THEIRS)
+    both("values", lambda: ours(*map(_ours, args)), lambda: theirs(*map(jnp.asarray, args)), tolerance(case))
+
+
+def check_jit(case: Case) -> None:
+    """The same as one compiled program."""
+    args = list(case.inputs.values())
+    ours, theirs = mw.jit(case.function(OURS)), jax.jit(case.function(THEIRS))
+    both("jit", lambda: ours(*args), lambda: theirs(*args), tolerance(case))
+
+
+def check_first(case: Case) -> None:
+    """The gradient by all inputs that have one, and the tangent."""
+    _derivatives(case, "gradient", lambda lib, f, args: lib.grad(f, tuple(range(len(args))))(*args))
+    _derivatives(case, "tangent", lambda lib, f, args: lib.jvp(f, args, args))
+
+
+def check_second(case: Case) -> None:
+    """A derivative of the gradient."""
+
+    def second(lib: Any, f: Any, args: Any) -> Any:
+        return lib.jvp(lambda *a: lib.grad(f)(*a), args, args)
+
+    _derivatives(case, "second derivative", second)
+
+
+def _derivatives(case: Case, what: str, derivative: Callable[[Any, Any, Any], Sequence[Any]]) -> None:
+    names = [n for n, v in case.inputs.items() if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
+    if not names:
+        return
+
+    def of(lib: Any, convert: Callable[[Any], Any], names_of: Any) -> Sequence[Any]:
+        args = tuple(convert(case.inputs[n]) for n in names)
+        return mw.tree.leaves(derivative(lib, _total(case, names, lib.numpy, convert, names_of), args))
+
+    both(what, lambda: of(mw, _ours, OURS), lambda: of(jax, jnp.asarray, THEIRS), 10 * tolerance(case))
+
+
+def _total(case: Case, names: Sequence[str], np_: Any, convert: Callable[[Any], Any], names_of: Any) -> Any:
+    """A number of all results that are no integers, as a function of the inputs ``names``."""
+
+    def total(*args: Any) -> Any:
+        given = {**{n: convert(v) for n, v in case.inputs.items() if n not in names}, **dict(zip(names, args))}
+        outs = case.function(names_of)(*(given[n] for n in case.inputs))
+        return sum((np_.sum(np_.real(o) * 1.5) for o in outs if np_.issubdtype(o.dtype, onp.inexact)), np_.float32(0))
+
+    return total
+
+
+def check_vmap(case: Case) -> None:
+    """Batched over each dimension of each input."""
+    args = list(case.inputs.values())
+    for i, x in enumerate(args):
+        for d in range(onp.ndim(x)):
+            axes = tuple(d if j == i else None for j in range(len(args)))
+            ours, theirs = mw.vmap(case.function(OURS), axes), jax.vmap(case.function(THEIRS), axes)
+            mine, other = (list(map(convert, args)) for convert in (_ours, jnp.asarray))
+            both(f"vmap over {axes}", lambda: ours(*mine), lambda: theirs(*other), tolerance(case))  # noqa: B023
+
+
+def check_partitioned(case: Case) -> None:
+    """On a mesh, with shardings, against the unpartitioned program."""
+    rng = onp.random.default_rng(case.seed)
+    mesh = MESHES[int(rng.integers(len(MESHES)))]
+    specs = []
+    for x in case.inputs.values():
+        free = [None] * onp.ndim(x)
+        for axis in mesh.axis_names:
+            if free and rng.random() < 0.7:
+                free[int(rng.integers(len(free)))] = axis
+        specs.append(NamedSharding(mesh, P(*free)))
+    args = list(case.inputs.values())
+    try:
+        part = mw.jit(case.function(OURS), in_shardings=tuple(specs)).lower(*args).partition(mesh)
+        part.verify(*args, finite=0)
+    except VerificationError as error:
+        raise Mismatch(f"partitioned on {mesh} as {[s.spec for s in specs]}: {error}") from error
+    except MeshwrightError as error:
+        raise Mismatch(f"partitioned: ours refuses: {type(error).__name__}: {error}") from error
+
+
+def _ours(x: Any) -> Any:
+    return mnp.asarray(x)
+
+
+#: the checks, and how many of a hundred programs they are made of
+CHECKS = {check_values: 100, check_jit: 15, check_first: 45, check_second: 20, check_vmap: 25, check_partitioned: 25}
+
+
+def failure(case: Case, check: Callable[[Case], None]) -> str:
+    """How a check of a program fails; "" if it does not."""
+    try:
+        with modes(case):
+            check(case)
+    except Mismatch as error:
+        return str(error)
+    return ""
+
+
+def run(seed: int) -> tuple[str, Case, str] | None:
+    """Draw a program and check it; a failing one comes back cut down, with the check's name and what differs."""
+    case = random_case(seed)
+    chance = onp.random.default_rng((seed, 1))
+    if not case.lines:
+        return None
+    for check, share in CHECKS.items():
+        if chance.integers(100) < share and failure(case, check):
+            small = shrunk(case, lambda c, check=check: bool(failure(c, check)))
+            return check.__name__, small, failure(small, check)
+    return None
