@@ -61,7 +61,7 @@ def compare(what: str, ours: Any, theirs: Any, rtol: float, weak: bool = True) -
     a, b = a.astype(wide), b.astype(wide)
     finite = onp.isfinite(a) & onp.isfinite(b)
     scale = onp.max(onp.abs(b[finite]), initial=0)
-    close = onp.abs(a - b) <= rtol * onp.abs(b) + rtol * min(scale, 1e3)
+    close = onp.abs(a - b) <= rtol * onp.abs(b) + rtol * min(max(scale, 1e-3), 1e3)
     if not onp.all(onp.where(finite, close, (a == b) | (onp.isnan(a) & onp.isnan(b)))):
         raise Mismatch(f"{what}: ours is {a.tolist()}, theirs {b.tolist()}")
 
