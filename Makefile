@@ -31,6 +31,7 @@ fuzz: $(STAMP)
 	MESHWRIGHT_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest -m slow tests/executable/test_fuzz.py
 	MESHWRIGHT_FUZZ_PROGRAMS=20000 $(BIN)/python -m pytest -m slow tests/fuzz
 	MESHWRIGHT_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -m slow tests/executable/test_damaged_programs.py
+	MESHWRIGHT_FUZZ_EXAMPLES=3000 $(BIN)/python -m pytest -m slow tests/regions/test_region_fuzz.py
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
