@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -60,6 +61,22 @@ class ShapeDtypeStruct:
     def size(self) -> int:
         return self.aval.size
 
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
+
+    def update(self, **changes: Any) -> ShapeDtypeStruct:
+        """The same with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.
+
+        Raises:
+          ArgumentTypeError: there is no such property.
+        """
+        now = {"shape": self.shape, "dtype": self.dtype, "sharding": self.sharding, "weak_type": self.weak_type}
+        unknown = sorted(changes.keys() - now.keys())
+        if unknown:
+            raise ArgumentTypeError(f"ShapeDtypeStruct.update: no property {unknown[0]!r}; there are {', '.join(now)}")
+        return ShapeDtypeStruct(**{**now, **changes})
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapeDtypeStruct) and (self.aval, self.sharding) == (other.aval, other.sharding)
 
@@ -68,7 +85,8 @@ class ShapeDtypeStruct:
 
     def __repr__(self) -> str:
         where = f", sharding={self.sharding!r}" if self.sharding is not None else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{where})"
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{where}{weak})"
 
 
 def shape_of(x: Any) -> ShapedArray:
@@ -173,6 +191,25 @@ class JitFunction:
         self._caches = _caches.of(fun, options)
         self._programs = self._caches.programs
         made_of(self, fun, "jit", options)
+
+    def __reduce__(self) -> Any:
+        # The function that a decorator has replaced cannot be found by its name, but this can.
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return name
+        return JitFunction, (
+            self.fun, self.in_shardings, self.out_shardings, self.static_argnums, self.static_argnames,
+            self.donate_argnums, self.donate_argnames, self.inline,
+            dict(self.compiler_options),
+        )  # fmt: skip
+
+    def __deepcopy__(self, memo: Any) -> JitFunction:
+        return self
+
+    __copy__ = lambda self: self  # noqa: E731
 
     def clear_cache(self) -> None:
         """Forget compiled programs and traces."""

@@ -100,6 +100,10 @@ class ImportedProgram:
         self.parsed = parsed
         self.name = parsed.name
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is compiled is of this process: another one compiles again.
+        return {k: v for k, v in self.__dict__.items() if k != "_executable"}
+
     # --- what it is -----------------------------------------------------------------------------------------
     @property
     def jaxpr(self) -> ClosedJaxpr:

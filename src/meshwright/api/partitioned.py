@@ -73,6 +73,10 @@ class PartitionedProgram:
         #: types of arguments and results as the user sees them; the program has the words of random keys
         self.in_avals, self.out_avals = avals or (part.source.in_avals, part.source.out_avals)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is compiled is of this process: another one compiles again.
+        return {k: v for k, v in self.__dict__.items() if k not in ("executable", "memory")}
+
     @property
     def jaxpr(self) -> ClosedJaxpr:
         """The per-device closed jaxpr; its collectives name mesh axes."""

@@ -335,6 +335,13 @@ class Compiled(Stage):
         self.executable = executable
         self.partitioned = part
 
+    def __reduce__(self) -> Any:
+        # What is compiled is of this process: another one compiles again.
+        return _compiled, (self.program,)
+
+    def __deepcopy__(self, memo: Any) -> Compiled:
+        return self
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat, treedef = pytree.flatten(without_float0((args, kwargs)))
         program = self.program
@@ -383,6 +390,10 @@ class Compiled(Stage):
 
     def __repr__(self) -> str:
         return f"Compiled({self.program.name!r})"
+
+
+def _compiled(program: Program) -> Compiled:
+    return Lowered(program).compile()
 
 
 def _call_text(in_tree: Any) -> str:

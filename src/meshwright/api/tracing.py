@@ -9,8 +9,10 @@ from typing import Any
 from meshwright.api.jit import ShapeDtypeStruct, jit
 from meshwright.core import pytree
 from meshwright.core.tracebacks import boundary
+from meshwright.errors import ArgumentTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.state import extend_axis_env
+from meshwright.ir.tracing import eval_jaxpr
 from meshwright.transforms.autodiff import require_callable
 
 
@@ -95,3 +97,21 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       ShapeDtypeStruct(shape=(2, 4), dtype=float32)
     """
     return make_jaxpr(fun, return_shape=True)(*args, **kwargs)[1]
+
+
+def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
+    """A function of arrays that runs a closed jaxpr, and returns its results as a list; transformations look into it.
+
+    Example:
+      >>> f = mw.core.jaxpr_as_fun(mw.make_jaxpr(lambda x: 3 * x)(1.0))
+      >>> float(f(2.0)[0]), float(mw.grad(lambda x: f(x)[0])(2.0))
+      (6.0, 3.0)
+    """
+
+    def fun(*args: Any) -> list[Any]:
+        wanted = jaxpr.in_avals
+        if len(args) != len(wanted):
+            raise ArgumentTypeError(f"jaxpr_as_fun: the jaxpr takes {len(wanted)} arrays, got {len(args)}")
+        return eval_jaxpr(jaxpr, jaxpr.consts, *args)
+
+    return fun

@@ -86,6 +86,9 @@ class Setting:
 
     values: tuple[Any, ...]
 
+    def __reduce__(self) -> Any:
+        return Setting, (self.values,)
+
     def __repr__(self) -> str:
         return f"Setting({dict(zip(_TRACED, self.values))})"
 

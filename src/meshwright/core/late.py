@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import FunctionType
 from typing import Any
+
+
+def made_importable(namespace: dict[str, Any]) -> None:
+    """Let functions that are made by others be found where they are public, as pickles look for them."""
+    for name, value in list(namespace.items()):
+        home = sys.modules.get(getattr(value, "__module__", None) or "")
+        if name.startswith("_") or not isinstance(value, FunctionType) or home is None:
+            continue
+        if getattr(home, value.__qualname__, None) is not value:
+            value.__module__, value.__qualname__ = namespace["__name__"], name
 
 
 class LateModule:

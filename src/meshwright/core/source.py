@@ -52,6 +52,9 @@ class SourceLocation:
                 self._fixed = (code.co_filename, line, code.co_qualname)
         return self._fixed
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _from_pickle, (self._resolve(), self.name_stack)
+
     @property
     def file(self) -> str:
         return self._resolve()[0]
@@ -111,6 +114,14 @@ UNKNOWN = SourceLocation(None, 0)
 def joined(*names: str) -> str:
     """A name stack of parts, some of which may be empty."""
     return "/".join(filter(None, names))
+
+
+def _from_pickle(fixed: tuple[str, int, str], name_stack: str) -> SourceLocation:
+    if not fixed[0]:
+        return UNKNOWN
+    made = SourceLocation(None, 0, name_stack)
+    made._fixed = fixed
+    return made
 
 
 _is_ours: dict[CodeType, bool] = {}

@@ -332,3 +332,8 @@ class Op:
     def localized(self, ctx: Any) -> Op:
         """This op with parameters that name sizes changed to local ones. Default: unchanged."""
         return self
+
+
+def by_name(name: str) -> Op:
+    """The op without parameters that is registered under a name: what pickles of them say."""
+    return REGISTRY[name]()

@@ -1,6 +1,7 @@
 """Neural-network functions: pure, of arrays, without a framework around them."""
 
 from meshwright.core.absent import absent as _absent
+from meshwright.core.late import made_importable as _made_importable
 from meshwright.nn import initializers
 from meshwright.nn.activations import (
     celu,
@@ -123,3 +124,5 @@ __all__ = [
 ]
 
 __getattr__ = _absent("nn")
+
+_made_importable(globals())

@@ -5,6 +5,7 @@ import sys as _sys
 import numpy as _np
 
 from meshwright.core.absent import absent as _absent
+from meshwright.core.late import made_importable as _made_importable
 from meshwright.ir.tracing import ArrayMethods as ndarray
 from meshwright.numpy import fft, linalg
 from meshwright.numpy import methods as _methods
@@ -410,3 +411,5 @@ _methods.add_methods(
 _methods.NAMESPACE.append(_sys.modules[__name__])
 
 __getattr__ = _absent("numpy")
+
+_made_importable(globals())

@@ -20,7 +20,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.op import CONSTANT, BatchAxis, Builder, Constant, Linear, Op, Unknown, Zero
+from meshwright.ir.op import CONSTANT, BatchAxis, Builder, Constant, Linear, Op, Unknown, Zero, by_name
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
@@ -177,6 +177,7 @@ def row(
         "partials": partials,
         "linear_in": linear,
         "__module__": __name__,
+        "__reduce__": lambda self: (by_name, (name,)),
         "__doc__": docstring(name, accepts.split()),
         "__name__": public_name(name),
         "__signature__": signature(name, accepts.split()),

@@ -45,8 +45,38 @@ def _start() -> Any:
     return xc.make_cpu_client(num_devices=1)
 
 
+class _Process:
+    """Whether this process is a fork of one in which the client had been started: its threads are not here."""
+
+    forked = False
+
+
+def _note_fork() -> None:
+    global _starting
+    _starting = threading.Lock()
+    _Process.forked = _start.cache_info().currsize > 0
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def require_own_process() -> None:
+    """Raise in a fork that cannot run programs, since it would wait for ever.
+
+    Raises:
+      DeviceError: the process was forked after the first use of a device.
+    """
+    if _Process.forked:
+        raise DeviceError(
+            "this process was forked from one that had used meshwright already: the threads that run programs did not "
+            "come along. Start processes with multiprocessing.get_context('spawn') (or 'forkserver'), or fork before "
+            "the first array is made"
+        )
+
+
 def client() -> Any:
     """The CPU client, made at first use: once, however many threads ask."""
+    require_own_process()
     with _starting:
         return _start()
 
@@ -179,6 +209,7 @@ def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list
     Raises:
       DeviceError: the run could not be started; DeletedArrayError: a buffer was donated before.
     """
+    require_own_process()
     try:
         if wait:
             running = executable.execute_sharded(buffers, with_tokens=True)
@@ -195,6 +226,7 @@ def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list
 
 def buffer_from_dlpack(exporter: Any) -> Any:
     """A device buffer that shares the exporter's memory."""
+    require_own_process()
     return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device(), None)
 
 
@@ -225,6 +257,7 @@ def wait(buffer: Any) -> None:
     Raises:
       DeviceError: the computation that makes it failed; DeletedArrayError: it was donated.
     """
+    require_own_process()
     try:
         buffer.block_until_ready()
     except Exception as error:

@@ -100,8 +100,12 @@ class Explanation(str):
     a notebook shows a table.
     """
 
+    head: str
     entries: tuple[Entry, ...]
     notes: tuple[str, ...]
+
+    def __reduce__(self) -> Any:
+        return Explanation, (self.head, self.entries, self.notes)
 
     def __new__(cls, head: str, entries: Sequence[Entry], notes: Sequence[str]) -> Explanation:
         lines = [head]
@@ -112,7 +116,7 @@ class Explanation(str):
             if entry.suggestion is not None:
                 advised.setdefault(entry.suggestion, number)
         made = super().__new__(cls, "\n".join([*lines, *(f"  note: {note}" for note in notes)]))
-        made.entries, made.notes = tuple(entries), tuple(notes)
+        made.head, made.entries, made.notes = head, tuple(entries), tuple(notes)
         return made
 
     def __repr__(self) -> str:
