@@ -409,6 +409,7 @@ CASES = [*_reductions(), *_sorting(), *_indexing(), *_bodies(), *_linalg(), *_ma
 
 _DIFFERENCES = [
     *(f"reduce_window {body} {strides}" for body in ("first", "last", "halves", "product") for strides in ((1,), (2,))),
+    *(f"at.apply {kind}" for kind in INDICES),
     "reduce first", "reduce affine (3, 4)", "reduce affine (3, 13)", "reduce_window mul",
 ]  # fmt: skip
 #: of these JAX has no derivative, or not that of the values: "differences" are the oracle, or the values alone are
