@@ -29,10 +29,9 @@ def main() -> None:
     at_most, part = next(((int(a.split(":")[0][1:]), int(a.split(":")[1])) for a in args if a[0] == "@"), (10**9, 0))
     library, *wanted = [a for a in args if a[0] != "@"]
     table = importlib.import_module(library.replace(".", "_") + "_table")
-    ours, theirs = (
-        importlib.import_module(f"meshwright.{getattr(table, 'MODULE', library)}"),
-        importlib.import_module(f"jax.{getattr(table, 'MODULE', library)}"),
-    )
+    ours, theirs = (importlib.import_module(f"{p}.numpy" if library == "numpy" else p) for p in ("meshwright", "jax"))
+    for part in ("linalg", "special", "stats"):
+        importlib.import_module(f"jax.scipy.{part}")
     total = bad = 0
     faulthandler.register(signal.SIGUSR1)
     for name, kind in table.TABLE.items():

@@ -14,7 +14,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.joining import split
 from meshwright.numpy.logic import where
 from meshwright.numpy.makers import unary
-from meshwright.numpy.promotion import operands, promotes_freely, scalar_like
+from meshwright.numpy.promotion import aval_of, operands, promotes_freely, scalar_like
 from meshwright.ops import elementwise as ops
 
 sigmoid = unary("sigmoid", ops.logistic, "``1 / (1 + exp(-x))``.", ("sigmoid(0.0).item()", "0.5"), True)
@@ -28,6 +28,13 @@ def _silu(x: Any) -> Any:
 silu = swish = unary("silu", _silu, "``x * sigmoid(x)``.", ("silu(0.0).item()", "0.0"), True)
 
 
+def _weakly_inexact(name: str, x: Any) -> Any:
+    """``x`` as a float: a weakly typed one of integers and bools, as if it had met a Python float."""
+    exact = not dtypes.is_inexact(aval_of(x, name).dtype)
+    (x,) = operands(name, (x,))
+    return ops.convert(x, dtypes.default_float(), True) if exact else x
+
+
 def relu(x: Any) -> Any:
     """``max(x, 0)``, with derivative 0 at 0.
 
@@ -38,6 +45,8 @@ def relu(x: Any) -> Any:
     0.0
     """
     (x,) = operands("relu", (x,))
+    if dtypes.is_bool(typeof(x).dtype):
+        x = ops.convert(x, dtypes.default_int(), True)
     nil = scalar_like(0, x)
     if not dtypes.is_inexact(typeof(x).dtype):
         return ops.max_(x, nil)
@@ -51,7 +60,7 @@ def relu6(x: Any) -> Any:
     >>> relu6(9.0).item()
     6.0
     """
-    (x,) = operands("relu6", (x,))
+    x = _weakly_inexact("relu6", x)
     return ops.clamp(scalar_like(0, x), x, scalar_like(6, x))
 
 
@@ -66,6 +75,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     0.0
     """
     (x,) = operands("gelu", (x,), to_inexact=True)
+    x = ops.convert(x, typeof(x).dtype)  # the result is not weakly typed, as in JAX
     if not approximate:
         scaled = ops.mul(x, scalar_like(-np.sqrt(0.5), x))
         return ops.mul(ops.mul(x, scalar_like(0.5, x)), ops.erfc(scaled))
@@ -82,6 +92,7 @@ def softplus(x: Any) -> Any:
     >>> softplus(100.0).item()
     100.0
     """
+    (x,) = operands("softplus", (x,), to_inexact=True)
     return logaddexp(x, 0.0)
 
 
@@ -118,7 +129,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     >>> elu(2.0).item()
     2.0
     """
-    (x,) = operands("elu", (x,), to_inexact=True)
+    x = _weakly_inexact("elu", x)
     return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v)))
 
 
@@ -129,7 +140,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     >>> celu(2.0).item()
     2.0
     """
-    (x,) = operands("celu", (x,), to_inexact=True)
+    x = _weakly_inexact("celu", x)
     return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v / alpha)))
 
 
@@ -150,7 +161,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     >>> leaky_relu(-2.0, 0.5).item()
     -1.0
     """
-    (x,) = operands("leaky_relu", (x,), to_inexact=True)
+    x = _weakly_inexact("leaky_relu", x)
     return where(ops.ge(x, scalar_like(0, x)), x, multiply(x, negative_slope))
 
 
@@ -175,7 +186,7 @@ def hard_sigmoid(x: Any) -> Any:
     >>> hard_sigmoid(0.0).item()
     0.5
     """
-    (x,) = operands("hard_sigmoid", (x,), to_inexact=True)
+    x = _weakly_inexact("hard_sigmoid", x)
     return ops.div(relu6(ops.add(x, scalar_like(3, x))), scalar_like(6, x))
 
 
@@ -238,10 +249,10 @@ def sparse_plus(x: Any) -> Any:
     >>> sparse_plus(0.0).item()
     0.25
     """
-    (x,) = operands("sparse_plus", (x,), to_inexact=True)
+    x = _weakly_inexact("sparse_plus", x)
     one = scalar_like(1, x)
     between = ops.mul(ops.square(ops.add(x, one)), scalar_like(0.25, x))
-    return ops.select(ops.le(x, ops.neg(one)), ops.zeros_like(x), ops.select(ops.ge(x, one), x, between))
+    return where(ops.le(x, -one), scalar_like(0, x), ops.select(ops.ge(x, one), x, between))
 
 
 def sparse_sigmoid(x: Any) -> Any:
@@ -250,7 +261,7 @@ def sparse_sigmoid(x: Any) -> Any:
     >>> sparse_sigmoid(0.5).item()
     0.75
     """
-    (x,) = operands("sparse_sigmoid", (x,), to_inexact=True)
+    x = _weakly_inexact("sparse_sigmoid", x)
     half = scalar_like(0.5, x)
     return clip(ops.mul(ops.add(x, scalar_like(1, x)), half), 0.0, 1.0)
 

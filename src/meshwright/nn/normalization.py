@@ -86,6 +86,7 @@ def logsumexp(
     1000.0
     """
     (a,) = operands("logsumexp", (a,), to_inexact=True)
+    a = ops.convert(a, typeof(a).dtype)  # the result is not weakly typed, as in JAX
     a = _masked(a, where)
     axes = normal_axes(axis, typeof(a).ndim, "logsumexp")
     shape = typeof(a).shape

@@ -10,7 +10,6 @@ from meshwright.api.control_flow import while_loop
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.arithmetic import nextafter
 from meshwright.numpy.axes import normal_axis, static_int
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray
@@ -224,7 +223,22 @@ def spacing(x: Any, /) -> Any:
     (x,) = operands("spacing", (x,), to_inexact=True)
     if not dtypes.is_float(typeof(x).dtype):
         raise DTypeError(f"spacing: defined for floats, got dtype {typeof(x).dtype}")
-    x = convert(x, typeof(x).dtype)  # the result is not weakly typed
-    negative = ops.lt(x, scalar_like(0, x))
-    away = select(negative, scalar_like(-np.inf, x), scalar_like(np.inf, x))
-    return ops.sub(nextafter(x, spread(away, typeof(x).shape)), x)
+    return _spacing(convert(x, typeof(x).dtype))  # the result is not weakly typed
+
+
+@compiled
+def _spacing(x: Any) -> Any:
+    # By its bits, since XLA takes numbers without a leading one for zeros: the value of the lowest bit of the fraction.
+    dtype = typeof(x).dtype
+    fraction, _ = _LAYOUT[dtype]
+    width = dtypes.bit_width(dtype)
+    bits = ops.BitcastConvert(np.dtype(f"int{width}")).bind(x)
+    nil, one, most = (scalar_like(v, bits) for v in (0, 1, width - 2))
+    magnitude = ops.and_(bits, scalar_like(2 ** (width - 1) - 1, bits))
+    exponent = ops.shift_right_logical(magnitude, scalar_like(fraction, bits))
+    whole = ops.shift_left(ops.max_(ops.sub(exponent, scalar_like(fraction, bits)), nil), scalar_like(fraction, bits))
+    part = ops.shift_left(one, ops.min_(ops.max_(ops.sub(exponent, one), nil), most))
+    size = select(ops.gt(exponent, scalar_like(fraction, bits)), whole, part)
+    negative = ops.and_(ops.lt(bits, nil), ops.ne(magnitude, nil))
+    signed = select(negative, ops.or_(size, scalar_like(-(2 ** (width - 1)), bits)), size)
+    return select(ops.is_finite(x), ops.BitcastConvert(dtype).bind(signed), scalar_like(np.nan, x))

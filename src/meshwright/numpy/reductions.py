@@ -338,8 +338,9 @@ def var(
     if dtypes.is_complex(typeof(x).dtype) and dtype is not None and not dtypes.is_complex(dtypes.as_dtype(dtype)):
         raise DTypeError(f"var: a complex array needs a complex dtype=, got {dtype}; take .real or the absolute value")
     target, computed = mean_dtype(x, dtype, "var")
-    computed, target = inexact(computed), inexact(target)
-    target = dtypes.real_of(target) if dtype is None or dtypes.is_complex(typeof(x).dtype) else target
+    if not dtypes.is_inexact(target):
+        raise DTypeError(f"var: dtype= must be a float or complex dtype, got {target}")
+    target = dtypes.real_of(target) if dtype is None else target
     axes = normal_axes(axis, typeof(x).ndim, "var")
     free = ddof if is_python_number(ddof) else np.asarray(ddof).item()
     return _variance(x, where, mean, axes, target, computed, free, keepdims)

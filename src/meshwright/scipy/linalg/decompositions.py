@@ -280,7 +280,12 @@ def solve(
     """
     if assume_a not in ("gen", "sym", "her", "pos"):
         raise ArgumentError(f"solve: assume_a must be gen, sym, her or pos, got {assume_a!r}")
-    return linalg.cho_solve(linalg.cho_factor(a, lower), b) if assume_a == "pos" else linalg.solve(a, b)
+    if assume_a == "pos":
+        whole = asarray(a)
+        half = (tril if lower else triu)(whole)
+        rest = (tril(whole, -1) if lower else triu(whole, 1)).mT.conj()
+        return linalg.cho_solve(linalg.cho_factor(half + rest, lower), b)
+    return linalg.solve(a, b)
 
 
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:

@@ -9,12 +9,12 @@ import numpy as np
 from scipy import linalg
 
 from meshwright.errors import ArgumentError, ShapeError
-from meshwright.numpy.creation import arange, asarray, zeros
+from meshwright.numpy.creation import arange, asarray, zeros_like
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
-from meshwright.numpy.manipulation import atleast_1d, atleast_2d, flip, ravel
+from meshwright.numpy.manipulation import atleast_1d, atleast_2d, broadcast_to, flip
 from meshwright.numpy.padding import pad
-from meshwright.numpy.promotion import promote_all
+from meshwright.numpy.promotion import broadcast_shapes, promote_all
 from meshwright.numpy.ranges import diag
 
 
@@ -50,32 +50,35 @@ def block_diag(*arrs: Any) -> Any:
 
 
 def toeplitz(c: Any, r: Any = None) -> Any:
-    """The matrix with constant diagonals, first column ``c`` (m,) and first row ``r`` (n,), whose first element is
-    ignored; the conjugate of ``c`` unless given.
+    """The matrix with constant diagonals, first column ``c`` (..., m) and first row ``r`` (..., n), whose first element
+    is ignored; the conjugate of ``c`` unless given. Leading dimensions are batches and broadcast.
 
     >>> toeplitz(np.array([1, 2]), np.array([1, 5, 6])).tolist()
     [[1, 5, 6], [2, 1, 5]]
     """
-    c = ravel(asarray(c))
-    r = c.conj() if r is None else ravel(asarray(r))
-    c, r = promote_all([c, r])
-    m, n = c.shape[0], r.shape[0]
-    values = concatenate([flip(r[1:]), c])  # by distance below the diagonal, from n - 1 above it
-    return values[arange(m)[:, None] - arange(n)[None, :] + n - 1]
+    c, r = _column_and_row(c, asarray(c).conj() if r is None else r)
+    m, n = c.shape[-1], r.shape[-1]
+    values = concatenate([flip(r[..., 1:], -1), c], -1)  # by distance below the diagonal, from n - 1 above it
+    return values[..., arange(m)[:, None] - arange(n)[None, :] + n - 1]
+
+
+def _column_and_row(c: Any, r: Any) -> list[Any]:
+    """Of one dtype, with equal leading dimensions."""
+    c, r = promote_all([atleast_1d(asarray(c)), atleast_1d(asarray(r))])
+    lead = broadcast_shapes(c.shape[:-1], r.shape[:-1])
+    return [broadcast_to(v, (*lead, v.shape[-1])) for v in (c, r)]
 
 
 def hankel(c: Any, r: Any = None) -> Any:
-    """The matrix with constant anti-diagonals, first column ``c`` (m,) and last row ``r`` (n,), whose first element is
-    ignored; zeros unless given.
+    """The matrix with constant anti-diagonals, first column ``c`` (..., m) and last row ``r`` (..., n), whose first
+    element is ignored; zeros unless given. Leading dimensions are batches and broadcast.
 
     >>> hankel(np.array([1, 2]), np.array([2, 5, 6])).tolist()
     [[1, 2, 5], [2, 5, 6]]
     """
-    c = ravel(asarray(c))
-    r = zeros(c.shape, c.dtype) if r is None else ravel(asarray(r))
-    c, r = promote_all([c, r])
-    values = concatenate([c, r[1:]])
-    return values[arange(c.shape[0])[:, None] + arange(r.shape[0])[None, :]]
+    c, r = _column_and_row(c, zeros_like(asarray(c)) if r is None else r)
+    values = concatenate([c, r[..., 1:]], -1)
+    return values[..., arange(c.shape[-1])[:, None] + arange(r.shape[-1])[None, :]]
 
 
 def circulant(c: Any) -> Any:

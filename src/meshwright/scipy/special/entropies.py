@@ -181,9 +181,9 @@ def logsumexp(
     10.6931
     """
     if not return_sign:
-        return _logsumexp(a, axis, b, keepdims, where)
+        return _logsumexp(a, axis, b, keepdims, where=where)
     weights = 1.0 if b is None else b
-    top = _logsumexp(a, axis, None, True, where)
+    top = _logsumexp(a, axis, None, True, where=where)
     shifted = exp(a - select(ops.is_finite(top), top, ops.zeros_like(top))) * weights
     total = sum_of(shifted, axis, keepdims=True, where=where)
     size = log(abs(total)) + select(ops.is_finite(top), top, ops.zeros_like(top))

@@ -185,7 +185,9 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
     >>> round(comb(5, 2).item(), 3)
     10.0
     """
-    return _comb(asarray(N) + k - 1, k) if repetition else _comb(N, k)
+    if not repetition:
+        return _comb(N, k)
+    return where(asarray(k) == 0, _comb(N, 0), _comb(asarray(N) + k - 1, k))  # nothing is chosen of nothing in one way
 
 
 @elementwise

@@ -8,11 +8,11 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.entropies import xlog1py, xlogy
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
     """The logarithm of the probability.
 
@@ -26,7 +26,7 @@ def logpmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
     return where((p >= 0) & (p <= 1), where(inside, value, -np.inf), np.nan)
 
 
-@elementwise
+@distribution
 def pmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
     """The probability.
 
@@ -36,7 +36,7 @@ def pmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
     return exp(logpmf(k, p, loc))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, p: Any, loc: Any = 0.0) -> Any:
     """The distribution function.
 
@@ -48,7 +48,7 @@ def cdf(x: Any, p: Any, loc: Any = 0.0) -> Any:
     return where((p >= 0) & (p <= 1), value, np.nan)
 
 
-@elementwise
+@distribution
 def ppf(q: Any, p: Any, loc: Any = 0.0) -> Any:
     """The quantile of probability ``q``.
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.entropies import xlog1py, xlogy
 from meshwright.scipy.special.gammas import betainc, betaln
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -27,7 +27,7 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(inside, value, -np.inf)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -37,7 +37,7 @@ def pdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, a, b, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -48,7 +48,7 @@ def cdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return betainc(a, b, where(z < 0, 0.0, where(z > 1, 1.0, z)))
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -58,7 +58,7 @@ def logcdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(cdf(x, a, b, loc, scale))
 
 
-@elementwise
+@distribution
 def sf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -69,7 +69,7 @@ def sf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return betainc(b, a, where(z < 0, 0.0, where(z > 1, 1.0, z)))
 
 
-@elementwise
+@distribution
 def logsf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 

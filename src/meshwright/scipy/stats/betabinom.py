@@ -8,11 +8,11 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, floor, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.gammas import betaln
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0.0) -> Any:
     """The logarithm of the probability.
 
@@ -26,7 +26,7 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0.0) -> Any:
     return where(inside, ways + betaln(x + a, n - x + b) - betaln(a, b), -np.inf)
 
 
-@elementwise
+@distribution
 def pmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0.0) -> Any:
     """The probability.
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import atan2, exp, log, log1p, scalar_like, tan
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
 def _upper(distance: Any, scale: Any) -> Any:
@@ -16,7 +17,7 @@ def _upper(distance: Any, scale: Any) -> Any:
     return atan2(scalar_like(1, z), z) / np.pi
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -27,7 +28,7 @@ def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -log(np.pi * scale) - log1p(z * z)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -37,7 +38,7 @@ def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -47,7 +48,7 @@ def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return _upper(loc - x, scale)
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -57,7 +58,7 @@ def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(_upper(loc - x, scale))
 
 
-@elementwise
+@distribution
 def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -67,7 +68,7 @@ def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return _upper(x - loc, scale)
 
 
-@elementwise
+@distribution
 def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 
@@ -77,21 +78,23 @@ def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(_upper(x - loc, scale))
 
 
-@elementwise
+@distribution
 def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The quantile of probability ``q``.
 
     >>> round(ppf(0.7).item(), 4)
     0.7265
     """
-    return loc + scale * tan(np.pi * (q - 0.5))
+    inner = loc + scale * tan(np.pi * (q - 0.5))
+    return where(q == 0, -np.inf, where(q == 1, np.inf, inner))
 
 
-@elementwise
+@distribution
 def isf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The value that is exceeded with probability ``q``.
 
     >>> round(isf(0.7).item(), 4)
     -0.7265
     """
-    return loc + scale * tan(np.pi * (0.5 - q))
+    inner = loc + scale * tan(np.pi * (0.5 - q))
+    return where(q == 0, np.inf, where(q == 1, -np.inf, inner))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.ops.elementwise import exp, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.stats import gamma
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -19,7 +19,7 @@ def logpdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return gamma.logpdf(x, df / 2, loc, 2 * scale)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -29,7 +29,7 @@ def pdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, df, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -39,7 +39,7 @@ def cdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return gamma.cdf(x, df / 2, loc, 2 * scale)
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -49,7 +49,7 @@ def logcdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(cdf(x, df, loc, scale))
 
 
-@elementwise
+@distribution
 def sf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -59,7 +59,7 @@ def sf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return gamma.sf(x, df / 2, loc, 2 * scale)
 
 
-@elementwise
+@distribution
 def logsf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 

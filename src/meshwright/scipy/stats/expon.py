@@ -8,10 +8,10 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, expm1, log, log1p
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -22,7 +22,7 @@ def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 0, -np.inf, -z - log(scale))
 
 
-@elementwise
+@distribution
 def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -32,7 +32,7 @@ def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -43,7 +43,7 @@ def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 0, 0.0, -expm1(-where(z < 0, 0.0, z)))
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -54,7 +54,7 @@ def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 0, -np.inf, log(-expm1(-where(z < 0, 1.0, z))))
 
 
-@elementwise
+@distribution
 def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -65,7 +65,7 @@ def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 0, 1.0, exp(-where(z < 0, 0.0, z)))
 
 
-@elementwise
+@distribution
 def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 
@@ -76,7 +76,7 @@ def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 0, 0.0, -z)
 
 
-@elementwise
+@distribution
 def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The quantile of probability ``q``.
 

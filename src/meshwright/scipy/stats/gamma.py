@@ -8,12 +8,12 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, lgamma, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.entropies import xlogy
 from meshwright.scipy.special.gammas import gammainc, gammaincc
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -26,7 +26,7 @@ def logpdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 0, -np.inf, value)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -36,7 +36,7 @@ def pdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, a, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -47,7 +47,7 @@ def cdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return gammainc(a, where(z < 0, 0.0, z))
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -57,7 +57,7 @@ def logcdf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(cdf(x, a, loc, scale))
 
 
-@elementwise
+@distribution
 def sf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -68,7 +68,7 @@ def sf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return gammaincc(a, where(z < 0, 0.0, z))
 
 
-@elementwise
+@distribution
 def logsf(x: Any, a: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from meshwright.numpy.arithmetic import power
 from meshwright.ops.elementwise import abs_, exp, lgamma, log, sign
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.gammas import gammainc
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -21,7 +21,7 @@ def logpdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(beta / 2) - lgamma(1 / beta) - power(z, beta) - log(scale)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -31,7 +31,7 @@ def pdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, beta, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 

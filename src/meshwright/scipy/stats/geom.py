@@ -8,11 +8,11 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, floor, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.entropies import xlog1py
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
     """The logarithm of the probability.
 
@@ -25,7 +25,7 @@ def logpmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
     return where(inside, xlog1py(x - 1, -p) + log(p), -np.inf)
 
 
-@elementwise
+@distribution
 def pmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
     """The probability.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.ops.elementwise import exp, expm1, log
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -19,7 +19,7 @@ def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return z - exp(z) - log(scale)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -29,7 +29,7 @@ def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, loc, scale))
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -40,7 +40,7 @@ def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -exp(z)
 
 
-@elementwise
+@distribution
 def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 
@@ -51,7 +51,7 @@ def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(-expm1(-exp(z)))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -62,7 +62,7 @@ def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(-exp(z))
 
 
-@elementwise
+@distribution
 def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -73,7 +73,7 @@ def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -expm1(-exp(z))
 
 
-@elementwise
+@distribution
 def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The quantile of probability ``q``.
 

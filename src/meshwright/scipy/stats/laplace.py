@@ -6,10 +6,10 @@ from typing import Any
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import abs_, exp, log
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -19,7 +19,7 @@ def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -abs_((x - loc) / scale) - log(2 * scale)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -29,7 +29,7 @@ def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 

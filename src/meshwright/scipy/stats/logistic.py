@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.nn.activations import softplus
-from meshwright.ops.elementwise import exp, log, log1p
+from meshwright.ops.elementwise import abs_, exp, log, log1p
 from meshwright.ops.elementwise import logistic as expit
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
     >>> round(logpdf(0.5).item(), 4)
     -1.4482
     """
-    z = (x - loc) / scale
-    return -z - 2 * softplus(-z) - log(scale)
+    z = -abs_((x - loc) / scale)  # the density is even
+    return z - 2 * softplus(z) - log(scale)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -31,7 +31,7 @@ def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -41,7 +41,7 @@ def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return expit((x - loc) / scale)
 
 
-@elementwise
+@distribution
 def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -51,7 +51,7 @@ def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return expit((loc - x) / scale)
 
 
-@elementwise
+@distribution
 def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The quantile of probability ``q``.
 
@@ -61,7 +61,7 @@ def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return (log(q) - log1p(-q)) * scale + loc
 
 
-@elementwise
+@distribution
 def isf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The value that is exceeded with probability ``q``.
 

@@ -21,7 +21,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
 
     Args:
       x: shape (..., n).
-      mean: shape (..., n), or a number.
+      mean: shape (..., n), or a number: with a number for ``cov`` that of one variable, whose values are all of ``x``.
       cov: shape (..., n, n), positive definite; or a number, for independent variables of one variance.
       allow_singular: not supported; must be None.
 
@@ -33,7 +33,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
     """
     x, mean, cov = (asarray(v) + 0.0 for v in (x, mean, cov))
     gap = x - mean
-    if not gap.shape:
+    if not mean.shape and not cov.shape:  # of one variable, for each value
         return -0.5 * (gap * gap / cov + log(2 * np.pi * cov))
     n = gap.shape[-1]
     if not cov.shape:

@@ -8,12 +8,12 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, floor, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.entropies import xlog1py, xlogy
 from meshwright.scipy.special.gammas import betaln
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0.0) -> Any:
     """The logarithm of the probability.
 
@@ -27,7 +27,7 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0.0) -> Any:
     return where(inside, ways + xlogy(n, p) + xlog1py(x, -p), -np.inf)
 
 
-@elementwise
+@distribution
 def pmf(k: Any, n: Any, p: Any, loc: Any = 0.0) -> Any:
     """The probability.
 

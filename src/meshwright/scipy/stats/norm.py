@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.ops.elementwise import exp, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.normal import log_ndtr, ndtr, ndtri
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -22,7 +22,7 @@ def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -0.5 * (z * z + np.log(2 * np.pi)) - log(scale)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -32,7 +32,7 @@ def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -42,7 +42,7 @@ def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return ndtr((x - loc) / scale)
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -52,7 +52,7 @@ def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log_ndtr((x - loc) / scale)
 
 
-@elementwise
+@distribution
 def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -62,7 +62,7 @@ def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return ndtr((loc - x) / scale)
 
 
-@elementwise
+@distribution
 def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 
@@ -72,7 +72,7 @@ def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log_ndtr((loc - x) / scale)
 
 
-@elementwise
+@distribution
 def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The quantile of probability ``q``.
 
@@ -82,7 +82,7 @@ def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return ndtri(q) * scale + loc
 
 
-@elementwise
+@distribution
 def isf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The value that is exceeded with probability ``q``.
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, expm1, log, log1p
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -23,7 +23,7 @@ def logpdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 1, -np.inf, value)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -33,7 +33,7 @@ def pdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, b, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -43,7 +43,7 @@ def cdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -expm1(logsf(x, b, loc, scale))
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -53,7 +53,7 @@ def logcdf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return log(cdf(x, b, loc, scale))
 
 
-@elementwise
+@distribution
 def sf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 
@@ -63,7 +63,7 @@ def sf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logsf(x, b, loc, scale))
 
 
-@elementwise
+@distribution
 def logsf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 
@@ -74,7 +74,7 @@ def logsf(x: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -b * log(where(z < 1, 1.0, z))
 
 
-@elementwise
+@distribution
 def ppf(q: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The quantile of probability ``q``.
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, floor, lgamma
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.entropies import xlogy
 from meshwright.scipy.special.gammas import gammaincc
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpmf(k: Any, mu: Any, loc: Any = 0.0) -> Any:
     """The logarithm of the probability.
 
@@ -26,7 +26,7 @@ def logpmf(k: Any, mu: Any, loc: Any = 0.0) -> Any:
     return where(inside, xlogy(x, mu) - lgamma(x + 1) - mu, -np.inf)
 
 
-@elementwise
+@distribution
 def pmf(k: Any, mu: Any, loc: Any = 0.0) -> Any:
     """The probability.
 
@@ -36,7 +36,7 @@ def pmf(k: Any, mu: Any, loc: Any = 0.0) -> Any:
     return exp(logpmf(k, mu, loc))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, mu: Any, loc: Any = 0.0) -> Any:
     """The distribution function.
 

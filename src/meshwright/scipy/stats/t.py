@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.ops.elementwise import exp, log, log1p
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.gammas import betaln
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -21,7 +21,7 @@ def logpdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return -(df + 1) / 2 * log1p(z * z / df) - normalizer
 
 
-@elementwise
+@distribution
 def pdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, expm1, log, log1p
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.normal import log_ndtr
+from meshwright.scipy.stats.domain import distribution
 
 
 def _log_mass(a: Any, b: Any) -> Any:
@@ -23,7 +23,7 @@ def _log_mass(a: Any, b: Any) -> Any:
     return where(empty, -np.inf, log_ndtr(high) + value)
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -35,7 +35,7 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where((z >= a) & (z <= b), value, -np.inf)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -45,7 +45,7 @@ def pdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, a, b, loc, scale))
 
 
-@elementwise
+@distribution
 def logcdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the distribution function.
 
@@ -57,7 +57,7 @@ def logcdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return _log_mass(a, z) - _log_mass(a, b)
 
 
-@elementwise
+@distribution
 def cdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -67,7 +67,7 @@ def cdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logcdf(x, a, b, loc, scale))
 
 
-@elementwise
+@distribution
 def logsf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the probability of larger values.
 
@@ -79,7 +79,7 @@ def logsf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return _log_mass(z, b) - _log_mass(a, b)
 
 
-@elementwise
+@distribution
 def sf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The probability of larger values.
 

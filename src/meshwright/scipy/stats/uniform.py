@@ -8,10 +8,10 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import exp, log
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The logarithm of the density.
 
@@ -22,7 +22,7 @@ def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where((z >= 0) & (z <= 1), -log(scale), -np.inf)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The density.
 
@@ -32,7 +32,7 @@ def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return exp(logpdf(x, loc, scale))
 
 
-@elementwise
+@distribution
 def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The distribution function.
 
@@ -43,7 +43,7 @@ def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     return where(z < 0, 0.0, where(z > 1, 1.0, z))
 
 
-@elementwise
+@distribution
 def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     """The quantile of probability ``q``.
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.ops.elementwise import cos, exp, log
-from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.bessel import i0e
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, kappa: Any) -> Any:
     """The logarithm of the density.
 
@@ -21,7 +21,7 @@ def logpdf(x: Any, kappa: Any) -> Any:
     return kappa * (cos(x) - 1) - log(2 * np.pi * i0e(kappa))
 
 
-@elementwise
+@distribution
 def pdf(x: Any, kappa: Any) -> Any:
     """The density.
 

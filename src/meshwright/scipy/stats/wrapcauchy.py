@@ -8,10 +8,10 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise import cos, exp, log, log1p
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.stats.domain import distribution
 
 
-@elementwise
+@distribution
 def logpdf(x: Any, c: Any) -> Any:
     """The logarithm of the density.
 
@@ -24,7 +24,7 @@ def logpdf(x: Any, c: Any) -> Any:
     return where((c > 0) & (c < 1), where(inside, value, -np.inf), np.nan)
 
 
-@elementwise
+@distribution
 def pdf(x: Any, c: Any) -> Any:
     """The density.
 
