@@ -27,13 +27,51 @@ rows(
 )
 rows("nn.glu", on((2, 4), dtypes=FLOATS)(lambda x: [call(x), call(x, axis=0)]))
 _MASK = plain(BOOL, 3, 4)
-rows("nn.softmax nn.log_softmax nn.standardize", on((3, 4), dtypes=REAL_KINDS, loose=4)(lambda x: [call(x), call(x, axis=0), call(x, axis=(0, 1)), call(x, where=_MASK)]))
-rows("nn.logsumexp", on((3, 4), dtypes=REAL_KINDS, loose=4)(lambda x: [call(x), call(x, axis=0), call(x, axis=1, keepdims=True), call(x, where=_MASK), call(x, b=x), call(x, axis=1, b=x, return_sign=True), call(few(x.dtype))], others=[call(2), call(0.5)]))
-rows("nn.logmeanexp", on((3, 4), dtypes=REAL_KINDS, loose=4)(lambda x: [call(x), call(x, axis=0), call(x, axis=1, keepdims=True), call(x, where=_MASK)]))
+rows(
+    "nn.softmax nn.log_softmax nn.standardize",
+    on((3, 4), dtypes=REAL_KINDS, loose=4)(
+        lambda x: [call(x), call(x, axis=0), call(x, axis=(0, 1)), call(x, where=_MASK)]
+    ),
+)
+rows(
+    "nn.logsumexp",
+    on((3, 4), dtypes=REAL_KINDS, loose=4)(
+        lambda x: [
+            call(x),
+            call(x, axis=0),
+            call(x, axis=1, keepdims=True),
+            call(x, where=_MASK),
+            call(x, b=x),
+            call(x, axis=1, b=x, return_sign=True),
+            call(few(x.dtype)),
+        ],
+        others=[call(2), call(0.5)],
+    ),
+)
+rows(
+    "nn.logmeanexp",
+    on((3, 4), dtypes=REAL_KINDS, loose=4)(
+        lambda x: [call(x), call(x, axis=0), call(x, axis=1, keepdims=True), call(x, where=_MASK)]
+    ),
+)
 rows("nn.one_hot", on((4,), dtypes=INTEGERS)(lambda x: [call(x, 3), call(x, 3, axis=0), call(x, 3, dtype="int8")]))
-rows("scipy.special.logsumexp", on((3, 4), dtypes=REAL_KINDS, loose=4)(lambda x: [call(x), call(x, axis=0), call(x, where=_MASK), call(x, axis=1, b=x, return_sign=True), call(x, axis=1, where=_MASK, keepdims=True)]))
+rows(
+    "scipy.special.logsumexp",
+    on((3, 4), dtypes=REAL_KINDS, loose=4)(
+        lambda x: [
+            call(x),
+            call(x, axis=0),
+            call(x, where=_MASK),
+            call(x, axis=1, b=x, return_sign=True),
+            call(x, axis=1, where=_MASK, keepdims=True),
+        ]
+    ),
+)
 _F32 = [np.dtype("float32"), np.dtype("float64"), np.dtype("int32")]
-rows("scipy.linalg.toeplitz", on((3,), (2, 3))(lambda x, y: [call(x), call(x, x), call(y), call(y, x), call(y, y), call(x, y)]))
+rows(
+    "scipy.linalg.toeplitz",
+    on((3,), (2, 3))(lambda x, y: [call(x), call(x, x), call(y), call(y, x), call(y, y), call(x, y)]),
+)
 rows("scipy.linalg.hankel", on((3,), (2, 3))(lambda x, y: [call(x), call(x, x), call(y), call(y, x), call(y, y)]))
 
 
@@ -56,9 +94,29 @@ def _normals(x, m):  # type: ignore[no-untyped-def]
 
 rows("scipy.stats.multivariate_normal.logpdf scipy.stats.multivariate_normal.pdf", _normals)
 _COUNTS = np.arange(6, dtype=np.float32)
-rows("scipy.special.comb", Kind(lambda d: [], (call(_COUNTS[:, None], _COUNTS), call(_COUNTS[1:, None], _COUNTS, repetition=True))))
-for name in ("entr", "expit", "erf", "gammaln", "digamma", "i0e", "i1e", "log_ndtr", "logit", "ndtr", "ndtri", "gammasgn", "erfinv", "exp1", "expi", "spence", "factorial"):
+rows(
+    "scipy.special.comb",
+    Kind(lambda d: [], (call(_COUNTS[:, None], _COUNTS), call(_COUNTS[1:, None], _COUNTS, repetition=True))),
+)
+for name in (
+    "entr",
+    "expit",
+    "erf",
+    "gammaln",
+    "digamma",
+    "i0e",
+    "i1e",
+    "log_ndtr",
+    "logit",
+    "ndtr",
+    "ndtri",
+    "gammasgn",
+    "erfinv",
+    "exp1",
+    "expi",
+    "spence",
+    "factorial",
+):
     TABLE[f"scipy.special.{name}"] = Kind(lambda d: [call(few(d))], (), FLOATS, 64)
 for name in ("xlogy", "xlog1py", "rel_entr", "kl_div", "betaln", "zeta", "boxcox", "gammainc", "gammaincc"):
     TABLE[f"scipy.special.{name}"] = Kind(lambda d: [call(few(d)[:, None], few(d))], (), FLOATS, 64)
-

@@ -30,8 +30,8 @@ def main() -> None:
     library, *wanted = [a for a in args if a[0] != "@"]
     table = importlib.import_module(library.replace(".", "_") + "_table")
     ours, theirs = (importlib.import_module(f"{p}.numpy" if library == "numpy" else p) for p in ("meshwright", "jax"))
-    for part in ("linalg", "special", "stats"):
-        importlib.import_module(f"jax.scipy.{part}")
+    for module in ("linalg", "special", "stats"):
+        importlib.import_module(f"jax.scipy.{module}")
     total = bad = 0
     faulthandler.register(signal.SIGUSR1)
     for name, kind in table.TABLE.items():

@@ -18,6 +18,7 @@ from meshwright.errors import ArgumentError, DonationWarning, PaddingWarning, Re
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ops.inspect_sharding import InspectSharding
+from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, Sharding
@@ -60,6 +61,7 @@ class PartitionedProgram:
         chosen: Iterable[str] = (),
         names: Sequence[str] = (),
         avals: tuple[Sequence[ShapedArray], Sequence[ShapedArray]] | None = None,
+        written: Sequence[tuple[NamedSharding, int]] = (),
     ) -> None:
         self.part = part
         self.mesh = mesh
@@ -72,6 +74,8 @@ class PartitionedProgram:
         self.compiler_options: tuple[tuple[str, Any], ...] = ()
         #: types of arguments and results as the user sees them; the program has the words of random keys
         self.in_avals, self.out_avals = avals or (part.source.in_avals, part.source.out_avals)
+        #: the shardings that the user wrote, and the ranks of their arrays: their spelling is given back
+        self.written = tuple(written)
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is of this process: another one compiles again.
@@ -95,8 +99,13 @@ class PartitionedProgram:
         return self._shardings(self.part.out_layouts, self.out_avals)
 
     def _shardings(self, layouts: Sequence[Layout], avals: Sequence[ShapedArray]) -> list[NamedSharding]:
-        own = [replace(lo, dims=lo.dims[: a.ndim]) for lo, a in zip(layouts, avals)]
-        return [NamedSharding.from_layout(self.mesh, lo) for lo in own]
+        return [self._spelled(replace(lo, dims=lo.dims[: a.ndim])) for lo, a in zip(layouts, avals)]
+
+    def _spelled(self, layout: Layout) -> NamedSharding:
+        """A layout as the user wrote it, if they did: ``P("x")`` stays that, and axes of size one stay named."""
+        rank = len(layout.dims)
+        fitting = (s for s, n in self.written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
+        return next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
 
     # --- costs ----------------------------------------------------------------------------------------------
     @cached_property
@@ -341,4 +350,8 @@ def partition_program(
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
     sides = (("input", in_shardings), ("output", out_shardings))
     chosen = [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
-    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen, names, avals)
+    constrained = [e for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingConstraint)]
+    shardings = [*out_shardings, *(e.op.sharding for e in constrained), *in_shardings]
+    ranks = [a.ndim for a in (*avals[1], *(e.invars[0].aval for e in constrained), *avals[0])]
+    written = [(s, n) for s, n in zip(shardings, ranks) if isinstance(s, NamedSharding)]
+    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen, names, avals, written)

@@ -24,6 +24,7 @@ from meshwright.ops.gather_scatter import gather_along
 from meshwright.ops.indexed import index_array
 from meshwright.ops.shape import expand_dims, squeeze, transpose
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.runtime.array import Array
 
 
 def existing_axis(name: str, axis: int, ndim: int) -> int:
@@ -61,7 +62,8 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
 ) -> Any:
-    """An array filled with ``fill_value``, of the shape and dtype of ``x`` unless others are given.
+    """An array filled with ``fill_value``, of the shape and dtype of ``x`` unless others are given; in its shape, where
+    ``x`` was put.
 
     Raises:
       ShapeError: ``fill_value`` is no scalar.
@@ -73,6 +75,8 @@ def full_like(
     """
     aval = typeof(x)
     wanted = aval.dtype if dtype is None else dtype
+    if sharding is None and isinstance(x, Array) and x.committed and shape in (None, aval.shape):
+        sharding = x.sharding
     return full(aval.shape if shape is None else shape, fill_value, wanted, sharding=sharding)
 
 

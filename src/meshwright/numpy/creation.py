@@ -244,18 +244,21 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """``fill_value`` in the shape and dtype of ``a``, unless others are given.
+    """``fill_value`` in the shape and dtype of ``a``, unless others are given; in its shape, where ``a`` was put.
 
     >>> full_like(array([1, 2]), 7).tolist()
     [7, 7]
     """
-    return _like(lambda sizes, kind: full(sizes, fill_value, kind, device=device), a, dtype, shape)
+    return _like(lambda sizes, kind, place: full(sizes, fill_value, kind, device=place), a, dtype, shape, device)
 
 
-def _like(make: Callable[[Any, Any], Any], a: Any, dtype: Any, shape: Any) -> Any:
-    """``make(shape, dtype)`` of those of ``a`` where none are given; weakly typed if its dtype is."""
+def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, device: Any) -> Any:
+    """``make(shape, dtype, device)`` of those of ``a`` where none are given; weakly typed if its dtype is."""
     aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
-    out = make(aval.shape if shape is None else shape, aval.dtype if dtype is None else dtype)
+    shape = aval.shape if shape is None else normal_shape(shape, "full_like")
+    if device is None and isinstance(a, Array) and a.committed and shape == aval.shape:
+        device = a.sharding
+    out = make(shape, aval.dtype if dtype is None else dtype, device)
     return convert(out, aval.dtype, True) if dtype is None and aval.weak_type else out
 
 
@@ -265,7 +268,7 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
     >>> zeros_like(array([1, 2])).tolist()
     [0, 0]
     """
-    return _like(lambda sizes, kind: zeros(sizes, kind, device=device), a, dtype, shape)
+    return _like(lambda sizes, kind, place: zeros(sizes, kind, device=place), a, dtype, shape, device)
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
@@ -274,7 +277,7 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     >>> ones_like(array([1, 2])).tolist()
     [1, 1]
     """
-    return _like(lambda sizes, kind: ones(sizes, kind, device=device), a, dtype, shape)
+    return _like(lambda sizes, kind, place: ones(sizes, kind, device=place), a, dtype, shape, device)
 
 
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
