@@ -37,8 +37,11 @@ from outcomes import Weak, call
 
 TABLE: dict[str, Kind] = {}
 #: functions that are tested elsewhere: of functions, files, printing, and of NumPy arrays alone
-ELSEWHERE = """
-"""
+ELSEWHERE = (
+    "apply_along_axis apply_over_axes array_repr array_str broadcast_shapes einsum_path finfo from_dlpack frombuffer fromfile "
+    "fromfunction fromiter frompyfunc fromstring get_printoptions iinfo iterable load mask_indices printoptions save savez "
+    "set_printoptions vectorize"
+)
 #: other names of functions of the table
 SYNONYMS = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Every function of the tables against JAX's of that name: values, dtypes, weak types, shapes, and what is refused.
 
 Where JAX is wrong, or leaves open what we define, an exception says so; with ``numpy`` the values must be NumPy's.
@@ -121,7 +122,9 @@ def test_all_calls(name: str, wide: bool) -> None:
 def test_the_table_has_every_function_of_numpy() -> None:
     listed = {*numpy_table.TABLE, *numpy_table.SYNONYMS, *numpy_table.ELSEWHERE.split()}
     shared = {n for n in dir(mnp) if n in dir(jax.numpy) and n[0] != "_" and callable(getattr(mnp, n))}
-    missing = {n for n in shared - listed if not isinstance(getattr(mnp, n), type) and not hasattr(getattr(mnp, n), "dtype")}
+    missing = {
+        n for n in shared - listed if not isinstance(getattr(mnp, n), type) and not hasattr(getattr(mnp, n), "dtype")
+    }
     assert not missing, sorted(missing)
     for synonym, name in numpy_table.SYNONYMS.items():
         assert getattr(mnp, synonym) is getattr(mnp, name), synonym

@@ -14,8 +14,8 @@ import meshwright as mw
 from meshwright.scipy import stats
 
 DISTRIBUTIONS = (
-    "bernoulli beta betabinom binom cauchy chi2 expon gamma gennorm geom gumbel_l gumbel_r laplace logistic nbinom norm "
-    "pareto poisson t truncnorm uniform vonmises wrapcauchy"
+    "bernoulli beta betabinom binom cauchy chi2 expon gamma gennorm geom gumbel_l gumbel_r laplace logistic nbinom "
+    "norm pareto poisson t truncnorm uniform vonmises wrapcauchy"
 ).split()
 FUNCTIONS = ("cdf", "isf", "logcdf", "logpdf", "logpmf", "logsf", "pdf", "pmf", "ppf", "sf")
 CASES = [

@@ -350,8 +350,7 @@ def partition_program(
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
     sides = (("input", in_shardings), ("output", out_shardings))
     chosen = [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
-    constrained = [e for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingConstraint)]
-    shardings = [*out_shardings, *(e.op.sharding for e in constrained), *in_shardings]
-    ranks = [a.ndim for a in (*avals[1], *(e.invars[0].aval for e in constrained), *avals[0])]
-    written = [(s, n) for s, n in zip(shardings, ranks) if isinstance(s, NamedSharding)]
+    constraints = [(e.op.sharding, e.invars[0].aval) for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingConstraint)]
+    pairs = [*zip(out_shardings, avals[1]), *constraints, *zip(in_shardings, avals[0])]
+    written = [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding)]
     return PartitionedProgram(part, mesh, name, out_tree, donated, chosen, names, avals, written)

@@ -45,6 +45,8 @@ class _State(NamedTuple):
     inverse: Any
     calls: Any
     steps: Any
+    #: steps since the curvature was forgotten
+    known: Any
     stuck: Any
 
 
@@ -77,19 +79,25 @@ def _search(evaluate: Callable[[Any], Any], state: _State, direction: Any) -> _T
 
 
 def _step(evaluate: Callable[[Any], Any], state: _State) -> _State:
-    direction = -(state.inverse @ state.slope)
+    """A step along the quasi-Newton direction; where none is found, the curvature is forgotten, and the next one is
+    that of steepest descent, of length one at first. What is learned then has its scale (Nocedal and Wright, 6.20)."""
+    size = abs(state.slope).max()
+    unit = eye(state.x.shape[0], dtype=state.x.dtype)
+    direction = where(state.known > 0, -(state.inverse @ state.slope), -state.slope / where(size > 0, size, 1.0))
     trial = _search(evaluate, state, direction)
     moved, change = trial.step * direction, trial.slope - state.slope
-    product = dot(change, moved)
+    product, length = dot(change, moved), dot(change, change)
     rho = where(product > 0, 1 / where(product > 0, product, 1.0), 0.0)
-    unit = eye(moved.shape[0], dtype=moved.dtype)
+    scale = where(product > 0, product / where(length > 0, length, 1.0), 1.0)
+    before = where(state.known > 0, state.inverse, scale * unit)
     left = unit - rho * outer(moved, change)
-    inverse = left @ state.inverse @ left.T + rho * outer(moved, moved)
+    inverse = left @ before @ left.T + rho * outer(moved, moved)
     keep = trial.found
     return _State(
         where(keep, state.x + moved, state.x), where(keep, trial.value, state.value),
         where(keep, trial.slope, state.slope), where(keep & (rho > 0), inverse, state.inverse),
-        state.calls + trial.count, state.steps + 1, ~keep,
+        state.calls + trial.count, state.steps + 1, where(keep, where(rho > 0, state.known + 1, state.known), 0),
+        ~keep & (state.known == 0),
     )  # fmt: skip
 
 
@@ -129,7 +137,7 @@ def minimize(
     enough = float(ml_dtypes.finfo(x.dtype).eps) ** 0.5 * 10 if gtol is None else gtol
     slope_of = value_and_grad(lambda v: fun(v, *args))
     value, slope = slope_of(x)
-    start = _State(x, value, slope, eye(n, dtype=x.dtype), np.int32(1), np.int32(0), np.False_)
+    start = _State(x, value, slope, eye(n, dtype=x.dtype), np.int32(1), np.int32(0), np.int32(0), np.False_)
 
     def unfinished(s: _State) -> Any:
         return (abs(s.slope).max() > enough) & (s.steps < most) & ~s.stuck
