@@ -61,7 +61,11 @@ EXCEPTIONS = [
                "scipy.special.ndtri", "accepted", "integers, bools and halves are computed with as floats"),
     Exception_("nn.log1mexp nn.log_sigmoid nn.soft_sign nn.squareplus nn.softmax nn.log_softmax nn.standardize nn.gelu nn.celu "
                "nn.logsumexp nn.logmeanexp", "values", "integers wrap around in JAX's; the sign of a zero"),
-    Exception_("scipy.special.exp1", "values", "the limit at infinity is 0, as in SciPy"),
+    Exception_("scipy.special.exp1 scipy.special.expi scipy.special.spence scipy.special.gammainc scipy.special.gammaincc "
+               "scipy.special.rel_entr scipy.special.kl_div", "values", "limits, NaN and infinities are SciPy's"),
+    Exception_("scipy.special.spence", "accepted", "halves are computed with as floats"),
+    Exception_("logaddexp2", "values", "rounding of halves"),
+    Exception_("ldexp", "refused", "bools are no exponents"),
 ]  # fmt: skip
 #: Python integers that do not fit a dtype are refused, as in NumPy 2; JAX wraps them around
 DOES_NOT_FIT = "does not fit in"

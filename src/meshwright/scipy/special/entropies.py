@@ -114,7 +114,8 @@ def kl_div(p: Any, q: Any) -> Any:
     >>> kl_div(1.0, 1.0).item()
     0.0
     """
-    return _rel_entr(p, q) - p + q
+    value = _rel_entr(p, q)
+    return where(value == np.inf, np.inf, value - p + q)
 
 
 @elementwise
