@@ -43,3 +43,4 @@ def test_arrays_like_others_are_where_those_are(name: str) -> None:
     assert LIKE[name](a).sharding == sharding and LIKE[name](a, dtype=np.int32).sharding == sharding
     assert LIKE[name](b).devices() == {device}
     assert LIKE[name](a, shape=(3,)).sharding != sharding and LIKE[name](mnp.asarray(X)).devices() == {mw.devices()[0]}
+    assert mw.jit(LIKE[name])(X).shape == (8, 8)

@@ -24,7 +24,6 @@ from meshwright.ops.gather_scatter import gather_along
 from meshwright.ops.indexed import index_array
 from meshwright.ops.shape import expand_dims, squeeze, transpose
 from meshwright.ops.slice_pad import concatenate, slice_in_dim
-from meshwright.runtime.array import Array
 
 
 def existing_axis(name: str, axis: int, ndim: int) -> int:
@@ -75,7 +74,7 @@ def full_like(
     """
     aval = typeof(x)
     wanted = aval.dtype if dtype is None else dtype
-    if sharding is None and isinstance(x, Array) and x.committed and shape in (None, aval.shape):
+    if sharding is None and getattr(x, "committed", False) and shape in (None, aval.shape):
         sharding = x.sharding
     return full(aval.shape if shape is None else shape, fill_value, wanted, sharding=sharding)
 

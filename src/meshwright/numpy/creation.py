@@ -256,7 +256,7 @@ def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, 
     """``make(shape, dtype, device)`` of those of ``a`` where none are given; weakly typed if its dtype is."""
     aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
     shape = aval.shape if shape is None else normal_shape(shape, "full_like")
-    if device is None and isinstance(a, Array) and a.committed and shape == aval.shape:
+    if device is None and getattr(a, "committed", False) and shape == aval.shape:
         device = a.sharding
     out = make(shape, aval.dtype if dtype is None else dtype, device)
     return convert(out, aval.dtype, True) if dtype is None and aval.weak_type else out
