@@ -202,7 +202,9 @@ class Sort(_Sorting):
         ]
 
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
-        alone = len(avals) == 1 and not dtypes.is_inexact(avals[0].dtype)  # else equal elements may be 0 and -0
+        # Equal elements are the same ones, but for complex NaN and, where they must keep their order, 0 and -0.
+        by_bits = dtypes.is_float(avals[0].dtype) and not self.is_stable
+        alone = len(avals) == 1 and (by_bits or not dtypes.is_inexact(avals[0].dtype))
         return not alone and (self.is_stable or uneven)
 
     def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
