@@ -140,6 +140,41 @@ def test_unknown_dialects(refuses):
         lowered.partition().as_text("mlir")
 
 
+# --- partition ----------------------------------------------------------------------------------------------
+def test_partitioned_programs_run_on_the_user_s_trees():
+    def step(params, *, x):
+        y = x @ params["w"]
+        return {"out": y, "norm": (y * y).sum()}
+
+    sharding = NamedSharding(MESH, P("data"))
+    part = mw.jit(step).lower({"w": W}, x=mw.device_put(X, sharding)).partition()
+    out = part({"w": W}, x=X)
+    np.testing.assert_allclose(out["out"], X @ W, rtol=1e-6)
+    np.testing.assert_allclose(out["norm"], np.sum((X @ W) ** 2), rtol=1e-5)
+    assert set(out) == {"out", "norm"} and out["out"].sharding.is_equivalent_to(part.out_shardings[1], 2)
+
+
+def test_partitioned_programs_refuse_other_arguments(refuses):
+    part = STEP.lower(X, W).partition()
+    np.testing.assert_allclose(part(X, W), np.tanh(X @ W), rtol=1e-6)
+    with refuses(TypeError, "'layer'", "partitioned", "argument w", "f32[8,16]", "f32[8,8]"):
+        part(X, X)
+    with refuses(ValueError, "'layer'", "(*, *)", "(*,)"):
+        part(X)
+    other = mw.make_mesh((2, 4), ("data", "model"))
+    with refuses(errors.MeshError, "argument x", "'data': 2"):
+        part(mw.device_put(X, NamedSharding(other, P("data"))), W)
+    with refuses(errors.MeshError, "no devices", "make_mesh", "verify"):
+        mw.jit(lambda x: x).lower(X).partition(mw.AbstractMesh((2,), ("d",)))(X)
+
+
+def test_partitioned_loaded_programs_run():
+    program = mw.load(STEP.lower(X, W).as_text())
+    part = program.partition(mw.make_mesh((8,), ("d",)))
+    np.testing.assert_allclose(part(X, W), np.asarray(program(X, W)), rtol=1e-6)
+    np.testing.assert_allclose(part([X], {"w": W}), np.asarray(program(X, W)), rtol=1e-6)
+
+
 # --- compile ------------------------------------------------------------------------------------------------
 def test_compiled():
     compiled = STEP.lower(X, W).compile()
@@ -155,7 +190,7 @@ def test_compiled():
 
 def test_compiled_programs_refuse_other_arguments(refuses):
     compiled = STEP.lower(X, W).compile()
-    with refuses(TypeError, "'layer'", "argument w", "f32[8,16]", "f32[8,8]", "compile it again"):
+    with refuses(TypeError, "'layer'", "argument w", "f32[8,16]", "f32[8,8]", "compiled again"):
         compiled(X, X)
     with refuses(TypeError, "argument x", "f32[8,8]", "i32[8,8]"):
         compiled(X.astype(np.int32), W)

@@ -80,6 +80,10 @@ class _WidePartitionedProgram(PartitionedProgram):
         with wide_types():
             return PartitionedProgram.executable.func(self)  # type: ignore[attr-defined]
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with wide_types():
+            return super().__call__(*args, **kwargs)
+
     def verify(self, *args: Any, **options: Any) -> Any:
         with wide_types():
             return super().verify(*args, **options)
@@ -287,15 +291,25 @@ class ImportedProgram:
         )
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
         jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
-        out_tree = pytree.structure([0] * len(self.out_avals))
+        count = len(self.out_avals)
+        out_tree = pytree.structure(0 if count == 1 else (0,) * count)  # as of a call of the program itself
         names = [p.name for p in self.parameters]
         with wide_types() if self.is_wide else nullcontext():
             made = partition_program(
-                jaxpr, chosen, in_shardings, out_shardings, self.name, out_tree, self.donated, names, combine_bytes
+                jaxpr,
+                chosen,
+                in_shardings,
+                out_shardings,
+                self.name,
+                None,
+                out_tree,
+                self.donated,
+                names,
+                combine_bytes,
             )
         if not self.is_wide:
             return made
-        return _WidePartitionedProgram(made.part, chosen, self.name, out_tree, self.donated, made.chosen, names)
+        return _WidePartitionedProgram(made.part, chosen, self.name, None, out_tree, self.donated, made.chosen, names)
 
     def _mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:

@@ -11,17 +11,26 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.calls import Taken
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import warn
-from meshwright.errors import ArgumentError, DonationWarning, PaddingWarning, RedundancyWarning, ReplicationWarning
+from meshwright.errors import (
+    ArgumentError,
+    DonationWarning,
+    MeshError,
+    PaddingWarning,
+    RedundancyWarning,
+    ReplicationWarning,
+)
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ops.inspect_sharding import InspectSharding
 from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program
-from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, Sharding
+from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec, Sharding
 from meshwright.spmd import report
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.suggest import Advisor, Progress
@@ -56,6 +65,7 @@ class PartitionedProgram:
         part: Partition,
         mesh: Mesh | AbstractMesh,
         name: str,
+        in_tree: Any = None,
         out_tree: Any = None,
         donated: Sequence[int] = (),
         chosen: Iterable[str] = (),
@@ -66,6 +76,8 @@ class PartitionedProgram:
         self.part = part
         self.mesh = mesh
         self.name = name
+        #: the structures of the function's ``(args, kwargs)``, None for any that has as many arrays, and of its output
+        self.in_tree = in_tree
         self.out_tree = out_tree
         self.donated = tuple(donated)
         self.chosen = frozenset(chosen)
@@ -244,6 +256,34 @@ class PartitionedProgram:
             arg_names=self.names,
         )  # fmt: skip
 
+    @cached_property
+    def _taken(self) -> Taken:
+        n = len(self.in_avals)
+        names = [*self.names, *(f"input {i}" for i in range(len(self.names), n))]
+        in_tree = self.in_tree if self.in_tree is not None else pytree.structure(((0,) * n, {}))
+        arguments = list(zip(names, self.in_avals, self.in_shardings))
+        return Taken(self.name, "partitioned", in_tree, arguments, NamedSharding(self.mesh, PartitionSpec()))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's output for arguments of the types, and in the trees, that it was partitioned for.
+
+        Raises:
+          ArgumentError: arguments of another structure. ArgumentTypeError: something that is no array.
+          ShapeError: an array of another type.
+          MeshError: an array that was placed on other devices; a mesh that has no devices.
+        """
+        if isinstance(self.mesh, AbstractMesh):
+            raise MeshError(
+                f"{self.name!r} is partitioned for {self.mesh!r}, which has no devices; use a mesh from make_mesh to "
+                "run it, or .verify() to compare it with the unpartitioned program"
+            )
+        if self.in_tree is None:
+            args = tuple(pytree.leaves((args, kwargs)))
+            kwargs = {}
+        outs = self.executable(self._taken.leaves(args, kwargs))
+        check_finite(self.name, outs)
+        return outs if self.out_tree is None else pytree.unflatten(self.out_tree, outs)
+
     def verify(
         self,
         *args: Any,
@@ -325,6 +365,7 @@ def partition_program(
     in_shardings: Sequence[Sharding | None],
     out_shardings: Sequence[Sharding | None],
     name: str,
+    in_tree: Any = None,
     out_tree: Any = None,
     donated: Sequence[int] = (),
     names: Sequence[str] = (),
@@ -353,4 +394,4 @@ def partition_program(
     constraints = [(e.op.sharding, e.invars[0].aval) for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingConstraint)]
     pairs = [*zip(out_shardings, avals[1]), *constraints, *zip(in_shardings, avals[0])]
     written = [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding)]
-    return PartitionedProgram(part, mesh, name, out_tree, donated, chosen, names, avals, written)
+    return PartitionedProgram(part, mesh, name, in_tree, out_tree, donated, chosen, names, avals, written)

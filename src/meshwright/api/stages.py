@@ -9,18 +9,17 @@ from functools import cached_property
 from typing import Any
 
 from meshwright.api.arguments import require_platforms
+from meshwright.api.calls import Taken
 from meshwright.api.partitioned import PartitionedProgram, match_donation, partition_program, warn_of_donations
-from meshwright.api.shardings import brought, common_place, inner_shardings
+from meshwright.api.shardings import common_place, inner_shardings
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.float0 import without_float0
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError
+from meshwright.errors import ArgumentError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
-from meshwright.ir.tracing import typeof
 from meshwright.ops.inspect_sharding import InspectSharding
 from meshwright.ops.keys import words_aval
-from meshwright.runtime.array import Array, default_sharding
+from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.sharding import (
@@ -265,6 +264,7 @@ class Lowered(Stage):
             [a.sharding for a in program.arguments],
             program.out_shardings,
             program.name,
+            program.in_tree,
             program.out_tree,
             program.donated,
             [a.name for a in program.arguments],
@@ -342,25 +342,16 @@ class Compiled(Stage):
     def __deepcopy__(self, memo: Any) -> Compiled:
         return self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        flat, treedef = pytree.flatten(without_float0((args, kwargs)))
+    @cached_property
+    def _taken(self) -> Taken:
         program = self.program
-        if treedef != program.in_tree:
-            raise ArgumentError(
-                f"{program.name!r} was compiled for arguments {_call_text(program.in_tree)}, got {_call_text(treedef)}"
-                "; compile it again for other arguments"
-            )
-        for x, want in zip(flat, program.arguments):
-            got = _type_of(x, program.name, want.name)
-            if (got.shape, got.dtype) != (want.aval.shape, want.aval.dtype):
-                raise ShapeError(
-                    f"{program.name!r} was compiled for argument {want.name} of type {want.aval}, got {got}; compile "
-                    "it again for the new type"
-                )
-            if type(x) is Array and x.committed and x.sharding is not want.sharding:
-                wanted = NamedSharding(program.mesh, PartitionSpec()) if program.mesh else program.single
-                common_place([(f"argument {want.name}", brought(x)), ("the compiled program", wanted)], program.name)
-        outs = self.executable(flat)
+        place = NamedSharding(program.mesh, PartitionSpec()) if program.mesh else program.single
+        arguments = [(a.name, a.aval, a.sharding) for a in program.arguments]
+        return Taken(program.name, "compiled", program.in_tree, arguments, place)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        program = self.program
+        outs = self.executable(self._taken.leaves(args, kwargs))
         check_finite(program.name, outs)
         return pytree.unflatten(program.out_tree, outs)
 
@@ -394,16 +385,3 @@ class Compiled(Stage):
 
 def _compiled(program: Program) -> Compiled:
     return Lowered(program).compile()
-
-
-def _call_text(in_tree: Any) -> str:
-    """The structure of a call's arguments, as ``(*, [*, *])`` and ``{'name': *}``."""
-    args, kwargs = in_tree.children()
-    return pytree.show(args) + (f" and {pytree.show(kwargs)}" if kwargs.num_leaves else "")
-
-
-def _type_of(x: Any, program: str, name: str) -> ShapedArray:
-    try:
-        return typeof(x)
-    except ArgumentTypeError as error:
-        raise ArgumentTypeError(f"{program!r}: argument {name}: {error}") from None
