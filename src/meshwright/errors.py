@@ -27,6 +27,10 @@ class ArgumentTypeError(MeshwrightError, TypeError):
     """An argument of a public function has the wrong type (not an array, unhashable static argument, ...)."""
 
 
+class NestingError(MeshwrightError, RecursionError):
+    """Functions call each other, or containers hold each other, more deeply than can be followed."""
+
+
 class ShapeError(MeshwrightError, TypeError, ValueError):
     """Operand shapes do not fit the op. JAX raises ``TypeError`` here and NumPy ``ValueError``, so this is both."""
 

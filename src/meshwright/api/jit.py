@@ -15,6 +15,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
+from meshwright.core.depth import room
 from meshwright.core.dtypes import canonical, requested
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.identity import CachesOfFunctions, made_of
@@ -22,7 +23,7 @@ from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, nesting
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
@@ -34,6 +35,9 @@ from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, buffer_of
 from meshwright.sharding import Sharding, SingleDeviceSharding, get_mesh
 from meshwright.transforms.autodiff import lift_constants, name_of, require_callable
+
+#: jitted functions in jitted functions: so many levels stay calls
+_MOST_NESTED = 32
 
 
 class ShapeDtypeStruct:
@@ -113,11 +117,12 @@ def trace_flat(
     Raises:
       UnexpectedTracerError: the function returned a value of a finished trace.
       ArgumentTypeError: it returned something that is no array.
+      NestingError: functions call each other too deeply.
     """
     trace = JaxprTrace(names)
     tracers = [trace.new_arg(a) for a in avals]
     try:
-        with set_trace(trace), own_scope():
+        with room(name), set_trace(trace), own_scope():
             args, kwargs = pytree.unflatten(treedef, tracers)
             out = fun(*args, **kwargs)
         out = without_float0(out)
@@ -273,7 +278,7 @@ class JitFunction:
         if found is None:
             ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
             outs = flat_shardings(self.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
-            found = constrain(jaxpr, list(map(named, ins)), list(map(named, outs)))
+            found = _bounded(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
                 self._caches.constrained[jaxpr] = found
         return found
@@ -425,6 +430,11 @@ def _signature(x: Any) -> Any:
         check_alive(x)
         raise UnexpectedTracerError(f"a tracer of another trace was passed to a jitted function: {x!r}")
     return typeof(x)
+
+
+def _bounded(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """``jaxpr``, or the same with calls written out where they are nested too deeply for passes, which recur."""
+    return jaxpr if nesting(jaxpr.jaxpr) < _MOST_NESTED else inline_calls(jaxpr, lambda op: isinstance(op, Jit))
 
 
 def _hoist_tracers(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:

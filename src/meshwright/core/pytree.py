@@ -15,11 +15,21 @@ from typing import Any
 import optree
 
 from meshwright.core.pytree_keys import KeyPath, key_path
-from meshwright.errors import ArgumentError, ArgumentTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, NestingError
 
 NAMESPACE = "meshwright"
 PyTreeDef = optree.PyTreeSpec
 _MISSING = object()
+
+
+def _explained(error: RecursionError) -> RecursionError:
+    """What to raise for an error of ``optree``, which says only that it is too deep."""
+    if "during" not in str(error):
+        return error
+    return NestingError(
+        f"a pytree can be {optree.MAX_RECURSION_DEPTH:,} containers deep, and this one is deeper or holds itself; make "
+        "one array of what repeats (meshwright.numpy.stack), or a list without lists"
+    )
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], PyTreeDef]:
@@ -28,11 +38,17 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     Args:
       is_leaf: of what it is true stays whole.
 
+    Raises:
+      NestingError: a tree of more than 1,000 containers in each other, or one that holds itself.
+
     Example:
       >>> mw.tree.flatten({"b": [2, 3], "a": 1})
       ([1, 2, 3], PyTreeSpec({'a': *, 'b': [*, *]}))
     """
-    return optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        return optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _explained(error) from None
 
 
 def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
@@ -75,7 +91,10 @@ def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]
       >>> mw.tree.leaves({"b": (2, 3), "a": 1}, is_leaf=lambda x: isinstance(x, tuple))
       [1, (2, 3)]
     """
-    return optree.tree_leaves(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        return optree.tree_leaves(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _explained(error) from None
 
 
 def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTreeDef:
@@ -90,7 +109,10 @@ def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTree
       >>> mw.tree.structure((1, [2])) == mw.tree.structure((mnp.ones(3), [None]))
       False
     """
-    return optree.tree_structure(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        return optree.tree_structure(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _explained(error) from None
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
@@ -223,7 +245,10 @@ def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
       >>> mw.tree.paths({"layers": [1, 2], "bias": 3})
       ["['bias']", "['layers'][0]", "['layers'][1]"]
     """
-    accessors = optree.tree_accessors(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        accessors = optree.tree_accessors(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _explained(error) from None
     return [a.codify("") for a in accessors]
 
 
@@ -243,7 +268,10 @@ def flatten_with_path(
     if is_leaf is not None and is_leaf_takes_path:
         pairs, treedef = flatten_with_path(_marked(tree, (), is_leaf))
         return [(path, x.value if isinstance(x, _Chosen) else x) for path, x in pairs], treedef
-    accessors, flat, treedef = optree.tree_flatten_with_accessor(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        accessors, flat, treedef = optree.tree_flatten_with_accessor(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _explained(error) from None
     return [(key_path(a), x) for a, x in zip(accessors, flat)], treedef
 
 

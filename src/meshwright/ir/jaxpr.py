@@ -188,6 +188,19 @@ def has_effects(jaxpr: Jaxpr) -> bool:
     return found
 
 
+#: how deeply jaxprs are nested, as far as anybody asked
+_nesting: WeakKeyDictionary[Jaxpr, int] = WeakKeyDictionary()
+
+
+def nesting(jaxpr: Jaxpr) -> int:
+    """How many jaxprs lie inside of each other in ``jaxpr``, at most."""
+    found = _nesting.get(jaxpr)
+    if found is None:
+        inner = (nesting(j) for e in jaxpr.eqns if e.op.holds_jaxprs for j in sub_jaxprs(e.op))
+        found = _nesting[jaxpr] = max(inner, default=-1) + 1
+    return found
+
+
 def _no_printer(jaxpr: Jaxpr) -> str:
     return f"<Jaxpr with {len(jaxpr.eqns)} eqns>"
 

@@ -1,0 +1,125 @@
+"""Programs and trees that are deeply nested: they work, or say what is too deep."""
+
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright.errors import NestingError
+
+
+def nested(depth, wrap=mw.jit):
+    """``x -> 2x + depth`` through ``depth`` functions, each of which calls the next."""
+    function = wrap(lambda x: x * 2.0)
+    for _ in range(depth):
+        function = wrap(lambda x, inner=function: inner(x) + 1.0)
+    return function
+
+
+def in_lists(depth, leaf):
+    for _ in range(depth):
+        leaf = [leaf]
+    return leaf
+
+
+X = np.arange(4, dtype=np.float32)
+
+
+def test_deep_calls_run():
+    limit = sys.getrecursionlimit()
+    f = nested(1000)
+    np.testing.assert_array_equal(f(X), X * 2 + 1000)
+    assert sys.getrecursionlimit() == limit
+    assert float(mw.grad(f)(1.0)) == 2.0
+    np.testing.assert_array_equal(mw.vmap(f)(X), X * 2 + 1000)
+    np.testing.assert_array_equal(mw.jvp(f, (X,), (X,))[1], X * 2)
+    assert f.lower(X).as_text().count("stablehlo.add") == 1000
+
+
+def test_deep_calls_are_partitioned():
+    mesh = mw.make_mesh((2,), ("data",))
+    f = nested(300)
+    part = mw.jit(f, in_shardings=(mw.NamedSharding(mesh, mw.P("data")),)).lower(X).partition(mesh)
+    part.verify(X)
+
+
+def test_jaxprs_are_not_as_deep_as_calls():
+    from meshwright.ir.jaxpr import nesting
+
+    heights = [nesting(mw.make_jaxpr(nested(n))(1.0).jaxpr) for n in (10, 25, 40, 200)]
+    assert heights[0] == 11 and heights[1] == 26  # calls stay calls
+    assert max(heights) <= 33
+
+
+def test_calls_built_from_below_are_flattened_too():
+    function = mw.jit(lambda x: x * 2.0)
+    for _ in range(150):
+        function = mw.jit(lambda x, inner=function: inner(x) + 1.0)
+        function.trace(1.0)
+    assert float(mw.grad(function)(1.0)) == 2.0
+
+
+def test_no_worse_than_jax():
+    """JAX follows some 100 levels."""
+    with pytest.raises(RecursionError):
+        nested(1000, jax.jit)(1.0)
+
+
+def test_deep_calls_in_threads():
+    results = []
+    limit = sys.getrecursionlimit()
+    threads = [threading.Thread(target=lambda: results.append(float(nested(400)(1.0)))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert results == [402.0] * 3 and sys.getrecursionlimit() == limit
+
+
+def test_endless_calls_say_so():
+    limit = sys.getrecursionlimit()
+
+    @mw.jit
+    def forever(x):
+        return forever(x)
+
+    with pytest.raises(NestingError, match=r"while forever was traced.*lax\.scan"):
+        forever(1.0)
+
+    def plain(x):
+        return plain(x)
+
+    with pytest.raises(NestingError, match="while plain was traced"):
+        mw.jit(plain)(1.0)
+    assert sys.getrecursionlimit() == limit
+    assert float(mw.jit(lambda x: x + 1)(1.0)) == 2.0
+
+
+@pytest.mark.parametrize("depth", [1500, 100_000])
+def test_trees_deeper_than_optree_goes(depth):
+    tree = in_lists(depth, 1.0)
+    checks = [mw.jit(lambda t: t), mw.tree.leaves, mw.tree.structure, mw.tree.flatten]
+    for check in checks:
+        with pytest.raises(NestingError, match="1,000 containers deep"):
+            check(tree)
+    with pytest.raises(NestingError, match="1,000 containers deep"):
+        mw.jit(lambda x: in_lists(1500, x))(1.0)
+
+
+def test_a_tree_in_itself():
+    tree = []
+    tree.append(tree)
+    with pytest.raises(NestingError, match="holds itself"):
+        mw.jit(lambda t: t)(tree)
+
+
+def test_deep_trees_that_optree_follows():
+    tree = in_lists(900, X)
+    out = mw.jit(lambda t: mw.tree.map(mnp.sin, t))(tree)
+    np.testing.assert_allclose(mw.tree.leaves(out)[0], np.sin(X), rtol=1e-6)
+    grads = mw.grad(lambda t: mnp.sum(mw.tree.leaves(t)[0] ** 2))(tree)
+    np.testing.assert_allclose(mw.tree.leaves(grads)[0], 2 * X)
