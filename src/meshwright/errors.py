@@ -167,6 +167,10 @@ class ConfigError(MeshwrightError, ValueError):
 
 
 # --- warnings -----------------------------------------------------------------------------------------------
+class DumpError(MeshwrightError, OSError):
+    """What a program looks like on its way could not be written to a folder."""
+
+
 class MeshwrightWarning(UserWarning):
     """Base of every warning; ``warnings.simplefilter("error", MeshwrightWarning)`` makes them errors."""
 

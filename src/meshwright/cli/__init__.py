@@ -19,6 +19,7 @@ app.command()(demo.demo)
 app.command()(programs.partition)
 app.command()(programs.explain)
 app.command()(programs.compare)
+app.command()(programs.passes)
 
 
 def main() -> None:

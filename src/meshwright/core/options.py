@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from os import PathLike
 from typing import Any
 
 from meshwright.core.config import config
@@ -77,6 +78,21 @@ def log_compiles(new_val: bool = True) -> AbstractContextManager[None]:
       True
     """
     return config.override("log_compiles", new_val)
+
+
+def dump_ir(folder: str | PathLike[str] | None) -> AbstractContextManager[None]:
+    """In the ``with`` block, programs that are partitioned are written to ``folder`` after each pass that changed them.
+
+    The files are numbered: ``003_layer_partition.txt``. ``meshwright passes`` lists the passes.
+
+    Example:
+      >>> folder = __import__("tempfile").mkdtemp()
+      >>> with mw.dump_ir(folder):
+      ...     _ = mw.jit(lambda x: x + 1).lower(mnp.arange(4)).partition(mw.AbstractMesh((2,), ("x",)))
+      >>> sorted(__import__("os").listdir(folder))
+      ['000_lambda_input.txt', '001_lambda_partition.txt']
+    """
+    return config.override("dump_ir", folder)
 
 
 def default_device(new_val: Any) -> AbstractContextManager[None]:

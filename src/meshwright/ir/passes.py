@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from meshwright.core.config import config
 from meshwright.core.source import joined
+from meshwright.errors import DumpError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
-from meshwright.ir.verify import verify
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A named function from jaxpr to jaxpr."""
+    """A named function from jaxpr to jaxpr, and what it does in a sentence."""
 
     name: str
     apply: Callable[[ClosedJaxpr], ClosedJaxpr]
+    about: str = ""
 
 
-def run_passes(jaxpr: ClosedJaxpr, passes: tuple[Pass, ...], check: bool = False) -> ClosedJaxpr:
-    """Apply the passes in order; with ``check``, verify the result of each."""
+def run_passes(jaxpr: ClosedJaxpr, passes: tuple[Pass, ...]) -> ClosedJaxpr:
+    """Apply the passes in order; each result is written to ``config.dump_ir``, if that is set and it is a new one."""
     for step in passes:
-        jaxpr = step.apply(jaxpr)
-        if check:
-            verify(jaxpr, f"after pass {step.name}")
+        after = step.apply(jaxpr)
+        if after is not jaxpr:
+            dump(after, step.name)
+        jaxpr = after
     return jaxpr
+
+
+def dump(jaxpr: ClosedJaxpr, step: str) -> None:
+    """Write a program after a step of its way to ``config.dump_ir``, in a file with the next number.
+
+    Raises:
+      DumpError: the folder cannot be written to.
+    """
+    if config.dump_ir is None:
+        return
+    folder = Path(config.dump_ir)
+    name = re.sub(r"\W+", "_", f"{jaxpr.jaxpr.debug_name}_{step}").strip("_")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = sum(1 for _ in folder.iterdir())
+        (folder / f"{number:03d}_{name}.txt").write_text(f"{jaxpr}\n", encoding="utf-8")
+    except OSError as error:
+        raise DumpError(f"dump_ir: {folder} cannot be written to ({error}); choose another folder") from None
 
 
 def dead_code(jaxpr: ClosedJaxpr, keep_effects: bool = True) -> ClosedJaxpr:
@@ -122,5 +145,5 @@ def _copied(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool]) -> ClosedJaxpr:
     return dead_code(ClosedJaxpr(copy, [*jaxpr.consts, *inliner.consts]))
 
 
-INLINE = Pass("inline calls", inline_calls)
-DEAD_CODE = Pass("dead code", dead_code)
+INLINE = Pass("inline calls", inline_calls, "Calls of jitted functions are written out.")
+DEAD_CODE = Pass("dead code", dead_code, "Equations whose results nobody uses go.")

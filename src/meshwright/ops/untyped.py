@@ -62,4 +62,4 @@ def _bare_op(op: Op) -> Op:
     return op.with_regions([_bare(r) for r in regions]) if regions else op
 
 
-UNTYPED = Pass("no types of what varies", without_types)
+UNTYPED = Pass("no types of what varies", without_types, "Casts that only say over which axes a value varies go.")

@@ -14,9 +14,10 @@ from typing import Any
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
-from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, run_passes
+from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective import Collective
@@ -40,7 +41,11 @@ from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
 
-CYCLIC_WINDOWS = Pass("cyclic windows", cyclic_windows)
+CYCLIC_WINDOWS = Pass(
+    "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
+)
+#: what is done to the whole program before axes spread in it
+PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, DEAD_CODE)
 
 
 @dataclass
@@ -103,16 +108,21 @@ def partition(
     ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. ``order``
     is the one in which annotations spread; without one, the best is looked for.
     """
-    flat = run_passes(jaxpr, (INLINE, UNTYPED, CYCLIC_WINDOWS, DEAD_CODE))
+    dump(jaxpr, "input")
+    flat = run_passes(jaxpr, PREPARE)
 
     def partitioned(found: Propagation) -> Partition:
         part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+        dump(part.jaxpr, "partition")
         passes = communication_passes(mesh, part.in_layouts, combine_bytes)
         part.jaxpr, part.changes = passes.run(part.jaxpr)
         return part
 
     planner = Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned)
-    part, chosen = look_ahead(planner) if order is None else (partitioned(planner.propagate(order)), order)
+    with config.override("dump_ir", None):
+        part, chosen = look_ahead(planner) if order is None else (partitioned(planner.propagate(order)), order)
+    if config.dump_ir is not None:
+        part = partitioned(planner.propagate(chosen))  # once more, and written down
     part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))
     return part
 
@@ -170,7 +180,7 @@ class Partitioner:
                 local, final = self.output(number, atom, wanted)
                 outs.append(local)
                 out_layouts.append(final)
-        local_jaxpr = run_passes(self.trace.finish(outs, inner.debug_name), (DEAD_CODE,))
+        local_jaxpr = DEAD_CODE.apply(self.trace.finish(outs, inner.debug_name))
         for variable, said in self._what_stands_for():
             self.stands_for.setdefault(variable, said)
         return Partition(

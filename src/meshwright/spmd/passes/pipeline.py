@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
-from meshwright.ir.passes import Pass
+from meshwright.ir.passes import Pass, dump
 from meshwright.ir.verify import verify
 from meshwright.ops.collective import Collective
 from meshwright.sharding import AbstractMesh, Layout
@@ -57,6 +57,7 @@ class Pipeline:
             if after is jaxpr:
                 continue
             verify(after, f"after pass {step.name!r}")
+            dump(after, step.name)
             was, now = totals(jaxpr.jaxpr), totals(after.jaxpr)
             if was != now:
                 changes.append(Change(step.name, (was[0], now[0]), (was[1], now[1])))
@@ -71,19 +72,36 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
     """
     inputs = [frozenset(layout.axes_used) for layout in in_layouts]
 
-    def everywhere(name: str, rewrite: Rewrite) -> Pass:
-        return Pass(name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite))
+    def everywhere(name: str, rewrite: Rewrite, about: str) -> Pass:
+        return Pass(name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite), about)
 
     passes = [
-        Pass("drop dead collectives", drop_dead),
-        everywhere("merge common collectives", common_collectives),
-        everywhere("hoist loop-invariant collectives", hoist_invariants),
-        everywhere("reassociate sums of partial values", reassociate),
-        everywhere("gather after what shrinks", lambda j, variance: sink_gathers(j, variance, mesh)),
-        everywhere("merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh)),
-        everywhere("merge common collectives again", common_collectives),
-        Pass("drop what became dead", drop_dead),
-    ]
+        Pass("drop dead collectives", drop_dead, "Collectives whose results nobody uses go, in loops too."),
+        everywhere("merge common collectives", common_collectives, "A collective that repeats an earlier one goes."),
+        everywhere(
+            "hoist loop-invariant collectives", hoist_invariants,
+            "Collectives of values that stay the same leave their loops.",
+        ),
+        everywhere(
+            "reassociate sums of partial values", reassociate, "All-reduces move down to where they send least."
+        ),
+        everywhere(
+            "gather after what shrinks", lambda j, variance: sink_gathers(j, variance, mesh),
+            "All-gathers move down to where they send least.",
+        ),
+        everywhere(
+            "merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh),
+            "Two collectives one after the other become a cheaper one.",
+        ),
+        everywhere(
+            "merge common collectives again", common_collectives, "What has become equal by then is merged too."
+        ),
+        Pass("drop what became dead", drop_dead, "What the other passes left without use goes."),
+    ]  # fmt: skip
     if combine_bytes:
-        passes.append(everywhere("combine small collectives", lambda j, _: combine_collectives(j, combine_bytes)))
+        combine = everywhere(
+            "combine small collectives", lambda j, _: combine_collectives(j, combine_bytes),
+            "Small collectives over the same axes go together in buckets.",
+        )  # fmt: skip
+        passes.append(combine)
     return Pipeline(tuple(passes))
