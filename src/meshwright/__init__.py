@@ -43,6 +43,8 @@ from meshwright.core.caches import clear_caches
 from meshwright.core.config import config
 from meshwright.core.dtypes import float0
 from meshwright.core.options import (
+    check_tracer_leaks,
+    checking_leaks,
     debug_infs,
     debug_nans,
     default_device,
@@ -118,7 +120,9 @@ __all__ = [
     "SymbolicZero",
     "ad_checkpoint",
     "block_until_ready",
+    "check_tracer_leaks",
     "checkify",
+    "checking_leaks",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

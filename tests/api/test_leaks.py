@@ -103,3 +103,74 @@ def test_tracers_of_enclosing_traces_are_no_leaks():
     np.testing.assert_allclose(out, V * V.sum())
     out = mw.grad(lambda x: mw.jit(lambda y: y * x * x)(3.0))(2.0)
     np.testing.assert_allclose(out, 12.0)
+
+
+class TestCheckingLeaks:
+    """``checking_leaks`` reports them where the trace ends, used or not."""
+
+    @pytest.mark.parametrize(
+        "leak",
+        [
+            lambda: mw.jit(keep)(V),
+            lambda: mw.vmap(keep)(V),
+            lambda: mw.make_jaxpr(keep)(V),
+            lambda: mw.eval_shape(keep, V),
+            lambda: mw.lax.scan(lambda c, x: (c, keep(x)), 0.0, V),
+            lambda: mw.lax.cond(True, keep, lambda x: x, V),
+            lambda: mw.lax.fori_loop(0, 3, lambda i, x: keep(x), V),
+            lambda: mw.grad(mw.jit(lambda x: keep(x).sum()))(V),
+        ],
+    )
+    def test_finds(self, leak):
+        Keeper.value = None
+        message = r"1 .*outlived.*f32\[6?\]( from .*test_leaks.py:\d+ \(keep\))?, kept in a dict under 'value'"
+        with mw.checking_leaks(), pytest.raises(UnexpectedTracerError, match=message):
+            leak()
+        Keeper.value = None
+
+    def test_finds_what_was_traced_before(self):
+        f = mw.jit(keep)
+        f(V)
+        Keeper.value = None
+        with mw.checking_leaks(), pytest.raises(UnexpectedTracerError, match="1 traced value outlived"):
+            f(V)
+
+    def test_arguments(self):
+        kept = []
+        with mw.check_tracer_leaks(), pytest.raises(UnexpectedTracerError, match=r"argument x of.*kept in a list"):
+            mw.jit(lambda x: (kept.append(x), x)[1])(V)
+
+    def test_without_leaks(self):
+        """Closures, cycles, derivatives and custom rules are no leaks."""
+
+        @mw.custom_vjp
+        def f(x):
+            return mnp.sin(x)
+
+        f.defvjp(lambda x: (f(x), x), lambda x, ct: (ct * mnp.cos(x),))
+
+        @mw.jit
+        def program(x):
+            cycle = [x]
+            cycle.append(cycle)
+            inner = mw.checkpoint(mw.jit(lambda y: f(y) * x))
+            total = mw.lax.fori_loop(0, 2, lambda i, c: c + inner(c), x)
+            return mw.vmap(mw.grad(lambda z: inner(z).sum() + total.sum()))(mnp.stack([x, x]))
+
+        with mw.checking_leaks():
+            program(V)
+            mw.vjp(program, V)[1](mnp.ones((2, 6)))
+            mw.hessian(lambda x: mw.jit(mnp.sin)(x).sum())(V)
+            mw.linearize(mw.jit(mw.vmap(mnp.sin)), V)[1](V)
+
+    def test_off_by_default_and_after(self):
+        mw.jit(keep)(V)
+        mw.jit(keep)(V + 1)
+        Keeper.value = None
+
+    def test_jax_reports_the_same(self):
+        import jax
+
+        kept = []
+        with jax.checking_leaks(), pytest.raises(Exception, match="Leaked"):
+            jax.jit(lambda x: (kept.append(x + 1), x)[1])(1.0)

@@ -17,11 +17,13 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
+from meshwright.core.depth import room
 from meshwright.core.dtypes import promote
 from meshwright.core.signature import described
 from meshwright.core.source import own_scope
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.state import scope, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, check_alive, typeof
 from meshwright.ops.control import arranged
@@ -64,11 +66,12 @@ def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArra
     return found[key]
 
 
+@ends_traces
 def _trace(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], what: str) -> Body:
-    trace = JaxprTrace()
+    trace = watched(JaxprTrace())
     args = [trace.new_arg(a) for a in avals]
     try:
-        with set_trace(trace), own_scope():
+        with room(what), set_trace(trace), own_scope():
             out = fun(*pytree.unflatten(in_tree, args))
         leaves, out_tree = pytree.flatten(out)
         for x, path in zip(leaves, pytree.paths(out)):

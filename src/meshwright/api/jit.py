@@ -24,6 +24,7 @@ from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
 from meshwright.ir.jaxpr import ClosedJaxpr, nesting
+from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
@@ -109,6 +110,7 @@ def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:
     return pytree.map(lambda x: None if is_float0(x) else x, out)
 
 
+@ends_traces
 def trace_flat(
     fun: Callable[..., Any], treedef: Any, avals: Sequence[ShapedArray], name: str, names: Callable[[], Sequence[str]]
 ) -> tuple[ClosedJaxpr, Any]:
@@ -119,7 +121,7 @@ def trace_flat(
       ArgumentTypeError: it returned something that is no array.
       NestingError: functions call each other too deeply.
     """
-    trace = JaxprTrace(names)
+    trace = watched(JaxprTrace(names))
     tracers = [trace.new_arg(a) for a in avals]
     try:
         with room(name), set_trace(trace), own_scope():

@@ -29,7 +29,7 @@ ABSENT: dict[str, dict[str, str]] = {
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
         "memory": _ELSEWHERE,
         "version": "use meshwright.__version__",
-        "(transfer_guard|check).*": "there is no such option; meshwright.config lists those there are",
+        "transfer_guard.*": "there is no such option; meshwright.config lists those there are",
     },
     "lax": {
         ".*_p": _PRIMITIVES,

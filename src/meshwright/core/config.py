@@ -53,6 +53,7 @@ OPTIONS: dict[str, Option] = {
     "debug_nans": Option(False),
     "debug_infs": Option(False),
     "disable_jit": Option(False),
+    "check_tracer_leaks": Option(False, traced=True),
     "log_compiles": Option(False),
     "dump_ir": Option(None, accepts=_is_path, expected="a folder's path or None"),
     "traceback_filtering": Option("auto", ("auto", "off", "remove_frames", "quiet_remove_frames")),
@@ -102,6 +103,7 @@ class Config(threading.local):
     debug_nans: bool
     debug_infs: bool
     disable_jit: bool
+    check_tracer_leaks: bool
     log_compiles: bool
     #: where the program is written after every pass; None: nowhere
     dump_ir: str | os.PathLike[str] | None

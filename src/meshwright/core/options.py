@@ -51,6 +51,37 @@ def debug_infs(new_val: bool = True) -> AbstractContextManager[None]:
     return config.override("debug_infs", new_val)
 
 
+def checking_leaks() -> AbstractContextManager[None]:
+    """In the ``with`` block, a traced value that is still there when its function has been traced is an error.
+
+    The error names the line that made it, and what keeps it. Functions traced before are traced anew. Slow: the
+    garbage collector looks through all there is. The same as option ``check_tracer_leaks``; values that only ``grad``
+    and its kin have made are not looked for; a rule of ``custom_vjp`` that closes over traced values may keep them, and
+    is reported too.
+
+    Example:
+      >>> kept = []
+      >>> try:
+      ...     with mw.checking_leaks():
+      ...         mw.jit(lambda x: kept.append(x + 1))(2.0)
+      ... except mw.errors.UnexpectedTracerError as error:
+      ...     print(str(error)[:43])
+      1 traced value outlived the traced function
+    """
+    return config.override("check_tracer_leaks", True)
+
+
+def check_tracer_leaks(new_val: bool = True) -> AbstractContextManager[None]:
+    """:func:`checking_leaks`, or with False its absence, for the ``with`` block.
+
+    Example:
+      >>> with mw.check_tracer_leaks(True):
+      ...     mw.jit(lambda x: x + 1)(2)
+      Array(3, dtype=int32, weak_type=True)
+    """
+    return config.override("check_tracer_leaks", new_val)
+
+
 def disable_jit(disable: bool = True) -> AbstractContextManager[None]:
     """In the ``with`` block, jitted functions and loops run in Python, op by op: values can be printed and stepped to.
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
+from types import CellType, FunctionType
 from typing import Any
 
 from meshwright.core import pytree
@@ -54,3 +55,15 @@ def leaf_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any, skippe
     for key in sorted(kwargs):
         names += [key + path for path in pytree.paths(kwargs[key])]
     return names
+
+
+def without_closure(fun: Any) -> Any:
+    """For messages about ``fun`` that come later: a function of its name and parameters that keeps no values alive."""
+    fun = inspect.unwrap(fun)
+    if type(fun) is not FunctionType or not (fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__):
+        return fun
+    cells = tuple(CellType() for _ in fun.__closure__ or ())
+    shell = FunctionType(fun.__code__, fun.__globals__, fun.__name__, (None,) * len(fun.__defaults__ or ()), cells)
+    shell.__kwdefaults__ = dict.fromkeys(fun.__kwdefaults__ or ())
+    shell.__qualname__, shell.__module__ = fun.__qualname__, fun.__module__
+    return shell

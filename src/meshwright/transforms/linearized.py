@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.pytree_classes import register_pytree_node
-from meshwright.core.signature import described
+from meshwright.core.signature import described, without_closure
 from meshwright.errors import DifferentiationError
 from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
@@ -207,7 +207,7 @@ def linearized(fun: Callable[..., Any], call: Callable[..., Any], primals: tuple
     for x in outs:
         check_alive(x)
     out_avals = tuple(typeof(x) for x in outs)
-    signature = _Signature(fun, tape, inputs, avals, out_avals, in_tree, out_tree)
+    signature = _Signature(without_closure(fun), tape, inputs, avals, out_avals, in_tree, out_tree)
     # The signature outlives this point in caches; the values must not live on in its tape.
     records, tape.records = tape.records, []
     return pytree.unflatten(out_tree, outs), Linearized(signature, records, touts)

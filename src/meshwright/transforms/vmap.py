@@ -15,6 +15,7 @@ from meshwright.core.float0 import is_float0
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import check_alive, typeof
@@ -75,6 +76,7 @@ def vmap(
     spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
 
     @functools.wraps(fun)
+    @ends_traces
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
             raise ArgumentError(
@@ -89,7 +91,7 @@ def vmap(
         axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
         axes = [_normal_axis(x, a, i, call) for i, (x, a) in enumerate(zip(flat, axes))]
         size = _mapped_size(flat, axes, axis_size, call)
-        trace = BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd))  # type: ignore[arg-type]
+        trace = watched(BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd)))  # type: ignore[arg-type]
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
             with extend_axis_env(env), set_trace(trace), name_scope(f"vmap({name_of(fun)})"):
