@@ -182,3 +182,10 @@ def test_files_and_functions_are_small():
             if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 80:
                 large.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert not large, "\n".join(large)
+
+
+def test_files_of_tests_have_different_names():
+    """Pytest imports test files by their names alone: of two with one name it takes one, and says so for the other."""
+    tests = Path(__file__).parents[1]
+    names = [path.name for path in tests.rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}
