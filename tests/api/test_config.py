@@ -104,3 +104,12 @@ def test_debug_nans_lets_the_rest_pass(debug_nans):
     np.testing.assert_array_equal(mw.jit(lambda x: 1 / x)(X[1:]), 1 / X[1:])
     assert np.isinf(mw.jit(lambda x: 1 / x)(X)[0])  # infinite is not NaN
     assert mw.jit(lambda x: x + 1)(3) == 4
+
+
+def test_there_is_one_config():
+    import copy
+    import pickle
+
+    for again in (copy.copy(mw.config), copy.deepcopy(mw.config), pickle.loads(pickle.dumps(mw.config))):
+        assert again is mw.config
+    assert copy.deepcopy({"config": mw.config, "n": [1]})["config"] is mw.config

@@ -196,6 +196,9 @@ class Config(threading.local):
             raise ConfigError(f"config.update({name!r}): expected {option.expected}, got {value!r}")
         return name
 
+    def __reduce__(self) -> str:
+        return "config"  # there is one for the process: copies are itself, and a pickle is its name
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("jax_") and name[4:] in OPTIONS:
             return getattr(self, name[4:])
