@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.scipy.special
 import numpy as np
 import pytest
 from numpy_oracle import assert_same, check
 
 import meshwright as mw
 import meshwright.numpy as mnp
+import meshwright.scipy.special
 from meshwright.core.pytree import leaves
-from meshwright.errors import ArgumentError, AxisError, ConcretizationTypeError, DTypeError, MeshwrightError, ShapeError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    AxisError,
+    ConcretizationTypeError,
+    DTypeError,
+    MeshwrightError,
+    ShapeError,
+)
 from meshwright.ir.tracing import typeof
 
 X = np.array([[3.0, -1.5, np.nan, 8.0], [0.5, 4.0, -2.0, 1.0], [7.0, 7.0, 2.5, -6.0]], np.float32)
@@ -39,7 +50,8 @@ def test_extremes_of_chosen_elements(name: str) -> None:
 def test_variance_with_a_known_mean_or_too_few_elements(name: str) -> None:
     check(name, X[1:], axis=1, mean=np.array([[1.0], [2.0]], np.float32))
     check(name, X[1:], axis=0, ddof=3)
-    assert getattr(mnp, name)(NUMBERS, dtype="int32").dtype == "float32"
+    with pytest.raises(DTypeError, match="must be a float or complex dtype"):
+        getattr(mnp, name)(NUMBERS, dtype="int32")
     with pytest.raises(ArgumentError, match="ddof and correction"):
         mnp.var(X, ddof=1, correction=1)
     with pytest.raises(DTypeError, match="complex array needs a complex dtype"):
@@ -308,3 +320,81 @@ def test_signs_and_residuals_of_sums_of_exponentials() -> None:
     assert_same(ours, theirs, weak=False)
     with pytest.raises(MeshwrightError, match="implementation"):
         mw.nn.dot_product_attention(q, k, k, implementation="cudnn")
+
+
+# --- types of results ---------------------------------------------------------------------------------------
+def alike(call: Callable[[Any, Any], Any]) -> None:
+    """One call in both libraries: values, shapes, dtypes and weak types."""
+    with jax.enable_x64(bool(mw.config.enable_x64)):
+        want = jax.tree.leaves(call(jax, jnp))
+    got = mw.tree.leaves(call(mw, mnp))
+    for g, w in zip(got, want, strict=True):
+        assert (typeof(g).dtype, typeof(g).weak_type) == (w.dtype, jax.typeof(w).weak_type)
+        np.testing.assert_allclose(np.asarray(g), np.asarray(w), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "nancumsum", "nancumprod"])
+def test_running_sums_are_never_weakly_typed(name: str) -> None:
+    for x in (2, 2.5, True):
+        alike(lambda _, m, x=x: getattr(m, name)(x, axis=None))
+        alike(lambda _, m, x=x: getattr(m, name)(m.asarray(x)))
+
+
+@pytest.mark.parametrize(
+    "name", ["elu", "leaky_relu", "hard_tanh", "softplus", "soft_sign", "mish", "relu6", "logsumexp"]
+)
+def test_activations_of_numbers_ints_and_complex(name: str) -> None:
+    for x in (2, True, 0.5, np.array([0, 3, -2], np.int32), np.array([True, False])):
+        alike(lambda m, _, x=x: getattr(m.nn, name)(x))
+    if name != "hard_tanh":
+        alike(lambda m, n: getattr(m.nn, name)(n.asarray([1 + 2j, -1 - 0.5j, 9 - 1j])))
+
+
+def test_hard_tanh_of_unsigned_integers_keeps_them() -> None:
+    assert mw.nn.hard_tanh(np.array([0, 1, 7], np.uint8)).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"b": np.array([2.0, -1.0], "f")}, {"return_sign": True}, {"where": np.array([True, False])},
+    {"b": np.array([0.0, 0.0], "f"), "return_sign": True}, {"axis": 0, "keepdims": True, "return_sign": True},
+])  # fmt: skip
+@pytest.mark.parametrize("x", [[1 + 2j, 3j], [np.inf, 1j], [-np.inf, -np.inf], [2.0, 1.0], [np.inf, 1.0]])
+def test_sums_of_exponentials(x: list[complex], options: dict[str, Any]) -> None:
+    alike(lambda m, n: m.nn.logsumexp(n.asarray(x), **options))
+    alike(lambda m, n: m.scipy.special.logsumexp(n.asarray(x), **options))
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_positions_in_sorted_vectors_have_32_bits(x64: bool) -> None:
+    with mw.enable_x64(x64):
+        for n in (0, 3, 50):
+            alike(lambda _, m, n=n: m.searchsorted(m.arange(n) * 1.0, m.asarray([[1.0, 4.5]])))
+            alike(lambda _, m, n=n: m.digitize(m.asarray([1.0, 4.5]), m.arange(n) * 1.0))
+        assert mw.random.choice(mw.random.key(0), 5, (3,), p=mnp.ones(5) / 5).dtype == mnp.arange(3).dtype
+
+
+@pytest.mark.parametrize("x", [[1.0, np.inf, 2, 3, 4], [1.0, 5, np.nan, -3, -np.inf]])
+@pytest.mark.parametrize("spacing", [(), (2.0,), (np.array([0.0, 1, 3, 4, 7], "f"),)])
+def test_slopes_beside_infinities(x: list[float], spacing: tuple[Any, ...]) -> None:
+    alike(lambda _, m: m.gradient(m.asarray(x), *spacing))
+
+
+@pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
+def test_variances_of_too_few_do_not_change(name: str) -> None:
+    for x in ([3.0], [np.nan], []):
+        alike(lambda m, n, x=x: m.jvp(lambda v: getattr(n, name)(v, ddof=1), (n.asarray(x),), (n.ones(len(x)),))[0])
+        if name.endswith("var"):
+            assert mw.jvp(lambda v: getattr(mnp, name)(v, ddof=2), (mnp.asarray(x),), (mnp.ones(len(x)),))[1] == 0
+
+
+def test_gradients_by_python_numbers_are_weakly_typed() -> None:
+    alike(lambda m, n: m.value_and_grad(lambda x: (x * n.asarray([1.0, 2.0])).sum())(3.0))
+    alike(lambda m, _: m.grad(lambda x: 1.0)(3.0))
+    alike(lambda m, n: m.vjp(lambda x, y: x * y, 3.0, n.float32(2))[1](n.float32(1)))
+    alike(lambda m, _: m.hessian(lambda x: x**3)(3.0))
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin", "nanargmax", "nanargmin"])
+def test_positions_are_along_one_axis(name: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"{name}: axis must be an integer"):
+        getattr(mnp, name)(X, axis=(0, 1))

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.arithmetic import clip, logaddexp, multiply
+from meshwright.numpy.arithmetic import add, clip, divide, logaddexp, minimum, multiply
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.joining import split
 from meshwright.numpy.logic import where
@@ -33,6 +33,13 @@ def _weakly_inexact(name: str, x: Any) -> Any:
     exact = not dtypes.is_inexact(aval_of(x, name).dtype)
     (x,) = operands(name, (x,))
     return ops.convert(x, dtypes.default_float(), True) if exact else x
+
+
+def _inexact(name: str, x: Any) -> Any:
+    """``x`` as a float, which is weakly typed of bools: only they promote to a Python float's type."""
+    if dtypes.is_bool(aval_of(x, name).dtype):
+        return _weakly_inexact(name, x)
+    return operands(name, (x,), to_inexact=True)[0]
 
 
 def relu(x: Any) -> Any:
@@ -61,6 +68,8 @@ def relu6(x: Any) -> Any:
     6.0
     """
     x = _weakly_inexact("relu6", x)
+    if dtypes.is_complex(typeof(x).dtype):
+        return clip(x, 0.0, 6.0)
     return ops.clamp(scalar_like(0, x), x, scalar_like(6, x))
 
 
@@ -92,7 +101,7 @@ def softplus(x: Any) -> Any:
     >>> softplus(100.0).item()
     100.0
     """
-    (x,) = operands("softplus", (x,), to_inexact=True)
+    x = _inexact("softplus", x)
     return logaddexp(x, 0.0)
 
 
@@ -106,14 +115,15 @@ def log_sigmoid(x: Any) -> Any:
     return ops.neg(softplus(ops.neg(x)))
 
 
+@promotes_freely
 def soft_sign(x: Any) -> Any:
     """``x / (|x| + 1)``.
 
     >>> soft_sign(1.0).item()
     0.5
     """
-    (x,) = operands("soft_sign", (x,), to_inexact=True)
-    return ops.div(x, ops.add(ops.abs_(x), scalar_like(1, x)))
+    x = _inexact("soft_sign", x)
+    return divide(x, add(ops.abs_(x), 1))
 
 
 def _linear_above_zero(x: Any, below: Callable[[Any], Any]) -> Any:
@@ -174,7 +184,7 @@ def hard_tanh(x: Any) -> Any:
     """
     (x,) = operands("hard_tanh", (x,))
     if not dtypes.is_inexact(typeof(x).dtype):
-        return clip(x, -1, 1)
+        return minimum(x, 1) if dtypes.is_unsigned(typeof(x).dtype) else clip(x, -1, 1)
     one = scalar_like(1, x)
     return ops.select(ops.gt(x, one), one, ops.select(ops.lt(x, ops.neg(one)), ops.neg(one), x))
 
@@ -209,7 +219,7 @@ def mish(x: Any) -> Any:
     >>> mish(0.0).item()
     0.0
     """
-    (x,) = operands("mish", (x,), to_inexact=True)
+    x = _inexact("mish", x)
     return ops.mul(x, ops.tanh(softplus(x)))
 
 

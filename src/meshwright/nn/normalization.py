@@ -13,6 +13,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, multiply, rsqrt, subtract
 from meshwright.numpy.axes import normal_axes
 from meshwright.numpy.functions import log
+from meshwright.numpy.logic import logical_or, not_equal
 from meshwright.numpy.logic import where as choose
 from meshwright.numpy.manipulation import broadcast_to
 from meshwright.numpy.promotion import aval_of, operands, promotes_freely, scalar_like
@@ -29,6 +30,10 @@ Axis = Any
 
 def _masked(x: Any, where: Any) -> Any:
     return x if where is None else choose(where, x, np.asarray(-np.inf, typeof(x).dtype))
+
+
+def _real(x: Any) -> Any:
+    return ops.real(x) if dtypes.is_complex(typeof(x).dtype) else x
 
 
 def _shifted(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
@@ -73,6 +78,7 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     return _masked(out, where)
 
 
+@promotes_freely
 def logsumexp(
     a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
@@ -88,15 +94,23 @@ def logsumexp(
     (a,) = operands("logsumexp", (a,), to_inexact=True)
     a = ops.convert(a, typeof(a).dtype)  # the result is not weakly typed, as in JAX
     a = _masked(a, where)
+    counted = a if b is None else _masked(a, not_equal(b, 0))
+    a = broadcast_to(a, typeof(counted).shape)
     axes = normal_axes(axis, typeof(a).ndim, "logsumexp")
     shape = typeof(a).shape
-    top = reduce_max(a, axes)
+    top = reduce_max(_real(counted), axes)
     # An infinite maximum would give inf - inf: shift by 0 there.
     top = stop_gradient(ops.select(ops.is_finite(top), top, scalar_like(0, top)))
-    weights = ops.exp(ops.sub(a, spread_over(top, shape, axes)))
+    shifted = subtract(a, spread_over(top, shape, axes))
+    if b is not None:  # no weight times infinity, which would be NaN
+        finite = ops.le(
+            _real(shifted), scalar_like(np.log(float(dtypes.ml_dtypes.finfo(typeof(top).dtype).max)) - 1, top)
+        )
+        shifted = _masked(shifted, logical_or(finite, not_equal(b, 0)))
+    weights = ops.exp(shifted)
     total = reduce_sum(weights if b is None else multiply(weights, b), axes)
     if not return_sign:
-        return keep_dims(ops.add(ops.log(total), top), shape, axes, keepdims)
+        return keep_dims(add(ops.log(total), top), shape, axes, keepdims)
     parts = ops.add(ops.log(ops.abs_(total)), top), ops.sign(total)
     return tuple(keep_dims(p, shape, axes, keepdims) for p in parts)
 

@@ -194,14 +194,28 @@ def _gradient(f: Any, spacing: Any, dim: int) -> Any:
         gaps = diff(converted(asarray(spacing), dtypes.real_of(typeof(f).dtype)))
         if typeof(gaps).size != n - 1:
             raise ShapeError(f"gradient: {typeof(gaps).size + 1} positions for {n} elements along dimension {dim}")
+        gaps = reshape(gaps, shape)
     else:
-        gaps = multiply(full((n - 1,), 1, dtypes.real_of(typeof(f).dtype)), spacing)
-    gaps = reshape(gaps, shape)
+        gaps = spacing
     slopes = divide(diff(f, axis=dim), gaps)
-    before, after = _along(gaps, dim, 0, n - 2), _along(gaps, dim, 1, n - 1)
-    left, right = _along(slopes, dim, 0, n - 2), _along(slopes, dim, 1, n - 1)
-    inner = divide(add(multiply(left, after), multiply(right, before)), add(before, after))
+    inner = _inner_gradient(f, gaps, dim)
     return concatenate([_along(slopes, dim, 0, 1), inner, _along(slopes, dim, n - 2, n - 1)], dim)
+
+
+def _inner_gradient(f: Any, gaps: Any, dim: int) -> Any:
+    """Central differences; ``gaps`` between elements are one number, or an array of them along ``dim``."""
+    n = typeof(f).shape[dim]
+    left, middle, right = (_along(f, dim, i, n - 2 + i) for i in range(3))
+    if np.ndim(gaps) == 0:
+        return divide(subtract(right, left), multiply(2.0, gaps))
+    before, after = _along(gaps, dim, 0, n - 2), _along(gaps, dim, 1, n - 1)
+    both = add(before, after)
+    parts = (
+        multiply(divide(-after, multiply(before, both)), left),
+        multiply(divide(subtract(after, before), multiply(before, after)), middle),
+        multiply(divide(before, multiply(after, both)), right),
+    )
+    return add(add(parts[0], parts[1]), parts[2])
 
 
 @promotes_freely

@@ -12,8 +12,9 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out
 from meshwright.numpy.logic import logical_and
 from meshwright.numpy.promotion import as_operand, scalar_like
-from meshwright.numpy.reductions import all, argmax, argmin, max, mean, min, prod, sum, var
+from meshwright.numpy.reductions import all, max, mean, min, position, prod, sum, var
 from meshwright.ops import elementwise as ops
+from meshwright.ops import reduce as red
 from meshwright.ops.elementwise import select
 
 Axis = Any
@@ -135,7 +136,8 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     >>> nanargmax(np.array([1.0, np.nan, 2.0])).item()
     2
     """
-    return argmax(_without_nan(as_operand(a, "nanargmax"), dtypes.min_value), axis, out, keepdims)
+    no_out(out, "nanargmax")
+    return position("nanargmax", _without_nan(as_operand(a, "nanargmax"), dtypes.min_value), axis, keepdims, red.argmax)
 
 
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
@@ -144,4 +146,5 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     >>> nanargmin(np.array([1.0, np.nan, 2.0])).item()
     0
     """
-    return argmin(_without_nan(as_operand(a, "nanargmin"), dtypes.max_value), axis, out, keepdims)
+    no_out(out, "nanargmin")
+    return position("nanargmin", _without_nan(as_operand(a, "nanargmin"), dtypes.max_value), axis, keepdims, red.argmin)

@@ -11,7 +11,7 @@ from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import maximum, minimum, subtract
-from meshwright.numpy.axes import no_out, normal_axes
+from meshwright.numpy.axes import no_out, normal_axes, normal_axis
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.logic import truth, where
 from meshwright.numpy.logic import where as choose_where
@@ -229,16 +229,17 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
 
 
 # --- positions ----------------------------------------------------------------------------------------------
-def _position(name: str, a: Any, axis: Any, keepdims: bool, op: Any) -> Any:
+def position(name: str, a: Any, axis: Any, keepdims: bool, op: Any) -> Any:
+    """Positions that ``op`` finds along one axis, or in the flattened array without one."""
     x = as_operand(a, name)
     shape = typeof(x).shape
     if axis is None:
         out = op(reshape(x, (typeof(x).size,)), 0, dtypes.default_int()) if typeof(x).size else _nothing(name, shape)
         return reshape(out, [1] * len(shape)) if keepdims else out
-    axes = normal_axes(axis, len(shape), name)
-    if shape[axes[0]] == 0:
+    d = normal_axis(axis, len(shape), name)
+    if shape[d] == 0:
         _nothing(name, shape)
-    return keep_dims(op(x, axes[0], dtypes.default_int()), shape, axes, keepdims)
+    return keep_dims(op(x, d, dtypes.default_int()), shape, (d,), keepdims)
 
 
 def _nothing(name: str, shape: tuple[int, ...]) -> Any:
@@ -252,7 +253,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = F
     [1, 0]
     """
     no_out(out, "argmax")
-    return _position("argmax", a, axis, keepdims, red.argmax)
+    return position("argmax", a, axis, keepdims, red.argmax)
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
@@ -262,7 +263,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = F
     [0, 1]
     """
     no_out(out, "argmin")
-    return _position("argmin", a, axis, keepdims, red.argmin)
+    return position("argmin", a, axis, keepdims, red.argmin)
 
 
 # --- means --------------------------------------------------------------------------------------------------
@@ -366,13 +367,13 @@ def _variance(
     total = sum(squares, axes, where=where)
     real = typeof(total).dtype
     if where is None:
-        count = _count(shape, axes)
-        # Of fewer elements than constraints there is no variance.
-        divisor: Any = np.asarray(count - ddof if count > ddof else np.nan, real)
+        divisor: Any = np.asarray(_count(shape, axes) - ddof, real)
     else:
         divisor = ops.sub(_counted(where, shape, axes, real), np.asarray(ddof, real))
-        divisor = ops.select(ops.gt(divisor, np.zeros((), real)), divisor, np.asarray(np.nan, real))
-    result = ops.div(total, divisor)
+    # Of fewer elements than constraints there is no variance: it is NaN, and does not change.
+    enough = ops.gt(divisor, np.zeros((), real))
+    divided = ops.div(total, ops.select(enough, divisor, np.ones((), real)))
+    result = choose_where(enough, divided, np.asarray(np.nan, real))
     return keep_dims(convert(result, target) if target != real else result, shape, axes, keepdims)
 
 

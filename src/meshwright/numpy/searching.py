@@ -33,6 +33,11 @@ from meshwright.ops.elementwise import convert, select
 _SHORT = 32
 
 
+def _positions(size: int) -> np.dtype:
+    """The dtype of places in a sorted vector: 32 bits where they do, as in JAX."""
+    return dtypes.int32 if size <= np.iinfo(np.int32).max else dtypes.default_int()
+
+
 def concrete(x: Any, name: str, remedy: str = "pass size=, or use where") -> np.ndarray:
     """The value of ``x`` on the host, for decisions; derivatives go through ``x``.
 
@@ -70,14 +75,14 @@ def _compare_all(a: Any, v: Any, side: str) -> Any:
     shape = (*typeof(v).shape, typeof(a).size)
     row = broadcast_in_dim(a, shape, (len(shape) - 1,))
     column = broadcast_in_dim(v, shape, range(len(shape) - 1))
-    return reduce_sum(convert(_before(row, column, side), dtypes.default_int()), (len(shape) - 1,))
+    return reduce_sum(convert(_before(row, column, side), _positions(typeof(a).size)), (len(shape) - 1,))
 
 
 @compiled(static_argnums=(2,))
 def _binary_search(a: Any, v: Any, side: str) -> Any:
     a, v = ops.stop_gradient(a), ops.stop_gradient(v)
     n = typeof(a).size
-    index = dtypes.default_int()
+    index = _positions(n)
     if n == 0:
         return full(typeof(v).shape, 0, index)
     two, one = np.array(2, index), np.array(1, index)
@@ -134,7 +139,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     if typeof(bins).ndim != 1:
         raise ArgumentError(f"digitize: bins must be a vector, got shape {typeof(bins).shape}")
     if count == 0:
-        return full(typeof(asarray(x)).shape, 0, dtypes.default_int())
+        return full(typeof(asarray(x)).shape, 0, _positions(count))
     rising = searchsorted(bins, x, "left" if right else "right", method=method)
     falling = searchsorted(flip(bins), x, "left" if right else "right", method=method)
     first, last = take(bins, np.array(0)), take(bins, np.array(count - 1))

@@ -142,7 +142,7 @@ def _cumulate(name: str, a: Any, axis: int | None, dtype: Any, op: Any) -> Any:
         x = convert(x, target)
     elif dtypes.is_bool(typeof(x).dtype):
         x = convert(x, dtypes.default_int())
-    return op(x, d)
+    return op(convert(x, typeof(x).dtype), d)  # not weakly typed, as in JAX
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:

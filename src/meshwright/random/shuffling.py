@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis, normal_shape, static_int
@@ -110,7 +111,7 @@ def _weighted(key: Any, p: Any, n: int, sizes: tuple[int, ...], replace: bool, m
         total = cumsum(p)
         top = total[-1]
         u = uniform(key, sizes, typeof(p).dtype)
-        return searchsorted(total, ops.mul(ops.sub(scalar_like(1, u), u), top))
+        return converted(searchsorted(total, ops.mul(ops.sub(scalar_like(1, u), u), top)), dtypes.default_int())
     # The largest of log p plus Gumbel noise, in order: drawing without replacement.
     noisy = ops.add(gumbel(key, (n,), typeof(p).dtype, mode), ops.log(p))
     return reshape(argsort(ops.neg(noisy))[: math.prod(sizes)], sizes)

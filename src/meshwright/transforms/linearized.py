@@ -45,6 +45,12 @@ def tangent_of(aval: ShapedArray, tangent: Any) -> Any:
     return materialize(tangent) if dtypes.is_inexact(aval.dtype) else np.zeros(aval.shape, dtypes.float0)
 
 
+def _cotangent_of(aval: ShapedArray, ct: Any) -> Any:
+    """As :func:`tangent_of`; weakly typed like what it belongs to, a Python number for example."""
+    shown = tangent_of(aval, ct)
+    return convert(shown, aval.dtype, aval.weak_type) if dtypes.is_inexact(aval.dtype) else shown
+
+
 def checked_leaves(
     where: str,
     what: str,
@@ -167,9 +173,8 @@ class Linearized:
         ]
         found = collect_cts(tape, self.tangents, inexact)
         results = iter(backward(tape, self.records, found, [arg for arg in inputs if arg is not None]))
-        return [
-            tangent_of(a, None if arg is None else next(results)) for arg, a in zip(inputs, self.signature.in_avals)
-        ]
+        arrived = [None if arg is None else next(results) for arg in inputs]
+        return [_cotangent_of(a, ct) for a, ct in zip(self.signature.in_avals, arrived)]
 
     def split(self) -> tuple[list[Any], _Program]:
         """The known values, each once, and the program that uses them."""

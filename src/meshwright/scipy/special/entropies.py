@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.nn.normalization import logsumexp as _logsumexp
-from meshwright.numpy.functions import exp, log
 from meshwright.numpy.logic import where
 from meshwright.numpy.reductions import Axis
-from meshwright.numpy.reductions import sum as sum_of
 from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import expm1, log1p, select
+from meshwright.ops.elementwise import expm1, log1p
 from meshwright.scipy.elementwise import elementwise
 from meshwright.transforms.custom_jvp import custom_jvp
 
@@ -181,16 +179,4 @@ def logsumexp(
     >>> round(logsumexp(np.array([10.0, 10.0])).item(), 4)
     10.6931
     """
-    if not return_sign:
-        return _logsumexp(a, axis, b, keepdims, where=where)
-    weights = 1.0 if b is None else b
-    top = _logsumexp(a, axis, None, True, where=where)
-    shifted = exp(a - select(ops.is_finite(top), top, ops.zeros_like(top))) * weights
-    total = sum_of(shifted, axis, keepdims=True, where=where)
-    size = log(abs(total)) + select(ops.is_finite(top), top, ops.zeros_like(top))
-    sign = ops.sign(total)
-    return (size, sign) if keepdims else (_dropped(size, axis), _dropped(sign, axis))
-
-
-def _dropped(x: Any, axis: Axis) -> Any:
-    return x.squeeze(axis)
+    return _logsumexp(a, axis, b, keepdims, return_sign, where)
