@@ -18,6 +18,7 @@ import meshwright.numpy as mnp
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.promotion import promotes_freely
 
 Kernel = Callable[[Any], Any]
 
@@ -180,6 +181,7 @@ def scale_and_translate(
     return _resampled(x, new, dims, list(scale), list(translation), _KERNELS[method], antialias, precision)
 
 
+@promotes_freely()
 def _resampled(
     x: Any,
     new: Sequence[int],

@@ -94,7 +94,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return ops.mul(x, ops.logistic(ops.mul(x, slope)))
 
 
-@promotes_freely
+@promotes_freely()
 def softplus(x: Any) -> Any:
     """``log(1 + exp(x))`` without overflow.
 
@@ -115,7 +115,7 @@ def log_sigmoid(x: Any) -> Any:
     return ops.neg(softplus(ops.neg(x)))
 
 
-@promotes_freely
+@promotes_freely()
 def soft_sign(x: Any) -> Any:
     """``x / (|x| + 1)``.
 
@@ -132,7 +132,7 @@ def _linear_above_zero(x: Any, below: Callable[[Any], Any]) -> Any:
     return where(above, x, below(ops.select(above, nil, x)))
 
 
-@promotes_freely
+@promotes_freely("x", "alpha")
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """``x`` above 0, ``alpha * (exp(x) - 1)`` below.
 
@@ -143,7 +143,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v)))
 
 
-@promotes_freely
+@promotes_freely("x", "alpha")
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below.
 
@@ -154,7 +154,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v / alpha)))
 
 
-@promotes_freely
+@promotes_freely()
 def selu(x: Any) -> Any:
     """Self-normalising unit (Klambauer et al. 2017): :func:`elu`, scaled.
 
@@ -164,7 +164,7 @@ def selu(x: Any) -> Any:
     return multiply(1.0507009873554805, elu(x, 1.6732632423543772))
 
 
-@promotes_freely
+@promotes_freely("x", "negative_slope")
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """``x`` above 0, ``negative_slope * x`` below.
 
@@ -175,7 +175,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     return where(ops.ge(x, scalar_like(0, x)), x, multiply(x, negative_slope))
 
 
-@promotes_freely
+@promotes_freely()
 def hard_tanh(x: Any) -> Any:
     """``x`` kept between -1 and 1.
 
@@ -189,7 +189,7 @@ def hard_tanh(x: Any) -> Any:
     return ops.select(ops.gt(x, one), one, ops.select(ops.lt(x, ops.neg(one)), ops.neg(one), x))
 
 
-@promotes_freely
+@promotes_freely()
 def hard_sigmoid(x: Any) -> Any:
     """``relu6(x + 3) / 6``.
 
@@ -200,7 +200,7 @@ def hard_sigmoid(x: Any) -> Any:
     return ops.div(relu6(ops.add(x, scalar_like(3, x))), scalar_like(6, x))
 
 
-@promotes_freely
+@promotes_freely()
 def hard_silu(x: Any) -> Any:
     """``x * hard_sigmoid(x)``.
 
@@ -223,7 +223,7 @@ def mish(x: Any) -> Any:
     return ops.mul(x, ops.tanh(softplus(x)))
 
 
-@promotes_freely
+@promotes_freely("x", "b")
 def squareplus(x: Any, b: Any = 4.0) -> Any:
     """``(x + sqrt(x**2 + b)) / 2``.
 

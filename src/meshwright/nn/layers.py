@@ -28,7 +28,7 @@ Padding = str | Sequence[tuple[int, int]]
 _SPATIAL = "HWD"
 
 
-@promotes_freely
+@promotes_freely("x", "kernel", "bias", ranks=False)
 def dense(x: Any, kernel: Any, bias: Any = None, *, precision: Any = None) -> Any:
     """``x @ kernel + bias``.
 

@@ -78,7 +78,7 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     return _masked(out, where)
 
 
-@promotes_freely
+@promotes_freely()
 def logsumexp(
     a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
@@ -115,7 +115,7 @@ def logsumexp(
     return tuple(keep_dims(p, shape, axes, keepdims) for p in parts)
 
 
-@promotes_freely
+@promotes_freely()
 def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Any:
     """``log(mean(exp(x)))`` over ``axis``, without overflow.
 
@@ -273,7 +273,7 @@ def batch_norm_stats(x: Any, axis: Axis = None) -> tuple[Any, Any]:
     return mean(x, axes), var(x, axes)
 
 
-@promotes_freely
+@promotes_freely("x", "mean", "variance", "scale", "bias", ranks=False)
 def batch_norm(x: Any, mean: Any, variance: Any, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
     """Batch normalisation (Ioffe and Szegedy 2015) with given statistics (see :func:`batch_norm_stats`).
 

@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.api.control_flow import scan
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
+from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ConcretizationTypeError, ShapeError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, typeof
@@ -62,16 +63,16 @@ def put_block(x: Any, block: Block, value: Any) -> Any:
     value = rev(reshape(value, block.sizes), block.reverse)
     if all(s == 1 for s in block.stride):
         return dynamic_update_slice(x, value, [np.int32(s) for s in block.start], allow_negative_indices=False)
-    config, mask = [], None
+    widths, mask = [], None
     for d, (n, start, stride, size) in enumerate(zip(block.sizes, block.start, block.stride, block.shape)):
         covered = (n - 1) * stride + 1 if n else 0
-        config.append((start, size - covered - start, stride - 1) if n else (0, size, 0))
+        widths.append((start, size - covered - start, stride - 1) if n else (0, size, 0))
         if n != size:
             taken = np.zeros(size, bool)
             taken[start : start + covered : stride] = True
             row = broadcast_in_dim(taken, block.shape, (d,))
             mask = row if mask is None else and_(mask, row)
-    return select(mask, pad(value, scalar_like(0, value), config), x)
+    return select(mask, pad(value, scalar_like(0, value), widths), x)
 
 
 class IndexUpdater:
@@ -147,7 +148,10 @@ class IndexUpdateRef:
         dtype = typeof(x).dtype
         value = _value(x, values, name)
         # As in JAX, the elements are combined in the dtype that both promote to.
-        wide = result_type(x, value) if how is not _SET else dtype
+        # What is set takes the dtype of ``x``; the option is held against it, too.
+        strict = config.numpy_dtype_promotion == "strict"
+        common = result_type(x, value) if strict or how is not _SET else dtype
+        wide = dtype if how is _SET else common
         done = self._combined(name, convert(x, wide), converted(value, wide), how, to)
         return laid_out(as_result(convert(done, dtype)), to.out_sharding)
 
@@ -162,7 +166,11 @@ class IndexUpdateRef:
         x = reshape(x, plan.block.shape)
         value = _fitted(value, plan.out_shape, name)
         if not plan.indexed:
-            new = value if combine is None else combine(read(x, plan, CLIP, None, False, False), value)
+            new = (
+                value
+                if combine is None
+                else combine(read(x, plan, CLIP, None, False, False), spread(value, plan.out_shape))
+            )
             new = spread(converted(new, typeof(x).dtype), plan.out_shape)
             return reshape(put_block(x, plan.block, reshape(new, plan.block.kept)), shape)
         inner = read_block(x, plan.block)

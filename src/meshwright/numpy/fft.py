@@ -20,7 +20,7 @@ from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import conj
 from meshwright.numpy.manipulation import moveaxis, roll
-from meshwright.numpy.promotion import operands
+from meshwright.numpy.promotion import operands, promotes_freely
 from meshwright.ops.elementwise import convert, mul, scalar_like
 from meshwright.ops.fft import FFT, IFFT, IRFFT, RFFT, Fft
 from meshwright.ops.slice_pad import pad, slice_in_dim
@@ -308,6 +308,7 @@ def _samples(name: str, n: Any) -> int:
     return n
 
 
+@promotes_freely()
 def _frequencies(order: np.ndarray, n: int, d: Any, dtype: Any) -> Any:
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "fftfreq")
     if not dtypes.is_float(target):

@@ -218,7 +218,7 @@ def _inner_gradient(f: Any, gaps: Any, dim: int) -> Any:
     return add(add(parts[0], parts[1]), parts[2])
 
 
-@promotes_freely
+@promotes_freely("f", "varargs", ranks=False)
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
     """Slopes along each axis by central differences (second order inside, first order at the ends).
 

@@ -88,7 +88,7 @@ def _weights(bitorder: str, name: str) -> np.ndarray:
     return np.arange(8, dtype=np.uint8)[:: -1 if bitorder == "big" else 1].copy()
 
 
-@promotes_freely
+@promotes_freely()
 def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     """Bools (or integers that are 0 or not) along ``axis`` as bits of bytes, eight to one, zeros filling up the last.
 
@@ -110,7 +110,7 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     return moveaxis(sum(bits << places, -1, dtypes.uint8), -1, d)
 
 
-@promotes_freely
+@promotes_freely()
 def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Any:
     """The bits of bytes along ``axis``, as 0 and 1, eight for each byte.
 

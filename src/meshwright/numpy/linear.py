@@ -17,7 +17,15 @@ from meshwright.numpy.arithmetic import multiply, negative, subtract
 from meshwright.numpy.axes import no_out, normal_axes, normal_axis
 from meshwright.numpy.functions import conjugate
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
-from meshwright.numpy.promotion import as_operand, aval_of, broadcast_shapes, converted, operand_plan, operands
+from meshwright.numpy.promotion import (
+    as_operand,
+    aval_of,
+    broadcast_shapes,
+    converted,
+    operand_plan,
+    operands,
+    promotes_freely,
+)
 from meshwright.numpy.ranges import diagonal
 from meshwright.numpy.reductions import sum
 from meshwright.ops.dot import dot_general
@@ -155,6 +163,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return dot(x, ravel(b), precision=precision, preferred_element_type=preferred_element_type)
 
 
+@promotes_freely("x1", "x2")
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum product along one axis, the first conjugated; other dimensions broadcast.
 

@@ -84,7 +84,7 @@ def _without_leading_zeros(p: Any) -> Any:
     return p[int(found[0]) if len(found) else value.size - 1 :]
 
 
-@promotes_freely
+@promotes_freely("u", "v")
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
     """``(quotient, remainder)`` of two polynomials; the remainder keeps leading zeros, unless ``trim_leading_zeros``
     takes those of a concrete one away.
@@ -173,7 +173,7 @@ def poly(seq_of_zeros: Any) -> Any:
     return p
 
 
-@promotes_freely
+@promotes_freely("x", "y", ranks=False)
 def polyfit(
     x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool | str = False
 ) -> Any:  # fmt: skip

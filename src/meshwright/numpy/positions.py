@@ -99,7 +99,7 @@ def mask_indices(n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int
     return nonzero(mask_func(np.ones((n, n), np.int32), k), size=size)
 
 
-@promotes_freely
+@promotes_freely()
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """The coordinates of flat positions in an array of ``shape``; out of range the nearest, as in JAX.
 

@@ -6,10 +6,12 @@ reaches the op as a scalar, since ops take scalars beside arrays: nothing is rec
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -160,22 +162,57 @@ def spread(x: Any, shape: Sequence[int]) -> Any:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def promotes_freely(function: F) -> F:
-    """A function whose arithmetic mixes ranks and dtypes by itself: the options ``numpy_rank_promotion`` and
+def promotes_freely(*given: str, ranks: bool = True) -> Callable[[F], F]:
+    """Of a function whose arithmetic mixes ranks and dtypes by itself: the options ``numpy_rank_promotion`` and
     ``numpy_dtype_promotion`` are about operands that a user gives, and let pass what happens inside.
 
-    >>> promotes_freely(lambda x: x)(3)
+    Args:
+      given: the parameters whose arguments the options are held against; several only where they meet in an operation.
+      ranks: whether their ranks are; not where the function states another rank for each.
+
+    >>> promotes_freely("x")(lambda x: x)(3)
     3
     """
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if config.numpy_rank_promotion == "allow" and config.numpy_dtype_promotion == "standard":
-            return function(*args, **kwargs)
-        with config.override("numpy_rank_promotion", "allow"), config.override("numpy_dtype_promotion", "standard"):
-            return function(*args, **kwargs)
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
 
-    return cast(F, call)
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if config.numpy_rank_promotion == "allow" and config.numpy_dtype_promotion == "standard":
+                return function(*args, **kwargs)
+            if len(given) > 1:
+                arguments = signature.bind(*args, **kwargs).arguments
+                held = [x for a in map(arguments.get, given) for x in (a if isinstance(a, tuple) else (a,))]
+                _hold_to_options(function.__name__, held, ranks)
+            with config.override("numpy_rank_promotion", "allow"), config.override("numpy_dtype_promotion", "standard"):
+                return function(*args, **kwargs)
+
+        return cast(F, call)
+
+    return decorate
+
+
+def _hold_to_options(name: str, args: Sequence[Any], ranks: bool) -> None:
+    """Refuses, or warns of, what the options of promotion say of these operands.
+
+    Raises:
+      TypePromotionError, ShapeError: naming ``name``.
+    """
+    avals = [aval_of(x, name, i) for i, x in enumerate(args) if is_arraylike(x)]
+    with _naming(name):
+        dtypes.promote((a.dtype, a.weak_type) for a in avals)
+    if ranks and (message := _rank_warning(name, avals)):
+        warn(message, RankPromotionWarning)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Errors of promotion say which function they are of."""
+    try:
+        yield
+    except TypePromotionError as error:
+        raise TypePromotionError(f"{name}: {error}") from None
 
 
 # --- plans --------------------------------------------------------------------------------------------------
@@ -203,10 +240,8 @@ def inexact(dtype: np.dtype, weak: bool = False) -> np.dtype:
 @lru_cache(maxsize=8192)
 def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, setting: Setting) -> OperandPlan:
     """The plan for operands of these types; ``setting`` is ``config.tracing``."""
-    try:
+    with _naming(name):
         dtype, weak = dtypes.promote((a.dtype, a.weak_type) for a in avals)
-    except TypePromotionError as error:
-        raise TypePromotionError(f"{name}: {error}") from None
     if to_inexact:
         dtype = inexact(dtype)
     shape = broadcast_shapes(*(a.shape for a in avals), name=name)
@@ -216,6 +251,10 @@ def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, se
     return OperandPlan(dtype, weak, shape, converts, spreads, ready, _rank_warning(name, avals))
 
 
+#: functions that choose among operands, whose ranks JAX lets differ
+_RANKS_DIFFER = frozenset({"where", "heaviside"})
+
+
 def _rank_warning(name: str, avals: Sequence[ShapedArray]) -> str:
     """What ``numpy_rank_promotion`` has to say of these operands.
 
@@ -223,7 +262,7 @@ def _rank_warning(name: str, avals: Sequence[ShapedArray]) -> str:
       ShapeError: they have different ranks, which was not to be.
     """
     shapes = [a.shape for a in avals if a.shape]
-    if config.numpy_rank_promotion == "allow" or len(set(map(len, shapes))) < 2:
+    if config.numpy_rank_promotion == "allow" or name in _RANKS_DIFFER or len(set(map(len, shapes))) < 2:
         return ""
     message = (
         f"{name}: operands of shapes {' and '.join(map(str, shapes))} have different ranks, and "

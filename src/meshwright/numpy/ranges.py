@@ -34,7 +34,7 @@ from meshwright.ops.slice_pad import pad, slice_
 from meshwright.runtime.array import from_numpy
 
 
-@promotes_freely
+@promotes_freely("start", "stop")
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
     axis: int = 0, *, device: Any = None,
@@ -94,7 +94,7 @@ def _between(low: Any, high: Any, num: int, gaps: int) -> Any:
     return add(multiply(low, subtract(1, weight)), multiply(high, weight))
 
 
-@promotes_freely
+@promotes_freely("start", "stop", "base")
 def logspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
 ) -> Any:
@@ -107,7 +107,7 @@ def logspace(
     return converted(power(base, linspace(start, stop, num, endpoint, False, computed, axis)), target)
 
 
-@promotes_freely
+@promotes_freely("start", "stop")
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
     """``num`` numbers from ``start`` to ``stop``, each the same multiple of the one before; both of one sign.
 
@@ -290,7 +290,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
     return diag(convert(x, typeof(x).dtype), k)  # the result is not weakly typed
 
 
-@promotes_freely
+@promotes_freely()
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """The powers of a vector, as columns, from the highest down (or from 0 up).
 

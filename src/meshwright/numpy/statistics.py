@@ -170,7 +170,7 @@ def nanquantile(
     return _quantile("nanquantile", a, q, axis, out, overwrite_input, method, keepdims, weights, skip_nan=True)
 
 
-@promotes_freely
+@promotes_freely()
 def percentile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
@@ -185,7 +185,7 @@ def percentile(
     return laid_out(found, out_sharding)
 
 
-@promotes_freely
+@promotes_freely()
 def nanpercentile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
@@ -217,7 +217,7 @@ def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool 
 
 
 # --- covariance ---------------------------------------------------------------------------------------------
-@promotes_freely
+@promotes_freely("m", "y")
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
     aweights: Any = None, dtype: Any = None,
@@ -279,7 +279,7 @@ def _observation_weights(fweights: Any, aweights: Any, n: int) -> Any:
     return given[0] if len(given) == 1 else multiply(*given)
 
 
-@promotes_freely
+@promotes_freely("x", "y")
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
     """Correlations of variables: :func:`cov`, scaled to 1 on the diagonal.
 
@@ -317,7 +317,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     return all(ops.or_(same, ops.and_(isnan(x), isnan(y))) if equal_nan else same)
 
 
-@promotes_freely
+@promotes_freely()
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether the arrays are equal once broadcast together.
 

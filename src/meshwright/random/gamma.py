@@ -9,7 +9,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp
 from meshwright.numpy.indexing import take
 from meshwright.numpy.out_sharding import placed
-from meshwright.numpy.promotion import aval_of, converted, scalar_like
+from meshwright.numpy.promotion import aval_of, converted, promotes_freely, scalar_like
 from meshwright.numpy.reductions import max
 from meshwright.ops import elementwise as ops
 from meshwright.ops.random_gamma import random_gamma
@@ -56,6 +56,7 @@ def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) ->
 
 
 @placed
+@promotes_freely("a", "b", ranks=False)
 def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Beta: density proportional to ``x**(a - 1) * (1 - x)**(b - 1)`` in [0, 1].
 

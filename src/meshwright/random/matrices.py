@@ -32,7 +32,7 @@ def _factor(cov: Any, method: str) -> Any:
 
 
 @placed
-@promotes_freely
+@promotes_freely("mean", "cov", ranks=False)
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None, method: str = "cholesky"
 ) -> Any:

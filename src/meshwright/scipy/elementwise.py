@@ -17,6 +17,11 @@ Raises:
   ShapeError, DTypeError, ArgumentTypeError: shapes do not broadcast, dtypes do not promote, or no arrays."""
 
 
+def _least(default: Any) -> Any:
+    """A number of the least kind, so that beside integers a default decides nothing."""
+    return int(default) if isinstance(default, float) and default.is_integer() else default
+
+
 def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
     """``f`` of floating-point operands of one dtype as a function of arrays and numbers; its docstring says of what.
 
@@ -25,14 +30,13 @@ def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
     """
     program = compiled(f)
     signature = inspect.signature(f)
-    defaults = [p for p in signature.parameters.values() if p.default is not p.empty]
+    defaults = {p.name: _least(p.default) for p in signature.parameters.values() if p.default is not p.empty}
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs or defaults:
             bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            args = bound.args
+            args = tuple(bound.arguments.get(name, defaults.get(name)) for name in signature.parameters)
         return program(*operands(f.__name__, args, to_inexact=True))
 
     if f.__doc__ is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
+from meshwright.lax import complex as complex_of
 from meshwright.lax import conv_general_dilated
 from meshwright.numpy import fft
 from meshwright.numpy.creation import asarray
@@ -62,7 +63,7 @@ def _direct(name: str, x: Any, y: Any, mode: str, precision: Any) -> Any:
     x, y = _sizes(name, x, y, mode, range(x.ndim))
     if dtypes.is_complex(x.dtype):
         parts = [_direct(name, p, q, mode, precision) for p in (x.real, x.imag) for q in (y.real, y.imag)]
-        return parts[0] - parts[3] + 1j * (parts[1] + parts[2])
+        return complex_of(parts[0] - parts[3], parts[1] + parts[2])
     around = [(0, 0)] * x.ndim if mode == "valid" else [(n - 1, n - 1) for n in y.shape]
     window = (1,) * x.ndim
     whole = conv_general_dilated(x[None, None], flip(y)[None, None], window, around, precision=precision)[0, 0]

@@ -15,6 +15,7 @@ from meshwright.numpy.creation import asarray, zeros
 from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.manipulation import moveaxis
 from meshwright.numpy.padding import pad
+from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.reductions import mean
 
 #: modes of pad by names of boundaries; what is odd around the ends is twice their value less what is even
@@ -79,6 +80,7 @@ def _frequencies(length: int, fs: float, onesided: bool) -> Any:
     return asarray((np.fft.rfftfreq if onesided else np.fft.fftfreq)(length, 1 / fs))
 
 
+@promotes_freely()
 def stft(
     x: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int = 256, noverlap: int | None = None,
     nfft: int | None = None, detrend: Any = False, return_onesided: bool = True, boundary: str | None = "zeros",
@@ -118,6 +120,7 @@ def stft(
     return _frequencies(length, fs, onesided), asarray(times), moveaxis(z, -2, axis)
 
 
+@promotes_freely()
 def istft(
     Zxx: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None, noverlap: int | None = None,
     nfft: int | None = None, input_onesided: bool = True, boundary: bool = True, time_axis: int = -1,
@@ -159,6 +162,7 @@ def istft(
     return asarray(np.arange(x.shape[-1]) / fs), x
 
 
+@promotes_freely("x", "y")
 def csd(
     x: Any, y: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None, noverlap: int | None = None,
     nfft: int | None = None, detrend: Any = "constant", return_onesided: bool = True, scaling: str = "density",
@@ -200,6 +204,7 @@ def csd(
     return _frequencies(length, fs, onesided), moveaxis(density, -1, axis)
 
 
+@promotes_freely()
 def welch(
     x: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None, noverlap: int | None = None,
     nfft: int | None = None, detrend: Any = "constant", return_onesided: bool = True, scaling: str = "density",

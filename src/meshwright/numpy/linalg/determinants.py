@@ -30,7 +30,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
-@promotes_freely
+@promotes_freely()
 def _parity(pivots: Any, dtype: np.dtype) -> Any:
     """1 or -1: whether the rows were exchanged an even number of times."""
     exchanged = sum(pivots != np.arange(typeof(pivots).shape[-1], dtype=np.int32), -1)

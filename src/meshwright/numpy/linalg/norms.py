@@ -163,6 +163,7 @@ def cond(x: Any, p: Any = None) -> Any:
     return where((product != product) & ~has_nan, np.inf, product)
 
 
+@promotes_freely("M", "rtol", "tol", ranks=False)
 def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = False) -> Any:
     """How many singular values are not negligible: integers of shape (...).
 
@@ -192,7 +193,7 @@ def max_size(a: Any) -> int:
 
 
 @compiled(static_argnums=(2, 3))
-@promotes_freely
+@promotes_freely()
 def _rank(a: Any, bound: Any, hermitian: bool, absolute: bool) -> Any:
     s = abs_(Eigh().bind(symmetrized(a))[1]) if hermitian else Svd(compute_uv=False).bind(a)[0]
     bound = bound[..., None]

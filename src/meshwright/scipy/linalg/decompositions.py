@@ -14,6 +14,7 @@ from meshwright.numpy import linalg
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.manipulation import matrix_transpose
+from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.ranges import diag, eye, tril, triu
 
 
@@ -93,6 +94,7 @@ def qr(
     return tuple(linalg.qr(a, known[mode]))
 
 
+@promotes_freely("a", "c", ranks=False)
 def qr_multiply(
     a: Any, c: Any, mode: str = "right", pivoting: bool = False, conjugate: bool = False, overwrite_a: bool = False,
     overwrite_c: bool = False,

@@ -76,7 +76,9 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
     f = _by_superdiagonals(t, func(values), lambda f: (t @ f - f @ t) / safe)
     result = z @ f @ z.T.conj()
     if not dtypes.is_complex(a.dtype):
-        result = where(all_of(abs(result.imag) <= 1000 * tiny * (1 + abs(result).max())), result.real, result)
+        result = where(
+            all_of(abs(result.imag) <= 1000 * tiny * (1 + abs(result).max())), result.real.astype(result.dtype), result
+        )
     if disp:
         return result
     off = abs(gaps + eye(a.shape[-1], dtype=gaps.dtype)).min()

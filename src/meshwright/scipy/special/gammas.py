@@ -11,6 +11,7 @@ from meshwright.errors import ArgumentError
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import digamma, gammaln
 from meshwright.numpy.logic import where
+from meshwright.numpy.promotion import promotes_freely
 from meshwright.ops import elementwise as ops
 from meshwright.ops.elementwise import exp, floor, lgamma
 from meshwright.ops.incomplete_beta import betainc as _betainc
@@ -197,6 +198,7 @@ def _comb(n: Any, k: Any) -> Any:
     return where(inside, exp(-ops.log(n + 1) - log_beta(n - k + 1, k + 1)), 0.0)
 
 
+@promotes_freely()
 def multigammaln(a: Any, d: int) -> Any:
     """The logarithm of the gamma function of ``d`` dimensions.
 

@@ -9,11 +9,13 @@ import numpy as np
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp, gammaln
 from meshwright.numpy.logic import where
+from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.reductions import all as all_of
 from meshwright.numpy.reductions import sum as sum_of
 from meshwright.scipy.special.entropies import xlogy
 
 
+@promotes_freely()
 def logpmf(x: Any, n: Any, p: Any) -> Any:
     """The logarithm of the probability.
 
