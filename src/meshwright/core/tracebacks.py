@@ -62,4 +62,6 @@ def boundary(function: F) -> F:
             without_own_frames(error)
             raise
 
+    # What users unwrap is their own function.
+    entered.__wrapped__ = getattr(function, "__wrapped__", function)  # type: ignore[attr-defined]
     return entered  # type: ignore[return-value]

@@ -42,7 +42,7 @@ def dump(jaxpr: ClosedJaxpr, step: str) -> None:
     if config.dump_ir is None:
         return
     folder = Path(config.dump_ir)
-    name = re.sub(r"\W+", "_", f"{jaxpr.jaxpr.debug_name}_{step}").strip("_")
+    name = re.sub(r"[\W_]+", "_", f"{jaxpr.jaxpr.debug_name}_{step}").strip("_")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in folder.iterdir())

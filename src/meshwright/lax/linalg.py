@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.core.absent import absent as _absent
-from meshwright.core.static import only_default
+from meshwright.core.static import only_default as _only_default
 from meshwright.errors import ArgumentError
 from meshwright.lax.polar import qdwh as _qdwh
 from meshwright.ops.cholesky import cholesky as _cholesky
 from meshwright.ops.eig import eig as _eig
 from meshwright.ops.eigh import eigh as _eigh
-from meshwright.ops.elementwise import conj
+from meshwright.ops.elementwise import conj as _conj
 from meshwright.ops.lu import lu as _lu
 from meshwright.ops.lu import lu_pivots_to_permutation
 from meshwright.ops.matrices import matmul as _matmul
@@ -57,7 +57,7 @@ def eig(
       >>> values.tolist()
       [0j, (2+0j)]
     """
-    only_default("eig", _ONE_WAY, implementation=implementation, use_magma=use_magma)
+    _only_default("eig", _ONE_WAY, implementation=implementation, use_magma=use_magma)
     return _eig(
         x, compute_left_eigenvectors=compute_left_eigenvectors, compute_right_eigenvectors=compute_right_eigenvectors
     )
@@ -83,9 +83,9 @@ def eigh(
       >>> values.round(5).tolist()
       [1.0, 3.0]
     """
-    only_default("eigh", _ONE_WAY, implementation=implementation)
+    _only_default("eigh", _ONE_WAY, implementation=implementation)
     if not lower and not symmetrize_input:
-        x = conj(_transposed(x))
+        x = _conj(_transposed(x))
     vectors, values = _eigh(x, symmetrize_input=symmetrize_input)
     if subset_by_index is None:
         return [vectors, values]
@@ -116,7 +116,7 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
       >>> abs(r).tolist()
       [[2.0, 0.0], [0.0, 3.0]]
     """
-    only_default("qr", "leave it out", pivoting=pivoting, use_magma=use_magma)
+    _only_default("qr", "leave it out", pivoting=pivoting, use_magma=use_magma)
     return _qr(x, full_matrices=full_matrices)
 
 
@@ -133,7 +133,7 @@ def schur(
       [[1.0, 2.0], [0.0, 3.0]]
     """
     why = "eigenvalues come as LAPACK gives them; leave it out"
-    only_default("schur", why, sort_eig_vals=sort_eig_vals, select_callable=select_callable)
+    _only_default("schur", why, sort_eig_vals=sort_eig_vals, select_callable=select_callable)
     return _schur(x, compute_schur_vectors=compute_schur_vectors)
 
 
@@ -153,7 +153,7 @@ def svd(
       >>> lax.linalg.svd(mnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False).round(4).tolist()
       [4.0, 3.0]
     """
-    only_default("svd", _ONE_WAY, algorithm=algorithm)
+    _only_default("svd", _ONE_WAY, algorithm=algorithm)
     if subset_by_index is None:
         return _svd(x, full_matrices=full_matrices, compute_uv=compute_uv)
     start, stop = subset_by_index
@@ -180,7 +180,7 @@ def qdwh(
       >>> lax.linalg.qdwh(mnp.array([[2.0, 0.0], [0.0, 3.0]]))[0].round(4).tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
-    only_default("qdwh", "shapes are known here; leave it out", dynamic_shape=dynamic_shape)
+    _only_default("qdwh", "shapes are known here; leave it out", dynamic_shape=dynamic_shape)
     return _qdwh(x, is_hermitian=is_hermitian, max_iterations=max_iterations, eps=eps)
 
 
@@ -197,7 +197,7 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
       >>> lax.linalg.tridiagonal_solve(0 * ones, 2 * ones, 0 * ones, mnp.ones((2, 1))).tolist()
       [[0.5], [0.5]]
     """
-    only_default("tridiagonal_solve", "add a small diagonal", perturb_singular=perturb_singular)
+    _only_default("tridiagonal_solve", "add a small diagonal", perturb_singular=perturb_singular)
     return _tridiagonal_solve(dl, d, du, b)
 
 

@@ -166,7 +166,7 @@ def vjp(
     Example:
       >>> out, f_vjp = mw.vjp(lambda x, y: x * y.sum(), 3.0, mnp.array([4.0, 5.0]))
       >>> f_vjp(10.0)
-      (Array(90., dtype=float32), Array([30., 30.], dtype=float32))
+      (Array(90., dtype=float32, weak_type=True), Array([30., 30.], dtype=float32))
     """
     require_callable(fun, "vjp")
     refuse_reduce_axes(reduce_axes, "vjp")
@@ -360,7 +360,7 @@ def grad(
     Example:
       >>> loss = lambda w, x: w["scale"] * (x**2).sum()
       >>> mw.grad(loss)({"scale": 3.0}, mnp.array([1.0, 2.0]))
-      {'scale': Array(5., dtype=float32)}
+      {'scale': Array(5., dtype=float32, weak_type=True)}
       >>> mw.grad(loss, argnums=1)({"scale": 3.0}, mnp.array([1.0, 2.0]))
       Array([ 6., 12.], dtype=float32)
     """
