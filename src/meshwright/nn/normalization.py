@@ -78,7 +78,7 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     return _masked(out, where)
 
 
-@promotes_freely()
+@promotes_freely("a", "b")
 def logsumexp(
     a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
