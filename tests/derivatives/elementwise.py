@@ -74,7 +74,7 @@ def anywhere(*xs: Any) -> Any:
 #: by function, what JAX has otherwise
 EXCEPTIONS: dict[str, Otherwise] = {
     "sinc": Otherwise("cancels near 0 there", lambda x: np.abs(x) < 1e-4),
-    "i0": Otherwise("its second derivative at 0 is 1/2, not 0", lambda x: x == 0, ("d00", "rev d00")),
+    "i0": Otherwise("its slope at 0 is 0, not 1, and its second derivative 1/2", lambda x: x == 0),
     "i1": Otherwise("its second derivative near 0 is 3x/8", lambda x: np.abs(x) < 1e-6, ("d00", "rev d00")),
     "i1e": Otherwise("cancels near 0 there", lambda x: np.abs(x) < 1e-6, ("d00", "rev d00")),
     "bessel_i1e": Otherwise("cancels near 0 there", lambda x: np.abs(x) < 1e-6, ("d00", "rev d00")),
@@ -91,7 +91,17 @@ EXCEPTIONS: dict[str, Otherwise] = {
     "boxcox": Otherwise("infinite slopes at 0", lambda x, y: x == 0),
     "boxcox1p": Otherwise("infinite slopes at -1", lambda x, y: x == -1),
     "rel_entr": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),
-    "kl_div": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),
+    "kl_div": Otherwise(
+        "it is infinite there", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y) | ~(x > 0) | ~(y > 0)
+    ),
+    "log_ndtr": Otherwise("cancels far out, more than here", lambda x: x < -100, ("d00", "rev d00")),
+    "logit": Otherwise("infinite arguments", np.isinf, ("d00", "rev d00")),
+    "xlogy": Otherwise(
+        "the slope by x is log(y) for every x, that by y is x / y", lambda x, y: ~np.isfinite(x * y) | ~(y > 0)
+    ),
+    "xlog1py": Otherwise(
+        "the slope by x is log1p(y) for every x, that by y is x / (1 + y)", lambda x, y: ~np.isfinite(x * y) | ~(y > -1)
+    ),
     "owens_t": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),
     "poch": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),
     "elu": Otherwise("an infinite scale", lambda x, a=None: a is not None and ~np.isfinite(a)),

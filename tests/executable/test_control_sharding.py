@@ -182,7 +182,7 @@ def test_regions_of_one_function_have_layouts_of_their_own():
     args = f32(6, 6), f32(6, 6), f32(3, 6, 6), f32(3, 6, 6)
     part = partition(f, args, (P("data"), P(None, "data"), None, None))
     assert not part.collectives
-    assert [s.spec for s in part.out_shardings] == [P("data", None), P(None, "data")]
+    assert [s.spec for s in part.out_shardings] == [P("data"), P(None, "data")]
 
 
 def test_stablehlo_of_the_device_program():
