@@ -55,7 +55,8 @@ GOLDEN = {
             e:f32[] = mul 1.0 a
             f:f32[] = mul e c
             g:f32[] = add d f
-          in (g,) }
+            h:f32[] = convert_element_type[new_dtype=float32 weak_type=True] g
+          in (h,) }
         """,
     ),
     "pytrees and a call": (

@@ -30,6 +30,7 @@ BOUNDED = {
     "random/counts.py": "a counter",
     "scipy/linalg/functions.py": "as many steps as there are columns",
     "scipy/optimize.py": "a counter",
+    "scipy/sparse/linalg.py": "at most maxiter steps",
 }
 
 

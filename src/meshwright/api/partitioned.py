@@ -30,7 +30,7 @@ from meshwright.ops.sharding_constraint import ShardingConstraint
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program
-from meshwright.sharding import AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec, Sharding
+from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec, Sharding
 from meshwright.spmd import report
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.suggest import Advisor, Progress
@@ -393,5 +393,6 @@ def partition_program(
     chosen = [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
     constraints = [(e.op.sharding, e.invars[0].aval) for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingConstraint)]
     pairs = [*zip(out_shardings, avals[1]), *constraints, *zip(in_shardings, avals[0])]
-    written = [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding)]
+    closed = ((s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding) and UNCONSTRAINED not in s.spec)
+    written = list(closed)
     return PartitionedProgram(part, mesh, name, in_tree, out_tree, donated, chosen, names, avals, written)

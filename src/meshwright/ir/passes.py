@@ -12,6 +12,7 @@ from meshwright.core.source import joined
 from meshwright.errors import DumpError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
+from meshwright.ir.verify import verify
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,15 @@ class Pass:
     about: str = ""
 
 
-def run_passes(jaxpr: ClosedJaxpr, passes: tuple[Pass, ...]) -> ClosedJaxpr:
-    """Apply the passes in order; each result is written to ``config.dump_ir``, if that is set and it is a new one."""
+def run_passes(jaxpr: ClosedJaxpr, passes: tuple[Pass, ...], check: bool = False) -> ClosedJaxpr:
+    """Apply the passes in order; with ``check``, verify the result of each.
+
+    Each result is written to ``config.dump_ir``, if that is set and it is a new one.
+    """
     for step in passes:
         after = step.apply(jaxpr)
+        if check:
+            verify(after, f"after pass {step.name}")
         if after is not jaxpr:
             dump(after, step.name)
         jaxpr = after
