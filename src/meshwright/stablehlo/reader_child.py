@@ -21,8 +21,8 @@ sys.path += sys.argv[1:]
 from jaxlib import _hlo, _jax
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy
+from jaxlib.mlir._mlir_libs import _stablehlo as _stablehlo_dialect
 
 
 def _context() -> ir.Context:
@@ -31,9 +31,9 @@ def _context() -> ir.Context:
     _jax_mlir_ext.register_dialects(registry)
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()
-    for dialect in (stablehlo, chlo, sdy):
+    for dialect in (_stablehlo_dialect, _chlo, _sdy):
         dialect.register_dialect(context)
-    mhlo.register_mhlo_dialect(context)
+    _mlirHlo.register_mhlo_dialect(context)
     context.enable_multithreading(False)
     return context
 
