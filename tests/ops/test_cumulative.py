@@ -71,7 +71,7 @@ def test_infinities():
     got = np.asarray(C.cumlogsumexp(x))
     np.testing.assert_allclose(got, [-inf, -inf, 1, inf, inf])
     slope = np.asarray(grad(lambda x: reduce_sum(C.cumlogsumexp(x), (0,)))(x[:3]))
-    np.testing.assert_allclose(slope, [0, 0, 1])
+    np.testing.assert_allclose(slope, [1.5, 0.5, 1])  # infinities that tie share; beside a number they have no part
     x = np.array([1.0, np.nan, 2.0], np.float32)
     for name in NAMES:
         check_value(*both(name), x, tol=1e-5)

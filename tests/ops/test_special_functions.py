@@ -110,7 +110,7 @@ def test_limits_of_incomplete_beta():
 def test_slopes_of_incomplete_beta(refuses):
     values = np.float32(2), np.float32(3), np.float32(0.4)
     np.testing.assert_allclose(mw.grad(lax.betainc, 2)(*values), jax.grad(jax.lax.betainc, 2)(*values), rtol=1e-6)
-    with refuses(errors.DifferentiationError, "betainc", "a or b", "stop_gradient"):
+    with refuses(errors.DifferentiationError, "betainc", "operand 1 (b)", "stop_gradient"):
         mw.grad(lax.betainc, 1)(*values)
 
 

@@ -190,8 +190,12 @@ def test_threads_trace_compile_and_run_side_by_side():
                     product = mw.jit(lambda a: a @ a.T, in_shardings=P("x"))(X + number)
                 np.testing.assert_allclose(product, (X + number) @ (X + number).T, rtol=1e-5)
                 np.testing.assert_allclose(shared(X + k), np.cumsum((X + k) * 2, axis=0), rtol=1e-5)
-                with mw.named_scope(f"thread{number}"):
-                    located = mw.jit(lambda x: mnp.exp(x + number)).lower(X).as_text(debug_info=True)
+
+                def named(x):
+                    with mw.named_scope(f"thread{number}"):
+                        return mnp.exp(x + number)
+
+                located = mw.jit(named).lower(X).as_text(debug_info=True)
                 assert f"thread{number}/exp" in located and located.count("thread") == located.count(f"thread{number}")
         except BaseException as error:
             failures.append(error)

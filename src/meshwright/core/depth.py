@@ -35,8 +35,6 @@ def _fits() -> bool:
 
 class _Thread(threading.local):
     levels = 0
-    #: whether the limit was raised for this thread
-    deep = False
 
 
 class room:
@@ -49,46 +47,53 @@ class room:
     __slots__ = ("name",)
     _here: ClassVar[_Thread] = _Thread()
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    #: threads for which the limit was raised, and what it was before
-    _deep: ClassVar[int] = 0
-    _before: ClassVar[int] = 0
+    #: Threads that trace. The limit is that of all threads, and Python ends the process when it falls far below where
+    #: one of them is: whichever raised it, it falls again when none of them traces.
+    _tracing: ClassVar[int] = 0
+    #: the limit before it was raised
+    _before: ClassVar[int | None] = None
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __enter__(self) -> None:
-        if not _fits():
-            self._raise()
-        self._here.levels += 1
+        here = self._here
+        if not here.levels:
+            with self._lock:
+                room._tracing += 1
+        here.levels += 1
+        try:
+            if not _fits():
+                self._raise()
+        except BaseException:
+            self._leave()
+            raise
 
     def _raise(self) -> None:
         with self._lock:
             limit = sys.getrecursionlimit()
             if limit + _STEP > _MOST:
                 raise NestingError(_message(self.name))
-            if not self._here.deep:
-                if not room._deep:
-                    room._before = limit
-                room._deep += 1
-                self._here.deep = True
+            if room._before is None:
+                room._before = limit
             sys.setrecursionlimit(limit + _STEP)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        outermost = self._leave()
+        if outermost and isinstance(error, RecursionError) and not isinstance(error, MeshwrightError):
+            raise NestingError(_message(self.name)) from error
+
+    def _leave(self) -> bool:
         here = self._here
         here.levels -= 1
         if here.levels:
-            return
-        if here.deep:
-            self._lower()
-        if isinstance(error, RecursionError) and not isinstance(error, MeshwrightError):
-            raise NestingError(_message(self.name)) from error
-
-    def _lower(self) -> None:
-        self._here.deep = False
+            return False
         with self._lock:
-            room._deep -= 1
-            if not room._deep:
+            room._tracing -= 1
+            if room._before is not None and not room._tracing:
                 sys.setrecursionlimit(room._before)
+                room._before = None
+        return True
 
 
 def _message(name: str) -> str:

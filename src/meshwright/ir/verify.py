@@ -42,6 +42,7 @@ def _verify_eqn(eqn: JaxprEqn, number: int, scope: Mapping[Var, int], what: str)
             raise VerifierError(f"{where}: literal of shape {atom.aval.shape}; only scalars are literals")
     infer = eqn.op.typed if STATE.checked else eqn.op.infer
     try:
+        eqn.op.check_keys([a.aval for a in eqn.invars])
         out = infer(*(a.aval for a in eqn.invars))
     except (MeshwrightError, TypeError) as error:  # TypeError: another number of operands
         raise VerifierError(f"{where}: {error}") from error

@@ -47,7 +47,11 @@ _DOMAINS: dict[str, Callable[..., Any]] = {
 
 def distribution(f: Callable[..., Any]) -> Callable[..., Any]:
     """A function of values and parameters of its module's distribution, as :func:`elementwise` makes it; NaN outside of
-    the domain of its parameters, and for NaN."""
+    the domain of its parameters, and for NaN.
+
+    >>> distribution(lambda x, scale: x / scale)(1.0, np.array([2.0, -2.0])).tolist()
+    [0.5, nan]
+    """
     names = list(signature(f).parameters)
     domain = _DOMAINS.get(f.__module__.rpartition(".")[2])
 
