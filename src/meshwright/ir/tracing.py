@@ -346,15 +346,13 @@ on_clear(_infer_cache.clear)
 
 def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
     """The types of ``op``'s results, remembered (but for ops that hold jaxprs, which a cache should not keep alive)."""
-    infer = op.typed if STATE.checked else op.infer
-    if op.holds_jaxprs:
-        op.check_keys(avals)
-        return infer(*avals)
     key = (op, avals, STATE.checked)
-    found = _infer_cache.get(key)
+    found = None if op.holds_jaxprs else _infer_cache.get(key)
     if found is None:
         op.check_keys(avals)
-        found = _infer_cache[key] = infer(*avals)
+        found = (op.typed if STATE.checked else op.infer)(*avals)
+        if not op.holds_jaxprs:
+            _infer_cache[key] = found
     return found
 
 
