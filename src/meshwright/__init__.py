@@ -26,8 +26,9 @@ from meshwright.api.assembling import (
 )
 from meshwright.api.batching_rules import fwd_and_bwd
 from meshwright.api.callbacks import io_callback, pure_callback
+from meshwright.api.computation import xla_computation
 from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
-from meshwright.api.jit import ShapeDtypeStruct, jit
+from meshwright.api.jit import jit
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.placement import (
     block_until_ready,
@@ -36,8 +37,9 @@ from meshwright.api.placement import (
     reshard,
     with_sharding_constraint,
 )
+from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shard_map import pmap, shard_map
-from meshwright.api.tracing import eval_shape, make_jaxpr, xla_computation
+from meshwright.api.tracing import eval_shape, make_jaxpr
 from meshwright.core.absent import absent as _absent
 from meshwright.core.caches import clear_caches
 from meshwright.core.config import config

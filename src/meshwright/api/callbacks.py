@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.jit import shape_of
+from meshwright.api.shape_dtype import shape_of
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
+from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
 from meshwright.api.stages import Argument, Compiled, Lowered, Program, Traced
 from meshwright.core import pytree
@@ -16,7 +17,6 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.depth import room
-from meshwright.core.dtypes import canonical, requested
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.identity import CachesOfFunctions, made_of
 from meshwright.core.signature import described, leaf_names
@@ -34,74 +34,11 @@ from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, buffer_of
-from meshwright.sharding import Sharding, SingleDeviceSharding, get_mesh
+from meshwright.sharding import SingleDeviceSharding, get_mesh
 from meshwright.transforms.autodiff import lift_constants, name_of, require_callable
 
 #: jitted functions in jitted functions: so many levels stay calls
 _MOST_NESTED = 32
-
-
-class ShapeDtypeStruct:
-    """The type of an array: stands for one wherever only its type matters."""
-
-    __slots__ = ("aval", "sharding")
-
-    def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Sharding | None = None, weak_type: bool = False):
-        self.aval = ShapedArray(tuple(shape), requested(dtype, "ShapeDtypeStruct"), weak_type)
-        self.sharding = sharding
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.aval.ndim
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
-
-    @property
-    def weak_type(self) -> bool:
-        return self.aval.weak_type
-
-    def update(self, **changes: Any) -> ShapeDtypeStruct:
-        """The same with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.
-
-        Raises:
-          ArgumentTypeError: there is no such property.
-        """
-        now = {"shape": self.shape, "dtype": self.dtype, "sharding": self.sharding, "weak_type": self.weak_type}
-        unknown = sorted(changes.keys() - now.keys())
-        if unknown:
-            raise ArgumentTypeError(f"ShapeDtypeStruct.update: no property {unknown[0]!r}; there are {', '.join(now)}")
-        return ShapeDtypeStruct(**{**now, **changes})
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeDtypeStruct) and (self.aval, self.sharding) == (other.aval, other.sharding)
-
-    def __hash__(self) -> int:
-        return hash((self.aval, self.sharding))
-
-    def __repr__(self) -> str:
-        where = f", sharding={self.sharding!r}" if self.sharding is not None else ""
-        weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{where}{weak})"
-
-
-def shape_of(x: Any) -> ShapedArray:
-    """The aval of anything with ``shape`` and ``dtype``, or of a number."""
-    aval = getattr(x, "aval", None)
-    if aval is not None:
-        return aval
-    if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "__array__"):
-        return ShapedArray(tuple(x.shape), canonical(x.dtype))
-    return typeof(x)
 
 
 def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from meshwright.core import pytree
@@ -47,8 +47,17 @@ def flat_shardings(tree: Any, value: Any, what: str) -> list[Sharding | None]:
     """
     if tree is None:
         return [None] * len(pytree.leaves(value))
-    marked = pytree.map(_Leaf, tree, is_leaf=is_spec)
-    return [resolve(leaf.value, what) for leaf in pytree.broadcast_prefix(marked, value, what)]
+    return [resolve(entry, what) for entry in spread(tree, value, what, is_spec)]
+
+
+def spread(tree: Any, value: Any, what: str, is_leaf: Callable[[Any], bool]) -> list[Any]:
+    """One entry a leaf of ``value`` from a tree prefix of entries.
+
+    Raises:
+      ArgumentError: ``tree`` does not fit ``value``.
+    """
+    marked = pytree.map(_Leaf, tree, is_leaf=is_leaf)
+    return [leaf.value for leaf in pytree.broadcast_prefix(marked, value, what)]
 
 
 def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -> list[Sharding | None]:

@@ -1,4 +1,4 @@
-"""``make_jaxpr``, ``xla_computation`` and ``eval_shape``: look at a function without running it."""
+"""``make_jaxpr`` and ``eval_shape``: look at a function without running it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshwright.api.jit import ShapeDtypeStruct, jit
+from meshwright.api.jit import jit
+from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import pytree
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentTypeError
@@ -49,39 +50,6 @@ def make_jaxpr(
             return program.jaxpr
         shapes = [ShapeDtypeStruct(a.shape, a.dtype) for a in program.jaxpr.out_avals]
         return program.jaxpr, pytree.unflatten(program.out_tree, shapes)
-
-    return wrapped
-
-
-def xla_computation(
-    fun: Callable[..., Any],
-    static_argnums: int | Sequence[int] = (),
-    axis_env: Sequence[tuple[str, int]] | None = None,
-    donate_argnums: int | Sequence[int] = (),
-    return_shape: bool = False,
-) -> Callable[..., Any]:
-    """A function that returns the HLO of ``fun`` at the types of its arguments, as ``lower().compiler_ir("hlo")`` does:
-    an object with ``as_hlo_text()``, ``as_hlo_dot_graph()`` and ``as_serialized_hlo_module_proto()``.
-
-    With ``return_shape``, a pair of it and the types of the results.
-
-    Example:
-      >>> "HloModule" in mw.xla_computation(lambda x: x + 1)(2.0).as_hlo_text()
-      True
-    """
-    require_callable(fun, "xla_computation")
-
-    @boundary
-    @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with extend_axis_env(dict(axis_env or ())):
-            named = functools.wraps(fun)(lambda *a, **k: fun(*a, **k))
-            lowered = jit(named, static_argnums=static_argnums, donate_argnums=donate_argnums).lower(*args, **kwargs)
-        computation = lowered.compiler_ir("hlo")
-        if not return_shape:
-            return computation
-        shapes = [ShapeDtypeStruct(a.shape, a.dtype) for a in lowered.program.jaxpr.out_avals]
-        return computation, pytree.unflatten(lowered.program.out_tree, shapes)
 
     return wrapped
 

@@ -72,5 +72,5 @@ def axis_size(name: str) -> int:
         known = ", ".join(map(repr, STATE.axis_env)) or "none"
         raise UnboundAxisError(
             f"axis name {name!r} is not in scope (in scope: {known}); collectives work inside "
-            f"vmap(f, axis_name={name!r}) or shard_map over a mesh with that axis"
+            f"vmap(f, axis_name={name!r}), shard_map over a mesh with that axis, or an axis_env that names it"
         ) from None

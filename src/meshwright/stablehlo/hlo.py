@@ -45,16 +45,16 @@ def module_bytecode(module: ir.Module) -> bytes:
     return out.getvalue()
 
 
-def to_hlo(module: ir.Module) -> Any:
+def to_hlo(module: ir.Module, *, tuple_args: bool = False, tuple_result: bool = False) -> Any:
     """The ``XlaComputation`` of a module: ``as_hlo_text()``, ``as_hlo_dot_graph()``,
-    ``as_serialized_hlo_module_proto()``, ``program_shape()``.
+    ``as_serialized_hlo_module_proto()``, ``program_shape()``. It takes, and gives, one tuple where that is asked for.
 
     Raises:
       CompileError: XLA has no HLO for it.
     """
     data = module_bytecode(module)
     try:
-        return _jax.mlir.mlir_module_to_xla_computation(data, use_tuple_args=False, return_tuple=False)
+        return _jax.mlir.mlir_module_to_xla_computation(data, use_tuple_args=tuple_args, return_tuple=tuple_result)
     except RuntimeError as error:
         raise CompileError(f"XLA cannot write the program as HLO: {error}") from None
 

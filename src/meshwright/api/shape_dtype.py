@@ -1,0 +1,88 @@
+"""``ShapeDtypeStruct``: the type of an array, where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import canonical, requested
+from meshwright.errors import ArgumentTypeError
+from meshwright.ir.tracing import typeof
+from meshwright.sharding import Sharding
+
+
+class ShapeDtypeStruct:
+    """The type of an array: stands for one wherever only its type matters."""
+
+    __slots__ = ("aval", "named_shape", "sharding")
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: Any,
+        named_shape: Mapping[str, int] | None = None,
+        *,
+        sharding: Sharding | None = None,
+        weak_type: bool = False,
+    ) -> None:
+        self.aval = ShapedArray(tuple(shape), requested(dtype, "ShapeDtypeStruct"), weak_type)
+        #: the named axes over which it differs, and their sizes: ``xla_computation`` tells them
+        self.named_shape = dict(named_shape or {})
+        self.sharding = sharding
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
+
+    def update(self, **changes: Any) -> ShapeDtypeStruct:
+        """The same with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.
+
+        Raises:
+          ArgumentTypeError: there is no such property.
+        """
+        now = {n: getattr(self, n) for n in ("shape", "dtype", "named_shape", "sharding", "weak_type")}
+        unknown = sorted(changes.keys() - now.keys())
+        if unknown:
+            raise ArgumentTypeError(f"ShapeDtypeStruct.update: no property {unknown[0]!r}; there are {', '.join(now)}")
+        return ShapeDtypeStruct(**{**now, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapeDtypeStruct) and (self.aval, self.named_shape, self.sharding) == (
+            other.aval, other.named_shape, other.sharding,
+        )  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash((self.aval, self.sharding))
+
+    def __repr__(self) -> str:
+        where = f", sharding={self.sharding!r}" if self.sharding is not None else ""
+        weak = ", weak_type=True" if self.weak_type else ""
+        named = f", named_shape={self.named_shape}" if self.named_shape else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{named}{where}{weak})"
+
+
+def shape_of(x: Any) -> ShapedArray:
+    """The aval of anything with ``shape`` and ``dtype``, or of a number."""
+    aval = getattr(x, "aval", None)
+    if aval is not None:
+        return aval
+    if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "__array__"):
+        return ShapedArray(tuple(x.shape), canonical(x.dtype))
+    return typeof(x)
