@@ -1,7 +1,7 @@
 """Who may import whom, read from the source: imports point one way.
 
-    errors, core -> sharding -> ir -> ops -> {transforms, stablehlo, spmd} -> runtime -> verification -> api -> numpy,
-    nn, random, optim -> scipy -> inspect, interop -> modules of names -> cli
+    errors, core -> hardware -> sharding -> ir -> ops -> {transforms, stablehlo, spmd} -> runtime -> verification
+    -> api -> numpy, nn, random, optim -> scipy -> inspect, interop -> modules of names -> cli
 
 ``meshwright/__init__`` gathers the public names of all layers and belongs to none.
 """
@@ -21,6 +21,7 @@ NAMES = {
 }  # fmt: skip
 LAYERS = (
     {"errors", "core"},
+    {"hardware"},
     {"sharding"},
     {"ir"},
     {"ops"},

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, MeshError
+from meshwright.hardware.machine import Machine
 from meshwright.sharding import AxisType, Mesh
 
 
@@ -141,10 +142,12 @@ def make_mesh(
     axis_types: Sequence[AxisType] | None = None,
     *,
     devices: Sequence[Device] | None = None,
+    machine: Machine | str | None = None,
 ) -> Mesh:
     """A mesh of the first devices, in row-major order.
 
-    ``axis_types`` may say ``AxisType.Auto`` of each axis, which all are.
+    ``axis_types`` may say ``AxisType.Auto`` of each axis, which all are. ``machine`` (``"v5e:2x4"``) is the hardware
+    that plans are made for.
 
     Raises:
       MeshError: fewer devices than the mesh has positions (says how to get more), sizes that are not positive, or
@@ -166,4 +169,6 @@ def make_mesh(
             f"meshwright.config.update('num_devices', {needed}) (or MESHWRIGHT_NUM_DEVICES={needed}) before first use, "
             "or use AbstractMesh to plan without devices"
         )
-    return Mesh(np.array(available[:needed], dtype=object).reshape(shape), tuple(axis_names), axis_types)
+    return Mesh(
+        np.array(available[:needed], dtype=object).reshape(shape), tuple(axis_names), axis_types, machine=machine
+    )

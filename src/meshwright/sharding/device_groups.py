@@ -78,7 +78,7 @@ class ManualGrid:
     @cached_property
     def grid(self) -> AbstractMesh:
         """The manual axes as a mesh."""
-        return AbstractMesh([self.mesh.shape[a] for a in self.manual], self.manual)
+        return self.mesh.abstract_mesh.restricted(self.manual)
 
     @cached_property
     def devices(self) -> np.ndarray:

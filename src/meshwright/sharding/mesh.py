@@ -13,12 +13,14 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from meshwright.errors import MeshError, ShardingError
+from meshwright.hardware.fabric import Fabric, fabric_of
+from meshwright.hardware.machine import Machine, machine_for
 from meshwright.sharding.axes import MOST_DEVICES, AxisPart, atomic_parts, parse_part
 from meshwright.sharding.axis_type import AxisType, check_types
 
@@ -33,16 +35,34 @@ class DeviceLike(Protocol):
     def id(self) -> int: ...
 
 
-class AbstractMesh:
-    """A mesh without devices: ``AbstractMesh((4, 2), ("data", "model"))``."""
+#: a machine, or its name
+AnyMachine = Machine | str | None
 
-    def __init__(self, axis_sizes: Sequence[int], axis_names: Sequence[str], axis_types: AxisTypes = None) -> None:
+
+class AbstractMesh:
+    """A mesh without devices: ``AbstractMesh((4, 2), ("data", "model"))``.
+
+    ``machine`` says what hardware it is for, ``"v5e:16x16"`` or a :class:`meshwright.hardware.Machine`: plans are then
+    priced, and times given, for that.
+    """
+
+    def __init__(
+        self,
+        axis_sizes: Sequence[int],
+        axis_names: Sequence[str],
+        axis_types: AxisTypes = None,
+        *,
+        machine: AnyMachine = None,
+    ) -> None:
         if isinstance(axis_names, str):
             axis_names = (axis_names,)
         self.axis_sizes: tuple[int, ...] = tuple(int(size) for size in axis_sizes)
         self.axis_names: tuple[str, ...] = tuple(axis_names)
         _check_axes(self.axis_sizes, self.axis_names)
         check_types("AbstractMesh", axis_types, self.axis_names)
+        self.machine: Machine | None = None if machine is None else machine_for(machine, self.size)
+        #: what the axes lie on
+        self.fabric: Fabric = fabric_of(self.shape, self.machine)
         self._hash = hash((self.axis_sizes, self.axis_names))
         self._atoms_of: dict[str, tuple[str, ...]] = {}
 
@@ -51,16 +71,35 @@ class AbstractMesh:
             return True
         if not isinstance(other, AbstractMesh):
             return NotImplemented
-        return self.axis_sizes == other.axis_sizes and self.axis_names == other.axis_names
+        same = self.axis_sizes == other.axis_sizes and self.axis_names == other.axis_names
+        return same and self._key == other._key
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:  # string hashes differ between processes: never pickle ours
-        return AbstractMesh, (self.axis_sizes, self.axis_names)
+        return _remade, (self.axis_sizes, self.axis_names, self.machine, self._key)
 
     def __repr__(self) -> str:
-        return f"AbstractMesh({_axes_text(self)})"
+        return f"AbstractMesh({_axes_text(self)}{_machine_text(self)})"
+
+    @property
+    def _key(self) -> Fabric | None:
+        """What is known of its hardware, for comparing."""
+        return self.fabric if self.fabric.is_given else None
+
+    def restricted(self, axis_names: Iterable[str]) -> AbstractMesh:
+        """The mesh of some of the axes, on the same hardware."""
+        names = tuple(axis_names)
+        return _remade([self.shape[a] for a in names], names, self.machine, self._key and self._key.restricted(names))
+
+    def on(self, machine: AnyMachine) -> AbstractMesh:
+        """The same mesh on a machine.
+
+        Raises:
+          MeshError: they have different numbers of devices.
+        """
+        return AbstractMesh(self.axis_sizes, self.axis_names, machine=machine)
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -180,7 +219,9 @@ class AbstractMesh:
 class Mesh:
     """Devices in a named grid: ``Mesh(np.array(devices).reshape(4, 2), ("data", "model"))``."""
 
-    def __init__(self, devices: Any, axis_names: Sequence[str], axis_types: AxisTypes = None) -> None:
+    def __init__(
+        self, devices: Any, axis_names: Sequence[str], axis_types: AxisTypes = None, *, machine: AnyMachine = None
+    ) -> None:
         if isinstance(axis_names, str):
             axis_names = (axis_names,)
         self.devices: np.ndarray = _device_array(devices)
@@ -191,7 +232,7 @@ class Mesh:
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
         check_types("Mesh", axis_types, names)
-        self.abstract_mesh = AbstractMesh(self.devices.shape, names)
+        self.abstract_mesh = AbstractMesh(self.devices.shape, names, machine=machine)
         self.device_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
         _check_unique(self.device_ids, "Mesh: devices", "every device can stand in a mesh only once")
         self._hash = hash((self.abstract_mesh, self.device_ids))
@@ -207,10 +248,10 @@ class Mesh:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Mesh, (self.devices, self.axis_names)
+        return partial(Mesh, machine=self.machine), (self.devices, self.axis_names)
 
     def __repr__(self) -> str:
-        return f"Mesh({_axes_text(self.abstract_mesh)})"
+        return f"Mesh({_axes_text(self.abstract_mesh)}{_machine_text(self.abstract_mesh)})"
 
     def _repr_html_(self) -> str:
         ids = np.array2string(np.reshape(self.device_ids, self.axis_sizes))
@@ -222,6 +263,10 @@ class Mesh:
 
     def __exit__(self, *exception: object) -> None:
         _CURRENT.set(_CURRENT.get()[:-1])
+
+    @property
+    def machine(self) -> Machine | None:
+        return self.abstract_mesh.machine
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -322,6 +367,19 @@ def get_abstract_mesh() -> AbstractMesh:
 # --- checks -------------------------------------------------------------------------------------------------
 def _axes_text(mesh: AbstractMesh) -> str:
     return ", ".join(f"{name!r}: {size}" for name, size in mesh.shape.items())
+
+
+def _machine_text(mesh: AbstractMesh) -> str:
+    return f", machine={mesh.machine.name!r}" if mesh.machine is not None else ""
+
+
+def _remade(sizes: Sequence[int], names: Sequence[str], machine: Machine | None, fabric: Fabric | None) -> AbstractMesh:
+    """A mesh with what is known of its hardware, which may be a part of a machine."""
+    mesh = AbstractMesh(sizes, names)
+    mesh.machine = machine
+    if fabric is not None:
+        mesh.fabric = fabric
+    return mesh
 
 
 def _check_axes(sizes: tuple[int, ...], names: tuple[str, ...]) -> None:

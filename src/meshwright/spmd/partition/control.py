@@ -255,8 +255,7 @@ def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
     """A region that is a per-device program along its manual axes: it is partitioned over the others and put in."""
     avals = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
     ins, outs = (op.layouts(specs, side) for specs, side in zip((op.in_specs, op.out_specs), avals))
-    rest = AbstractMesh([p.mesh.shape[a] for a in p.mesh.axis_names if a not in op.manual],
-                        [a for a in p.mesh.axis_names if a not in op.manual])  # fmt: skip
+    rest = p.mesh.restricted(a for a in p.mesh.axis_names if a not in op.manual)
     params = op.jaxpr.jaxpr.invars
     inner = [_automatic(p.propagation.layout(v), cut, v.aval, rest) for v, cut in zip(params, ins)]
     part = p.nested(op.jaxpr, inner, [KeepPartial()] * len(outs), rest)

@@ -1,0 +1,66 @@
+"""A mesh on its machine: what each axis lies on, what a collective over axes takes, and what bytes cost where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import gcd, prod
+
+from meshwright.hardware.links import Link, seconds_of
+from meshwright.hardware.machine import Machine, default_machine
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """``links`` are what mesh axes lie on, from far to near; ``is_given``: the user named the machine."""
+
+    machine: Machine
+    links: tuple[tuple[str, tuple[Link, ...]], ...]
+    is_given: bool = True
+    _by_axis: Mapping[str, tuple[Link, ...]] = field(init=False, hash=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_axis", dict(self.links))
+
+    def levels(self, parts: Iterable[tuple[str, int, int]]) -> tuple[Link, ...]:
+        """What a group over parts of axes lies on: ``(axis, positions in the more significant parts, size)``."""
+        return tuple(link for axis, pre, size in parts for link in _within(self._by_axis[axis], pre, size))
+
+    def seconds(self, kind: str, parts: Sequence[tuple[str, int, int]], operand: float, result: float) -> float:
+        """Seconds of a collective over parts of axes, for bytes of its operand and result on a device."""
+        return seconds_of(kind, self.levels(parts), operand, result)
+
+    def restricted(self, axes: Iterable[str]) -> Fabric:
+        """The same for some of the axes."""
+        return Fabric(self.machine, tuple((a, self._by_axis[a]) for a in axes), self.is_given)
+
+    @property
+    def fastest(self) -> float:
+        """Bytes a second that a device sends over the fastest axis."""
+        rates = [min(link.rate for link in links) for _, links in self.links if links]
+        return max(rates, default=self.machine.chip.link_bandwidth)
+
+
+@lru_cache(maxsize=4096)
+def _within(links: tuple[Link, ...], pre: int, size: int) -> tuple[Link, ...]:
+    """The levels of a part of an axis: what lies between its ``pre`` major positions and the minor ones."""
+    found = []
+    for link in links:
+        outer = gcd(pre, link.size)
+        pre //= outer
+        mine = gcd(size, link.size // outer) if pre == 1 else 1
+        size //= mine
+        if mine > 1:
+            found.append(link.part(mine, link.size // outer // mine))
+    return tuple(found)
+
+
+def fabric_of(axes: Mapping[str, int], machine: Machine | None) -> Fabric:
+    """How axes lie on a machine, or on the default one."""
+    if machine is None:
+        chosen = default_machine(max(1, prod(axes.values())))
+        level = Link("switch", 1, chosen.chip.link_bandwidth, chosen.chip.link_latency)
+        links = tuple((a, (level.part(n, 1),) if n > 1 else ()) for a, n in axes.items())
+        return Fabric(chosen, links, is_given=False)
+    return Fabric(machine, tuple(machine.lay_out(axes).items()))

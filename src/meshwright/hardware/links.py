@@ -1,0 +1,125 @@
+"""What connects the devices along mesh axes, and how long collectives take on it.
+
+A mesh axis lies on one or more *levels* of a machine: dimensions of a torus, the switch of a node, the network between
+nodes or slices. The formulas are those of the usual algorithms (rings: Patarasuk and Yuan 2009; several dimensions of a
+torus at once: Jain and Sabharwal 2010; trees: Thakur et al. 2005), latency included; of two, the quicker counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+#: kinds of connections; a ``line`` is a ring that does not close
+RING, LINE, SWITCH, NETWORK = "ring", "line", "switch", "network"
+
+
+@dataclass(frozen=True)
+class Link:
+    """How ``size`` devices are connected.
+
+    ``bandwidth`` is what one link carries in one direction, bytes a second; ``latency`` is that of one hop, seconds.
+    ``stride``: the devices are so many hops apart, and as many groups share the links. ``figures`` are the names of the
+    chip's figures that this rests on.
+    """
+
+    topology: str
+    size: int
+    bandwidth: float
+    latency: float
+    stride: int = 1
+    figures: tuple[str, str] = ("link_bandwidth", "link_latency")
+
+    @property
+    def is_torus(self) -> bool:
+        return self.topology in (RING, LINE)
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that a device sends, and gets, in a gather: over both links where they make a ring."""
+        return self.bandwidth * (2 if self.topology == RING and self.size > 2 else 1) / self.stride
+
+    @property
+    def steps(self) -> int:
+        """How many hops one after the other a gather takes: half of a ring that sends both ways, else all others."""
+        return self.stride * (self.size // 2 if self.topology == RING else self.size - 1)
+
+    @property
+    def delay(self) -> float:
+        """Seconds that the steps take to start."""
+        return self.steps * self.latency
+
+    def spread(self, operand: float) -> float:
+        """Seconds of an all-to-all: on a torus each half sends to the other over the links between them."""
+        sent = operand * (self.size - 1) / self.size / self.rate
+        crossing = operand * self.size / (8 if self.topology == RING else 4) / self.bandwidth * self.stride
+        return max(sent, crossing) if self.is_torus else sent
+
+    def part(self, size: int, inner: int) -> Link:
+        """The devices of a part of the axis, ``inner`` positions apart."""
+        if size == self.size:
+            return self
+        if self.is_torus:
+            return replace(self, topology=LINE, size=size, stride=self.stride * inner)
+        return replace(self, size=size)
+
+    def __str__(self) -> str:
+        apart = f", {self.stride} hops apart" if self.stride > 1 else ""
+        return f"a {self.topology} of {self.size} at {self.bandwidth / 1e9:.4g} GB/s a link{apart}"
+
+
+def seconds_of(kind: str, levels: Sequence[Link], operand: float, result: float) -> float:
+    """Seconds of a collective of a group that lies on ``levels``, for bytes of its operand and result on a device."""
+    levels = [link for link in levels if link.size > 1]
+    if not levels:
+        return 0.0
+    match kind:
+        case "all_gather":
+            return _gather(levels, result)
+        case "reduce_scatter":
+            return _gather(levels, operand)
+        case "all_reduce":
+            return min(2 * _gather(levels, operand), _tree(levels, operand))
+        case "all_to_all":
+            return _all_to_all(levels, operand)
+    slowest = max(levels, key=lambda link: link.stride / link.bandwidth)
+    return operand * slowest.stride / slowest.bandwidth + sum(link.stride * link.latency for link in levels)
+
+
+def _gather(levels: Sequence[Link], whole: float) -> float:
+    """Every device gets ``whole`` bytes: first what is far away, in small parts, then over the near links.
+
+    The dimensions of a torus work at once, each on its share.
+    """
+    torus = [link for link in levels if link.is_torus]
+    rest = sorted((link for link in levels if not link.is_torus), key=lambda link: -link.rate)
+    seconds = 0.0
+    for link in rest if not torus else [link for link in rest if link.rate > _rate(torus)]:
+        seconds += whole * (link.size - 1) / link.size / link.rate + link.delay
+        whole /= link.size
+    if torus:
+        count = math.prod(link.size for link in torus)
+        seconds += whole * (count - 1) / count / _rate(torus) + sum(link.delay for link in torus)
+        whole /= count
+        for link in rest:
+            if link.rate <= _rate(torus):
+                seconds += whole * (link.size - 1) / link.size / link.rate + link.delay
+                whole /= link.size
+    return seconds
+
+
+def _rate(torus: Sequence[Link]) -> float:
+    return sum(link.rate for link in torus)
+
+
+def _tree(levels: Sequence[Link], operand: float) -> float:
+    """An all-reduce that sends everything up a tree and down again: few steps, where there is little to send."""
+    depth = sum(link.latency * (link.steps if link.is_torus else math.ceil(math.log2(link.size))) for link in levels)
+    slowest = min(link.bandwidth / link.stride for link in levels)
+    return 2 * (depth + operand / slowest)
+
+
+def _all_to_all(levels: Sequence[Link], operand: float) -> float:
+    """Levels carry at the same time what crosses them."""
+    return max(link.spread(operand) for link in levels) + sum(link.delay for link in levels)

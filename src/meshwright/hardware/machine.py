@@ -1,0 +1,283 @@
+"""Machines: so many chips, connected in some way, and how the axes of a mesh lie on them."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.errors import ArgumentError, MeshError
+from meshwright.hardware.chips import ALIASES, CHIPS, DEFAULT_CHIP, TORUS_2D, Chip
+from meshwright.hardware.links import LINE, NETWORK, RING, Link
+from meshwright.hardware.links import SWITCH as SWITCHED
+from meshwright.hardware.this import this_chip
+
+#: the name of the computer that this runs on
+THIS = "this"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """``shape`` chips of one kind in each of ``nodes`` (of GPUs) or ``slices`` (of TPUs), which a network connects.
+
+    ``wrap`` says which dimensions of a torus are rings. ``share``: so many devices share one chip's figures (virtual
+    devices of one computer).
+    """
+
+    chip: Chip
+    shape: tuple[int, ...]
+    nodes: int = 1
+    slices: int = 1
+    wrap: tuple[bool, ...] = ()
+    share: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(*self.shape, self.nodes, self.slices, self.share) < 1:
+            raise MeshError(
+                f"Machine: expected positive numbers of chips, nodes and slices, got shape={self.shape}, "
+                f"nodes={self.nodes}, slices={self.slices}"
+            )
+        torus = self.chip.torus
+        if torus and len(self.shape) != torus:
+            raise MeshError(
+                f"machine {self.name}: chips of {self.chip.name} are connected in {torus} dimensions, got "
+                f"{len(self.shape)}; write it as {self.chip.name}:{'x'.join(['4'] * torus)}"
+            )
+        largest = sorted(self.chip.largest)
+        if torus and largest and any(mine > most for mine, most in zip(sorted(self.shape), largest)):
+            raise MeshError(
+                f"machine {self.name}: the largest slice of {self.chip.name} is "
+                f"{'x'.join(map(str, self.chip.largest))}; give slices= for several that a network connects"
+            )
+        if not torus and math.prod(self.shape) > self.chip.node:
+            raise MeshError(
+                f"machine {self.name}: a node has {self.chip.node} {self.chip.name}; write {self.chip.name}:2x"
+                f"{self.chip.node} for two nodes, or give nodes="
+            )
+        if not self.wrap:
+            object.__setattr__(self, "wrap", tuple(n % self.chip.wraps_at == 0 and n > 2 for n in self.shape))
+
+    @property
+    def name(self) -> str:
+        """As it is written: ``v5e:16x16``, ``h100:16x8``."""
+        shape = "x".join(map(str, self.shape if self.chip.torus or self.nodes == 1 else (self.nodes, *self.shape)))
+        return f"{self.chip.name}:{shape}" + (f" × {self.slices} slices" if self.slices > 1 else "")
+
+    @property
+    def size(self) -> int:
+        """The number of devices, as programs see them."""
+        return math.prod(self.shape) * self.nodes * self.slices * self.chip.devices * self.share
+
+    # --- figures of one device ------------------------------------------------------------------------------
+    @property
+    def _parts(self) -> int:
+        return self.chip.devices * self.share
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of memory of a device."""
+        return self.chip.memory_bytes / self._parts
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bytes a second that a device reads and writes."""
+        return self.chip.memory_bandwidth / self._parts
+
+    @property
+    def vector(self) -> float:
+        """Operations a second of what is no matrix product."""
+        return self.chip.vector / self._parts
+
+    def product_rate(self, dtype: object) -> tuple[float, str]:
+        """Operations a second of matrix products of a dtype, and the chip's figure that it is."""
+        rate, figure = self.chip.product_rate(dtype)
+        return rate / self._parts, figure
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.size} devices; {self.chip}"
+
+    # --- a mesh on it ---------------------------------------------------------------------------------------
+    @property
+    def levels(self) -> list[Link]:
+        """What connects devices, from far to near."""
+        chip = self.chip
+        network = ("network_bandwidth", "network_latency")
+        found = []
+        for count in (self.slices, self.nodes):
+            found.append(Link(NETWORK, count, chip.network_bandwidth / self._parts, chip.network_latency, 1, network))
+        if chip.torus:
+            for n, wraps in zip(self.shape, self.wrap):
+                found.append(Link(RING if wraps else LINE, n, chip.link_bandwidth / self._parts, chip.link_latency))
+        else:
+            found.append(Link(SWITCHED, math.prod(self.shape), chip.link_bandwidth / self._parts, chip.link_latency))
+        # Devices of one chip exchange through its memory.
+        found.append(Link(SWITCHED, self._parts, chip.memory_bandwidth / 2 / self._parts, 0.0, 1,
+                          ("memory_bandwidth", "memory_bandwidth")))  # fmt: skip
+        return [link for link in found if link.size > 1]
+
+    def lay_out(self, axes: Mapping[str, int]) -> dict[str, tuple[Link, ...]]:
+        """What each axis of a mesh lies on, from far to near.
+
+        Devices are numbered row by row: the first axes lie on the network. Whole dimensions of a torus go to axes of
+        their size, as many to one as fit; where there are none, axes and dimensions are cut in the same places.
+
+        Raises:
+          MeshError: the mesh has another number of devices, or its axes cannot be cut so.
+        """
+        sizes = list(axes.values())
+        if math.prod(sizes) != self.size:
+            text = ", ".join(f"{n}={s}" for n, s in axes.items())
+            raise MeshError(
+                f"machine {self.name} has {self.size} devices, the mesh ({text}) {math.prod(sizes)}; give a machine "
+                "and a mesh of the same number"
+            )
+        levels = self.levels
+        whole = _whole_dimensions(sizes, levels) or _aligned(sizes, levels)
+        if whole is None:
+            text = ", ".join(f"{n}={s}" for n, s in axes.items())
+            on = ", ".join(f"{link.topology} {link.size}" for link in levels)
+            raise MeshError(
+                f"machine {self.name}: the mesh ({text}) does not fit what connects its devices, from far to near: "
+                f"{on}; each axis should have a size that is made of these, in this order"
+            )
+        return dict(zip(axes, map(tuple, whole)))
+
+
+def _whole_dimensions(sizes: Sequence[int], levels: Sequence[Link]) -> list[list[Link]] | None:
+    """Whole levels for each axis: those of the torus in any order, all others in theirs; None if they do not fit."""
+    if not any(link.is_torus for link in levels):
+        return None
+    found: list[list[Link]] = [[] for _ in sizes]
+    left = list(levels)
+    for axis in sorted(range(len(sizes)), key=lambda i: (-sizes[i], -i)):
+        chosen = next((c for c in _subsets(left) if math.prod(link.size for link in c) == sizes[axis]), None)
+        if chosen is None:
+            return None
+        found[axis] = list(chosen)
+        left = [link for link in left if not any(link is c for c in chosen)]
+    return found
+
+
+def _subsets(levels: Sequence[Link]) -> list[tuple[Link, ...]]:
+    """All, those of most dimensions of the torus and least network first."""
+    found = [c for n in range(len(levels) + 1) for c in itertools.combinations(levels, n)]
+    return sorted(found, key=lambda c: (sum(not link.is_torus for link in c), -len(c)))
+
+
+def _aligned(sizes: Sequence[int], levels: Sequence[Link]) -> list[list[Link]] | None:
+    """Axes and levels cut in the same places, both from far to near; None if sizes have no common parts."""
+    found: list[list[Link]] = [[] for _ in sizes]
+    at, left = 0, levels[0].size if levels else 1
+    for axis, size in enumerate(sizes):
+        while size > 1:
+            while left == 1:
+                at += 1
+                left = levels[at].size
+            part = math.gcd(size, left)
+            if part == 1:
+                return None
+            left //= part
+            size //= part
+            found[axis].append(levels[at].part(part, left))
+    return found
+
+
+# --- names --------------------------------------------------------------------------------------------------
+_TEXT = re.compile(r"(?P<chip>[^:]+?)(?::(?P<shape>\d+(?:[x×]\d+)*))?\Z")
+
+
+def chip(name: str) -> Chip:
+    """A chip of the table by its name, however clouds write it; ``"this"`` is the computer that this runs on.
+
+    Raises:
+      ArgumentError: no such chip; says which there are.
+    """
+    plain = name.strip().lower()
+    if plain in (THIS, "cpu"):
+        return this_chip()
+    found = CHIPS.get(ALIASES.get(plain, plain))
+    if found is None:
+        near = difflib.get_close_matches(plain, [*CHIPS, *ALIASES, THIS], n=3, cutoff=0.5)
+        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise ArgumentError(
+            f"no chip {name!r} is known{meant} There are {', '.join(CHIPS)} and {THIS!r}; describe another as "
+            "hardware.Chip(...)"
+        )
+    return found
+
+
+def machine(
+    name: str | Chip | Machine, *, nodes: int = 1, slices: int = 1, devices: int | None = None,
+    wrap: Sequence[bool] | None = None,
+) -> Machine:  # fmt: skip
+    """The machine that a text says: ``"v5e:16x16"``, ``"h100:8"``, ``"h100:16x8"`` (nodes × GPUs of a node),
+    ``"v5p:4x4x8"``, ``"this"``.
+
+    Without a shape it is a node of GPUs, or of ``devices`` in all. ``nodes`` (of GPUs) and ``slices`` (of TPUs) are
+    connected by the network; ``wrap`` says which dimensions of a torus are rings.
+
+    Raises:
+      ArgumentError: an unknown chip, or a text of another form.
+      MeshError: a shape that the chips do not come in.
+    """
+    if isinstance(name, Machine):
+        return name
+    shape: tuple[int, ...] = ()
+    if isinstance(name, Chip):
+        made = name
+    else:
+        found = _TEXT.match(name) if isinstance(name, str) else None
+        if found is None:
+            raise ArgumentError(
+                f"machine: expected a chip and a shape such as 'v5e:16x16', 'h100:16x8' or 'this', got {name!r}"
+            )
+        made = chip(found["chip"])
+        shape = tuple(int(n) for n in re.split("[x×]", found["shape"])) if found["shape"] else ()
+    if nodes < 1 or slices < 1:
+        raise ArgumentError(f"machine: nodes and slices must be positive, got {nodes} and {slices}")
+    result = _shaped(made, shape, nodes, slices, devices)
+    return replace(result, wrap=tuple(wrap)) if wrap is not None else result
+
+
+def _shaped(chip: Chip, shape: tuple[int, ...], nodes: int, slices: int, devices: int | None) -> Machine:
+    if chip.node == 1 and not chip.torus:  # one computer, however many devices it is made to look like
+        return Machine(chip, (1,), nodes, slices, share=math.prod(shape) if shape else max(1, (devices or 1) // nodes))
+    outside = nodes * slices * chip.devices
+    if not shape:
+        count = chip.node * nodes * slices * chip.devices if devices is None else devices
+        shape = (max(1, count // outside),)
+    if chip.torus:
+        if nodes != 1:
+            raise ArgumentError(f"machine: {chip.name} come in slices, not nodes; give slices={nodes}, or none")
+        return Machine(chip, _torus(shape[0], chip) if len(shape) == 1 else shape, 1, slices)
+    if len(shape) == 2:
+        nodes, shape = nodes * shape[0], shape[1:]
+    if len(shape) == 1 and shape[0] > chip.node and shape[0] % chip.node == 0:
+        nodes, shape = nodes * (shape[0] // chip.node), (chip.node,)
+    return Machine(chip, shape, nodes, slices)
+
+
+def _torus(count: int, chip: Chip) -> tuple[int, ...]:
+    """The most cubic torus of so many chips."""
+    sides = [n for n in range(1, count + 1) if count % n == 0]
+    shapes: list[tuple[int, ...]]
+    if chip.torus == TORUS_2D:
+        shapes = [(a, count // a) for a in sides if a <= count // a]
+    else:
+        shapes = [
+            (a, b, count // a // b) for a in sides for b in sides if count // a % b == 0 and a <= b <= count // a // b
+        ]
+    return min(shapes, key=lambda shape: max(shape))
+
+
+def machine_for(name: str | Chip | Machine, devices: int) -> Machine:
+    """The machine that a mesh of so many devices is put on: a name without a shape has as many as that."""
+    return machine(name, devices=devices)
+
+
+def default_machine(devices: int) -> Machine:
+    """What prices rest on where no machine is named."""
+    return Machine(replace(DEFAULT_CHIP, node=devices), (devices,))

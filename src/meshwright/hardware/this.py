@@ -1,0 +1,137 @@
+"""The computer that this runs on: measured in seconds, and kept in a file for the next process."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from meshwright.hardware.chips import Chip
+
+#: figures of a file that are of another form are measured again
+_FORM = 1
+
+
+def kept_at() -> Path:
+    """The file: in ``XDG_CACHE_HOME`` or ``~/.cache``, or where ``MESHWRIGHT_HARDWARE`` says."""
+    named = os.environ.get("MESHWRIGHT_HARDWARE")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else folder / "meshwright" / "this.json"
+
+
+@lru_cache(maxsize=1)
+def this_chip() -> Chip:
+    """This computer as a chip: as it was measured, or measured now and kept."""
+    return _read(kept_at()) or measure()
+
+
+def measure(keep: bool = True) -> Chip:
+    """Measure products, elementwise arithmetic and memory of this computer, about two seconds, with NumPy."""
+    figures = {
+        "products": {"float32": _products(np.float32), "float64": _products(np.float64)},
+        "vector": _vector(),
+        "memory_bandwidth": _copies(),
+        "memory_bytes": _memory_bytes(),
+        "link_latency": _start(),
+    }
+    if keep:
+        this_chip.cache_clear()
+        _write(kept_at(), figures)
+    return _chip(figures)
+
+
+def _chip(figures: dict[str, object]) -> Chip:
+    products: dict[str, float] = figures["products"]  # type: ignore[assignment]
+    vector, bandwidth, memory, latency = (
+        float(figures[n])  # type: ignore[arg-type]
+        for n in ("vector", "memory_bandwidth", "memory_bytes", "link_latency")
+    )
+    return Chip(
+        "this",
+        # Half precision is computed in float32 on CPUs.
+        {**products, "bfloat16": products["float32"], "float16": products["float32"]},
+        vector,
+        memory,
+        bandwidth,
+        bandwidth / 2,
+        latency,
+        network_bandwidth=1.25e9,
+        network_latency=50e-6,
+        source=f"measured on {figures.get('on', _model())}, {os.cpu_count()} cores",
+        guessed=frozenset({"network_bandwidth", "network_latency"}),
+    )
+
+
+# --- the file -----------------------------------------------------------------------------------------------
+def _model() -> str:
+    return platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> Chip | None:
+    try:
+        found = json.loads(path.read_text())
+        same = (found["form"], found["on"], found["cores"]) == (_FORM, _model(), os.cpu_count())
+        return _chip(found) if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, figures: dict[str, object]) -> None:
+    text = json.dumps({"form": _FORM, "on": _model(), "cores": os.cpu_count(), **figures}, indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(text)
+        part.replace(path)
+    except OSError:  # a folder that cannot be written: measured again by the next process
+        return
+
+
+# --- measuring ----------------------------------------------------------------------------------------------
+def _quickest(run: Callable[[], object], seconds: float = 0.3) -> float:
+    """Seconds of the quickest of several runs."""
+    run()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _products(dtype: type) -> float:
+    n = 768
+    a: np.ndarray = np.ones((n, n), dtype)
+    out = np.empty_like(a)
+    return 2 * n**3 / _quickest(lambda: np.matmul(a, a, out=out))
+
+
+def _vector() -> float:
+    a = np.ones(1 << 13, np.float32)
+    out = np.empty_like(a)
+    return a.size / _quickest(lambda: np.multiply(a, a, out=out), 0.1)
+
+
+def _copies() -> float:
+    a = np.ones(1 << 25, np.uint8)
+    out = np.empty_like(a)
+    return 2 * a.size / _quickest(lambda: np.copyto(out, a))
+
+
+def _start() -> float:
+    a = np.ones(1, np.float32)
+    out = np.empty_like(a)
+    return _quickest(lambda: np.copyto(out, a), 0.05)
+
+
+def _memory_bytes() -> float:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):
+        return 8e9
