@@ -14,10 +14,10 @@ from meshwright.errors import VerifierError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, run_passes
 from meshwright.ir.verify import verify
-from meshwright.ops.call import Jit
-from meshwright.ops.elementwise import add, neg, sin
-from meshwright.ops.shape import Transpose
-from meshwright.ops.top_k import TopK
+from meshwright.ops.control.call import Jit
+from meshwright.ops.elementwise.table import add, neg, sin
+from meshwright.ops.shape.rearrange import Transpose
+from meshwright.ops.sort.top_k import TopK
 
 MATRIX = ShapedArray((2, 3), np.dtype(np.float32))
 OTHER = ShapedArray((3, 2), np.dtype(np.float32))

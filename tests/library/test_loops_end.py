@@ -16,12 +16,12 @@ ROOT = Path(meshwright.__file__).parent
 #: who may bind loops, and why these end
 BOUNDED = {
     "api/control_flow.py": "the users' loops",
-    "ops/control_scan.py": "as many steps as there are slices",
-    "ops/control_while.py": "the op itself",
-    "ops/control_reading.py": "the loops of programs that are read",
-    "ops/expanded.py": "a counter",
-    "ops/incomplete_gamma.py": "as many steps as there are nodes",
-    "ops/lu.py": "as many steps as there are pivots",
+    "ops/control/scan.py": "as many steps as there are slices",
+    "ops/control/while_loop.py": "the op itself",
+    "ops/control/reading.py": "the loops of programs that are read",
+    "ops/elementwise/expanded.py": "a counter",
+    "ops/special/incomplete_gamma.py": "as many steps as there are nodes",
+    "ops/linalg/lu.py": "as many steps as there are pivots",
     "lax/polar.py": "a counter",
     "numpy/integers.py": "Euclid's algorithm: remainders fall",
     "numpy/linalg/powers.py": "a fixed number of squarings",

@@ -14,9 +14,9 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import trace_to_jaxpr
-from meshwright.ops import conv as C
-from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.elementwise import mul
+from meshwright.ops.elementwise.table import mul
+from meshwright.ops.products import conv as C
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
 from meshwright.transforms.autodiff import grad
 from meshwright.transforms.vmap import vmap
 

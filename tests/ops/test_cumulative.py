@@ -12,9 +12,9 @@ from op_checks import check_batch, check_grad, check_value, values
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ops import cumulative as C
-from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.elementwise import mul
+from meshwright.ops.elementwise.table import mul
+from meshwright.ops.reduce import cumulative as C
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
 from meshwright.transforms.autodiff import grad
 
 NAMES = ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"]

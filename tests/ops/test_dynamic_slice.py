@@ -12,7 +12,7 @@ from op_checks import check_batch, check_grad, check_value, values
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ops import dynamic_slice as D
+from meshwright.ops.indexing import dynamic_slice as D
 
 I32 = np.int32
 STARTS = [(0, 0), (1, 2), (3, 3), (9, 9), (-1, -2), (-9, 1), (2**31 - 1, -(2**31))]

@@ -14,8 +14,8 @@ from op_checks import check_batch, check_grad, check_value, values
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
 from meshwright.ir.op import BatchAxis
-from meshwright.ops import gather_scatter as G
-from meshwright.ops.gather_scatter import GatherDimensionNumbers as N
+from meshwright.ops.indexing import gather_scatter as G
+from meshwright.ops.indexing.gather_scatter import GatherDimensionNumbers as N
 from meshwright.transforms.autodiff import jvp
 
 MODES = ["clip", "fill", "promise_in_bounds"]

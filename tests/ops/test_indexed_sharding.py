@@ -7,15 +7,15 @@ import pytest
 from op_checks import values
 from sharding_checks import check_sharded
 
-from meshwright.ops import cumulative as C
-from meshwright.ops import dynamic_slice as D
-from meshwright.ops import gather_scatter as G
-from meshwright.ops import reduce as R
-from meshwright.ops import sort as S
-from meshwright.ops.gather_scatter import GatherDimensionNumbers as N
-from meshwright.ops.gather_scatter import GatherScatterMode
-from meshwright.ops.random_bits import RandomBits, Threefry2x32
-from meshwright.ops.top_k import TopK
+from meshwright.ops.indexing import dynamic_slice as D
+from meshwright.ops.indexing import gather_scatter as G
+from meshwright.ops.indexing.gather_scatter import GatherDimensionNumbers as N
+from meshwright.ops.indexing.gather_scatter import GatherScatterMode
+from meshwright.ops.random.bits import RandomBits, Threefry2x32
+from meshwright.ops.reduce import cumulative as C
+from meshwright.ops.reduce import reductions as R
+from meshwright.ops.sort import sorting as S
+from meshwright.ops.sort.top_k import TopK
 
 I32 = np.dtype(np.int32)
 MODES = list(GatherScatterMode)

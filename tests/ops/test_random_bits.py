@@ -12,7 +12,7 @@ from op_checks import check_batch
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
-from meshwright.ops import random_bits as B
+from meshwright.ops.random import bits as B
 from meshwright.transforms.vmap import vmap
 
 KEY = np.array([3, 42], np.uint32)

@@ -14,8 +14,8 @@ from op_checks import check_batch, check_grad, check_value, values
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ops import reduce as R
-from meshwright.ops.broadcast_reduce import reduce_sum
+from meshwright.ops.reduce import reductions as R
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
 from meshwright.transforms.autodiff import grad
 
 NUMERIC = {

@@ -15,8 +15,8 @@ import meshwright as mw
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ops import sort as S
-from meshwright.ops import top_k as T
+from meshwright.ops.sort import sorting as S
+from meshwright.ops.sort import top_k as T
 
 DTYPES = [np.int8, np.uint16, np.int32, np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.complex64]
 

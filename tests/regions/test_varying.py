@@ -394,7 +394,7 @@ def test_every_device_is_an_abstract_one_too() -> None:
 
 
 def test_ops_of_which_nothing_is_known(refuses: Any) -> None:
-    from meshwright.ops.device_collective import DeviceNumber
+    from meshwright.ops.imported.device_collective import DeviceNumber
 
     with refuses(RuleError, "partition_id", "not known", "check_vma=False"):
         over(lambda a: a * DeviceNumber().bind(), P("x"), P("x"))(A.astype(np.uint32))

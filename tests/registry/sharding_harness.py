@@ -25,7 +25,7 @@ from meshwright.ir.passes import dead_code
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
-from meshwright.ops.elementwise import convert, eq, mul, select, sub
+from meshwright.ops.elementwise.table import convert, eq, mul, select, sub
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.runtime.executable import compile_jaxpr

@@ -13,7 +13,7 @@ from samples import floats, ints
 
 from meshwright.ir.state import extend_axis_env
 from meshwright.lax import axis_index
-from meshwright.ops import collective as C
+from meshwright.ops.collective import collectives as C
 from meshwright.transforms.autodiff import jvp, vjp
 from meshwright.transforms.vmap import vmap
 

@@ -12,8 +12,8 @@ from numpy_eval import evaluate_fun, results_of
 from samples import DISTINCT, Sample
 from sharding_harness import difference
 
-from meshwright.ops.shape import move_dim, reshape
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.shape.rearrange import move_dim, reshape
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.transforms.vmap import vmap
 
 SIZE = 3

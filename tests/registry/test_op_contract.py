@@ -13,9 +13,9 @@ from meshwright.errors import DifferentiationError, RuleError
 from meshwright.ir.derivatives import jvp_of, require_cotangents
 from meshwright.ir.op import REGISTRY, Linear, Op, Zero
 from meshwright.ir.tracing import infer_cached, trace_to_jaxpr, typeof
-from meshwright.ops import elementwise as E
-from meshwright.ops.call import CallOp
-from meshwright.ops.elementwise import Elementwise
+from meshwright.ops.control.call import CallOp
+from meshwright.ops.elementwise import table as E
+from meshwright.ops.elementwise.table import Elementwise
 from meshwright.transforms.autodiff import jvp, vjp
 
 

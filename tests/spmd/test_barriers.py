@@ -9,7 +9,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
-from meshwright.ops.markers import OptimizationBarrier
+from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.sharding import Layout
 from meshwright.spmd.flatten import rule_of
 from meshwright.spmd.propagate import propagate

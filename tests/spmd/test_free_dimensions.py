@@ -11,7 +11,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
-from meshwright.ops.fft import FFT, Fft
+from meshwright.ops.linalg.fft import FFT, Fft
 from meshwright.spmd.flatten import rule_of
 
 N = 4

@@ -13,7 +13,7 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.ir.state import extend_axis_env
-from meshwright.ops.collective import AllGather
+from meshwright.ops.collective.collectives import AllGather
 from meshwright.spmd.partition import lookahead
 from meshwright.spmd.partition.lookahead import Planner, contests, neighbours
 from meshwright.spmd.partition.partition import partition

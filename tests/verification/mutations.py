@@ -11,9 +11,9 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.collective import ALL_REDUCE, AllReduce, AxisIndex, Collective, Ppermute
-from meshwright.ops.elementwise import add, copy, ge, gt, le, lt, max_, min_, sub
-from meshwright.ops.slice_pad import Pad, Slice
+from meshwright.ops.collective.collectives import ALL_REDUCE, AllReduce, AxisIndex, Collective, Ppermute
+from meshwright.ops.elementwise.table import add, copy, ge, gt, le, lt, max_, min_, sub
+from meshwright.ops.shape.slice_pad import Pad, Slice
 from meshwright.sharding import AbstractMesh
 
 #: comparisons and the ones they are easily confused with

@@ -15,15 +15,15 @@ from meshwright.errors import ImportProgramError, MeshwrightError, ShardingError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import in_regions, inline_calls
 from meshwright.ir.tracing import trace_to_jaxpr
-from meshwright.ops.call import Jit
-from meshwright.ops.collective import AllReduce, AxisIndex, Ppermute, axis_index_of
-from meshwright.ops.device_collective import DeviceNumber, DeviceOp, entry_at_position, in_groups
-from meshwright.ops.elementwise import convert, copy, zeros_like
-from meshwright.ops.manual import ShardMap
-from meshwright.ops.manual_computation import ManualComputation
-from meshwright.ops.propagation_marks import ShardingGroup
-from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
-from meshwright.ops.sharding_constraint import Leeway, ShardingConstraint
+from meshwright.ops.collective.collectives import AllReduce, AxisIndex, Ppermute, axis_index_of
+from meshwright.ops.control.call import Jit
+from meshwright.ops.elementwise.table import convert, copy, zeros_like
+from meshwright.ops.imported.device_collective import DeviceNumber, DeviceOp, entry_at_position, in_groups
+from meshwright.ops.imported.manual_computation import ManualComputation
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.ops.sharding.constraint import Leeway, ShardingConstraint
+from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.propagation_marks import ShardingGroup
 from meshwright.sharding import (
     AnyMesh,
     HloSharding,

@@ -26,8 +26,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.state import scope, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, check_alive, typeof
-from meshwright.ops.control import arranged
-from meshwright.ops.elementwise import convert
+from meshwright.ops.control.regions import arranged
+from meshwright.ops.elementwise.table import convert
 from meshwright.sharding import get_mesh
 from meshwright.transforms.autodiff import lift_constants, name_of
 

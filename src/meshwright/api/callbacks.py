@@ -16,7 +16,7 @@ from meshwright.api.shape_dtype import shape_of
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError
-from meshwright.ops.callback import IoCallback, PureCallback
+from meshwright.ops.control.callback import IoCallback, PureCallback
 from meshwright.runtime.executable import as_array
 from meshwright.transforms.autodiff import name_of, require_callable
 

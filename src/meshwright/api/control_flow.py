@@ -26,12 +26,12 @@ from meshwright.core.signature import described
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.control_cond import Cond
-from meshwright.ops.control_scan import Scan
-from meshwright.ops.control_while import While
-from meshwright.ops.elementwise import add, clamp, convert, ne, or_, scalar_like
-from meshwright.ops.shape import reshape, rev
-from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.scan import Scan
+from meshwright.ops.control.while_loop import While
+from meshwright.ops.elementwise.table import add, clamp, convert, ne, or_, scalar_like
+from meshwright.ops.shape.rearrange import reshape, rev
+from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.transforms.autodiff import require_callable
 from meshwright.transforms.vmap import vmap
 

@@ -9,8 +9,8 @@ from meshwright.core import pytree
 from meshwright.core.config import config
 from meshwright.errors import ArgumentTypeError
 from meshwright.ir.tracing import Tracer, check_alive
-from meshwright.ops.shape import expand_dims, squeeze
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.transforms.autodiff import name_of
 
 

@@ -28,8 +28,8 @@ from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
-from meshwright.ops.call import Jit
-from meshwright.ops.sharding_constraint import constrain
+from meshwright.ops.control.call import Jit
+from meshwright.ops.sharding.constraint import constrain
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite

@@ -37,10 +37,10 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.call import Jit
-from meshwright.ops.device_collective import DeviceCollective, DeviceOp
-from meshwright.ops.manual_computation import ManualComputation
-from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
+from meshwright.ops.control.call import Jit
+from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
+from meshwright.ops.imported.manual_computation import ManualComputation
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.sharding import (

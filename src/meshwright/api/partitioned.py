@@ -25,8 +25,8 @@ from meshwright.errors import (
 )
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
-from meshwright.ops.inspect_sharding import InspectSharding
-from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program

@@ -17,8 +17,8 @@ from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import Tracer, check_alive, typeof
-from meshwright.ops.elementwise import copy
-from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.elementwise.table import copy
+from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr

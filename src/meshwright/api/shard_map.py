@@ -23,9 +23,9 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, extend_axis_env
 from meshwright.ir.tracing import EVAL, typeof
-from meshwright.ops.manual import ShardMap
-from meshwright.ops.shape import expand_dims, squeeze
-from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.manual import ShardMap
 from meshwright.runtime.devices import devices as all_devices
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable

@@ -9,8 +9,8 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
-from meshwright.ops.manual import ShardMap
-from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import (
     AbstractMesh,
     Mesh,

@@ -17,8 +17,8 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
-from meshwright.ops.inspect_sharding import InspectSharding
-from meshwright.ops.keys import words_aval
+from meshwright.ops.random.keys import words_aval
+from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, compile_jaxpr

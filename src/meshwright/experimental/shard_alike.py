@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.propagation_marks import ShardingGroup
+from meshwright.ops.sharding.propagation_marks import ShardingGroup
 
 __all__ = ["shard_alike"]
 

@@ -21,8 +21,8 @@ from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.inspect.picture import ShardingPicture, picture_of, visualize_sharding
 from meshwright.inspect.picture import visualize_array_sharding as _visualize
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.callback import DebugCallback
-from meshwright.ops.inspect_sharding import InspectSharding
+from meshwright.ops.control.callback import DebugCallback
+from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import as_array
 from meshwright.sharding import Sharding
 from meshwright.transforms.autodiff import name_of, require_callable

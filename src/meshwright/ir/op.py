@@ -303,7 +303,7 @@ class Op:
         return None
 
     def regions(self) -> tuple[ClosedJaxpr, ...]:
-        """The jaxprs of a control-flow op, which stay where they are: see :mod:`meshwright.ops.control`."""
+        """The jaxprs of a control-flow op, which stay where they are: see :mod:`meshwright.ops.control.regions`."""
         return ()
 
     def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Op:

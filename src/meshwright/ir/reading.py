@@ -2,7 +2,7 @@
 
 An op's file says, beside the op, how its StableHLO form is read: a *reading rule* takes a :class:`Reader`, which stands
 for one operation of the foreign program, and binds our ops. The driver that walks the program finds rules by name here
-and knows no op itself; what has no rule is kept as it is (:class:`meshwright.ops.opaque.Opaque`).
+and knows no op itself; what has no rule is kept as it is (:class:`meshwright.ops.imported.opaque.Opaque`).
 """
 
 from __future__ import annotations

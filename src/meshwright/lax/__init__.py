@@ -62,29 +62,23 @@ from meshwright.lax.shapes import (
     tile,
     unstack,
 )
-from meshwright.ops.bessel import bessel_i0e, bessel_i1e
-from meshwright.ops.chlo_functions import mulhi
-from meshwright.ops.conv import (
-    ConvDimensionNumbers,
-    ConvGeneralDilatedDimensionNumbers,
-    conv,
-    conv_dimension_numbers,
-    conv_transpose,
-    conv_with_general_padding,
-    padtype_to_pads,
+from meshwright.ops.collective.named_axis import (
+    all_gather,
+    all_gather_invariant,
+    all_to_all,
+    axis_index,
+    pcast,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    psum_scatter,
+    pvary,
 )
-from meshwright.ops.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
-from meshwright.ops.dot import DotDimensionNumbers
-from meshwright.ops.dynamic_slice import (
-    dynamic_index_in_dim,
-    dynamic_slice,
-    dynamic_slice_in_dim,
-    dynamic_update_index_in_dim,
-    dynamic_update_slice,
-    dynamic_update_slice_in_dim,
-)
-from meshwright.ops.elementwise import abs_ as abs
-from meshwright.ops.elementwise import (
+from meshwright.ops.elementwise.chlo import mulhi
+from meshwright.ops.elementwise.table import abs_ as abs
+from meshwright.ops.elementwise.table import (
     acos,
     acosh,
     add,
@@ -143,16 +137,23 @@ from meshwright.ops.elementwise import (
     tanh,
     zeta,
 )  # fmt: skip
-from meshwright.ops.elementwise import and_ as bitwise_and
-from meshwright.ops.elementwise import complex_ as complex
-from meshwright.ops.elementwise import max_ as max
-from meshwright.ops.elementwise import min_ as min
-from meshwright.ops.elementwise import not_ as bitwise_not
-from meshwright.ops.elementwise import or_ as bitwise_or
-from meshwright.ops.elementwise import pow_ as pow
-from meshwright.ops.elementwise import xor as bitwise_xor
-from meshwright.ops.fft import FftType, fft
-from meshwright.ops.gather_scatter import (
+from meshwright.ops.elementwise.table import and_ as bitwise_and
+from meshwright.ops.elementwise.table import complex_ as complex
+from meshwright.ops.elementwise.table import max_ as max
+from meshwright.ops.elementwise.table import min_ as min
+from meshwright.ops.elementwise.table import not_ as bitwise_not
+from meshwright.ops.elementwise.table import or_ as bitwise_or
+from meshwright.ops.elementwise.table import pow_ as pow
+from meshwright.ops.elementwise.table import xor as bitwise_xor
+from meshwright.ops.indexing.dynamic_slice import (
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_index_in_dim,
+    dynamic_update_slice,
+    dynamic_update_slice_in_dim,
+)
+from meshwright.ops.indexing.gather_scatter import (
     GatherDimensionNumbers,
     GatherScatterMode,
     ScatterDimensionNumbers,
@@ -163,28 +164,36 @@ from meshwright.ops.gather_scatter import (
     scatter_min,
     scatter_mul,
 )
-from meshwright.ops.incomplete_beta import betainc
-from meshwright.ops.incomplete_gamma import igamma, igamma_grad_a, igammac, random_gamma_grad
-from meshwright.ops.named_axis import (
-    all_gather,
-    all_gather_invariant,
-    all_to_all,
-    axis_index,
-    pcast,
-    pmax,
-    pmean,
-    pmin,
-    ppermute,
-    psum,
-    psum_scatter,
-    pvary,
+from meshwright.ops.linalg.fft import FftType, fft
+from meshwright.ops.products.conv import (
+    ConvDimensionNumbers,
+    ConvGeneralDilatedDimensionNumbers,
+    conv,
+    conv_dimension_numbers,
+    conv_transpose,
+    conv_with_general_padding,
+    padtype_to_pads,
 )
-from meshwright.ops.reduce import argmax, argmin, reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
-from meshwright.ops.shape import expand_dims, rev, squeeze, transpose
-from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
-from meshwright.ops.slice_pad import slice_ as slice
-from meshwright.ops.sort import sort
-from meshwright.ops.top_k import top_k
+from meshwright.ops.products.dot import DotDimensionNumbers
+from meshwright.ops.reduce.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
+from meshwright.ops.reduce.reductions import (
+    argmax,
+    argmin,
+    reduce_and,
+    reduce_max,
+    reduce_min,
+    reduce_or,
+    reduce_prod,
+    reduce_xor,
+)
+from meshwright.ops.shape.rearrange import expand_dims, rev, squeeze, transpose
+from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.ops.shape.slice_pad import slice_ as slice
+from meshwright.ops.sort.sorting import sort
+from meshwright.ops.sort.top_k import top_k
+from meshwright.ops.special.bessel import bessel_i0e, bessel_i1e
+from meshwright.ops.special.incomplete_beta import betainc
+from meshwright.ops.special.incomplete_gamma import igamma, igamma_grad_a, igammac, random_gamma_grad
 from meshwright.ops.window import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.implicit import custom_linear_solve, custom_root

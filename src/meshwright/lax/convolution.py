@@ -16,12 +16,17 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.conv import ConvDimensionNumbers, conv_dimension_numbers, conv_general_dilated, transposed_pads
-from meshwright.ops.conv_op import ConvGeneralDilated
-from meshwright.ops.dot import dot_general
-from meshwright.ops.shape import transpose
-from meshwright.ops.window import window_dims
-from meshwright.ops.window_shape import int_tuple, pad_pairs
+from meshwright.ops.products.conv import (
+    ConvDimensionNumbers,
+    conv_dimension_numbers,
+    conv_general_dilated,
+    transposed_pads,
+)
+from meshwright.ops.products.conv_op import ConvGeneralDilated
+from meshwright.ops.products.dot import dot_general
+from meshwright.ops.shape.rearrange import transpose
+from meshwright.ops.window.geometry import int_tuple, pad_pairs
+from meshwright.ops.window.reduce_window import window_dims
 
 Shape = tuple[int, ...]
 

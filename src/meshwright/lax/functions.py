@@ -15,11 +15,11 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.state import axis_size as _axis_size
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops import markers
-from meshwright.ops.bitcast import bitcast
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.collective import Psum
-from meshwright.ops.elementwise import (
+from meshwright.ops.collective.collectives import Psum
+from meshwright.ops.collective.named_axis import all_to_all, axis_index, ppermute
+from meshwright.ops.control import markers
+from meshwright.ops.elementwise.bitcast import bitcast
+from meshwright.ops.elementwise.table import (
     ReducePrecision,
     SelectN,
     convert,
@@ -32,10 +32,10 @@ from meshwright.ops.elementwise import (
     select,
     zeros_like,
 )
-from meshwright.ops.elementwise import mul as multiply
-from meshwright.ops.gather_scatter import ScatterBody, scatter_add
-from meshwright.ops.indexed import GatherScatterMode, index_array
-from meshwright.ops.named_axis import all_to_all, axis_index, ppermute
+from meshwright.ops.elementwise.table import mul as multiply
+from meshwright.ops.indexing.gather_scatter import ScatterBody, scatter_add
+from meshwright.ops.indexing.indexed import GatherScatterMode, index_array
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 
 
 class RoundingMethod(enum.Enum):

@@ -8,21 +8,21 @@ from meshwright.core.absent import absent as _absent
 from meshwright.core.static import only_default as _only_default
 from meshwright.errors import ArgumentError
 from meshwright.lax.polar import qdwh as _qdwh
-from meshwright.ops.cholesky import cholesky as _cholesky
-from meshwright.ops.eig import eig as _eig
-from meshwright.ops.eigh import eigh as _eigh
-from meshwright.ops.elementwise import conj as _conj
-from meshwright.ops.lu import lu as _lu
-from meshwright.ops.lu import lu_pivots_to_permutation
-from meshwright.ops.matrices import matmul as _matmul
-from meshwright.ops.matrices import transposed as _transposed
-from meshwright.ops.qr import householder_product
-from meshwright.ops.qr import qr as _qr
-from meshwright.ops.svd import svd as _svd
-from meshwright.ops.triangular_solve import triangular_solve
-from meshwright.ops.tridiagonal import hessenberg, ormqr, tridiagonal
-from meshwright.ops.tridiagonal import schur as _schur
-from meshwright.ops.tridiagonal import tridiagonal_solve as _tridiagonal_solve
+from meshwright.ops.elementwise.table import conj as _conj
+from meshwright.ops.linalg.cholesky import cholesky as _cholesky
+from meshwright.ops.linalg.eig import eig as _eig
+from meshwright.ops.linalg.eigh import eigh as _eigh
+from meshwright.ops.linalg.lu import lu as _lu
+from meshwright.ops.linalg.lu import lu_pivots_to_permutation
+from meshwright.ops.linalg.matrices import matmul as _matmul
+from meshwright.ops.linalg.matrices import transposed as _transposed
+from meshwright.ops.linalg.qr import householder_product
+from meshwright.ops.linalg.qr import qr as _qr
+from meshwright.ops.linalg.svd import svd as _svd
+from meshwright.ops.linalg.triangular_solve import triangular_solve
+from meshwright.ops.linalg.tridiagonal import hessenberg, ormqr, tridiagonal
+from meshwright.ops.linalg.tridiagonal import schur as _schur
+from meshwright.ops.linalg.tridiagonal import tridiagonal_solve as _tridiagonal_solve
 
 _ONE_WAY = "there is one way, LAPACK's; leave it out"
 

@@ -17,14 +17,14 @@ from meshwright.api.control_flow import while_loop
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.cholesky import cholesky
-from meshwright.ops.elementwise import abs_, convert, scalar_like, select, sqrt
-from meshwright.ops.matrices import adjoint, eye, hermitian, matmul, plus_identity
-from meshwright.ops.qr import qr
-from meshwright.ops.reduce import reduce_max
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
-from meshwright.ops.triangular_solve import triangular_solve
+from meshwright.ops.elementwise.table import abs_, convert, scalar_like, select, sqrt
+from meshwright.ops.linalg.cholesky import cholesky
+from meshwright.ops.linalg.matrices import adjoint, eye, hermitian, matmul, plus_identity
+from meshwright.ops.linalg.qr import qr
+from meshwright.ops.linalg.triangular_solve import triangular_solve
+from meshwright.ops.reduce.reductions import reduce_max
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 
 def _weights(eps: float, most: int) -> Iterator[tuple[float, float, float]]:

@@ -9,8 +9,8 @@ from meshwright.api.placement import laid_out
 from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops import conv as conv_functions
-from meshwright.ops import dot as dot_functions
+from meshwright.ops.products import conv as conv_functions
+from meshwright.ops.products import dot as dot_functions
 
 
 def dot_general(

@@ -18,10 +18,10 @@ from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.lax.products import dot_general
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.cumulative import cumsum
-from meshwright.ops.elementwise import and_, convert, le, lt, select, sub, zeros_like
-from meshwright.ops.shape import move_dim, transpose
+from meshwright.ops.elementwise.table import and_, convert, le, lt, select, sub, zeros_like
+from meshwright.ops.reduce.cumulative import cumsum
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.rearrange import move_dim, transpose
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.bit_generator import RngBitGenerator
-from meshwright.ops.bitcast import bitcast
-from meshwright.ops.random_floats import uniform_between
-from meshwright.ops.shape import reshape
+from meshwright.ops.elementwise.bitcast import bitcast
+from meshwright.ops.random.bit_generator import RngBitGenerator
+from meshwright.ops.random.floats import uniform_between
+from meshwright.ops.shape.rearrange import reshape
 
 _DRAWS = itertools.count()
 

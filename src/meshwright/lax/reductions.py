@@ -11,14 +11,14 @@ from meshwright.api.placement import laid_out
 from meshwright.core import pytree
 from meshwright.ir.tracing import typeof
 from meshwright.lax.shapes import existing_axis
-from meshwright.ops import broadcast_reduce
-from meshwright.ops.elementwise import neg
-from meshwright.ops.reduce_body import ReduceBody
-from meshwright.ops.reduce_by import reduce_by, reduces_by
-from meshwright.ops.reduction_function import reduction_function
-from meshwright.ops.shape import transpose
-from meshwright.ops.sort import sort
-from meshwright.ops.top_k import top_k
+from meshwright.ops.elementwise.table import neg
+from meshwright.ops.reduce.body import ReduceBody
+from meshwright.ops.reduce.by_name import reduce_by, reduces_by
+from meshwright.ops.reduce.function import reduction_function
+from meshwright.ops.shape import broadcast_reduce
+from meshwright.ops.shape.rearrange import transpose
+from meshwright.ops.sort.sorting import sort
+from meshwright.ops.sort.top_k import top_k
 
 
 def reduce(

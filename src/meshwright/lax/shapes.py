@@ -18,12 +18,13 @@ from meshwright.core import dtypes
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, IndexingError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops import broadcast_reduce, shape
-from meshwright.ops.elementwise import add, convert, lt, rem, select
-from meshwright.ops.gather_scatter import gather_along
-from meshwright.ops.indexed import index_array
-from meshwright.ops.shape import expand_dims, squeeze, transpose
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.elementwise.table import add, convert, lt, rem, select
+from meshwright.ops.indexing.gather_scatter import gather_along
+from meshwright.ops.indexing.indexed import index_array
+from meshwright.ops.shape import broadcast_reduce
+from meshwright.ops.shape import rearrange as shape
+from meshwright.ops.shape.rearrange import expand_dims, squeeze, transpose
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 
 def existing_axis(name: str, axis: int, ndim: int) -> int:

@@ -15,7 +15,7 @@ from meshwright.numpy.joining import split
 from meshwright.numpy.logic import where
 from meshwright.numpy.makers import unary
 from meshwright.numpy.promotion import aval_of, operands, promotes_freely, scalar_like
-from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import table as ops
 
 sigmoid = unary("sigmoid", ops.logistic, "``1 / (1 + exp(-x))``.", ("sigmoid(0.0).item()", "0.5"), True)
 tanh = unary("tanh", ops.tanh, "Hyperbolic tangent.", ("tanh(0.0).item()", "0.0"), True)

@@ -16,11 +16,11 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import moveaxis
 from meshwright.numpy.promotion import aval_of, converted, result_type, scalar_like
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.dot import dot_general
-from meshwright.ops.elementwise import convert
-from meshwright.ops.shape import expand_dims, reshape, squeeze, transpose
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.products.dot import dot_general
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze, transpose
 
 
 def causal_mask(queries: int, keys: int) -> Any:

@@ -14,7 +14,7 @@ from meshwright.errors import ArgumentError, ShapeError
 from meshwright.numpy import creation
 from meshwright.numpy.manipulation import moveaxis, reshape
 from meshwright.numpy.promotion import scalar_like
-from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import table as ops
 from meshwright.random import normal as draw_normal
 from meshwright.random import orthogonal as draw_orthogonal
 from meshwright.random import truncated_normal as draw_truncated

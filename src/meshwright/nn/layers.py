@@ -16,12 +16,12 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.promotion import aval_of, converted, operands, promotes_freely, result_type, scalar_like
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.conv import conv_general_dilated
-from meshwright.ops.conv import conv_transpose as conv_transpose_op
-from meshwright.ops.elementwise import convert, select
-from meshwright.ops.window import reduce_window_max, reduce_window_sum
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
+from meshwright.ops.products.conv import conv_general_dilated
+from meshwright.ops.products.conv import conv_transpose as conv_transpose_op
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.window.reduce_window import reduce_window_max, reduce_window_sum
 from meshwright.random import bernoulli
 
 Padding = str | Sequence[tuple[int, int]]

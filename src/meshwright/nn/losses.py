@@ -14,8 +14,8 @@ from meshwright.numpy.arithmetic import maximum, square, subtract
 from meshwright.numpy.logic import equal
 from meshwright.numpy.promotion import operands, scalar_like
 from meshwright.numpy.reductions import argmax, mean, sum
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import select
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import select
 
 
 def softmax_cross_entropy(logits: Any, labels: Any, axis: int = -1) -> Any:

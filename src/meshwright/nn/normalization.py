@@ -19,11 +19,11 @@ from meshwright.numpy.manipulation import broadcast_to
 from meshwright.numpy.promotion import aval_of, operands, promotes_freely, scalar_like
 from meshwright.numpy.reductions import keep_dims, mean, spread_over, var
 from meshwright.numpy.reductions import sum as sum_of
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.elementwise import convert, stop_gradient
-from meshwright.ops.reduce import reduce_max
-from meshwright.ops.shape import reshape
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, stop_gradient
+from meshwright.ops.reduce.reductions import reduce_max
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
+from meshwright.ops.shape.rearrange import reshape
 
 Axis = Any
 

@@ -22,9 +22,9 @@ from meshwright.numpy.promotion import (
     scalar_like,
     spread,
 )
-from meshwright.ops import elementwise as ops
-from meshwright.ops import library_functions as library
-from meshwright.ops.elementwise import convert, select
+from meshwright.ops.elementwise import library
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
 
 add = binary("add", ops.add, "Sum of corresponding elements; of bools, logical or.", ("add(2, 3).item()", "5"))
 subtract = binary("subtract", ops.sub, "Difference ``x1 - x2``.", ("subtract(2, 3).item()", "-1"))

@@ -43,14 +43,14 @@ from meshwright.numpy.promotion import (
     scalar_like,
     spread,
 )
-from meshwright.ops import gather_scatter as gs
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.dynamic_slice import dynamic_update_slice
-from meshwright.ops.elementwise import and_, convert, neg, select
-from meshwright.ops.gather_scatter import ScatterDimensionNumbers
-from meshwright.ops.indexed import GatherScatterMode
-from meshwright.ops.shape import reshape, rev
-from meshwright.ops.slice_pad import pad
+from meshwright.ops.elementwise.table import and_, convert, neg, select
+from meshwright.ops.indexing import gather_scatter as gs
+from meshwright.ops.indexing.dynamic_slice import dynamic_update_slice
+from meshwright.ops.indexing.gather_scatter import ScatterDimensionNumbers
+from meshwright.ops.indexing.indexed import GatherScatterMode
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import reshape, rev
+from meshwright.ops.shape.slice_pad import pad
 from meshwright.runtime.array import Array
 
 _DROP = GatherScatterMode.FILL_OR_DROP

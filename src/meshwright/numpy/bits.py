@@ -13,11 +13,11 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops import elementwise as ops
-from meshwright.ops.bitcast import bitcast
-from meshwright.ops.elementwise import convert
-from meshwright.ops.shape import expand_dims, reshape
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.bitcast import bitcast
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.shape.rearrange import expand_dims, reshape
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 
 def bits_as(x: Any, dtype: np.dtype) -> Any:

@@ -18,9 +18,9 @@ from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.promotion import scalar_like
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import and_, not_, or_, select
-from meshwright.ops.library_functions import straight_through
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.library import straight_through
+from meshwright.ops.elementwise.table import and_, not_, or_, select
 
 #: (where, real part there, imaginary part there); None leaves a part as it is
 Patch = tuple[Any, Any, Any]

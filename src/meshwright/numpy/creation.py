@@ -16,11 +16,11 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer, refuse_masked, typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, scalar_like, spread
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.elementwise import add, convert, copy, mul
-from meshwright.ops.keys import wrap_words
-from meshwright.ops.shape import expand_dims
-from meshwright.ops.slice_pad import concatenate
+from meshwright.ops.elementwise.table import add, convert, copy, mul
+from meshwright.ops.random.keys import wrap_words
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.rearrange import expand_dims
+from meshwright.ops.shape.slice_pad import concatenate
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.sharding import Sharding, SingleDeviceSharding

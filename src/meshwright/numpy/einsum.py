@@ -18,10 +18,10 @@ from meshwright.numpy.axes import no_out
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.linear import contract
 from meshwright.numpy.promotion import converted, result_type, scalar_like
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.elementwise import select
-from meshwright.ops.shape import squeeze, transpose
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import select
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.shape.rearrange import squeeze, transpose
 
 
 @lru_cache(maxsize=1024)

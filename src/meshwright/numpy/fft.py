@@ -21,9 +21,9 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import conj
 from meshwright.numpy.manipulation import moveaxis, roll
 from meshwright.numpy.promotion import operands, promotes_freely
-from meshwright.ops.elementwise import convert, mul, scalar_like
-from meshwright.ops.fft import FFT, IFFT, IRFFT, RFFT, Fft
-from meshwright.ops.slice_pad import pad, slice_in_dim
+from meshwright.ops.elementwise.table import convert, mul, scalar_like
+from meshwright.ops.linalg.fft import FFT, IFFT, IRFFT, RFFT, Fft
+from meshwright.ops.shape.slice_pad import pad, slice_in_dim
 
 _NORMS = ("backward", "ortho", "forward")
 

@@ -22,11 +22,11 @@ from meshwright.numpy.promotion import converted, inexact, operands, promotes_fr
 from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
-from meshwright.ops import elementwise as ops
-from meshwright.ops.bessel import unscaled_bessel
-from meshwright.ops.conv import conv_general_dilated
-from meshwright.ops.elementwise import select
-from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import select
+from meshwright.ops.products.conv import conv_general_dilated
+from meshwright.ops.shape.slice_pad import slice_in_dim
+from meshwright.ops.special.bessel import unscaled_bessel
 
 
 # --- convolution --------------------------------------------------------------------------------------------

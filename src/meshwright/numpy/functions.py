@@ -12,9 +12,9 @@ from meshwright.numpy.arithmetic import arctan2
 from meshwright.numpy.complex_values import standard_values
 from meshwright.numpy.makers import unary
 from meshwright.numpy.promotion import as_result, aval_of, is_arraylike, operands, scalar_like
-from meshwright.ops import elementwise as ops
-from meshwright.ops import library_functions
-from meshwright.ops.elementwise import convert, select
+from meshwright.ops.elementwise import library as library_functions
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
 
 
 def _analytic(name: str, op: Any, what: str, example: tuple[str, str]) -> Any:

@@ -21,7 +21,7 @@ from meshwright.numpy.promotion import converted, inexact, operands, result_type
 from meshwright.numpy.ranges import linspace
 from meshwright.numpy.reductions import max, min, sum
 from meshwright.numpy.searching import bincount, searchsorted
-from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import table as ops
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:

@@ -14,13 +14,13 @@ from meshwright.numpy.axes import normal_axis
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
 from meshwright.numpy.promotion import scalar_like, spread
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.dynamic_slice import dynamic_slice
-from meshwright.ops.elementwise import add, convert, lt, select
-from meshwright.ops.gather_scatter import gather
-from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
-from meshwright.ops.shape import expand_dims, reshape, rev, squeeze
-from meshwright.ops.slice_pad import concatenate, slice_
+from meshwright.ops.elementwise.table import add, convert, lt, select
+from meshwright.ops.indexing.dynamic_slice import dynamic_slice
+from meshwright.ops.indexing.gather_scatter import gather
+from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import expand_dims, reshape, rev, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_
 
 CLIP = GatherScatterMode.CLIP
 #: What XLA does with positions out of range, as in JAX: reading, they are clipped; what comes back to them is dropped.

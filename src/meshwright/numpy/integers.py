@@ -19,8 +19,8 @@ from meshwright.numpy.padding import pad
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, operands, promotes_freely, scalar_like, spread
 from meshwright.numpy.reductions import any as any_over
 from meshwright.numpy.reductions import sum
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import convert, select
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
 
 
 def _integers(name: str, x1: Any, x2: Any) -> list[Any]:

@@ -12,9 +12,9 @@ from meshwright.numpy.axes import no_out, normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.manipulation import atleast_1d, atleast_2d, atleast_3d, ndim, ravel, reshape
 from meshwright.numpy.promotion import converted
-from meshwright.ops import shape as shp
-from meshwright.ops.slice_pad import concatenate as join
-from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.shape import rearrange as shp
+from meshwright.ops.shape.slice_pad import concatenate as join
+from meshwright.ops.shape.slice_pad import slice_in_dim
 
 
 # --- joining ------------------------------------------------------------------------------------------------

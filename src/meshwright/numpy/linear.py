@@ -28,10 +28,10 @@ from meshwright.numpy.promotion import (
 )
 from meshwright.numpy.ranges import diagonal
 from meshwright.numpy.reductions import sum
-from meshwright.ops.dot import dot_general
-from meshwright.ops.elementwise import convert, mul, ne
-from meshwright.ops.shape import squeeze, transpose
-from meshwright.ops.slice_pad import concatenate as join
+from meshwright.ops.elementwise.table import convert, mul, ne
+from meshwright.ops.products.dot import dot_general
+from meshwright.ops.shape.rearrange import squeeze, transpose
+from meshwright.ops.shape.slice_pad import concatenate as join
 
 
 def _pair(name: str, a: Any, b: Any) -> tuple[Any, Any]:

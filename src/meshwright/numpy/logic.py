@@ -24,11 +24,11 @@ from meshwright.numpy.promotion import (
     scalar_like,
     spread,
 )
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.elementwise import convert, select
-from meshwright.ops.keys import unwrap_keys
-from meshwright.ops.reduce import reduce_and, reduce_or
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
+from meshwright.ops.random.keys import unwrap_keys
+from meshwright.ops.reduce.reductions import reduce_and, reduce_or
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 
 
 def _or_keys(compare: Any, fold: Any) -> Any:

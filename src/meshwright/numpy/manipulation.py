@@ -14,13 +14,13 @@ from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import as_operand
 from meshwright.numpy.promotion import broadcast_shapes as join_shapes
-from meshwright.ops import shape as shp
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.dynamic_slice import dynamic_slice
-from meshwright.ops.elementwise import convert
-from meshwright.ops.elementwise import copy as copy_op
-from meshwright.ops.slice_pad import concatenate as join
-from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.elementwise.table import copy as copy_op
+from meshwright.ops.indexing.dynamic_slice import dynamic_slice
+from meshwright.ops.shape import rearrange as shp
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.slice_pad import concatenate as join
+from meshwright.ops.shape.slice_pad import slice_in_dim
 
 
 # --- shape --------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from meshwright.numpy.axes import no_out
 from meshwright.numpy.logic import logical_and
 from meshwright.numpy.promotion import as_operand, scalar_like
 from meshwright.numpy.reductions import all, max, mean, min, position, prod, sum, var
-from meshwright.ops import elementwise as ops
-from meshwright.ops import reduce as red
-from meshwright.ops.elementwise import select
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import select
+from meshwright.ops.reduce import reductions as red
 
 Axis = Any
 

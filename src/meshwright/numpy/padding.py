@@ -19,11 +19,11 @@ from meshwright.numpy.promotion import converted, scalar_like
 from meshwright.numpy.reductions import max as max_over
 from meshwright.numpy.reductions import mean, min
 from meshwright.numpy.statistics import median
-from meshwright.ops import elementwise as ops
-from meshwright.ops import slice_pad
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape import rev
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.shape import slice_pad
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import rev
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 #: NumPy's names of modes that only repeat elements: position lists come from ``numpy.pad`` itself
 _REARRANGING = ("edge", "reflect", "symmetric", "wrap")

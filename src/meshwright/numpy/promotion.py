@@ -25,8 +25,8 @@ from meshwright.core.source import warn
 from meshwright.errors import ArgumentError, ArgumentTypeError, RankPromotionWarning, ShapeError, TypePromotionError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.elementwise import convert
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.executable import as_array
 

@@ -26,11 +26,11 @@ from meshwright.numpy.promotion import (
     scalar_like,
     spread,
 )
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.elementwise import convert, select
-from meshwright.ops.shape import expand_dims, move_dim, transpose
-from meshwright.ops.slice_pad import pad, slice_
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.shape.rearrange import expand_dims, move_dim, transpose
+from meshwright.ops.shape.slice_pad import pad, slice_
 from meshwright.runtime.array import from_numpy
 
 

@@ -16,11 +16,11 @@ from meshwright.numpy.compiled import compiled
 from meshwright.numpy.logic import truth, where
 from meshwright.numpy.logic import where as choose_where
 from meshwright.numpy.promotion import as_operand, as_result, aval_of, inexact, is_python_number, operands, scalar_like
-from meshwright.ops import elementwise as ops
-from meshwright.ops import reduce as red
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, reduce_sum
-from meshwright.ops.elementwise import convert
-from meshwright.ops.shape import reshape
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.reduce import reductions as red
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
+from meshwright.ops.shape.rearrange import reshape
 
 Axis = Any
 

@@ -28,10 +28,10 @@ from meshwright.numpy.manipulation import (
 from meshwright.numpy.promotion import converted, promote_all, scalar_like
 from meshwright.numpy.searching import concrete, flatnonzero, searchsorted
 from meshwright.numpy.sorting import argsort, sort
-from meshwright.ops import cumulative
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import iota
-from meshwright.ops.elementwise import convert
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.reduce import cumulative
+from meshwright.ops.shape.broadcast_reduce import iota
 
 
 def _flattened(x: Any, axis: int | None, name: str) -> tuple[Any, int]:

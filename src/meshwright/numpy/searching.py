@@ -24,10 +24,10 @@ from meshwright.numpy.logic import truth
 from meshwright.numpy.logic import where as choose_by
 from meshwright.numpy.manipulation import broadcast_to, flip, ravel
 from meshwright.numpy.promotion import as_operand, converted, result_type, scalar_like
-from meshwright.ops import cumulative
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.elementwise import convert, select
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
+from meshwright.ops.reduce import cumulative
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 
 #: vectors up to this long are compared with whole, which costs less than the steps of a binary search
 _SHORT = 32

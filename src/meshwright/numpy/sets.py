@@ -22,13 +22,13 @@ from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
 from meshwright.numpy.promotion import converted, scalar_like
 from meshwright.numpy.searching import concrete, nonzero, promoted, searchsorted
-from meshwright.ops import cumulative
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.elementwise import convert
-from meshwright.ops.reduce import reduce_or
-from meshwright.ops.slice_pad import slice_in_dim
-from meshwright.ops.sort import sort as sort_op
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.reduce import cumulative
+from meshwright.ops.reduce.reductions import reduce_or
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.slice_pad import slice_in_dim
+from meshwright.ops.sort.sorting import sort as sort_op
 
 #: up to this many elements are compared with one by one
 _FEW = 16

@@ -15,13 +15,13 @@ from meshwright.numpy.joining import concatenate
 from meshwright.numpy.manipulation import flip, moveaxis, ravel
 from meshwright.numpy.promotion import scalar_like
 from meshwright.numpy.reductions import sum_dtype
-from meshwright.ops import cumulative
-from meshwright.ops import elementwise as ops
-from meshwright.ops import sort as sort_ops
-from meshwright.ops import top_k as top_k_ops
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.elementwise import convert, select
-from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
+from meshwright.ops.reduce import cumulative
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.slice_pad import slice_in_dim
+from meshwright.ops.sort import sorting as sort_ops
+from meshwright.ops.sort import top_k as top_k_ops
 
 
 def _flat(x: Any, axis: int | None, name: str) -> tuple[Any, int]:

@@ -24,10 +24,10 @@ from meshwright.numpy.promotion import as_operand, operands, promotes_freely, sc
 from meshwright.numpy.ranges import diagonal
 from meshwright.numpy.reductions import all, any, average, mean, sum
 from meshwright.numpy.sorting import cumsum, sort
-from meshwright.ops import elementwise as ops
-from meshwright.ops import sort as sort_ops
-from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.elementwise import convert, select
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert, select
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
+from meshwright.ops.sort import sorting as sort_ops
 
 _METHODS = ("linear", "lower", "higher", "nearest", "midpoint", "inverted_cdf")
 

@@ -25,9 +25,9 @@ from meshwright.numpy.indexing import getitem, take
 from meshwright.numpy.logic import where as where_
 from meshwright.numpy.manipulation import broadcast_to, moveaxis, ravel, reshape
 from meshwright.numpy.promotion import converted
-from meshwright.ops import cumulative
-from meshwright.ops import elementwise as ops
-from meshwright.ops.shape import transpose
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.reduce import cumulative
+from meshwright.ops.shape.rearrange import transpose
 
 Function = Callable[..., Any]
 

@@ -15,23 +15,19 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.interval import ANYWHERE, BITS, INF, NON_NEGATIVE, POSITIVE, UNIT, Interval
 from meshwright.ir.op import REGISTRY
-from meshwright.ops import (  # noqa: F401  (so that they are registered)
-    cholesky,
-    collective,
-    conv,
-    cumulative,
-    dot,
-    dynamic_slice,
-    gather_scatter,
-    incomplete_beta,
-    incomplete_gamma,
-    random_gamma,
-    reduce,
-    remat,
-    sort,
-    window,
-)
-from meshwright.ops.gather_add import ScatterBase
+
+# imported so that they are registered
+from meshwright.ops.collective import collectives  # noqa: F401
+from meshwright.ops.control import remat  # noqa: F401
+from meshwright.ops.indexing import dynamic_slice, gather_scatter  # noqa: F401
+from meshwright.ops.indexing.gather_add import ScatterBase
+from meshwright.ops.linalg import cholesky  # noqa: F401
+from meshwright.ops.products import conv, dot  # noqa: F401
+from meshwright.ops.random import gamma  # noqa: F401
+from meshwright.ops.reduce import cumulative, reductions  # noqa: F401
+from meshwright.ops.sort import sorting  # noqa: F401
+from meshwright.ops.special import incomplete_beta, incomplete_gamma  # noqa: F401
+from meshwright.ops.window import reduce_window  # noqa: F401
 
 Wishes = Sequence[Interval]
 Avals = Sequence[ShapedArray]

@@ -9,7 +9,7 @@ from meshwright.errors import ArgumentError
 from meshwright.numpy.arithmetic import add, clip, divide, maximum, multiply, sqrt
 from meshwright.numpy.functions import astype
 from meshwright.numpy.reductions import sum
-from meshwright.ops.elementwise import abs_, square
+from meshwright.ops.elementwise.table import abs_, square
 
 
 def global_norm(tree: Any) -> Any:

@@ -15,8 +15,8 @@ from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_to
 from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted
-from meshwright.ops import elementwise as ops
-from meshwright.ops.random_floats import bits_needed, normal_of, scaled, unit_of
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.random.floats import bits_needed, normal_of, scaled, unit_of
 from meshwright.random.keys import random_bits, split
 from meshwright.random.parameters import Shape, check_mode, float_dtype
 

@@ -24,7 +24,7 @@ from meshwright.numpy.manipulation import broadcast_to, flip, moveaxis
 from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, inexact
 from meshwright.numpy.sorting import cumsum
-from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import table as ops
 from meshwright.random.continuous import uniform
 from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter

@@ -9,8 +9,8 @@ from meshwright.errors import DTypeError
 from meshwright.numpy.logic import where
 from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, inexact, scalar_like
-from meshwright.ops import elementwise as ops
-from meshwright.ops.broadcast_reduce import reduce_sum
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
 from meshwright.random.continuous import exponential, normal, rademacher, uniform
 from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter

@@ -19,8 +19,8 @@ from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact
 from meshwright.numpy.reductions import argmax
 from meshwright.numpy.sorting import argsort
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import convert
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.keys import random_bits, split
 from meshwright.random.parameters import Shape, check_mode

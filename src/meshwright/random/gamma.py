@@ -11,8 +11,8 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, converted, promotes_freely, scalar_like
 from meshwright.numpy.reductions import max
-from meshwright.ops import elementwise as ops
-from meshwright.ops.random_gamma import random_gamma
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.random.gamma import random_gamma
 from meshwright.random.continuous import exponential, normal, rademacher
 from meshwright.random.keys import key_data, key_impl, split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter

@@ -18,10 +18,10 @@ import numpy as np
 from meshwright.core.key_types import KEY_TYPES, KeyType
 from meshwright.ir.tracing import typeof
 from meshwright.lax.random_bits import rng_bit_generator
-from meshwright.ops.elementwise import xor
-from meshwright.ops.random_bits import random_bits, threefry_fold_in, threefry_seed, threefry_split
-from meshwright.ops.shape import reshape
-from meshwright.ops.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.elementwise.table import xor
+from meshwright.ops.random.bits import random_bits, threefry_fold_in, threefry_seed, threefry_split
+from meshwright.ops.shape.rearrange import reshape
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 #: XLA's generator makes so many keys for one that ``unsafe_rbg`` uses
 _SKIPPED = 10

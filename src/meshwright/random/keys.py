@@ -20,8 +20,8 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.out_sharding import placed
-from meshwright.ops.elementwise import copy
-from meshwright.ops.keys import unwrap_keys, wrap_words
+from meshwright.ops.elementwise.table import copy
+from meshwright.ops.random.keys import unwrap_keys, wrap_words
 from meshwright.random.generators import GENERATORS, Generator
 
 #: other names of generators

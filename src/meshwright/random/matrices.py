@@ -15,7 +15,7 @@ from meshwright.numpy.linear import matmul
 from meshwright.numpy.manipulation import expand_dims, matrix_transpose
 from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import converted, promotes_freely
-from meshwright.ops import elementwise as ops
+from meshwright.ops.elementwise import table as ops
 from meshwright.random.continuous import normal
 from meshwright.random.parameters import Shape, draw_shape, float_dtype
 

@@ -19,8 +19,8 @@ from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import converted, inexact, scalar_like
 from meshwright.numpy.searching import searchsorted
 from meshwright.numpy.sorting import argsort, cumsum
-from meshwright.ops import elementwise as ops
-from meshwright.ops.sort import sort
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.sort.sorting import sort
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.discrete import randint
 from meshwright.random.keys import random_bits, split

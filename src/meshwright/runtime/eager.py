@@ -16,9 +16,9 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
-from meshwright.ops.call import Jit
-from meshwright.ops.elementwise import BitcastConvert, convert, copy
-from meshwright.ops.keys import KeyOp, RandomUnwrap
+from meshwright.ops.control.call import Jit
+from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
+from meshwright.ops.random.keys import KeyOp, RandomUnwrap
 from meshwright.runtime.array import CONVERSIONS, Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
 from meshwright.runtime.pjrt import client as pjrt

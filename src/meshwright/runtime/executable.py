@@ -15,7 +15,7 @@ from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ConcretizationTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
-from meshwright.ops.sharding_constraint import without_constraints
+from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.ordering import order_callbacks
 from meshwright.runtime.pjrt import client as pjrt

@@ -19,10 +19,10 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, all_eqns
 from meshwright.ir.op import Op
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.callback import Callback, IoCallback
-from meshwright.ops.elementwise import convert, sub, xor
-from meshwright.ops.shape import reshape
-from meshwright.ops.slice_pad import slice_
+from meshwright.ops.control.callback import Callback, IoCallback
+from meshwright.ops.elementwise.table import convert, sub, xor
+from meshwright.ops.shape.rearrange import reshape
+from meshwright.ops.shape.slice_pad import slice_
 
 
 def order_callbacks(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

@@ -12,8 +12,8 @@ from math import prod
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import in_regions
-from meshwright.ops.dot import DotGeneral
-from meshwright.ops.shape import Reshape
+from meshwright.ops.products.dot import DotGeneral
+from meshwright.ops.shape.rearrange import Reshape
 
 Runs = list[tuple[int, ...]]
 

@@ -17,13 +17,13 @@ from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.passes import dead_code, in_regions
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ops.collective import AllGather, AllSlice, Collective, ReduceScatter
-from meshwright.ops.control import RegionOp
-from meshwright.ops.elementwise import copy
-from meshwright.ops.manual import GLOBAL_PROGRAM, ShardMap
-from meshwright.ops.shape import squeeze
-from meshwright.ops.sharding_constraint import without_constraints
-from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.collective.collectives import AllGather, AllSlice, Collective, ReduceScatter
+from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.elementwise.table import copy
+from meshwright.ops.shape.rearrange import squeeze
+from meshwright.ops.shape.slice_pad import slice_in_dim
+from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.ops.sharding.manual import GLOBAL_PROGRAM, ShardMap
 from meshwright.runtime.simplify import merge_dot_dims
 from meshwright.sharding import AbstractMesh, Layout, PartitionSpec
 from meshwright.sharding.rule import REDUCTION

@@ -16,10 +16,10 @@ from typing import Any
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
-from meshwright.ops.control import PARAMETER, RegionOp, Tie
-from meshwright.ops.manual import ShardMap
-from meshwright.ops.propagation_marks import ShardingGroup
-from meshwright.ops.sharding_constraint import Leeway, ShardingConstraint
+from meshwright.ops.control.regions import PARAMETER, RegionOp, Tie
+from meshwright.ops.sharding.constraint import Leeway, ShardingConstraint
+from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.propagation_marks import ShardingGroup
 from meshwright.sharding import NamedSharding, PartitionSpec
 from meshwright.sharding.rule import REPLICATED, DimFactors, Factor, ShardingRule, make_rule, pointwise_rule
 

@@ -19,9 +19,9 @@ from functools import lru_cache
 from itertools import takewhile
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.control import RegionOp
-from meshwright.ops.propagation_marks import PropagationBarrier, ShardingGroup
-from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.propagation_marks import PropagationBarrier, ShardingGroup
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes

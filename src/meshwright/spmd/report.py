@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
-from meshwright.ops.collective import Collective as CollectiveOp
-from meshwright.ops.control import RegionOp
-from meshwright.ops.control_cond import Cond
+from meshwright.ops.collective.collectives import Collective as CollectiveOp
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.reason import Reason, reasons_of
 

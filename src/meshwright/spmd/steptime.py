@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn
-from meshwright.ops.collective import Collective
-from meshwright.ops.control import RegionOp
-from meshwright.ops.control_cond import Cond
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.regions import RegionOp
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.work import operations
 

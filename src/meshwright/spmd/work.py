@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
-from meshwright.ops.collective import Collective
-from meshwright.ops.control import RegionOp
-from meshwright.ops.control_cond import Cond
-from meshwright.ops.manual import ShardMap
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
 

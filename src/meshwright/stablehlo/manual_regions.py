@@ -15,9 +15,9 @@ from typing import Any
 from meshwright.errors import ImportProgramError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, sub_jaxprs
 from meshwright.ir.passes import in_regions
-from meshwright.ops.device_collective import DeviceOp
-from meshwright.ops.manual_computation import FullToShard, ManualAxes, ManualComputation, ShardToFull
-from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.ops.imported.device_collective import DeviceOp
+from meshwright.ops.imported.manual_computation import FullToShard, ManualAxes, ManualComputation, ShardToFull
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.sharding import HloSharding
 
 ALL_MANUAL = HloSharding("manual")

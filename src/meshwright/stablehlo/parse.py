@@ -2,7 +2,7 @@
 
 The driver knows no op by name: reading rules (:mod:`meshwright.ir.reading`) stand beside each op's ``emit``, those of
 what is no op (calls, tuples, annotations) in ``read_*.py``. An operation without a rule is kept as it is, as
-:class:`meshwright.ops.opaque.Opaque`. Shardings are kept as written; meshes are chosen later.
+:class:`meshwright.ops.imported.opaque.Opaque`. Shardings are kept as written; meshes are chosen later.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
-from meshwright.ops.call import Jit
-from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.ops.control.call import Jit
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of

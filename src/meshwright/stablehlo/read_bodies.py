@@ -16,8 +16,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.reading import READERS, ReadRule, Region, Unreadable, binary_op_name
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
-from meshwright.ops.call import Jit
-from meshwright.ops.opaque import Opaque
+from meshwright.ops.control.call import Jit
+from meshwright.ops.imported.opaque import Opaque
 from meshwright.stablehlo.read_attributes import ELIDED, UnsupportedType, blob_array
 from meshwright.stablehlo.read_shardings import annotate, read_sharding
 

@@ -16,12 +16,12 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.reading import READERS, ReadRule, Unreadable, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import Iota
-from meshwright.ops.elementwise import convert, neg, not_
-from meshwright.ops.shape import move_dim
-from meshwright.ops.slice_pad import slice_in_dim
-from meshwright.ops.sort import SortBody
-from meshwright.ops.top_k import TopK
+from meshwright.ops.elementwise.table import convert, neg, not_
+from meshwright.ops.shape.broadcast_reduce import Iota
+from meshwright.ops.shape.rearrange import move_dim
+from meshwright.ops.shape.slice_pad import slice_in_dim
+from meshwright.ops.sort.sorting import SortBody
+from meshwright.ops.sort.top_k import TopK
 from meshwright.stablehlo.read_bodies import read_opaque
 from meshwright.stablehlo.respelled import Respelled
 

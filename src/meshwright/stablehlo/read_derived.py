@@ -10,12 +10,12 @@ import numpy as np
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.reading import READERS, Reader, reads
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.broadcast_reduce import Iota, broadcast_in_dim, broadcast_to_rank_end, match_shape, reduce_sum
-from meshwright.ops.elementwise import abs_, add, div, eq, mul, rsqrt, scalar_like, sub
-from meshwright.ops.gather_add import Gather
-from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
-from meshwright.ops.shape import expand_dims, reshape
-from meshwright.ops.slice_pad import pad, slice_
+from meshwright.ops.elementwise.table import abs_, add, div, eq, mul, rsqrt, scalar_like, sub
+from meshwright.ops.indexing.gather_add import Gather
+from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.shape.broadcast_reduce import Iota, broadcast_in_dim, broadcast_to_rank_end, match_shape, reduce_sum
+from meshwright.ops.shape.rearrange import expand_dims, reshape
+from meshwright.ops.shape.slice_pad import pad, slice_
 from meshwright.stablehlo.respelled import Respelled
 
 

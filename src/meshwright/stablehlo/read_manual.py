@@ -16,8 +16,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.collective import (
+from meshwright.ops.collective.collectives import (
     ALL_REDUCE,
     AllGather,
     AllToAll,
@@ -27,11 +26,12 @@ from meshwright.ops.collective import (
     Psum,
     ReduceScatter,
 )
-from meshwright.ops.device_collective import GROUP, DeviceCollective, DeviceNumber
-from meshwright.ops.elementwise import convert, eq, select, zeros_like
-from meshwright.ops.manual_computation import FullToShard, ManualComputation, ShardToFull
-from meshwright.ops.shape import expand_dims, reshape
-from meshwright.ops.sharding_annotation import Annotation
+from meshwright.ops.elementwise.table import convert, eq, select, zeros_like
+from meshwright.ops.imported.device_collective import GROUP, DeviceCollective, DeviceNumber
+from meshwright.ops.imported.manual_computation import FullToShard, ManualComputation, ShardToFull
+from meshwright.ops.imported.sharding_annotation import Annotation
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import expand_dims, reshape
 from meshwright.sharding import HloSharding
 from meshwright.sharding.device_groups import Groups, axis_groups
 from meshwright.stablehlo.read_shardings import (

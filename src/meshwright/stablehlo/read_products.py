@@ -14,11 +14,11 @@ import numpy as np
 
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.cumulative import cumsum
-from meshwright.ops.dot import DotDimensionNumbers, DotGeneral, read_precision
-from meshwright.ops.elementwise import and_, convert, ge, lt, scalar_like, select, sub
-from meshwright.ops.shape import transpose
+from meshwright.ops.elementwise.table import and_, convert, ge, lt, scalar_like, select, sub
+from meshwright.ops.products.dot import DotDimensionNumbers, DotGeneral, read_precision
+from meshwright.ops.reduce.cumulative import cumsum
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
+from meshwright.ops.shape.rearrange import transpose
 
 
 def _product(r: Reader, lhs: Any, rhs: Any, numbers: DotDimensionNumbers) -> Any:

@@ -13,9 +13,9 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.ir.reading import reads
-from meshwright.ops.elementwise import add, mul
-from meshwright.ops.random_bits import random_bits
-from meshwright.ops.random_floats import bits_needed, normal_of, uniform_between
+from meshwright.ops.elementwise.table import add, mul
+from meshwright.ops.random.bits import random_bits
+from meshwright.ops.random.floats import bits_needed, normal_of, uniform_between
 
 
 @reads("stablehlo.rng")

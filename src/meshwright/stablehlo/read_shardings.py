@@ -15,8 +15,8 @@ from jaxlib.mlir._mlir_libs import _sdy as sdy
 from meshwright.errors import ShardingError
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.propagation_marks import DIRECTIONS, PropagationBarrier, ShardingGroup
-from meshwright.ops.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
+from meshwright.ops.sharding.propagation_marks import DIRECTIONS, PropagationBarrier, ShardingGroup
 from meshwright.sharding import AbstractMesh, HloSharding, parse_hlo_sharding
 from meshwright.sharding.sdy import SdyDimension, SdySharding
 from meshwright.stablehlo.reader import sharding_text

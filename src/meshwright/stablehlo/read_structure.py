@@ -8,8 +8,8 @@ import numpy as np
 
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape import reshape
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import reshape
 from meshwright.stablehlo.read_attributes import constant_array, resource_name
 
 

@@ -20,8 +20,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import JaxprTrace, typeof
-from meshwright.ops.elementwise import convert, materialize
-from meshwright.ops.elementwise import stop_gradient as stop_gradient_op
+from meshwright.ops.elementwise.table import convert, materialize
+from meshwright.ops.elementwise.table import stop_gradient as stop_gradient_op
 from meshwright.transforms.linearized import checked_leaves, jvp_flat, linearized, pulled, pushed, tangent_of
 from meshwright.transforms.rules import collect_cts
 from meshwright.transforms.tape import Tape, backward, require_alive

@@ -9,11 +9,11 @@ from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, sub_jaxprs
 from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.call import CallOp
-from meshwright.ops.collective import Collective
-from meshwright.ops.keys import KeyOp, key_types_of
-from meshwright.ops.shape import above, move_dim
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.call import CallOp
+from meshwright.ops.random.keys import KeyOp, key_types_of
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import above, move_dim
 from meshwright.transforms.jaxprs import TRANSFORMS
 
 

@@ -20,16 +20,16 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.tracing import Tracer, trace_to_jaxpr, typeof
-from meshwright.ops.broadcast_reduce import match_shape
-from meshwright.ops.check import Check
-from meshwright.ops.control_cond import Cond
-from meshwright.ops.control_scan import Scan
-from meshwright.ops.control_while import While
-from meshwright.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
-from meshwright.ops.elementwise import and_, eq, le, lt, ne, not_, or_, scalar_like, select
-from meshwright.ops.gather_add import Gather, ScatterBase
-from meshwright.ops.indexed import in_bounds
-from meshwright.ops.reduce import reduce_and, reduce_or
+from meshwright.ops.control.check import Check
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.scan import Scan
+from meshwright.ops.control.while_loop import While
+from meshwright.ops.elementwise.table import and_, eq, le, lt, ne, not_, or_, scalar_like, select
+from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from meshwright.ops.indexing.gather_add import Gather, ScatterBase
+from meshwright.ops.indexing.indexed import in_bounds
+from meshwright.ops.reduce.reductions import reduce_and, reduce_or
+from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 
 #: what :func:`checkify` looks for; sets, to be joined by ``|``

@@ -13,8 +13,8 @@ from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
-from meshwright.ops.call import CustomJvpCall
-from meshwright.ops.elementwise import convert, materialize
+from meshwright.ops.control.call import CustomJvpCall
+from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.custom_vjp import nondiff_numbers, positional, with_operands, with_static
 from meshwright.transforms.jaxprs import Stand

@@ -15,8 +15,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import Zero
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
-from meshwright.ops.custom_vjp import CustomVjpCall, closed_over, linear_part
-from meshwright.ops.elementwise import materialize
+from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
+from meshwright.ops.elementwise.table import materialize
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import (

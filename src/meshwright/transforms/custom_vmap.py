@@ -12,8 +12,8 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
-from meshwright.ops.custom_vmap import CustomVmapCall, leading
-from meshwright.ops.elementwise import materialize
+from meshwright.ops.control.custom_vmap import CustomVmapCall, leading
+from meshwright.ops.elementwise.table import materialize
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.custom_vjp import positional
 from meshwright.transforms.jaxprs import TRANSFORMS

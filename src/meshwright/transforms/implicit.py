@@ -14,9 +14,9 @@ from meshwright.errors import ArgumentError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ops.call import CustomJvpCall
-from meshwright.ops.elementwise import convert, materialize, neg
-from meshwright.ops.linear_solve import LinearSolve
+from meshwright.ops.control.call import CustomJvpCall
+from meshwright.ops.elementwise.table import convert, materialize, neg
+from meshwright.ops.linalg.linear_solve import LinearSolve
 from meshwright.transforms.autodiff import closed_call, linear_transpose, name_of, require_callable
 from meshwright.transforms.linearized import jvp_flat
 

@@ -16,7 +16,7 @@ from meshwright.core.source import name_scope
 from meshwright.errors import ArgumentTypeError, DifferentiationError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
-from meshwright.ops.shape import reshape
+from meshwright.ops.shape.rearrange import reshape
 from meshwright.transforms.autodiff import (
     argument_numbers,
     function_of,

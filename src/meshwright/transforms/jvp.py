@@ -12,7 +12,7 @@ from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
 from meshwright.ir.varying import axes_of, cast, in_order
-from meshwright.ops.call import CallOp
+from meshwright.ops.control.call import CallOp
 from meshwright.transforms.jaxprs import TRANSFORMS
 
 

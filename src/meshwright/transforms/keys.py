@@ -9,7 +9,7 @@ from __future__ import annotations
 from meshwright.core.key_types import KeyType
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis
-from meshwright.ops.keys import key_types_of
+from meshwright.ops.random.keys import key_types_of
 from meshwright.transforms.jaxprs import TRANSFORMS
 
 

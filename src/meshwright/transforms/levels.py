@@ -18,7 +18,7 @@ from meshwright.core import pytree
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, typeof
-from meshwright.ops.elementwise import add, materialize
+from meshwright.ops.elementwise.table import add, materialize
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.batching import BatchTrace, BatchTracer, put_batch_dim
 from meshwright.transforms.jvp import JVPTrace, JVPTracer

@@ -21,7 +21,7 @@ from meshwright.errors import DifferentiationError
 from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import check_alive, typeof
-from meshwright.ops.elementwise import convert, materialize
+from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.rules import collect_cts
 from meshwright.transforms.tape import Record, Tape, TapeTracer, backward, replay

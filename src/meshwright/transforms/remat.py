@@ -13,8 +13,8 @@ from meshwright.core.source import warn
 from meshwright.errors import ArgumentError, ArgumentTypeError, OffloadWarning
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
-from meshwright.ops.markers import Named
-from meshwright.ops.remat import Checkpoint, Policy
+from meshwright.ops.control.markers import Named
+from meshwright.ops.control.remat import Checkpoint, Policy
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable, transformed
 
 

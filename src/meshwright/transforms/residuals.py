@@ -10,7 +10,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.signature import leaf_names
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.passes import dead_code, inline_calls
-from meshwright.ops.call import Jit
+from meshwright.ops.control.call import Jit
 from meshwright.transforms.autodiff import closed_call, name_of, require_callable
 from meshwright.transforms.jaxprs import TRANSFORMS
 

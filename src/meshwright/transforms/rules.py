@@ -9,8 +9,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Zero
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ops.broadcast_reduce import reduce_sum
-from meshwright.ops.elementwise import materialize, mul, scalar_like
+from meshwright.ops.elementwise.table import materialize, mul, scalar_like
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
 from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
 from meshwright.transforms.jvp import JVPTrace, fitting

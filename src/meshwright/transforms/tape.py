@@ -19,8 +19,8 @@ from meshwright.ir.derivatives import require_cotangents
 from meshwright.ir.op import Linear, Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
-from meshwright.ops.call import CallOp
-from meshwright.ops.elementwise import add
+from meshwright.ops.control.call import CallOp
+from meshwright.ops.elementwise.table import add
 from meshwright.transforms.jaxprs import TRANSFORMS
 from meshwright.transforms.jvp import fitting
 

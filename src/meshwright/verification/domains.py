@@ -16,7 +16,7 @@ import meshwright.ops.domains  # noqa: F401  (the rules)
 from meshwright.core import dtypes
 from meshwright.ir.interval import ANYWHERE, BITS, NON_NEGATIVE, Interval
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.control import OPERAND, OUTPUT, PARAMETER, RESULT, End, RegionOp
+from meshwright.ops.control.regions import OPERAND, OUTPUT, PARAMETER, RESULT, End, RegionOp
 
 #: loops are walked so often: what a carry needs in the next round it needs in this one
 _ROUNDS = 2

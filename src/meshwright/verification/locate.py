@@ -19,13 +19,13 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import EVAL
-from meshwright.ops.collective import ALL_REDUCE, Collective
-from meshwright.ops.control import RegionOp, split
-from meshwright.ops.control_cond import Cond
-from meshwright.ops.control_scan import Scan
-from meshwright.ops.control_while import While
-from meshwright.ops.shape import squeeze
-from meshwright.ops.slice_pad import slice_in_dim
+from meshwright.ops.collective.collectives import ALL_REDUCE, Collective
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.regions import RegionOp, split
+from meshwright.ops.control.scan import Scan
+from meshwright.ops.control.while_loop import While
+from meshwright.ops.shape.rearrange import squeeze
+from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.runtime.virtual import Units, enter, first_of, leave, with_units
 from meshwright.sharding import Layout
 from meshwright.spmd.partition.partition import Partition

@@ -21,7 +21,7 @@ from meshwright.core.dtypes import wide_types
 from meshwright.core.key_types import is_key
 from meshwright.errors import VerificationError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
-from meshwright.ops.elementwise import ConvertElementType
+from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.virtual import virtual_program

@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import MeshwrightError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
-from meshwright.ops.elementwise import ConvertElementType, copy
+from meshwright.ops.elementwise.table import ConvertElementType, copy
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ops.cholesky import Cholesky
-from meshwright.ops.eig import Eig
-from meshwright.ops.eigh import Eigh
-from meshwright.ops.fft import FFT, IFFT, IRFFT, RFFT, Fft
-from meshwright.ops.lapack import Lapack
-from meshwright.ops.lu import Lu, PivotsToPermutation
-from meshwright.ops.qr import Qr
-from meshwright.ops.svd import Svd
-from meshwright.ops.triangular_solve import ADJOINT, PLAIN, TRANSPOSE, TriangularSolve
-from meshwright.ops.tridiagonal import TridiagonalSolve
+from meshwright.ops.linalg.cholesky import Cholesky
+from meshwright.ops.linalg.eig import Eig
+from meshwright.ops.linalg.eigh import Eigh
+from meshwright.ops.linalg.fft import FFT, IFFT, IRFFT, RFFT, Fft
+from meshwright.ops.linalg.lapack import Lapack
+from meshwright.ops.linalg.lu import Lu, PivotsToPermutation
+from meshwright.ops.linalg.qr import Qr
+from meshwright.ops.linalg.svd import Svd
+from meshwright.ops.linalg.triangular_solve import ADJOINT, PLAIN, TRANSPOSE, TriangularSolve
+from meshwright.ops.linalg.tridiagonal import TridiagonalSolve
 from samples.sample import Sample, complexes, floats, sample
 
 

@@ -10,18 +10,18 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import trace_to_jaxpr
-from meshwright.ops.bit_generator import Philox4x32
-from meshwright.ops.bitcast import BitcastWidth
-from meshwright.ops.chlo_functions import MulHi
-from meshwright.ops.elementwise import abs_, add, ge, gt, log, mul, select, sub
-from meshwright.ops.elementwise import exp as exp_
-from meshwright.ops.gather_add import ScatterDimensionNumbers
-from meshwright.ops.gather_scatter import ScatterBody
-from meshwright.ops.reduce_body import ReduceBody
+from meshwright.ops.elementwise.bitcast import BitcastWidth
+from meshwright.ops.elementwise.chlo import MulHi
+from meshwright.ops.elementwise.table import abs_, add, ge, gt, log, mul, select, sub
+from meshwright.ops.elementwise.table import exp as exp_
+from meshwright.ops.elementwise.total_order import CompareTotal
+from meshwright.ops.indexing.gather_add import ScatterDimensionNumbers
+from meshwright.ops.indexing.gather_scatter import ScatterBody
+from meshwright.ops.random.bit_generator import Philox4x32
+from meshwright.ops.reduce.body import ReduceBody
 from meshwright.ops.scalar_body import Map
-from meshwright.ops.sort import SortBody
-from meshwright.ops.total_order import CompareTotal
-from meshwright.ops.window_body import CumulativeBody, ReduceWindowBody, SelectAndScatterBody
+from meshwright.ops.sort.sorting import SortBody
+from meshwright.ops.window.body import CumulativeBody, ReduceWindowBody, SelectAndScatterBody
 from samples.sample import Sample, floats, ints, sample
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)

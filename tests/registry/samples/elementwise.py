@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.ir.op import REGISTRY
-from meshwright.ops import elementwise as E
-from meshwright.ops.bessel import BesselIe, bessel_i0e, bessel_i1e
-from meshwright.ops.incomplete_beta import betainc
-from meshwright.ops.incomplete_gamma import gamma_density, igamma, igamma_grad_a, igammac, random_gamma_grad
-from meshwright.ops.library_functions import SincDerivative, floor_remainder, logaddexp, sinc, straight_through
-from meshwright.ops.random_bits import Threefry2x32
-from meshwright.ops.random_gamma import RandomGamma
+from meshwright.ops.elementwise import table as E
+from meshwright.ops.elementwise.library import SincDerivative, floor_remainder, logaddexp, sinc, straight_through
+from meshwright.ops.random.bits import Threefry2x32
+from meshwright.ops.random.gamma import RandomGamma
+from meshwright.ops.special.bessel import BesselIe, bessel_i0e, bessel_i1e
+from meshwright.ops.special.incomplete_beta import betainc
+from meshwright.ops.special.incomplete_gamma import gamma_density, igamma, igamma_grad_a, igammac, random_gamma_grad
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 
 #: where a float op is defined and smooth

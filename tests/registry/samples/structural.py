@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshwright.ops import cumulative as C
-from meshwright.ops import reduce as R
-from meshwright.ops.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
-from meshwright.ops.cyclic import CyclicWindow
-from meshwright.ops.dot import DotGeneral
-from meshwright.ops.markers import Named
-from meshwright.ops.shape import Reshape, ReshapeRows, Rev, Squeeze, Transpose
-from meshwright.ops.sharding_constraint import ShardingConstraint
-from meshwright.ops.slice_pad import Concatenate, Pad, Slice
-from meshwright.ops.sort import Sort
-from meshwright.ops.top_k import TopK
+from meshwright.ops.control.markers import Named
+from meshwright.ops.products.dot import DotGeneral
+from meshwright.ops.reduce import cumulative as C
+from meshwright.ops.reduce import reductions as R
+from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
+from meshwright.ops.shape.cyclic import CyclicWindow
+from meshwright.ops.shape.rearrange import Reshape, ReshapeRows, Rev, Squeeze, Transpose
+from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
+from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sort.sorting import Sort
+from meshwright.ops.sort.top_k import TopK
 from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 

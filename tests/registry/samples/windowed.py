@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ops.conv import conv_general_dilated
-from meshwright.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
-from meshwright.ops.gather_add import Gather, ScatterAdd, ScatterDimensionNumbers
-from meshwright.ops.gather_scatter import Scatter, ScatterMax, ScatterMin, ScatterMul
-from meshwright.ops.indexed import GatherDimensionNumbers, GatherScatterMode
-from meshwright.ops.random_bits import RandomBits
-from meshwright.ops.window import ReduceWindowMax, ReduceWindowMin, ReduceWindowProd, ReduceWindowSum
-from meshwright.ops.window_select import SelectAndGatherAdd, SelectAndScatterAdd
+from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from meshwright.ops.indexing.gather_add import Gather, ScatterAdd, ScatterDimensionNumbers
+from meshwright.ops.indexing.gather_scatter import Scatter, ScatterMax, ScatterMin, ScatterMul
+from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.products.conv import conv_general_dilated
+from meshwright.ops.random.bits import RandomBits
+from meshwright.ops.window.reduce_window import ReduceWindowMax, ReduceWindowMin, ReduceWindowProd, ReduceWindowSum
+from meshwright.ops.window.select import SelectAndGatherAdd, SelectAndScatterAdd
 from samples.sample import Sample, floats, ints, recorded, sample
 
 #: (shape, window, strides, padding, base dilation, window dilation)

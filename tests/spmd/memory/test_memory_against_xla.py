@@ -11,7 +11,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
-from meshwright.ops.conv import conv_general_dilated
+from meshwright.ops.products.conv import conv_general_dilated
 from meshwright.runtime.pjrt.replicas import compiled_memory
 
 MESH = mw.AbstractMesh((4, 2), ("data", "model"))

@@ -10,15 +10,15 @@ from meshwright.numpy.compiled import compiled
 from meshwright.numpy.linalg.operands import matrix, square
 from meshwright.numpy.manipulation import flip
 from meshwright.numpy.sorting import argsort, sort
-from meshwright.ops.cholesky import Cholesky, symmetrized
-from meshwright.ops.eig import Eig
-from meshwright.ops.eigh import Eigh
-from meshwright.ops.elementwise import abs_, mul, sign
-from meshwright.ops.gather_scatter import gather_along
-from meshwright.ops.lapack import lapack
-from meshwright.ops.matrices import adjoint, along_columns, along_rows, require_square, transposed
-from meshwright.ops.qr import Qr
-from meshwright.ops.svd import Svd
+from meshwright.ops.elementwise.table import abs_, mul, sign
+from meshwright.ops.indexing.gather_scatter import gather_along
+from meshwright.ops.linalg.cholesky import Cholesky, symmetrized
+from meshwright.ops.linalg.eig import Eig
+from meshwright.ops.linalg.eigh import Eigh
+from meshwright.ops.linalg.lapack import lapack
+from meshwright.ops.linalg.matrices import adjoint, along_columns, along_rows, require_square, transposed
+from meshwright.ops.linalg.qr import Qr
+from meshwright.ops.linalg.svd import Svd
 
 
 class EighResult(NamedTuple):

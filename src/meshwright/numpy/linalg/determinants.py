@@ -16,10 +16,10 @@ from meshwright.numpy.linalg.operands import square
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.reductions import prod, sum
-from meshwright.ops.elementwise import convert, sign
-from meshwright.ops.lu import Lu, lu_solve, permuted
-from meshwright.ops.matrices import along_columns, diagonal, real_part
-from meshwright.ops.triangular_solve import TriangularSolve
+from meshwright.ops.elementwise.table import convert, sign
+from meshwright.ops.linalg.lu import Lu, lu_solve, permuted
+from meshwright.ops.linalg.matrices import along_columns, diagonal, real_part
+from meshwright.ops.linalg.triangular_solve import TriangularSolve
 from meshwright.transforms.custom_jvp import custom_jvp
 
 

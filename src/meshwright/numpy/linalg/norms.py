@@ -21,11 +21,11 @@ from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel, reshape
 from meshwright.numpy.promotion import operands, promotes_freely
 from meshwright.numpy.reductions import max, min, sum
-from meshwright.ops.cholesky import symmetrized
-from meshwright.ops.eigh import Eigh
-from meshwright.ops.elementwise import abs_, convert
-from meshwright.ops.matrices import conjugate, real_part, require_square
-from meshwright.ops.svd import Svd
+from meshwright.ops.elementwise.table import abs_, convert
+from meshwright.ops.linalg.cholesky import symmetrized
+from meshwright.ops.linalg.eigh import Eigh
+from meshwright.ops.linalg.matrices import conjugate, real_part, require_square
+from meshwright.ops.linalg.svd import Svd
 
 
 # --- vectors ------------------------------------------------------------------------------------------------

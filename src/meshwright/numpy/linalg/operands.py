@@ -9,9 +9,9 @@ import numpy as np
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.promotion import as_operand, broadcast_shapes, converted, inexact, result_type
-from meshwright.ops.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.lapack import require_lapack_dtype
-from meshwright.ops.matrices import require_matrix, require_square
+from meshwright.ops.linalg.lapack import require_lapack_dtype
+from meshwright.ops.linalg.matrices import require_matrix, require_square
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 
 
 def inexact_operands(name: str, *args: Any) -> list[Any]:

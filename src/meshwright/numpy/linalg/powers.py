@@ -19,8 +19,8 @@ from meshwright.numpy.linalg.solving import inv, solve
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import as_operand, scalar_like
 from meshwright.numpy.reductions import max, sum
-from meshwright.ops.elementwise import convert
-from meshwright.ops.matrices import eye, matmul, require_square, triu
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.linalg.matrices import eye, matmul, require_square, triu
 
 
 def matrix_power(a: Any, n: int) -> Any:

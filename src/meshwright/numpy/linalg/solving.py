@@ -16,12 +16,11 @@ from meshwright.numpy.linalg.operands import epsilon, fitting, inexact_operands,
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import moveaxis, reshape
 from meshwright.numpy.reductions import sum
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, broadcast_to_rank_end
-from meshwright.ops.cholesky import symmetrized
-from meshwright.ops.elementwise import convert
-from meshwright.ops.lu import Lu, lu_pivots_to_permutation
-from meshwright.ops.lu import lu_solve as solve_factored
-from meshwright.ops.matrices import (
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.linalg.cholesky import symmetrized
+from meshwright.ops.linalg.lu import Lu, lu_pivots_to_permutation
+from meshwright.ops.linalg.lu import lu_solve as solve_factored
+from meshwright.ops.linalg.matrices import (
     adjoint,
     along_rows,
     conjugate,
@@ -32,8 +31,9 @@ from meshwright.ops.matrices import (
     require_matrix,
     require_square,
 )
-from meshwright.ops.svd import Svd
-from meshwright.ops.triangular_solve import triangular_solve
+from meshwright.ops.linalg.svd import Svd
+from meshwright.ops.linalg.triangular_solve import triangular_solve
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, broadcast_to_rank_end
 from meshwright.transforms.custom_jvp import custom_jvp
 
 

@@ -21,7 +21,7 @@ from jaxlib import xla_client as xc
 from jaxlib.cpu import _lapack
 
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
-from meshwright.ops.callback import failure_in
+from meshwright.ops.control.callback import failure_in
 from meshwright.runtime.pjrt import disk_cache, shielded
 
 #: the device of a DLPack tensor in main memory

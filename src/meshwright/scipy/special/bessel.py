@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.numpy.filters import i0
-from meshwright.ops.bessel import bessel_i0e, bessel_i1e, unscaled_bessel
+from meshwright.ops.special.bessel import bessel_i0e, bessel_i1e, unscaled_bessel
 from meshwright.scipy.elementwise import elementwise
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from meshwright.nn.normalization import logsumexp as _logsumexp
 from meshwright.numpy.logic import where
 from meshwright.numpy.reductions import Axis
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import expm1, log1p
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import expm1, log1p
 from meshwright.scipy.elementwise import elementwise
 from meshwright.transforms.custom_jvp import custom_jvp
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.chebyshev import chebinterpolate
 
-from meshwright.ops.elementwise import clamp, scalar_like
-from meshwright.ops.expanded import chebyshev
+from meshwright.ops.elementwise.expanded import chebyshev
+from meshwright.ops.elementwise.table import clamp, scalar_like
 
 Function = Callable[[Any], Any]
 

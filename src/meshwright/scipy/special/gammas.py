@@ -12,11 +12,11 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import digamma, gammaln
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import promotes_freely
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import exp, floor, lgamma
-from meshwright.ops.incomplete_beta import betainc as _betainc
-from meshwright.ops.incomplete_beta import log_beta
-from meshwright.ops.incomplete_gamma import igamma, igammac
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import exp, floor, lgamma
+from meshwright.ops.special.incomplete_beta import betainc as _betainc
+from meshwright.ops.special.incomplete_beta import log_beta
+from meshwright.ops.special.incomplete_gamma import igamma, igammac
 from meshwright.scipy.elementwise import elementwise
 
 

@@ -15,9 +15,9 @@ from scipy import special
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_arrays
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import abs_, cos, digamma, exp, lgamma, log, max_, sin
-from meshwright.ops.expanded import constant, loop
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.expanded import constant, loop
+from meshwright.ops.elementwise.table import abs_, cos, digamma, exp, lgamma, log, max_, sin
 from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.fits import fitted
 from meshwright.transforms.custom_jvp import custom_jvp

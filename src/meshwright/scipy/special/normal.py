@@ -10,8 +10,8 @@ from scipy import special
 from meshwright.numpy.functions import erf, erfc
 from meshwright.numpy.functions import erf_inv as erfinv
 from meshwright.numpy.logic import where
-from meshwright.ops import elementwise as ops
-from meshwright.ops.elementwise import abs_, exp, log, log1p, sqrt
+from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import abs_, exp, log, log1p, sqrt
 from meshwright.scipy.elementwise import elementwise
 from meshwright.scipy.special.fits import fitted
 from meshwright.transforms.custom_jvp import custom_jvp

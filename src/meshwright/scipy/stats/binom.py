@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise import exp, floor, log
+from meshwright.ops.elementwise.table import exp, floor, log
 from meshwright.scipy.special.entropies import xlog1py, xlogy
 from meshwright.scipy.special.gammas import betaln
 from meshwright.scipy.stats.domain import distribution

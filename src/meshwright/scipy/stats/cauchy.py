@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise import atan2, exp, log, log1p, scalar_like, tan
+from meshwright.ops.elementwise.table import atan2, exp, log, log1p, scalar_like, tan
 from meshwright.scipy.stats.domain import distribution
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.ops.elementwise import exp, log
+from meshwright.ops.elementwise.table import exp, log
 from meshwright.scipy.stats import gamma
 from meshwright.scipy.stats.domain import distribution
 

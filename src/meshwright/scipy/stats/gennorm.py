@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.numpy.arithmetic import power
-from meshwright.ops.elementwise import abs_, exp, lgamma, log, sign
+from meshwright.ops.elementwise.table import abs_, exp, lgamma, log, sign
 from meshwright.scipy.special.gammas import gammainc
 from meshwright.scipy.stats.domain import distribution
 

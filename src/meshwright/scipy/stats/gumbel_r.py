@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.ops.elementwise import exp, expm1, log
+from meshwright.ops.elementwise.table import exp, expm1, log
 from meshwright.scipy.stats.domain import distribution
 
 

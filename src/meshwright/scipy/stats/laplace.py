@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise import abs_, exp, log
+from meshwright.ops.elementwise.table import abs_, exp, log
 from meshwright.scipy.stats.domain import distribution
 
 

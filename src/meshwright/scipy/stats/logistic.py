@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.nn.activations import softplus
-from meshwright.ops.elementwise import abs_, exp, log, log1p
-from meshwright.ops.elementwise import logistic as expit
+from meshwright.ops.elementwise.table import abs_, exp, log, log1p
+from meshwright.ops.elementwise.table import logistic as expit
 from meshwright.scipy.stats.domain import distribution
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ops.elementwise import exp, log
+from meshwright.ops.elementwise.table import exp, log
 from meshwright.scipy.special.normal import log_ndtr, ndtr, ndtri
 from meshwright.scipy.stats.domain import distribution
 

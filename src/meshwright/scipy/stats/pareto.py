@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise import exp, expm1, log, log1p
+from meshwright.ops.elementwise.table import exp, expm1, log, log1p
 from meshwright.scipy.stats.domain import distribution
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise import exp, floor, lgamma
+from meshwright.ops.elementwise.table import exp, floor, lgamma
 from meshwright.scipy.special.entropies import xlogy
 from meshwright.scipy.special.gammas import gammaincc
 from meshwright.scipy.stats.domain import distribution

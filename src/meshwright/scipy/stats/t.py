@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.ops.elementwise import exp, log, log1p
+from meshwright.ops.elementwise.table import exp, log, log1p
 from meshwright.scipy.special.gammas import betaln
 from meshwright.scipy.stats.domain import distribution
 

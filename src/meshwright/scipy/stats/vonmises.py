@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ops.elementwise import cos, exp, log
+from meshwright.ops.elementwise.table import cos, exp, log
 from meshwright.scipy.special.bessel import i0e
 from meshwright.scipy.stats.domain import distribution
 

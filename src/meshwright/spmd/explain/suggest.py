@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ops.sharding_constraint import ShardingConstraint
+from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
 from meshwright.spmd.explain.causes import origin_of
 from meshwright.spmd.factors import factor_axes_of, join_axes

@@ -12,12 +12,12 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import broadcast_in_dim, iota, match_shape
-from meshwright.ops.collective import ALL_REDUCE, AllGather, AllToAll, Ppermute
-from meshwright.ops.dynamic_slice import dynamic_slice
-from meshwright.ops.elementwise import add, and_, convert, eq, ge, lt, mul, scalar_like, select
-from meshwright.ops.shape import squeeze
-from meshwright.ops.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.ops.collective.collectives import ALL_REDUCE, AllGather, AllToAll, Ppermute
+from meshwright.ops.elementwise.table import add, and_, convert, eq, ge, lt, mul, scalar_like, select
+from meshwright.ops.indexing.dynamic_slice import dynamic_slice
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
+from meshwright.ops.shape.rearrange import squeeze
+from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.spmd.partition.window import Piece, affine, plan_ring, plan_window

@@ -17,11 +17,11 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import record_again
-from meshwright.ops.control import split
-from meshwright.ops.control_cond import Cond
-from meshwright.ops.control_scan import Scan
-from meshwright.ops.control_while import While
-from meshwright.ops.manual import ShardMap
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.regions import split
+from meshwright.ops.control.scan import Scan
+from meshwright.ops.control.while_loop import While
+from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.flatten import eqn_rule

@@ -20,11 +20,11 @@ from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
-from meshwright.ops.collective import Collective
-from meshwright.ops.cyclic import cyclic_windows
-from meshwright.ops.propagation_marks import PropagationMark, ShardingGroup
-from meshwright.ops.sharding_constraint import ShardingConstraint
-from meshwright.ops.untyped import UNTYPED
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.shape.cyclic import cyclic_windows
+from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.propagation_marks import PropagationMark, ShardingGroup
+from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.factors import operand_layouts

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping
 import numpy as np
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.collective import Collective
+from meshwright.ops.collective.collectives import Collective
 from meshwright.spmd.passes.rewrite import merged_note, rebuilt, renamed
 from meshwright.spmd.varying import Variance
 

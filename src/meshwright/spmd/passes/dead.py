@@ -12,11 +12,11 @@ from typing import Any
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.op import Op
 from meshwright.ir.passes import dead_code
-from meshwright.ops.collective import Collective
-from meshwright.ops.control import arranged, pick, split
-from meshwright.ops.control_cond import Cond
-from meshwright.ops.control_scan import Scan
-from meshwright.ops.control_while import While
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.regions import arranged, pick, split
+from meshwright.ops.control.scan import Scan
+from meshwright.ops.control.while_loop import While
 
 Flags = Sequence[bool]
 

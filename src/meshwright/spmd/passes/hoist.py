@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
 from meshwright.ir.op import Op
-from meshwright.ops.collective import Collective
-from meshwright.ops.control import split
-from meshwright.ops.control_scan import Scan
-from meshwright.ops.control_while import While
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.regions import split
+from meshwright.ops.control.scan import Scan
+from meshwright.ops.control.while_loop import While
 from meshwright.spmd.varying import Variance
 
 

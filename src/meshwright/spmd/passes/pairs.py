@@ -23,8 +23,16 @@ from typing import Any
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
-from meshwright.ops.collective import ALL_REDUCE, AllGather, AllReduce, AllSlice, AllToAll, Collective, ReduceScatter
-from meshwright.ops.elementwise import ConvertElementType
+from meshwright.ops.collective.collectives import (
+    ALL_REDUCE,
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Collective,
+    ReduceScatter,
+)
+from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.passes.rewrite import merged_note, rebuilt, renamed, resolve, uses_of
 from meshwright.spmd.varying import Variance

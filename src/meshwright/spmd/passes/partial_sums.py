@@ -14,8 +14,8 @@ from typing import Any
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ir.op import Op
-from meshwright.ops.collective import AllReduce, AllSlice, Collective
-from meshwright.ops.reduce import Reduction
+from meshwright.ops.collective.collectives import AllReduce, AllSlice, Collective
+from meshwright.ops.reduce.reductions import Reduction
 from meshwright.spmd.passes.sink import Moved, Sinking, plain_price
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance

@@ -11,8 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import PartitionError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.broadcast_reduce import match_shape
-from meshwright.ops.collective import (
+from meshwright.ops.collective.collectives import (
     ALL_REDUCE,
     AllGather,
     AllSlice,
@@ -21,10 +20,11 @@ from meshwright.ops.collective import (
     ReduceScatter,
     axis_index_of,
 )
-from meshwright.ops.dynamic_slice import dynamic_slice, dynamic_update_slice
-from meshwright.ops.elementwise import add, eq, rem, select, sub, zeros_like
-from meshwright.ops.shape import reshape, squeeze, transpose
-from meshwright.ops.slice_pad import pad, slice_in_dim
+from meshwright.ops.elementwise.table import add, eq, rem, select, sub, zeros_like
+from meshwright.ops.indexing.dynamic_slice import dynamic_slice, dynamic_update_slice
+from meshwright.ops.shape.broadcast_reduce import match_shape
+from meshwright.ops.shape.rearrange import reshape, squeeze, transpose
+from meshwright.ops.shape.slice_pad import pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard import steps as S
 from meshwright.spmd.reshard.exchange import Recipe, exchange_recipe

@@ -1,0 +1,381 @@
+"""Collectives as functions over axis names in scope: ``psum(x, "data")`` and the others, as in ``jax.lax``.
+
+Each takes an array, or a tree of arrays which it treats one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from meshwright.core import dtypes, pytree
+from meshwright.errors import ArgumentError, AxisError, ShapeError
+from meshwright.ir.state import STATE, axis_size
+from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import axes_of, cast
+from meshwright.ops.collective.axis_groups import AxisGroups, axis_groups
+from meshwright.ops.collective.collectives import (
+    AllGather,
+    AllGatherInvariant,
+    AllToAll,
+    Pmax,
+    Pmin,
+    Ppermute,
+    Psum,
+    ReduceScatter,
+    axis_index_of,
+)
+from meshwright.ops.elementwise.table import convert, div, mul, scalar_like
+from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
+from meshwright.ops.reduce.reductions import reduce_max, reduce_min
+from meshwright.ops.shape.rearrange import expand_dims, move_dim, reshape, squeeze
+
+Groups = Sequence[Sequence[int]] | None
+
+
+def _names(axis_name: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    return names, tuple(axis_size(n) for n in names)
+
+
+def _dim(name: str, argument: str, dim: int, ndim: int) -> int:
+    if not -ndim <= dim < ndim:
+        raise AxisError(f"{name}: {argument} {dim} does not exist among {ndim} dimensions")
+    return dim % ndim
+
+
+def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """``collective`` for a tree of arrays: of each leaf by itself."""
+
+    @wraps(collective)
+    def wrapped(x: Any, *args: Any, **options: Any) -> Any:
+        leaves, tree = pytree.flatten(x)
+        return pytree.unflatten(tree, [collective(leaf, *args, **options) for leaf in leaves])
+
+    return wrapped
+
+
+# --- reductions ---------------------------------------------------------------------------------------------
+def _times(x: int | float, count: Any) -> Any:
+    """A Python number that all positions hold, added up over so many of them."""
+    if isinstance(count, int):
+        return x * count
+    return mul(convert(count, dtypes.default_int() if isinstance(x, int) else dtypes.default_float()), x)
+
+
+@_each_leaf
+def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The sum of ``x`` over the positions along the named axes, at each of them.
+
+    ``x`` is a tree of arrays of any shapes; a Python number is multiplied by the number of positions, and bools are
+    counted, as int32. With ``axis_index_groups``, lists of positions, each position gets the sum over its group.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> x = jnp.array([1, 2, 4, 8])
+      >>> mw.vmap(lambda v: lax.psum(v, "i"), axis_name="i")(x).tolist()
+      [15, 15, 15, 15]
+      >>> mw.vmap(lambda v: lax.psum(v, "i", axis_index_groups=[[0, 2], [1, 3]]), axis_name="i")(x).tolist()
+      [5, 10, 5, 10]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("psum", names, sizes, axis_index_groups, uneven=True)
+    if isinstance(x, (int, float)) and not isinstance(x, bool):
+        return _times(x, groups.count() if groups else math.prod(sizes))
+    if dtypes.is_bool(typeof(x).dtype):
+        x = convert(x, dtypes.int32)
+    return groups.summed(x) if groups else Psum(names, sizes).bind(x)
+
+
+@_each_leaf
+def pmean(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The mean of ``x`` (a tree of arrays) over the positions along the named axes, or over each position's group.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> mw.vmap(lambda v: v - lax.pmean(v, "i"), axis_name="i")(jnp.array([1., 2., 6.])).tolist()
+      [-2.0, -1.0, 3.0]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("pmean", names, sizes, axis_index_groups, uneven=True)
+    total = psum(x, axis_name, axis_index_groups=axis_index_groups)
+    if not dtypes.is_inexact(typeof(total).dtype):
+        total = convert(total, dtypes.default_float())
+    count = groups.count() if groups else math.prod(sizes)
+    dtype = typeof(total).dtype
+    return div(total, scalar_like(count, total) if isinstance(count, int) else convert(count, dtype))
+
+
+@_each_leaf
+def pmax(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The maximum of ``x`` (a tree of arrays), elementwise, over the positions along the named axes, or over each
+    position's group.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pmax(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
+      [[3, 5], [3, 5]]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("pmax", names, sizes, axis_index_groups, uneven=True)
+    return groups.reduced(x, reduce_max, dtypes.min_value(typeof(x).dtype)) if groups else Pmax(names, sizes).bind(x)
+
+
+@_each_leaf
+def pmin(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+    """The minimum of ``x`` (a tree of arrays), elementwise, over the positions along the named axes, or over each
+    position's group.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pmin(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
+      [[2, 1], [2, 1]]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("pmin", names, sizes, axis_index_groups, uneven=True)
+    return groups.reduced(x, reduce_min, dtypes.max_value(typeof(x).dtype)) if groups else Pmin(names, sizes).bind(x)
+
+
+@_each_leaf
+def psum_scatter(
+    x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Groups = None, tiled: bool = False
+) -> Any:
+    """This position's part of the sum of ``x`` over the positions along the named axes.
+
+    Of ``n`` positions the ``i``-th gets tile ``i`` of ``n`` of ``scatter_dimension`` with ``tiled``; without, that
+    dimension has size ``n`` and goes, the ``i``-th position getting index ``i``. With ``axis_index_groups`` it is the
+    sum over the position's group and the place in it that count.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ShapeError: a dimension of another size, or that is not a multiple of the number of positions.
+      AxisError: a dimension that does not exist.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> x = jnp.array([[1, 2], [10, 20]])
+      >>> mw.vmap(lambda row: lax.psum_scatter(row, "i"), axis_name="i")(x).tolist()
+      [11, 22]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("psum_scatter", names, sizes, axis_index_groups)
+    shape = typeof(x).shape
+    d = _dim("psum_scatter", "scatter_dimension", scatter_dimension, len(shape))
+    _check_parts("psum_scatter", shape, d, groups.size if groups else math.prod(sizes), tiled)
+    y = _part(groups.summed(x), d, groups) if groups else ReduceScatter(names, sizes, d).bind(x)
+    return y if tiled else squeeze(y, [d])
+
+
+# --- positions ----------------------------------------------------------------------------------------------
+def axis_index(axis_name: Any) -> Any:
+    """The position along the named axis, or along several, the first being major: an int32 scalar.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+
+    Example:
+      >>> mw.vmap(lambda v: v * lax.axis_index("i"), axis_name="i")(jnp.array([5, 6, 7])).tolist()
+      [0, 6, 14]
+    """
+    return axis_index_of(*_names(axis_name))
+
+
+@_each_leaf
+def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
+    """``x`` of position ``source`` arrives at position ``target`` for each pair of ``perm``; zeros where nothing does.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: a position that does not exist, or that is twice a source or a target.
+
+    Example:
+      >>> shift = [(0, 1), (1, 2)]
+      >>> mw.vmap(lambda v: lax.ppermute(v, "i", shift), axis_name="i")(jnp.array([5, 6, 7])).tolist()
+      [0, 5, 6]
+    """
+    names, sizes = _names(axis_name)
+    pairs = tuple((int(s), int(t)) for s, t in perm)
+    positions = math.prod(sizes)
+    for side in zip(*pairs):
+        if len(set(side)) != len(side) or not all(0 <= i < positions for i in side):
+            raise ArgumentError(
+                f"ppermute: perm {list(pairs)} must have each position at most once as a source and once as a target; "
+                f"positions along {names} are 0 to {positions - 1}"
+            )
+    return Ppermute(names, sizes, pairs).bind(x)
+
+
+# --- rearrangements -----------------------------------------------------------------------------------------
+@_each_leaf
+def all_gather(
+    x: Any, axis_name: Any, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False, to: str = "varying"
+) -> Any:
+    """``x`` (a tree of arrays) of all positions along the named axes, or of each position's group.
+
+    They are stacked along a new dimension ``axis``, or joined along that dimension with ``tiled``. In a ``shard_map``
+    the result counts as one that varies over the axes, as what devices do with it has a cotangent at each of them;
+    ``to="invarying"`` says that it does not vary, so that it can leave the region as it is.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      AxisError: a dimension that does not exist.
+      ArgumentError: groups that do not have each position once, or another ``to``.
+
+    Example:
+      >>> x = jnp.array([[1, 2], [3, 4]])
+      >>> mw.vmap(lambda row: lax.all_gather(row, "i", axis=1), axis_name="i")(x)[0].tolist()
+      [[1, 3], [2, 4]]
+      >>> mw.vmap(lambda row: lax.all_gather(row, "i", tiled=True), axis_name="i")(x)[1].tolist()
+      [1, 2, 3, 4]
+    """
+    names, sizes = _names(axis_name)
+    same = _known_as(to, "all_gather", names) == "invarying"
+    groups = axis_groups("all_gather", names, sizes, axis_index_groups)
+    d = _dim("all_gather", "axis", axis, typeof(x).ndim + (not tiled))
+    if groups:
+        if same and STATE.checked.intersection(names):
+            raise ArgumentError("all_gather: what groups gather differs between them; it cannot be to='invarying'")
+        y = move_dim(groups.gathered(x), 0, d)
+        return _merged(y, d) if tiled else y
+    op = AllGatherInvariant if same else AllGather
+    return op(names, sizes, d).bind(x if tiled else expand_dims(x, [d]))
+
+
+def all_gather_invariant(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
+    """:func:`all_gather` with a result that is known to be the same at all positions along the named axes.
+
+    Example:
+      >>> mesh = mw.make_mesh((2,), ("i",))
+      >>> f = lambda x: lax.all_gather_invariant(x, "i", tiled=True)
+      >>> mw.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P())(jnp.arange(4)).tolist()
+      [0, 1, 2, 3]
+    """
+    return all_gather(x, axis_name, axis=axis, tiled=tiled, to="invarying")
+
+
+# --- types --------------------------------------------------------------------------------------------------
+_TO = ("varying", "invarying", "reduced", "unreduced")
+
+
+def _known_as(to: str, where: str, names: Sequence[str]) -> str:
+    """``to``, checked: JAX's types of sums to be made later may be said where nothing follows from it."""
+    if to not in _TO:
+        raise ArgumentError(f"{where}: to must be one of {', '.join(map(repr, _TO))}, got {to!r}")
+    if to.endswith("reduced") and STATE.checked.intersection(names):
+        raise ArgumentError(f"{where}: to={to!r} is not known to shard_map; use 'varying' or 'invarying'")
+    return to
+
+
+@_each_leaf
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """``x`` (a tree of arrays) as a value that varies over the named axes of a ``shard_map``, though it does not.
+
+    Where an invariant value meets a varying one this is done without being asked. It is for the types of carries and
+    results, and to have a gradient for each device: with respect to ``pcast(w, "x", to="varying")`` there is one of
+    each device's own, with respect to ``w`` there is one, their sum.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ArgumentError: ``x`` varies over one of the axes already, or ``to`` is not ``"varying"``: what makes devices hold
+        the same is a collective (psum, pmax, all_gather_invariant).
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pcast(v, "i", to="varying") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
+      [5, 7]
+    """
+    names, _ = _names(axis_name)
+    checked = STATE.checked.intersection(names)
+    if _known_as(to, "pcast", names) != "varying" and checked:
+        raise ArgumentError(
+            f"pcast: to={to!r} would say of {typeof(x)} what no cast makes true; have devices agree with psum, pmean, "
+            "pmax or all_gather_invariant"
+        )
+    if checked & axes_of(x):
+        raise ArgumentError(
+            f"pcast: {typeof(x)} varies over {', '.join(sorted(checked & axes_of(x)))} already; leave the cast out"
+        )
+    return cast(x, checked)
+
+
+def pvary(x: Any, axis_name: Any) -> Any:
+    """``pcast(x, axis_name, to="varying")``, by the name that it had before.
+
+    Example:
+      >>> mw.vmap(lambda v: lax.pvary(v, "i") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
+      [5, 7]
+    """
+    return pcast(x, axis_name, to="varying")
+
+
+@_each_leaf
+def all_to_all(
+    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Groups = None, tiled: bool = False
+) -> Any:
+    """Part ``j`` of ``x`` along ``split_axis`` goes to position ``j`` along the named axes, or of the group.
+
+    With ``tiled`` the parts are tiles, and those that arrive are joined along ``concat_axis``. Without, ``split_axis``
+    has one index a position and goes, and what arrives is stacked along a new dimension ``concat_axis``.
+
+    Raises:
+      UnboundAxisError: an axis is not in scope.
+      ShapeError: a dimension of another size, or that is not a multiple of the number of positions.
+      AxisError: a dimension that does not exist.
+      ArgumentError: groups that do not have each position once.
+
+    Example:
+      >>> x = jnp.array([[1, 2], [3, 4]])
+      >>> mw.vmap(lambda row: lax.all_to_all(row, "i", 0, 0), axis_name="i")(x).tolist()
+      [[1, 3], [2, 4]]
+    """
+    names, sizes = _names(axis_name)
+    groups = axis_groups("all_to_all", names, sizes, axis_index_groups)
+    shape = typeof(x).shape
+    s = _dim("all_to_all", "split_axis", split_axis, len(shape))
+    c = _dim("all_to_all", "concat_axis", concat_axis, len(shape))
+    _check_parts("all_to_all", shape, s, groups.size if groups else math.prod(sizes), tiled)
+    if groups:
+        mine = _part(groups.gathered(x), s + 1, groups)
+        return _merged(move_dim(mine, 0, c), c) if tiled else move_dim(squeeze(mine, [s + 1]), 0, c)
+    if not tiled:
+        x = expand_dims(move_dim(x, s, 0), [c + 1])
+        return squeeze(AllToAll(names, sizes, 0, c + 1).bind(x), [0])
+    if s != c:
+        return AllToAll(names, sizes, s, c).bind(x)
+    x = expand_dims(x, [s])  # [1, D]: received parts are joined in the new dimension, then merged
+    return _merged(AllToAll(names, sizes, s + 1, s).bind(x), s)
+
+
+def _check_parts(name: str, shape: Sequence[int], dim: int, parts: int, tiled: bool) -> None:
+    if shape[dim] % parts if tiled else shape[dim] != parts:
+        wanted = f"a multiple of {parts}" if tiled else f"{parts}"
+        hint = "pad it" if tiled else "for tiles pass tiled=True"
+        raise ShapeError(
+            f"{name}: dimension {dim} of shape {tuple(shape)} must have size {wanted}, the number of positions; {hint}"
+        )
+
+
+def _part(x: Any, dim: int, groups: AxisGroups) -> Any:
+    """The tile of ``dim`` that belongs to this position's place in its group."""
+    rows = typeof(x).shape[dim] // groups.size
+    start = mul(groups.place(), scalar_like(rows, groups.place()))
+    return dynamic_slice_in_dim(x, start, rows, dim, allow_negative_indices=False)
+
+
+def _merged(x: Any, dim: int) -> Any:
+    """``x`` with dimensions ``dim`` and ``dim + 1`` as one."""
+    shape = typeof(x).shape
+    return reshape(x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))

@@ -1,0 +1,1 @@
+"""Ops that hold jaxprs: calls, control flow, functions with rules of the user's, callbacks, checks."""

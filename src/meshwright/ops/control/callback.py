@@ -1,0 +1,229 @@
+"""Ops that call Python functions on the host: ``pure_callback``, ``io_callback`` and ``debug_callback``.
+
+What they compute is not known to the compiler, so they have no derivative of their own and may not be split: on a mesh
+they get their operands whole and are called once. They are emitted as custom calls to the handler that ``jaxlib``
+registers for Python functions. Source: ``jax.pure_callback`` and its kin, for the semantics.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import Axes, ShapedArray
+from meshwright.errors import CallbackError, DifferentiationError, RuleError
+from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.tracing import EVAL, refuse_masked, typeof
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import expand_dims, move_dim
+
+#: flat NumPy arrays in, flat values out
+HostFunction = Callable[..., Sequence[Any]]
+#: what order is threaded through: 0, as far as anybody but the compiler knows
+TOKEN = ShapedArray((), np.dtype(np.int32))
+
+_TARGET = '"xla_ffi_python_cpu_callback"'
+_numbers = itertools.count()
+#: errors that callbacks raised inside compiled programs, whose runtime hands on nothing but their text
+_failures: OrderedDict[int, CallbackError] = OrderedDict()
+_MARK = "callback failure #"
+
+
+def failure_in(message: str) -> CallbackError | None:
+    """The error of a callback that made a compiled program fail with ``message``."""
+    _, mark, rest = message.rpartition(_MARK)
+    digits = "".join(itertools.takewhile(str.isdigit, rest))
+    return _failures.get(int(digits)) if mark and digits else None
+
+
+@dataclass(frozen=True)
+class Callback(Op):
+    """Base. ``function`` takes NumPy arrays and returns arrays of the types ``results``; ``label`` is its name.
+
+    With ``ordered``, callbacks run in program order; ``token`` says that order has been made a data dependency, an
+    operand and a result more (see :mod:`meshwright.runtime.ordering`).
+    """
+
+    function: HostFunction
+    label: str
+    results: tuple[ShapedArray, ...] = ()
+    ordered: bool = False
+    token: bool = False
+    multiple_results: ClassVar[bool] = True
+    in_python: ClassVar[bool] = True
+    hidden_params: ClassVar[tuple[str, ...]] = ("function", "results", "token")
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return (TOKEN, *self.results) if self.token else self.results
+
+    def perform(self, *arrays: Any) -> list[Any]:
+        """The results, on concrete arrays."""
+        return self.call(*arrays)
+
+    def call(self, *arrays: Any) -> list[np.ndarray]:
+        """Call the function on copies (it may keep them; the program's memory is used again).
+
+        Raises:
+          CallbackError: the function raised, or returned something else than it was declared to.
+        """
+        try:
+            with set_trace(EVAL):
+                outs = self.function(*(np.array(x) for x in arrays))
+            return [self._checked(i, y, a) for i, (y, a) in enumerate(zip(outs, self.results, strict=True))]
+        except CallbackError:
+            raise
+        except Exception as error:
+            said = f"raised {type(error).__name__}: {error}"
+            raise CallbackError(f"{self.name}: the Python function {self.label} {said}") from error
+
+    def _checked(self, number: int, value: Any, aval: ShapedArray) -> np.ndarray:
+        if isinstance(value, np.ndarray):
+            refuse_masked(value)
+        array = np.asarray(value)
+        if array.dtype != aval.dtype and dtypes.canonical(array.dtype) == aval.dtype:
+            array = array.astype(aval.dtype)
+        if (array.shape, array.dtype) != (aval.shape, aval.dtype):
+            raise CallbackError(
+                f"{self.name}: result {number} of the Python function {self.label} has shape {array.shape} and dtype "
+                f"{array.dtype}, but result_shape_dtypes says {aval}; return what was declared, or declare what is "
+                "returned"
+            )
+        return array
+
+    def _from_program(self, *arrays: Any) -> tuple[np.ndarray, ...]:
+        """What compiled programs call: failures are kept, so that the caller gets the exception itself."""
+        try:
+            if not self.token:
+                return tuple(self.call(*arrays))
+            return (np.zeros((), np.int32), *self.call(*arrays[1:]))
+        except CallbackError as error:
+            number = next(_numbers)
+            _failures[number] = error
+            if len(_failures) > 64:
+                _failures.popitem(last=False)
+            raise CallbackError(f"{error} ({_MARK}{number})") from error
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self._looped(axis, args, dims)
+
+    def _looped(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        """One call on the host that goes through the batch in order."""
+        op = replace(self, function=_Loop(self, axis.size, tuple(dims)), results=_batched(self.results, axis.size))
+        return op.bind(*args), [0] * len(self.results)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        for aval in (*b.in_avals, *b.out_avals):
+            if dtypes.bit_width(aval.dtype) < 8 and not dtypes.is_bool(aval.dtype):
+                raise RuleError(f"{self.name}: callbacks cannot take or give {aval.dtype}; convert it to int8 first")
+        layouts = [_row_major(avals) for avals in (b.in_avals, b.out_avals)]
+        index = b.host_callback(self._from_program)
+        return b.op(
+            "stablehlo.custom_call", operands, b.out_avals, call_target_name=_TARGET, api_version="4 : i32",
+            has_side_effect=self.has_effects, backend_config=f"{{index = {index} : ui64}}",
+            operand_layouts=layouts[0], result_layouts=layouts[1],
+        )  # fmt: skip
+
+
+def _row_major(avals: Sequence[ShapedArray]) -> str:
+    orders = (f"dense<{list(range(a.ndim))[::-1] if a.ndim else ''}> : tensor<{a.ndim}xindex>" for a in avals)
+    return f"[{', '.join(orders)}]"
+
+
+def _batched(avals: Sequence[ShapedArray], size: int) -> tuple[ShapedArray, ...]:
+    return tuple(a.update(shape=(size, *a.shape)) for a in avals)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """The function of a batched callback: that of each entry, in order."""
+
+    op: Callback
+    size: int
+    dims: tuple[int | None, ...]
+
+    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        rows = [
+            self.op.call(*(x if d is None else np.take(x, i, d) for x, d in zip(arrays, self.dims)))
+            for i in range(self.size)
+        ]
+        return [np.stack(column) for column in zip(*rows)]
+
+
+@dataclass(frozen=True)
+class PureCallback(Callback):
+    """A function without effects: it may be called any number of times, or not at all if nobody uses its results."""
+
+    vmap_method: str | None = None
+    name: ClassVar[str] = "pure_callback"
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise DifferentiationError(
+            f"pure_callback: the derivative of the Python function {self.label} is not known; give it one with "
+            "custom_jvp or custom_vjp, or take it out of the derivative with stop_gradient on its arguments"
+        )
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        match self.vmap_method:
+            case "sequential":
+                return self._looped(axis, args, dims)
+            case "expand_dims" | "broadcast_all":
+                whole = self.vmap_method == "broadcast_all"
+                args = [_leading(x, d, axis.size if whole else 1) for x, d in zip(args, dims)]
+                op = replace(self, results=_batched(self.results, axis.size))
+                return op.bind(*args), [0] * len(self.results)
+        raise RuleError(
+            f"pure_callback: under vmap the Python function {self.label} needs vmap_method: 'sequential' calls it for "
+            "each entry, 'expand_dims' (size 1 where an argument is not mapped) or 'broadcast_all' call it once with "
+            "a leading dimension"
+        )
+
+
+def _leading(x: Any, dim: int | None, size: int) -> Any:
+    """``x`` with its batch dimension in front; of ``size`` if it has none."""
+    if dim is not None:
+        return move_dim(x, dim, 0)
+    shape = typeof(x).shape
+    return expand_dims(x, [0]) if size == 1 else broadcast_in_dim(x, (size, *shape), range(1, len(shape) + 1))
+
+
+@dataclass(frozen=True)
+class IoCallback(Callback):
+    """A function with effects: called exactly once each time the program comes by."""
+
+    name: ClassVar[str] = "io_callback"
+    has_effects: ClassVar[bool] = True
+
+    def varies(self, *operands: Axes) -> Axes:
+        return STATE.checked  # each device calls it, and no two calls need return the same
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise DifferentiationError(
+            f"io_callback: the derivative of the Python function {self.label} is not known; take it out of the "
+            "derivative with stop_gradient on its arguments"
+        )
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        if self.ordered:
+            raise RuleError(
+                f"io_callback: an ordered call of {self.label} cannot be mapped by vmap, as mapped entries have no "
+                "order; use ordered=False, or scan instead of vmap"
+            )
+        return self._looped(axis, args, dims)
+
+
+@dataclass(frozen=True)
+class DebugCallback(Callback):
+    """A function without results, called for its effect on the values of the forward computation."""
+
+    name: ClassVar[str] = "debug_callback"
+    has_effects: ClassVar[bool] = True
+
+    def transpose(self, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        return [Zero(typeof(x)) for x in args]

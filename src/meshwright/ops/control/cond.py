@@ -1,0 +1,297 @@
+"""``cond``: one of several branches, chosen by an int32 index."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import is_inexact
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of
+from meshwright.ops.control.call import CallOp, Jit
+from meshwright.ops.control.regions import (
+    OPERAND,
+    OUTPUT,
+    PARAMETER,
+    RESULT,
+    End,
+    RegionOp,
+    Tie,
+    check_operands,
+    merge,
+    omit,
+    pick,
+)
+from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, require_together, retyped
+from meshwright.ops.elementwise.table import eq, materialize, select, stop_gradient
+from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
+from meshwright.ops.reduce.reductions import reduce_min, reduce_or
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+
+Branches = tuple[ClosedJaxpr, ...]
+Dims = Sequence[int | None]
+
+
+@dataclass(frozen=True)
+class Cond(RegionOp):
+    """``branches[index](*operands)``; the index must be in range."""
+
+    branches: Branches
+    name: ClassVar[str] = "cond"
+
+    def infer(self, index: ShapedArray, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        if index.shape != () or index.dtype != np.int32:
+            raise DTypeError(f"cond: the index must be an int32 scalar, got {index}")
+        first = self.branches[0]
+        for n, branch in enumerate(self.branches):
+            check_operands(f"cond branch {n}", avals, branch.in_avals)
+            types, wanted = ([(a.shape, a.dtype) for a in b.out_avals] for b in (branch, first))
+            if types != wanted:
+                raise ShapeError(
+                    f"cond: branch {n} returns {', '.join(map(str, branch.out_avals))}, branch 0 "
+                    f"{', '.join(map(str, first.out_avals))}; branches must return equal types"
+                )
+        return tuple(first.out_avals)
+
+    def regions(self) -> Branches:
+        return self.branches
+
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Cond:
+        return Cond(tuple(regions))
+
+    def ties(self) -> Iterator[Tie]:
+        numbers = range(len(self.branches))
+        for i in range(len(self.branches[0].in_avals)):
+            yield (End(OPERAND, i + 1), *(End(PARAMETER, i, n) for n in numbers))
+        for i in range(len(self.branches[0].out_avals)):
+            yield (*(End(OUTPUT, i, n) for n in numbers), End(RESULT, i))
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        """All branches take and return the same types. What is cast because devices take different branches is cast
+        outside of them, as is then the sum that is the cast's transpose."""
+        chosen = axes_of(args[0])
+        ins = joined(map(axes_of, args[1:]), *map(in_axes, self.branches), [chosen] * (len(args) - 1))
+        branches = [retyped(b, ins) for b in self.branches]
+        require_together("a choice of branches", chosen, branches)
+        results = [[chosen] * len(branches[0].out_avals), *map(out_axes, branches)]
+        branches = [retyped(b, ins, joined(*results)) for b in branches]
+        same = all(map(operator.is_, branches, self.branches))
+        return self if same else Cond(tuple(branches)), [args[0], *cast_each(args[1:], ins)]
+
+    # --- derivatives ----------------------------------------------------------------------------------------
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        nonzero = tuple(not isinstance(x, Zero) for x in tangents[1:])
+        nonzero_out = _any(t.jvp(b, nonzero)[1] for b in self.branches)
+        branches = tuple(t.jvp(b, nonzero, nonzero_out)[0] for b in self.branches)
+        outs = Cond(branches).bind(*primals, *pick(tangents[1:], nonzero))
+        n = len(nonzero_out)
+        avals = [x.aval for x in outs[:n]]
+        return outs[:n], merge(nonzero_out, outs[n:], [Zero(a) for a in omit(avals, nonzero_out)])
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        if not known[0]:
+            return tape.record(self, args)
+        first, *rest = self.branches
+        parts = t.derive(_split_branches, first, tuple(rest), tuple(known[1:]))
+        op = Cond(parts.known)
+        wanted = parts.known[0].out_avals or op.has_effects
+        outs = op.bind(args[0], *pick(args[1:], known[1:])) if wanted else []
+        n = sum(parts.known_out)
+        recorded: Sequence[Any] = ()
+        if not all(parts.known_out):
+            recorded = tape.record(Cond(parts.unknown), [args[0], *outs[n:], *omit(args[1:], known[1:])])
+        return merge(parts.known_out, outs[:n], recorded)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        index, *operands = args
+        linear = tuple(isinstance(x, Linear) for x in operands)
+        nonzero = tuple(not isinstance(c, Zero) for c in cts)
+        wanted = _any(t.transpose(b, linear, nonzero)[1] for b in self.branches)
+        branches = tuple(t.transpose(b, linear, nonzero, wanted)[0] for b in self.branches)
+        outs = iter(Cond(branches).bind(index, *omit(operands, linear), *pick(cts, nonzero)) if any(wanted) else ())
+        flags = iter(wanted)
+        found = [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(operands, linear)]
+        return [None, *found]
+
+    # --- batching -------------------------------------------------------------------------------------------
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        index, *operands = args
+        inner = tuple(dims[1:])
+        found = [t.batch(b, axis, inner)[1] for b in self.branches]
+        wanted = tuple(next((d for d in ds if d is not None), None) for ds in zip(*found))
+        if dims[0] is None:
+            branches = tuple(t.batch(b, axis, inner, wanted)[0] for b in self.branches)
+            return Cond(branches).bind(index, *operands), list(wanted)
+        # Each batch entry takes its own branch: all are computed, and one chosen for each.
+        places = tuple(d or 0 for d in wanted)
+        first, *rest = self.branches
+        outs = t.derive(_each_its_own, first, tuple(rest), axis, inner, places, tuple(map(typeof, args))).bind(
+            index, *operands
+        )
+        return outs, list(places)
+
+    def emit(self, b: Builder, index: Any, *operands: Any) -> Any:
+        regions = [b.jaxpr_region(branch, operands) for branch in self.branches]
+        return b.op("stablehlo.case", [index], b.out_avals, regions=regions)
+
+
+def _any(rows: Any) -> tuple[bool, ...]:
+    return tuple(any(column) for column in zip(*rows))
+
+
+# --- one branch for each batch entry --------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Selection(CallOp):
+    """A call of ``jaxpr``, whose derivative is that of ``apart``, which computes the same.
+
+    ``jaxpr`` runs all branches of a ``cond`` on all entries and selects. Where a branch that an entry does not take is
+    infinite there, its derivative would be zero times infinity. In ``apart`` a branch sees only entries that take it.
+    """
+
+    jaxpr: ClosedJaxpr
+    apart: ClosedJaxpr
+    name: ClassVar[str] = "select_branch"
+    hidden_params: ClassVar[tuple[str, ...]] = ("apart",)
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        ins = list(map(axes_of, args))
+        jaxpr = retyped(self.jaxpr, ins)
+        apart = retyped(self.apart, in_axes(jaxpr), out_axes(jaxpr))
+        jaxpr = retyped(jaxpr, in_axes(apart), out_axes(apart))
+        same = jaxpr is self.jaxpr and apart is self.apart
+        return self if same else Selection(jaxpr, apart), cast_each(args, in_axes(jaxpr))
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return Jit(self.name, self.apart).jvp_call(t, primals, tangents)
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return Jit(self.name, self.apart).partial_eval_call(t, known, args, tape)
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        _, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
+        wanted = tuple(d or 0 for d in out_dims)
+        jaxprs = (t.batch(j, axis, tuple(dims), wanted)[0] for j in (self.jaxpr, self.apart))
+        return Selection(*jaxprs).bind(*args), list(wanted)
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.name, self.jaxpr, operands)
+
+
+def _each_its_own(
+    t: Any, first: ClosedJaxpr, rest: Branches, axis: BatchAxis, inner: Dims, places: Dims, avals: Sequence[ShapedArray]
+) -> Selection:
+    branches = [t.batch(b, axis, inner, places)[0] for b in (first, *rest)]
+    # What branches exchange, or do besides, is to be the same whether there is a derivative or not.
+    fixed = axis.size == 0 or any(has_effects(b.jaxpr) or _names(b, axis.name) for b in branches)
+
+    def choose(separate: bool, index: Any, operands: Sequence[Any]) -> list[Any]:
+        outs: list[Any] = []
+        for number, branch in enumerate(branches):
+            taken = eq(index, np.full((axis.size,), number, np.int32))
+            given = _taking(operands, inner, taken, axis.size) if separate else operands
+            results = eval_jaxpr(branch, branch.consts, *given)
+            outs = [_choose(taken, d or 0, new, old) for d, new, old in zip(places, results, outs)] or results
+        return outs
+
+    plain, apart = (
+        trace_to_jaxpr(lambda i, *xs, s=s: choose(s and not fixed, i, xs), avals, "cond") for s in (False, True)
+    )
+    return Selection(plain, apart)
+
+
+def _taking(operands: Sequence[Any], dims: Dims, taken: Any, size: int) -> list[Any]:
+    """The operands of a branch, in which entries that do not take it are like the first that does."""
+    numbers = select(taken, iota(np.int32, (size,), 0), np.full((size,), size - 1, np.int32))
+    first = reduce_min(numbers, (0,))
+    found = []
+    for x, dim in zip(operands, dims):
+        if dim is None:
+            # What all entries have in common gets cotangents from those that take the branch, if there are any.
+            shape = typeof(x).shape
+            any_ = broadcast_in_dim(reduce_or(taken, (0,)), shape, ())
+            found.append(select(any_, x, stop_gradient(x)) if is_inexact(typeof(x).dtype) else x)
+        else:
+            row = dynamic_slice_in_dim(x, first, 1, dim)
+            like = broadcast_in_dim(row, typeof(x).shape, range(typeof(x).ndim))
+            like = stop_gradient(like) if is_inexact(typeof(x).dtype) else like
+            found.append(_choose(taken, dim, x, like))
+    return found
+
+
+def _names(jaxpr: ClosedJaxpr, axis: Any) -> bool:
+    return axis is not None and any(axis in (getattr(e.op, "axes", None) or ()) for e in all_eqns(jaxpr.jaxpr))
+
+
+def _choose(taken: Any, dim: int, new: Any, old: Any) -> Any:
+    shape = typeof(new).shape
+    return select(broadcast_in_dim(taken, shape, (dim,)), new, old)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A ``cond`` split in two: all branches of ``known`` return the known results and one set of residuals."""
+
+    known: Branches
+    unknown: Branches
+    known_out: tuple[bool, ...]
+
+
+def _split_branches(t: Any, first: ClosedJaxpr, rest: Branches, known: tuple[bool, ...]) -> _Parts:
+    branches = (first, *rest)
+    known_out = tuple(all(column) for column in zip(*(t.partial_eval(b, known).known_out for b in branches)))
+    forced = tuple(not k for k in known_out)
+    splits = [t.partial_eval(b, known, forced) for b in branches]
+    n = sum(known_out)
+    # Branches have residuals of their own: each type gets as many slots as the branch with the most of it needs.
+    residuals = [s.known.out_avals[n:] for s in splits]
+    slots: list[ShapedArray] = []
+    for aval in dict.fromkeys(a for avals in residuals for a in avals):
+        slots += [aval] * max(Counter(avals)[aval] for avals in residuals)
+    places = [_places(avals, slots) for avals in residuals]
+    known_branches = tuple(_with_slots(s.known, n, p, slots) for s, p in zip(splits, places))
+    unknown = tuple(_from_slots(s.unknown, p, slots) for s, p in zip(splits, places))
+    return _Parts(known_branches, unknown, known_out)
+
+
+def _places(avals: Sequence[ShapedArray], slots: Sequence[ShapedArray]) -> list[int]:
+    """A slot of its type for each residual."""
+    free = list(range(len(slots)))
+    places = []
+    for aval in avals:
+        place = next(i for i in free if slots[i] == aval)
+        free.remove(place)
+        places.append(place)
+    return places
+
+
+def _with_slots(jaxpr: ClosedJaxpr, n: int, places: Sequence[int], slots: Sequence[ShapedArray]) -> ClosedJaxpr:
+    def fun(*args: Any) -> list[Any]:
+        outs = eval_jaxpr(jaxpr, jaxpr.consts, *args)
+        filled = dict(zip(places, outs[n:]))
+        return outs[:n] + [filled[i] if i in filled else materialize(Zero(a)) for i, a in enumerate(slots)]
+
+    return trace_to_jaxpr(fun, jaxpr.in_avals, jaxpr.jaxpr.debug_name)
+
+
+def _from_slots(jaxpr: ClosedJaxpr, places: Sequence[int], slots: Sequence[ShapedArray]) -> ClosedJaxpr:
+    k = len(places)
+
+    def fun(*args: Any) -> list[Any]:
+        return eval_jaxpr(jaxpr, jaxpr.consts, *(args[p] for p in places), *args[len(slots) :])
+
+    return trace_to_jaxpr(fun, [*slots, *jaxpr.in_avals[k:]], jaxpr.jaxpr.debug_name)

@@ -1,0 +1,151 @@
+"""Functions with a backward rule of their own.
+
+``custom_vjp_call`` is the function. Differentiating it runs the user's forward rule and leaves one linear op,
+``custom_lin``, whose transpose is the user's backward rule; it has no other meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import is_inexact
+from meshwright.errors import DifferentiationError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.tracing import typeof
+from meshwright.ops.control.call import CallOp, batched_everywhere
+from meshwright.ops.elementwise.table import materialize
+
+#: flat operands, and which of them are differentiated, to (flat residuals, flat results)
+Forward = Callable[[Sequence[Any], Sequence[bool]], tuple[Sequence[Any], Sequence[Any]]]
+#: flat residuals and result cotangents to one cotangent (or None, for zero) an operand
+Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+
+def closed_over(name: str) -> DifferentiationError:
+    """The error where a derivative is wanted that the rules do not give."""
+    return DifferentiationError(
+        f"custom_vjp {name}: the derivative with respect to a value that it closes over is wanted, which its rule does "
+        "not give; pass the value as an argument (see closure_convert)"
+    )
+
+
+def linear_part(
+    name: str, bwd: Backward, residuals: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any],
+    out_avals: Sequence[ShapedArray], symbolic_zeros: bool,
+) -> list[Any]:  # fmt: skip
+    """The tangents of the results: a linear op whose transpose is the backward rule."""
+    linear = tuple(is_inexact(typeof(p).dtype) for p in primals)
+    given = [materialize(x) for x, lin in zip(tangents, linear) if lin]
+    avals = tuple(a.strong() for a in out_avals)
+    made = iter(CustomLin(name, bwd, len(residuals), linear, avals, symbolic_zeros).bind(*residuals, *given))
+    return [next(made) if is_inexact(a.dtype) else Zero(a) for a in avals]
+
+
+@dataclass(frozen=True)
+class CustomVjpCall(CallOp):
+    """A function with a backward rule.
+
+    The first ``num_consts`` operands are values that it closes over, for which the rule gives no cotangents; of these,
+    the first ``num_loose`` are those of the backward rule alone. With ``symbolic_zeros`` the rule gets cotangents that
+    are zero as :class:`Zero`.
+    """
+
+    fun_name: str
+    jaxpr: ClosedJaxpr
+    fwd: Forward
+    bwd: Backward
+    num_consts: int = 0
+    symbolic_zeros: bool = False
+    num_loose: int = 0
+    name: ClassVar[str] = "custom_vjp_call"
+    hidden_params: ClassVar[tuple[str, ...]] = ("fwd", "bwd", "num_consts", "symbolic_zeros", "num_loose")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {
+            "name": self.fun_name, "call_jaxpr": self.jaxpr, "fwd": self.fwd, "bwd": self.bwd,
+            "num_consts": self.num_consts, "symbolic_zeros": self.symbolic_zeros, "num_loose": self.num_loose,
+        }  # fmt: skip
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if any(not isinstance(x, Zero) for x in tangents[self.num_loose : self.num_consts]):
+            raise closed_over(self.fun_name)
+        residuals, outs = self.fwd(primals, [not isinstance(x, Zero) for x in tangents])
+        return outs, linear_part(
+            self.fun_name, self.bwd, residuals, primals, tangents, self.jaxpr.out_avals, self.symbolic_zeros
+        )
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        jaxpr, out_dims = batched_everywhere(t, self.jaxpr, axis, dims)
+        fwd, bwd = t.batched_vjp_rules(self.fwd, self.bwd, axis, tuple(dims), out_dims)
+        op = CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts, self.symbolic_zeros, self.num_loose)
+        return op.bind(*args), list(out_dims)
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.fun_name, self.jaxpr, operands)
+
+
+@dataclass(frozen=True)
+class CustomLin(CallOp):
+    """The derivative of a function with a backward rule: of residuals and tangents, known only by its transpose.
+
+    ``linear`` says of which operands of the function there are tangents (those of inexact types).
+    """
+
+    fun_name: str
+    bwd: Backward
+    num_residuals: int
+    linear: tuple[bool, ...]
+    out_avals: tuple[ShapedArray, ...]
+    symbolic_zeros: bool = False
+    name: ClassVar[str] = "custom_lin"
+    hidden_params: ClassVar[tuple[str, ...]] = ("bwd", "linear", "out_avals", "symbolic_zeros")
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(a for a in self.out_avals if is_inexact(a.dtype))
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        return self, args  # tangents have the types of their primals, and rules make what they need of residuals
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        residuals = args[: self.num_residuals]
+        given = iter(cts)
+        full = [next(given) if is_inexact(a.dtype) else Zero(a) for a in self.out_avals]
+        full = full if self.symbolic_zeros else [materialize(ct) for ct in full]
+        found = self.bwd(residuals, full)
+        wanted = [ct for ct, lin in zip(found, self.linear) if lin]
+        tangents = args[self.num_residuals :]
+        cotangents = [Zero(x.aval) if ct is None else ct for x, ct in zip(tangents, wanted) if isinstance(x, Linear)]
+        results = iter(cotangents)
+        return [None] * len(residuals) + [next(results) if isinstance(x, Linear) else None for x in tangents]
+
+    def _refuse(self) -> DifferentiationError:
+        return DifferentiationError(
+            f"custom_vjp {self.fun_name}: it has a rule for reverse mode only, so jvp, jacfwd and linearize cannot go "
+            "through it; use grad, vjp or jacrev, or write the rule with custom_jvp"
+        )
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise self._refuse()
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        raise self._refuse()
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        raise self._refuse()

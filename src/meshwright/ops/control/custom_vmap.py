@@ -1,0 +1,147 @@
+"""Functions with a batching rule of their own, and linear functions with a transpose of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import is_inexact
+from meshwright.errors import DifferentiationError, RuleError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import axes_of
+from meshwright.ops.control.call import CallOp
+from meshwright.ops.control.retype import cast_each, in_axes, out_axes, retyped
+from meshwright.ops.elementwise.table import materialize
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import move_dim
+
+#: size of the axis, which operands have it (at 0), operands; to results and which of them have it (at 0)
+BatchRule = Callable[[int, Sequence[bool], Sequence[Any]], tuple[Sequence[Any], Sequence[bool]]]
+
+
+def leading(x: Any, dim: int | None, size: int) -> Any:
+    """``x`` with its batch dimension in front; repeated along one if it has none."""
+    if dim is not None:
+        return move_dim(x, dim, 0)
+    shape = typeof(x).shape
+    return broadcast_in_dim(x, (size, *shape), range(1, len(shape) + 1))
+
+
+@dataclass(frozen=True)
+class CustomVmapCall(CallOp):
+    """A function with a batching rule. The first ``num_consts`` operands are values that it closes over, of which the
+    rule knows nothing."""
+
+    fun_name: str
+    jaxpr: ClosedJaxpr
+    rule: BatchRule
+    num_consts: int = 0
+    name: ClassVar[str] = "custom_vmap_call"
+    hidden_params: ClassVar[tuple[str, ...]] = ("rule", "num_consts")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {"name": self.fun_name, "call": self.jaxpr, "rule": self.rule, "num_consts": self.num_consts}
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        n = self.num_consts
+        if any(d is not None for d in dims[:n]):
+            raise RuleError(
+                f"custom_vmap {self.fun_name}: it closes over a value that is mapped, of which its rule knows nothing; "
+                "pass the value as an argument"
+            )
+        moved = [x if d is None else move_dim(x, d, 0) for x, d in zip(args[n:], dims[n:])]
+        outs, batched = self.rule(axis.size, [d is not None for d in dims[n:]], moved)
+        return list(outs), [0 if b else None for b in batched]
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        n = self.num_consts
+        nonzero = tuple(not isinstance(x, Zero) for x in tangents)
+        inexact = tuple(is_inexact(a.dtype) for a in self.jaxpr.out_avals)
+        jaxpr, _ = t.jvp(self.jaxpr, nonzero, inexact)
+        rule = t.jvp_of_batch_rule(self.rule, nonzero[n:])
+        given = [x for x, nz in zip(tangents, nonzero) if nz]
+        if any(nonzero[:n]):
+            raise DifferentiationError(
+                f"custom_vmap {self.fun_name}: the derivative with respect to a value that it closes over is wanted, "
+                "of which its rule knows nothing; pass the value as an argument"
+            )
+        outs = CustomVmapCall(self.fun_name, jaxpr, rule, n).bind(*primals, *given)
+        touts = iter(outs[len(inexact) :])
+        return outs[: len(inexact)], [next(touts) if i else Zero(a) for i, a in zip(inexact, self.jaxpr.out_avals)]
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        raise DifferentiationError(
+            f"custom_vmap {self.fun_name}: it has no reverse-mode derivative, as a batching rule says nothing of the "
+            "backward pass; wrap it in custom_vjp"
+        )
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.fun_name, self.jaxpr, operands)
+
+
+@dataclass(frozen=True)
+class LinearCall(CallOp):
+    """``jaxpr`` of residuals and operands in which it is linear; ``transposed``, of the residuals and cotangents of its
+    results, is its transpose."""
+
+    fun_name: str
+    jaxpr: ClosedJaxpr
+    transposed: ClosedJaxpr
+    num_residuals: int
+    name: ClassVar[str] = "linear_call"
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        given, n = list(map(axes_of, args)), self.num_residuals
+        jaxpr = retyped(self.jaxpr, given)
+        ins = in_axes(jaxpr)
+        back = retyped(self.transposed, [*ins[:n], *out_axes(jaxpr)], ins[n:])
+        return LinearCall(self.fun_name, jaxpr, back, n), cast_each(args, ins)
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        n = self.num_residuals
+        if any(not isinstance(x, Zero) for x in tangents[:n]):
+            raise DifferentiationError(
+                f"linear_call {self.fun_name}: the derivative with respect to its residuals is wanted, in which it "
+                "need not be linear; use stop_gradient on them, or custom_vjp"
+            )
+        return self.bind(*primals), self.bind(*primals[:n], *map(materialize, tangents[n:]))
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        n, outs = self.num_residuals, len(self.jaxpr.out_avals)
+        residual_dims, linear = tuple(dims[:n]), len(args) - self.num_residuals
+        jaxpr, _ = t.batch(self.jaxpr, axis, residual_dims + (0,) * linear, (0,) * outs)
+        transposed, _ = t.batch(self.transposed, axis, residual_dims + (0,) * outs, (0,) * linear)
+        moved = [leading(x, d, axis.size) for x, d in zip(args[n:], dims[n:])]
+        return LinearCall(self.fun_name, jaxpr, transposed, n).bind(*args[:n], *moved), [0] * outs
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        n = self.num_residuals
+        swapped = LinearCall(self.fun_name, self.transposed, self.jaxpr, n)
+        found = swapped.bind(*args[:n], *map(materialize, cts))
+        return [None] * n + [ct if isinstance(x, Linear) else None for x, ct in zip(args[n:], found)]
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.fun_name, self.jaxpr, operands)

@@ -1,0 +1,96 @@
+"""Ops that compute nothing: a name for rematerialization policies, and a barrier that keeps XLA from merging across."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ops.elementwise.table import materialize
+from meshwright.sharding.rule import ShardingRule, make_rule, pointwise_rule
+
+
+@dataclass(frozen=True)
+class Named(Op):
+    """The operand, under a name that policies of ``checkpoint`` know."""
+
+    label: str
+    name: ClassVar[str] = "name"
+    takes_keys: ClassVar[bool] = True
+    moves_only: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {"name": self.label}
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), tangents[0]
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [ct]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return pointwise_rule([x.ndim], x.shape)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return x
+
+
+@dataclass(frozen=True)
+class OptimizationBarrier(Op):
+    """The operands, all computed before any of the results is used; the compiler does not look through it."""
+
+    name: ClassVar[str] = "optimization_barrier"
+    takes_keys: ClassVar[bool] = True
+    multiple_results: ClassVar[bool] = True
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return avals
+
+    def typed(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return avals
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        return self, args
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        given = [t for t in tangents if not isinstance(t, Zero)]
+        made = iter(self.bind(*given) if given else ())
+        return self.bind(*primals), [t if isinstance(t, Zero) else next(made) for t in tangents]
+
+    def transpose(self, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        made = iter(self.bind(*map(materialize, cts)))
+        return [ct if isinstance(x, Linear) else None for x, ct in zip(args, made)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), list(dims)
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        names = [[f"x{i}d{d}" for d in range(a.ndim)] for i, a in enumerate(avals)]
+        sizes = {n: s for ns, a in zip(names, avals) for n, s in zip(ns, a.shape)}
+        return make_rule(names, names, sizes)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.op("stablehlo.optimization_barrier", operands, b.out_avals)
+
+
+def optimization_barrier(values: Sequence[Any]) -> list[Any]:
+    """``values`` behind a barrier."""
+    return OptimizationBarrier().bind(*values) if values else []
+
+
+@reads("stablehlo.optimization_barrier")
+def _read_barrier(r: Reader) -> list[Any]:
+    values, tree = pytree.flatten(list(r.operands))  # tokens are no values
+    return pytree.unflatten(tree, optimization_barrier(values))

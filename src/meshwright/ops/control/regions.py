@@ -1,0 +1,98 @@
+"""What the control-flow ops have in common: they hold jaxprs that run once, several times or not at all.
+
+The semantics and the derivative rules of ``cond``, ``while`` and ``scan`` are JAX's (and those of Autodidax for the
+split of a ``cond``). Bodies close over nothing: what they use from outside are operands. How the operands and results
+of the op correspond to the parameters and results of its bodies is data (:meth:`RegionOp.ties`), so that propagation
+goes through bodies without knowing the ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
+from meshwright.ops.control.call import CallOp
+
+OPERAND, RESULT, PARAMETER, OUTPUT = "operand", "result", "parameter", "output"
+
+
+@dataclass(frozen=True)
+class End:
+    """An operand or result of a control op, or a parameter or output of one of its bodies. ``stacked``: it has a
+    leading dimension, one index for each run of the body, that the others tied to it have not."""
+
+    side: str
+    index: int
+    body: int = 0
+    stacked: bool = False
+
+
+#: values that have the same dimensions and should be laid out alike
+Tie = tuple[End, ...]
+
+
+@dataclass(frozen=True)
+class RegionOp(CallOp):
+    """Base of the ops with bodies."""
+
+    def ties(self) -> Iterator[Tie]:
+        """Which operands, parameters, outputs and results belong together; values flow to the last of each tie."""
+        raise NotImplementedError
+
+    def trips(self, operands: Sequence[Atom]) -> int | None:
+        """How often the bodies run, where that can be known."""
+        return 1
+
+
+def split(values: Sequence[Any], *sizes: int) -> list[list[Any]]:
+    """Consecutive parts of ``values``; what is left is the last part."""
+    parts, at = [], 0
+    for size in sizes:
+        parts.append(list(values[at : at + size]))
+        at += size
+    return [*parts, list(values[at:])]
+
+
+def check_operands(what: str, avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]) -> None:
+    """Raise if operands have other types than a body takes."""
+    if len(avals) != len(wanted):
+        raise ShapeError(f"{what}: expected {len(wanted)} operands, got {len(avals)}")
+    for i, (got, want) in enumerate(zip(avals, wanted)):
+        if (got.shape, got.dtype) != (want.shape, want.dtype):
+            raise ShapeError(f"{what}: operand {i} is {got}, the body takes {want}")
+
+
+def arranged(jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Any] | None = None) -> ClosedJaxpr:
+    """The same equations with other parameters (a permutation, or more of them) and results."""
+    inner = jaxpr.jaxpr
+    outs = inner.outvars if outvars is None else outvars
+    return ClosedJaxpr(inner.replace(invars=invars, outvars=outs), jaxpr.consts)
+
+
+def depends(jaxpr: Jaxpr, flags: Sequence[bool]) -> list[bool]:
+    """Which results depend on a parameter that is flagged."""
+    found = {v for v, flag in zip(jaxpr.invars, flags) if flag}
+    for eqn in jaxpr.eqns:
+        if any(a in found for a in eqn.invars if isinstance(a, Var)):
+            found.update(eqn.outvars)
+    return [isinstance(a, Var) and a in found for a in jaxpr.outvars]
+
+
+def pick(values: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+    """The flagged values."""
+    return [x for x, flag in zip(values, flags) if flag]
+
+
+def omit(values: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+    """The values that are not flagged."""
+    return [x for x, flag in zip(values, flags) if not flag]
+
+
+def merge(flags: Sequence[bool], yes: Sequence[Any], no: Sequence[Any]) -> list[Any]:
+    """The inverse of :func:`pick` and :func:`omit`."""
+    first, second = iter(yes), iter(no)
+    return [next(first) if flag else next(second) for flag in flags]

@@ -1,0 +1,156 @@
+"""``checkpoint``: a call whose intermediate values are computed again for the backward pass instead of being kept
+(Griewank and Walther 2000; the split by a policy follows JAX's ``jax.checkpoint``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Var
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.passes import dead_code, inline_calls
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
+from meshwright.ops.control.call import CallOp, Jit
+from meshwright.ops.control.markers import optimization_barrier
+from meshwright.ops.control.regions import merge, omit, pick
+
+#: ``policy(op, *operand avals, **params)``: whether the result of an op may be kept
+Policy = Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class Checkpoint(CallOp):
+    """A call that is computed again where its derivative needs it; ``policy`` says which ops' results are kept.
+
+    ``prevent_cse`` puts a barrier in front of the second computation, which the compiler would otherwise merge with the
+    first.
+    """
+
+    jaxpr: ClosedJaxpr
+    policy: Policy | None = None
+    prevent_cse: bool = True
+    differentiated: bool = False
+    name: ClassVar[str] = "checkpoint"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {
+            "differentiated": self.differentiated,
+            "jaxpr": self.jaxpr,
+            "policy": self.policy,
+            "prevent_cse": self.prevent_cse,
+        }
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def _with(self, jaxpr: ClosedJaxpr, differentiated: bool = False) -> Checkpoint:
+        return Checkpoint(jaxpr, self.policy, self.prevent_cse, self.differentiated or differentiated)
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        nonzero = tuple(not isinstance(x, Zero) for x in tangents)
+        jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
+        outs = self._with(jaxpr).bind(*primals, *pick(tangents, nonzero))
+        n = len(nonzero_out)
+        zeros = [Zero(a) for a in omit(self.jaxpr.out_avals, nonzero_out)]
+        return outs[:n], merge(nonzero_out, outs[n:], zeros)
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
+        return self._with(jaxpr).bind(*args), list(out_dims)
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        parts = t.derive(_split, self.jaxpr, tuple(known), self.policy)
+        given = pick(args, known)
+        outs = eval_jaxpr(parts.known, parts.known.consts, *given)
+        n = sum(parts.known_out)
+        recorded: Sequence[Any] = ()
+        if parts.again.out_avals:
+            recorded = tape.record(self._with(parts.again, True), [*given, *outs[n:], *omit(args, known)])
+        return merge(parts.known_out, outs[:n], recorded)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        linear = tuple(isinstance(x, Linear) for x in args)
+        nonzero = tuple(not isinstance(c, Zero) for c in cts)
+        jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.prevent_cse)
+        outs = iter(self._with(jaxpr, True).bind(*omit(args, linear), *pick(cts, nonzero)))
+        wanted = iter(found)
+        return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call("checkpoint", self.jaxpr, operands)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """``known`` takes the known operands and returns the known results and what is kept; ``again`` takes the known
+    operands, what is kept and the unknown operands, and returns the other results."""
+
+    known: ClosedJaxpr
+    again: ClosedJaxpr
+    known_out: tuple[bool, ...]
+
+
+def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], policy: Policy | None) -> _Parts:
+    # Policies look into jitted functions, but custom derivatives must stay: they may be differentiated again.
+    split = t.partial_eval(inline_calls(jaxpr, _is_jit), known)
+    n = sum(split.known_out)
+    first = inline_calls(split.known, _is_jit)
+    inner = first.jaxpr
+    results, residuals = inner.outvars[:n], inner.outvars[n:]
+    kept = _kept(inner, policy)
+    # What is kept becomes a parameter of the second computation; what made it is then dead there.
+    twice = ClosedJaxpr(
+        Jaxpr(
+            inner.constvars,
+            [*inner.invars, *kept],
+            residuals,
+            [e for e in inner.eqns if not any(v in kept for v in e.outvars)],
+            inner.debug_name,
+        ),
+        first.consts,
+    )
+    twice = dead_code(twice)
+    used = {a for e in twice.eqns for a in e.invars if isinstance(a, Var)}.union(
+        a for a in residuals if isinstance(a, Var)
+    )
+    needed = [v for v in kept if v in used]
+    m = len(inner.invars) + len(needed)
+    params = [*inner.invars, *needed]
+    twice = ClosedJaxpr(twice.jaxpr.replace(invars=params), twice.consts)
+    known_jaxpr = dead_code(ClosedJaxpr(inner.replace(outvars=[*results, *needed]), first.consts))
+
+    def again(*args: Any) -> list[Any]:
+        values = eval_jaxpr(twice, twice.consts, *args[:m])
+        return eval_jaxpr(split.unknown, split.unknown.consts, *values, *args[m:])
+
+    avals = [*(v.aval for v in params), *omit(jaxpr.in_avals, known)]
+    return _Parts(known_jaxpr, trace_to_jaxpr(again, avals, jaxpr.jaxpr.debug_name), split.known_out)
+
+
+def _is_jit(op: Op) -> bool:
+    return isinstance(op, Jit)
+
+
+def _kept(jaxpr: Jaxpr, policy: Policy | None) -> list[Var]:
+    if policy is None:
+        return []
+    return [v for e in jaxpr.eqns if policy(e.op, *(a.aval for a in e.invars), **e.op.params) for v in e.outvars]
+
+
+def _transposed(
+    t: Any, jaxpr: ClosedJaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...], barrier: bool
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    back, found = t.transpose(jaxpr, linear, nonzero)
+    if not barrier:
+        return back, found
+
+    def fun(*args: Any) -> list[Any]:
+        return eval_jaxpr(back, back.consts, *optimization_barrier(args))
+
+    return trace_to_jaxpr(fun, back.in_avals, jaxpr.jaxpr.debug_name), found

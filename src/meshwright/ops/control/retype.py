@@ -1,0 +1,99 @@
+"""Jaxprs for parameters that vary over more axes than those they were traced for (see :mod:`meshwright.ir.varying`).
+
+Loops need it, whose carry may vary after a step where it did not before, and branches, whose results must be alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from meshwright.core import source
+from meshwright.core.avals import Axes
+from meshwright.errors import ShardingError
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.state import STATE, scope
+from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ir.varying import axes_of, cast, in_order
+from meshwright.ops.collective.collectives import Collective, PVary
+
+_found: WeakKeyDictionary[ClosedJaxpr, dict[Any, ClosedJaxpr]] = WeakKeyDictionary()
+
+
+def in_axes(jaxpr: ClosedJaxpr) -> list[Axes]:
+    """The axes over which each parameter varies."""
+    return [a.vma for a in jaxpr.in_avals]
+
+
+def out_axes(jaxpr: ClosedJaxpr) -> list[Axes]:
+    """The axes over which each result varies."""
+    return [a.vma for a in jaxpr.out_avals]
+
+
+def joined(*sides: Iterable[Axes]) -> list[Axes]:
+    """Of each value, the axes that any side names."""
+    return [first.union(*rest) for first, *rest in zip(*sides, strict=True)]
+
+
+def cast_each(values: Sequence[Any], axes: Sequence[Axes], literals: bool = False) -> list[Any]:
+    """Values, each varying over axes of its own at least."""
+    return [cast(x, a, literals) for x, a in zip(values, axes, strict=True)]
+
+
+def retyped(jaxpr: ClosedJaxpr, ins: Sequence[Axes], outs: Sequence[Axes] = ()) -> ClosedJaxpr:
+    """``jaxpr`` with parameters that vary over ``ins`` and results that vary over ``outs``, at least; itself if it is
+    so already."""
+    ins = joined(in_axes(jaxpr), ins)
+    have = out_axes(jaxpr)
+    outs = list(outs) or have
+    if ins == in_axes(jaxpr) and all(want <= axes for want, axes in zip(outs, have)):
+        return jaxpr
+    entries = _found.setdefault(jaxpr, {})
+    key = (tuple(ins), tuple(outs), scope())
+    if key not in entries:
+        avals = [a.update(vma=axes) for a, axes in zip(jaxpr.in_avals, ins)]
+        entries[key] = trace_to_jaxpr(
+            lambda *args: cast_each(_bound(jaxpr, args), outs, literals=True), avals, jaxpr.jaxpr.debug_name
+        )
+    return entries[key]
+
+
+def _bound(jaxpr: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    """The jaxpr's equations applied anew, so that casts are put in where types have changed."""
+    inner = jaxpr.jaxpr
+    env: dict[Var, Any] = dict(zip((*inner.constvars, *inner.invars), (*jaxpr.consts, *args)))
+
+    def read(atom: Var | Literal) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    for eqn in inner.eqns:
+        with source.at(eqn.source):
+            outs = _applied(eqn, [read(a) for a in eqn.invars])
+        env.update(zip(eqn.outvars, outs))
+    return [read(a) for a in inner.outvars]
+
+
+def _applied(eqn: JaxprEqn, args: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(eqn.op, PVary):
+        return [cast(args[0], axes_of(args[0]).union(eqn.op.axes))]
+    outs = eqn.op.bind(*args)
+    return outs if eqn.op.multiple_results else [outs]
+
+
+def require_together(what: str, axes: Axes, jaxprs: Sequence[ClosedJaxpr]) -> None:
+    """Raise if devices that go different ways, along ``axes``, would wait for each other on one of them.
+
+    Raises:
+      ShardingError: a collective over such an axis; says which and where.
+    """
+    for jaxpr in jaxprs if axes else ():
+        for eqn in all_eqns(jaxpr.jaxpr):
+            met = axes & set(eqn.op.axes) if isinstance(eqn.op, Collective) and eqn.op.kind else None
+            if met:
+                names = ", ".join(in_order(met & STATE.checked))
+                raise ShardingError(
+                    f"{what} that differs between devices along {names} holds a collective over {names}: "
+                    f"{eqn.op.name} at {eqn.source}. Devices that do not come to it would be waited for without end; "
+                    "take it out, or make the predicate the same for all (psum, pmax)"
+                )

@@ -1,0 +1,387 @@
+"""``scan``: a body run a known number of times, over slices of its inputs, with a carry.
+
+Derivatives keep the loop a loop: reverse mode is a scan in the other direction over stacked residuals, in which the
+cotangents of constants are accumulated. Residuals that do not change from step to step are not stacked. A scan is
+emitted as a ``while`` with dynamic slices (:meth:`Scan.expand`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.passes import dead_code
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of
+from meshwright.ops.composite import emit_traced
+from meshwright.ops.control.regions import (
+    OPERAND,
+    OUTPUT,
+    PARAMETER,
+    RESULT,
+    End,
+    RegionOp,
+    Tie,
+    arranged,
+    check_operands,
+    depends,
+    merge,
+    omit,
+    pick,
+    split,
+)
+from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, retyped
+from meshwright.ops.control.while_loop import While
+from meshwright.ops.elementwise.table import add, lt, materialize, sub
+from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import expand_dims, move_dim, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+
+Flags = tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Scan(RegionOp):
+    """Operands are constants, the initial carry and the inputs with a leading dimension of ``length``; the body takes
+    constants, carry and one slice of each input, and returns carry and outputs, which are stacked."""
+
+    jaxpr: ClosedJaxpr
+    length: int
+    num_carry: int
+    num_consts: int
+    reverse: bool = False
+    unroll: int = 1
+    name: ClassVar[str] = "scan"
+
+    def _split(self, values: Sequence[Any]) -> list[list[Any]]:
+        return split(values, self.num_consts, self.num_carry)
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        consts, carry, xs = self._split(avals)
+        for x in xs:
+            if x.shape[:1] != (self.length,):
+                raise ShapeError(f"scan: inputs need a leading dimension of {self.length}, got {x}")
+        slices = [x.update(shape=x.shape[1:]) for x in xs]
+        check_operands("scan", [*consts, *carry, *slices], self.jaxpr.in_avals)
+        outs = self.jaxpr.out_avals
+        for i, (got, want) in enumerate(zip(outs, carry)):
+            if (got.shape, got.dtype) != (want.shape, want.dtype):
+                raise ShapeError(f"scan: carry {i} goes in as {want} and comes out as {got}")
+        ys = (y.update(shape=(self.length, *y.shape)) for y in outs[self.num_carry :])
+        return (*self._split(self.jaxpr.in_avals)[1], *ys)
+
+    def regions(self) -> tuple[ClosedJaxpr, ...]:
+        return (self.jaxpr,)
+
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Scan:
+        return dataclasses.replace(self, jaxpr=regions[0])
+
+    def with_body(self, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int) -> Scan:
+        """A scan of the same length and direction with another body."""
+        return dataclasses.replace(self, jaxpr=jaxpr, num_consts=num_consts, num_carry=num_carry)
+
+    def ties(self) -> Iterator[Tie]:
+        c, k = self.num_consts, self.num_carry
+        for i in range(len(self.jaxpr.in_avals)):
+            if i < c:
+                yield End(OPERAND, i), End(PARAMETER, i)
+            elif i < c + k:
+                yield End(OPERAND, i), End(PARAMETER, i), End(OUTPUT, i - c), End(RESULT, i - c)
+            else:
+                yield End(OPERAND, i, stacked=True), End(PARAMETER, i)
+        for i in range(k, len(self.jaxpr.out_avals)):
+            yield End(OUTPUT, i), End(RESULT, i, stacked=True)
+
+    def trips(self, operands: Sequence[Atom]) -> int | None:
+        return self.length
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        given = joined(map(axes_of, args), in_axes(self.jaxpr))
+        consts, carry, xs = self._split(given)
+        while True:
+            body = retyped(self.jaxpr, [*consts, *carry, *xs])
+            out = joined(carry, out_axes(body)[: self.num_carry])
+            if out == carry:
+                break
+            carry = out
+        body = retyped(body, in_axes(body), [*carry, *out_axes(body)[self.num_carry :]])
+        op = self if body is self.jaxpr else self.with_regions([body])
+        return op, cast_each(args, in_axes(body))
+
+    # --- forward derivative ---------------------------------------------------------------------------------
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        consts, carry, xs = (tuple(not isinstance(x, Zero) for x in part) for part in self._split(tangents))
+        k = self.num_carry
+        rest = (False,) * (len(self.jaxpr.out_avals) - k)
+        while True:
+            _, nonzero_out = t.jvp(self.jaxpr, (*consts, *carry, *xs), (*carry, *rest))
+            if nonzero_out[:k] == carry:
+                break
+            carry = nonzero_out[:k]
+        body = t.derive(_jvp_body, self.jaxpr, consts, carry, xs)
+        const_ts, init_ts, xs_ts = self._split(tangents)
+        const_ps, init_ps, xs_ps = self._split(primals)
+        op = self.with_body(body, len(consts) + sum(consts), k + sum(carry))
+        outs = op.bind(
+            *const_ps, *pick(const_ts, consts), *init_ps, *map(materialize, pick(init_ts, carry)), *xs_ps,
+            *pick(xs_ts, xs),
+        )  # fmt: skip
+        carry_out, carry_ts, ys, ys_ts = split(outs, k, sum(carry), len(rest))
+        results = [*carry_out, *ys]
+        zeros = [Zero(typeof(x)) for x in omit(results, nonzero_out)]
+        return results, merge(nonzero_out, [*carry_ts, *ys_ts], zeros)
+
+    # --- partial evaluation ---------------------------------------------------------------------------------
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        parts = t.derive(_split_body, self.jaxpr, self.num_consts, self.num_carry, tuple(known))
+        results, op, operands = self._run_known(parts, known, args)
+        recorded = tape.record(op, operands) if op.jaxpr.out_avals else []
+        return merge(parts.known_out, results, recorded)
+
+    def _run_known(
+        self, parts: _Parts, known: Sequence[bool], args: Sequence[Any]
+    ) -> tuple[list[Any], Scan, list[Any]]:
+        """The known results, and the scan of the rest with its operands."""
+        k = self.num_carry
+        consts, init, xs = self._split(args)
+        const_known, _, xs_known = self._split(known)
+        carry_known = parts.known_out[:k]
+        known_consts, known_xs = pick(consts, const_known), pick(xs, xs_known)
+        outs: list[Any] = []
+        if parts.known.out_avals or has_effects(parts.known.jaxpr):
+            op = self.with_body(parts.known, len(known_consts), sum(carry_known))
+            outs = op.bind(*known_consts, *pick(init, carry_known), *known_xs)
+        n = sum(parts.known_out)
+        results, stacked = outs[:n], outs[n:]
+        hoisted = eval_jaxpr(parts.hoisted, parts.hoisted.consts, *known_consts)
+        unknown_consts = [*hoisted, *omit(consts, const_known)]
+        unknown_init = omit(init, carry_known)
+        inputs = [*stacked, *(known_xs[i] for i in parts.forwarded), *omit(xs, xs_known)]
+        op = self.with_body(parts.unknown, len(unknown_consts), len(unknown_init))
+        return results, op, [*unknown_consts, *unknown_init, *inputs]
+
+    # --- transposition --------------------------------------------------------------------------------------
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        linear = tuple(isinstance(x, Linear) for x in args)
+        consts, carry, xs = self._split(linear)
+        k = self.num_carry
+        while True:
+            found = depends(self.jaxpr.jaxpr, (*consts, *carry, *xs))[:k]
+            grown = [a or b for a, b in zip(carry, found)]  # a carry may be made afresh at each step
+            if grown == carry:
+                break
+            carry = grown
+        if not all(carry):
+            return self._transpose_rest(t, cts, args, linear)
+        nonzero = tuple(not isinstance(c, Zero) for c in cts[k:])
+        body, const_out, xs_out = t.derive(_transposed_body, self.jaxpr, k, tuple(consts), tuple(xs), nonzero)
+        const_args, init_args, xs_args = self._split(args)
+        values = omit(const_args, consts)
+        sums = [materialize(Zero(x.aval.strong())) for x in pick(pick(const_args, consts), const_out)]
+        carry_cts = [materialize(c) for c in cts[:k]]
+        op = Scan(body, self.length, len(sums) + k, len(values), not self.reverse, self.unroll)
+        outs = op.bind(*values, *sums, *carry_cts, *pick(cts[k:], nonzero), *omit(xs_args, xs))
+        const_cts, init_cts, xs_cts = split(outs, len(sums), k)
+        zeros = [Zero(x.aval) for x in omit(pick(const_args, consts), const_out)]
+        const_found = merge(const_out, const_cts, zeros)
+        xs_found = merge(xs_out, xs_cts, [Zero(x.aval) for x in omit(pick(xs_args, xs), xs_out)])
+        init_found = [ct if isinstance(x, Linear) else None for x, ct in zip(init_args, init_cts)]
+        spread = [merge(f, found, [None] * len(f)) for f, found in ((consts, const_found), (xs, xs_found))]
+        return [*spread[0], *init_found, *spread[1]]
+
+    def _transpose_rest(self, t: Any, cts: Sequence[Any], args: Sequence[Any], linear: Flags) -> Sequence[Any]:
+        """Some of the carry does not depend on linear operands: run that first."""
+        known = tuple(not lin for lin in linear)
+        parts = t.derive(_split_body, self.jaxpr, self.num_consts, self.num_carry, known)
+        _, op, operands = self._run_known(parts, known, args)
+        found = op.transpose_call(t, omit(cts, parts.known_out), *operands)
+        given = iter([ct for x, ct in zip(operands, found) if isinstance(x, Linear)])
+        return [next(given) if lin else None for lin in linear]
+
+    # --- batching -------------------------------------------------------------------------------------------
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        consts, init, xs = self._split(args)
+        const_dims, init_dims, xs_dims = self._split(dims)
+        # The scanned dimension stays in front.
+        xs = [move_dim(x, 0, 1) if d == 0 else x for x, d in zip(xs, xs_dims)]
+        slice_dims = tuple(None if d is None else max(d, 1) - 1 for d in xs_dims)
+        carry = tuple(init_dims)
+        free = (None,) * (len(self.jaxpr.out_avals) - self.num_carry)
+        while True:
+            body, out_dims = t.batch(self.jaxpr, axis, (*const_dims, *carry, *slice_dims), (*carry, *free))
+            if out_dims[: self.num_carry] == carry:
+                break
+            carry = out_dims[: self.num_carry]
+        init = [_repeated(x, d, axis.size) if d != old else x for x, d, old in zip(init, carry, init_dims)]
+        outs = self.with_body(body, self.num_consts, self.num_carry).bind(*consts, *init, *xs)
+        ys_dims = [None if d is None else d + 1 for d in out_dims[self.num_carry :]]
+        return outs, [*carry, *ys_dims]
+
+    # --- lowering -------------------------------------------------------------------------------------------
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return emit_traced(b, self.expand, self.name, *operands)
+
+    def expand(self, *operands: Any) -> list[Any]:
+        """The loop as a ``while`` of ``length // unroll`` steps; what is left of the division is written out."""
+        consts, carry, xs = self._split(operands)
+        ys_avals = self.jaxpr.out_avals[self.num_carry :]
+        blocks, rest = divmod(self.length, self.unroll) if self.unroll < self.length else (0, self.length)
+        if not blocks:
+            return self._written_out(consts, carry, xs)
+        ys = [broadcast_in_dim(np.zeros((), y.dtype), (self.length, *y.shape), ()) for y in ys_avals]
+        state = [np.int32(0), *carry, *ys]
+        op = self._loop([typeof(x) for x in (*consts, *xs)], [typeof(x) for x in state], blocks)
+        _, carry, ys = split(op.bind(*consts, *xs, *state), 1, self.num_carry)
+        for i in range(rest):
+            carry, ys = self._step(np.int32(blocks * self.unroll + i), consts, carry, xs, ys)
+        return [*carry, *ys]
+
+    def _loop(self, given: Sequence[ShapedArray], state: Sequence[ShapedArray], blocks: int) -> While:
+        def cond(number: Any, *_: Any) -> list[Any]:
+            return [lt(number, np.int32(blocks * self.unroll))]
+
+        def body(*values: Any) -> list[Any]:
+            first, (number, *rest) = split(values, len(given))
+            consts, xs = split(first, self.num_consts)
+            carry, ys = split(rest, self.num_carry)
+            for i in range(self.unroll):
+                at = add(number, np.int32(i)) if i else number
+                carry, ys = self._step(at, consts, carry, xs, ys)
+            return [add(number, np.int32(self.unroll)), *carry, *ys]
+
+        return While(trace_to_jaxpr(body, [*given, *state], "scan"), len(given), trace_to_jaxpr(cond, state, "scan"), 0)
+
+    def _step(self, number: Any, consts: list[Any], carry: list[Any], xs: list[Any], ys: list[Any]) -> list[list[Any]]:
+        at = sub(np.int32(self.length - 1), number) if self.reverse else number
+        zero = np.int32(0)
+        slices = []
+        for x in xs:
+            shape = typeof(x).shape
+            window = DynamicSlice((1, *shape[1:])).bind(x, at, *[zero] * (len(shape) - 1))
+            slices.append(squeeze(window, [0]))
+        carry, outs = split(eval_jaxpr(self.jaxpr, self.jaxpr.consts, *consts, *carry, *slices), self.num_carry)
+        stacked = []
+        for y, out in zip(ys, outs):
+            row = expand_dims(out, [0])
+            stacked.append(DynamicUpdateSlice().bind(y, row, at, *[zero] * (typeof(row).ndim - 1)))
+        return [carry, stacked]
+
+    def _written_out(self, consts: list[Any], carry: list[Any], xs: list[Any]) -> list[Any]:
+        rows: list[list[Any]] = []
+        order = range(self.length)
+        for i in reversed(order) if self.reverse else order:
+            slices = [squeeze(slice_in_dim(x, i, i + 1), [0]) for x in xs]
+            outs = eval_jaxpr(self.jaxpr, self.jaxpr.consts, *consts, *carry, *slices)
+            carry, ys = split(outs, self.num_carry)
+            rows.append([expand_dims(y, [0]) for y in ys])
+        if not rows:
+            empty = self.jaxpr.out_avals[self.num_carry :]
+            return [*carry, *(broadcast_in_dim(np.zeros((), y.dtype), (0, *y.shape), ()) for y in empty)]
+        columns = zip(*(reversed(rows) if self.reverse else rows))
+        return [*carry, *(concatenate(column, 0) if len(column) > 1 else column[0] for column in columns)]
+
+
+def _repeated(x: Any, dim: int, size: int) -> Any:
+    shape = typeof(x).shape
+    full = (*shape[:dim], size, *shape[dim:])
+    return broadcast_in_dim(x, full, [d for d in range(len(full)) if d != dim])
+
+
+# --- bodies, made once for each jaxpr -----------------------------------------------------------------------
+def _jvp_body(t: Any, jaxpr: ClosedJaxpr, consts: Flags, carry: Flags, xs: Flags) -> ClosedJaxpr:
+    """Constants, their tangents, carry, its tangents, inputs, their tangents; results likewise."""
+    k = len(carry)
+    rest = (False,) * (len(jaxpr.out_avals) - k)
+    body, _ = t.jvp(jaxpr, (*consts, *carry, *xs), (*carry, *rest))
+    sizes = (len(consts), k, len(xs), sum(consts), sum(carry))
+    c, p, x, ct, pt, xt = split(body.jaxpr.invars, *sizes)
+    co, yo, cto, yto = split(body.jaxpr.outvars, k, len(rest), sum(carry))
+    return arranged(body, [*c, *ct, *p, *pt, *x, *xt], [*co, *cto, *yo, *yto])
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A body split in two. ``hoisted`` computes, from the known constants, what ``unknown`` takes as constants;
+    ``known`` returns known results and then residuals to stack; ``forwarded`` are known inputs that ``unknown`` takes
+    as they are (numbers among the known inputs)."""
+
+    known: ClosedJaxpr
+    unknown: ClosedJaxpr
+    hoisted: ClosedJaxpr
+    forwarded: tuple[int, ...]
+    known_out: Flags
+
+
+def _split_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, known: Flags) -> _Parts:
+    consts, carry, xs = split(known, num_consts, num_carry)
+    rest = (False,) * (len(jaxpr.out_avals) - num_carry)
+    while True:
+        forced = (*(not k for k in carry), *rest)
+        parts = t.partial_eval(jaxpr, (*consts, *carry, *xs), forced)
+        if list(parts.known_out[:num_carry]) == list(carry):
+            break
+        carry = list(parts.known_out[:num_carry])
+    first, second = parts.known.jaxpr, parts.unknown.jaxpr
+    n = sum(parts.known_out)
+    results, residuals = first.outvars[:n], first.outvars[n:]
+    fixed, _, inputs = split(first.invars, sum(consts), sum(carry))
+    invariant = _invariant(parts.known, fixed)
+    places: dict[str, list[int]] = {"hoisted": [], "stacked": [], "forwarded": []}
+    for i, atom in enumerate(residuals):
+        kind = "hoisted" if atom in invariant else "forwarded" if atom in inputs else "stacked"
+        places[kind].append(i)
+    hoisted = dead_code(arranged(parts.known, fixed, [residuals[i] for i in places["hoisted"]]), keep_effects=False)
+    known_body = dead_code(arranged(parts.known, first.invars, [*results, *(residuals[i] for i in places["stacked"])]))
+    res_vars, const_vars, carry_vars, xs_vars = split(
+        second.invars, len(residuals), len(consts) - sum(consts), num_carry - sum(carry)
+    )
+    as_inputs = [res_vars[i] for i in (*places["stacked"], *places["forwarded"])]
+    unknown = arranged(
+        parts.unknown,
+        [*(res_vars[i] for i in places["hoisted"]), *const_vars, *carry_vars, *as_inputs, *xs_vars],
+    )
+    forwarded = tuple(inputs.index(residuals[i]) for i in places["forwarded"])
+    return _Parts(known_body, unknown, hoisted, forwarded, parts.known_out)
+
+
+def _invariant(jaxpr: ClosedJaxpr, fixed: Sequence[Var]) -> set[Var]:
+    """Values that are the same in each step: computed from constants alone."""
+    found = {*fixed, *jaxpr.jaxpr.constvars}
+    for eqn in jaxpr.eqns:
+        if not eqn.op.has_effects and all(a in found for a in eqn.invars if isinstance(a, Var)):
+            found.update(eqn.outvars)
+    return found
+
+
+def _transposed_body(
+    t: Any, jaxpr: ClosedJaxpr, k: int, consts: Flags, xs: Flags, nonzero: Flags
+) -> tuple[ClosedJaxpr, Flags, Flags]:
+    """The body of the backward scan, and for which linear constants and inputs it gives cotangents.
+
+    It takes the other constants; carried sums of the constants' cotangents and the carry's cotangents; the cotangents
+    of a step's outputs and its other inputs.
+    """
+    wanted = (*[False] * sum(consts), *[True] * k, *[False] * sum(xs))
+    back, found = t.transpose(jaxpr, (*consts, *[True] * k, *xs), (*[True] * k, *nonzero), wanted)
+    const_out, xs_out = found[: sum(consts)], found[sum(consts) + k :]
+    n, m = len(consts) - sum(consts), len(xs) - sum(xs)
+    values, others, carry_cts, ys_cts = split(back.in_avals, n, m, k)
+    sums = back.out_avals[: sum(const_out)]
+
+    def body(*args: Any) -> list[Any]:
+        given, acc, cts, ys, ins = split(args, n, len(sums), k, len(ys_cts))
+        outs = eval_jaxpr(back, back.consts, *given, *ins, *cts, *ys)
+        new, rest = split(outs, len(sums))
+        return [*(add(a, b) for a, b in zip(acc, new)), *rest]
+
+    avals = [*values, *(a.strong() for a in sums), *carry_cts, *ys_cts, *others]
+    return trace_to_jaxpr(body, avals, jaxpr.jaxpr.debug_name), const_out, xs_out

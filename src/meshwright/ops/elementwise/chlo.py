@@ -1,0 +1,47 @@
+"""Elementwise functions that only CHLO has, or spells in a way of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core import dtypes
+from meshwright.ir.reading import READERS, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import Elementwise, conj, square
+
+
+@dataclass(frozen=True)
+class MulHi(Elementwise):
+    """The upper half of the bits of a product of integers.
+
+    Example:
+      >>> int(lax.mulhi(np.int32(2**20), np.int32(2**20)))
+      256
+    """
+
+    name: ClassVar[str] = "mulhi"
+    hlo: ClassVar[str] = "chlo.mulhi"
+    accepts: ClassVar[tuple[str, ...]] = ("iu", "iu")
+
+
+mulhi = MulHi()
+
+
+@reads("chlo.mulhi")
+def _read_mulhi(r: Any) -> Any:
+    return mulhi(*r.operands)
+
+
+READERS["chlo.tan"] = READERS["stablehlo.tan"]
+
+
+@reads("chlo.square")
+def _read_square(r: Any) -> Any:
+    return square.bind(*r.operands)
+
+
+@reads("chlo.conj")
+def _read_conj(r: Any) -> Any:
+    (x,) = r.operands
+    return conj.bind(x) if dtypes.is_complex(typeof(x).dtype) else x

@@ -1,0 +1,694 @@
+"""Elementwise ops: one row of a table each.
+
+All share the rules of :class:`Elementwise`; a row says the StableHLO op, the dtypes accepted, and the partial
+derivative for each operand. A rank-0 operand may stand beside arrays and means the same value everywhere.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from functools import reduce as fold
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.key_types import is_key
+from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
+from meshwright.ir.op import CONSTANT, BatchAxis, Builder, Constant, Linear, Op, Unknown, Zero, by_name
+from meshwright.ir.reading import READERS, Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import cast
+from meshwright.ops.composite import emit_traced, traced
+from meshwright.ops.elementwise import slopes, written_out
+from meshwright.ops.elementwise.docs import docstring, in_order, public_name, signature
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, stretched, unbroadcast
+from meshwright.ops.shape.rearrange import above, move_dim
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+#: accepted dtypes, by the letters of a table row
+_KINDS: dict[str, Callable[[np.dtype], bool]] = {
+    "b": dtypes.is_bool, "i": dtypes.is_signed, "u": dtypes.is_unsigned, "f": dtypes.is_float, "c": dtypes.is_complex,
+    "k": is_key,
+}  # fmt: skip
+_WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex", "k": "random key"}
+#: what functions of other files, that this one needs, are given to write with
+_OPS = sys.modules[__name__]
+_INEXACT = frozenset("fc")
+
+#: the derivative of an elementwise op by an operand
+Partial = Callable[..., Any] | Constant | Unknown
+
+
+@dataclass(frozen=True)
+class Elementwise(Op):
+    """Base of ops that work on corresponding elements.
+
+    ``partials[i](t, y, *xs)`` is the tangent of the result for tangent ``t`` of operand ``i``. Each operand that may be
+    a float or complex number has a partial, be it to say :data:`CONSTANT` or :class:`Unknown`.
+    """
+
+    hlo: ClassVar[str] = ""
+    accepts: ClassVar[tuple[str, ...]] = ()
+    partials: ClassVar[tuple[Partial, ...]] = ()
+
+    def __hash__(self) -> int:
+        return hash(type(self))  # a dataclass without fields would share one hash with all others
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "partials" in cls.__dict__:
+            cls.constant_in = frozenset(i for i, p in enumerate(cls.partials) if isinstance(p, Constant))
+            cls.unknown_in = {i: p for i, p in enumerate(cls.partials) if isinstance(p, Unknown)}
+        if cls.jvp is Elementwise.jvp and _INEXACT.intersection("".join(cls.accepts)):
+            assert len(cls.partials) == len(cls.accepts), f"{cls.name}: expected a partial for each operand"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Rows are called like functions: ``mul(x, y)`` binds. Of arrays of one rank, sizes of 1 are repeated."""
+        operands = in_order(self.name, self.accepts, args, named) if named else args
+        return self.bind(*(stretched(operands) if len(operands) > 1 else operands))
+
+    @property
+    def arity(self) -> int:
+        return len(self.accepts)
+
+    def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
+        """Dtype of the result; the base says: that of the first operand."""
+        return operand_dtypes[0]
+
+    def check_dtypes(self, *operand_dtypes: np.dtype) -> None:
+        """Raise unless each operand's dtype is accepted and all agree."""
+        for position, (dtype, kinds) in enumerate(zip(operand_dtypes, self.accepts)):
+            if not any(_KINDS[k](dtype) for k in kinds):
+                wanted = ", ".join(_WORDS[k] for k in kinds)
+                raise DTypeError(
+                    f"{self.name}: operand {position} has dtype {dtype}, expected {wanted}; convert it with .astype"
+                )
+        if len(set(operand_dtypes)) > 1:
+            raise DTypeError(
+                f"{self.name}: operands have different dtypes {', '.join(map(str, operand_dtypes))}; the functions "
+                "of meshwright.numpy promote, ops do not: convert one with .astype"
+            )
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        if len(avals) != len(self.accepts):
+            raise ArgumentTypeError(f"{self.name}: expected {len(self.accepts)} operands, got {len(avals)}")
+        self.check_dtypes(*(a.dtype for a in avals))
+        shapes = {a.shape for a in avals if a.shape}
+        if len(shapes) > 1:
+            raise ShapeError(
+                f"{self.name}: operand shapes {' and '.join(str(a.shape) for a in avals)} differ; the functions of "
+                "meshwright.numpy broadcast, ops take equal shapes or scalars"
+            )
+        weak = all(a.weak_type for a in avals)
+        return ShapedArray(shapes.pop() if shapes else (), self.result_dtype(*(a.dtype for a in avals)), weak)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        parts = [
+            match_shape(partial(t, y, *primals), typeof(y))  # type: ignore[operator]
+            for partial, t in zip(self.partials, tangents)
+            if not isinstance(t, Zero)
+        ]
+        return y, fold(add, parts)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        ranks = [typeof(x).ndim - (d is not None) for x, d in zip(args, dims)]
+        rank = max(ranks)
+        # The first full-rank batched operand says where the batch dimension stands; the others follow.
+        place = next((d for d, r in zip(dims, ranks) if d is not None and r == rank), 0)
+        shape = None
+        for x, d, r in zip(args, dims, ranks):
+            if r == rank and rank:
+                logical = [s for i, s in enumerate(typeof(x).shape) if i != d]
+                shape = (*logical[:place], axis.size, *logical[place:])  # type: ignore[misc]
+        shape = shape or (axis.size,)
+        return self.bind(*(_align(x, d, r, rank, place, shape) for x, d, r in zip(args, dims, ranks))), place
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        shape = max((a.shape for a in avals), key=len)
+        return pointwise_rule([a.ndim for a in avals], shape)
+
+    def attributes(self, b: Builder) -> dict[str, Any]:
+        """Attributes of the StableHLO op."""
+        return {}
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        out = b.out_avals[0]
+        full = [
+            b.broadcast(x, a.update(shape=out.shape), ()) if a.shape != out.shape else x
+            for x, a in zip(operands, b.in_avals)
+        ]
+        return b.op(self.hlo, full, b.out_avals, **self.attributes(b))[0]
+
+
+def _align(x: Any, dim: int | None, rank: int, full: int, place: int, shape: tuple[int, ...]) -> Any:
+    """An operand with its batch dimension at ``place``; unbatched scalars stay as they are."""
+    if rank == full:
+        if dim is not None:
+            return move_dim(x, dim, place)
+        if rank == 0:
+            return x
+        return broadcast_in_dim(x, shape, [above(d, place) for d in range(rank)])
+    return x if dim is None else broadcast_in_dim(x, shape, (place,))
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+def row(
+    name: str,
+    hlo: str,
+    accepts: str,
+    *partials: Partial,
+    linear: tuple[tuple[int, ...], ...] = (),
+    transpose: Callable[..., Any] | None = None,
+    result: Callable[..., np.dtype] | None = None,
+    attributes: Callable[[Builder], dict[str, Any]] | None = None,
+) -> Elementwise:
+    """An elementwise op without parameters. ``accepts`` has a word of kind letters for each operand."""
+    members: dict[str, Any] = {
+        "name": name,
+        "hlo": hlo,
+        "accepts": tuple(accepts.split()),
+        "partials": partials,
+        "linear_in": linear,
+        "__module__": __name__,
+        "__reduce__": lambda self: (by_name, (name,)),
+        "__doc__": docstring(name, accepts.split()),
+        "__name__": public_name(name),
+        "__signature__": signature(name, accepts.split()),
+    }
+    if transpose is not None:
+        members["transpose"] = lambda self, ct, *xs: transpose(ct, *xs)
+    if result is not None:
+        members["result_dtype"] = lambda self, *ds: result(*ds)
+    if attributes is not None:
+        members["attributes"] = lambda self, b: attributes(b)
+    cls: Any = type(name.title().replace("_", ""), (Elementwise,), members)  # no fields: nothing for dataclass to add
+    op = cls()
+    if hlo:
+        READERS.setdefault(hlo, lambda r: op.bind(*r.operands))
+    return op
+
+
+def _real(d: np.dtype, *_: np.dtype) -> np.dtype:
+    return dtypes.real_of(d)
+
+
+def _bool(*_: np.dtype) -> np.dtype:
+    return dtypes.bool_
+
+
+def _to_linear(f: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Transpose rule of a unary linear op from a function of the cotangent."""
+    return lambda ct, x: [f(ct)]
+
+
+def _two(x: Any) -> Any:
+    return scalar_like(2, x)
+
+
+def scalar_like(value: Any, x: Any) -> np.ndarray:
+    """``value`` as a rank-0 constant of ``x``'s dtype."""
+    return np.array(value, typeof(x).dtype)
+
+
+def _both(ct: Any, x: Any, y: Any, fx: Callable[[Any], Any], fy: Callable[[Any], Any]) -> list[Any]:
+    return [
+        unbroadcast(fx(ct), x.aval) if isinstance(x, Linear) else None,
+        unbroadcast(fy(ct), y.aval) if isinstance(y, Linear) else None,
+    ]
+
+
+_NUM = "iufc"
+
+neg: Elementwise = row(
+    "neg", "stablehlo.negate", _NUM, lambda t, y, x: neg(t), linear=((0,),), transpose=_to_linear(lambda c: neg(c))
+)
+copy: Elementwise = row("copy", "", "biufck", lambda t, y, x: t, linear=((0,),), transpose=_to_linear(lambda c: c))
+stop_gradient: Elementwise = row("stop_gradient", "", "biufck", CONSTANT)
+type(copy).takes_keys = type(stop_gradient).takes_keys = True
+type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore
+
+sign: Elementwise = row("sign", "stablehlo.sign", "ifc", lambda t, y, x: slopes.of_direction(_OPS, t, y, x))
+floor: Elementwise = row("floor", "stablehlo.floor", "f", CONSTANT)
+ceil: Elementwise = row("ceil", "stablehlo.ceil", "f", CONSTANT)
+round_half_even: Elementwise = row("round_nearest_even", "stablehlo.round_nearest_even", "f", CONSTANT)
+round_half_away: Elementwise = row("round_nearest_afz", "stablehlo.round_nearest_afz", "f", CONSTANT)
+is_finite: Elementwise = row("is_finite", "stablehlo.is_finite", "f", CONSTANT, result=_bool)
+
+exp: Elementwise = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
+exp2: Elementwise = row("exp2", "", "fc", lambda t, y, x: mul(mul(t, y), scalar_like(np.log(2), x)))
+expm1: Elementwise = row(
+    "expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, add(y, scalar_like(1, x)))
+)
+log: Elementwise = row("log", "stablehlo.log", "fc", lambda t, y, x: div(t, x))
+log1p: Elementwise = row("log1p", "stablehlo.log_plus_one", "fc", lambda t, y, x: div(t, add(x, scalar_like(1, x))))
+sqrt: Elementwise = row("sqrt", "stablehlo.sqrt", "fc", lambda t, y, x: mul(t, div(scalar_like(0.5, y), y)))
+rsqrt: Elementwise = row("rsqrt", "stablehlo.rsqrt", "fc", lambda t, y, x: mul(t, mul(scalar_like(-0.5, x), div(y, x))))
+cbrt: Elementwise = row(
+    "cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / 3, x), integer_pow(y, -2)))
+)
+square: Elementwise = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, _two(x))))
+type(square).emit = lambda self, b, x: b.op("stablehlo.multiply", [x, x], b.out_avals)[0]  # type: ignore
+
+sin: Elementwise = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos(x)))
+cos: Elementwise = row("cos", "stablehlo.cosine", "fc", lambda t, y, x: neg(mul(t, sin(x))))
+tan: Elementwise = row("tan", "stablehlo.tan", "fc", lambda t, y, x: mul(t, add(square(y), scalar_like(1, x))))
+asin: Elementwise = row("asin", "chlo.asin", "fc", lambda t, y, x: mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
+acos: Elementwise = row(
+    "acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
+)
+atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), scalar_like(1, x))))
+sinh: Elementwise = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
+cosh: Elementwise = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
+tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(scalar_like(1, x), square(y))))
+asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), scalar_like(1, x)))))
+acosh: Elementwise = row(
+    "acosh", "chlo.acosh", "fc",
+    lambda t, y, x: mul(t, mul(rsqrt(sub(x, scalar_like(1, x))), rsqrt(add(x, scalar_like(1, x))))),
+)  # fmt: skip
+atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, sub(scalar_like(1, x), square(x))))
+logistic: Elementwise = row(
+    "logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(scalar_like(1, x), y)))
+)
+_TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
+erf: Elementwise = row(
+    "erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
+)
+erfc: Elementwise = row(
+    "erfc", "chlo.erfc", "f", lambda t, y, x: mul(t, mul(scalar_like(-_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
+)
+erf_inv: Elementwise = row(
+    "erf_inv", "chlo.erf_inv", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / _TWO_OVER_SQRT_PI, x), exp(square(y))))
+)
+lgamma: Elementwise = row("lgamma", "chlo.lgamma", "f", lambda t, y, x: mul(t, digamma(x)))
+digamma: Elementwise = row("digamma", "chlo.digamma", "f", lambda t, y, x: mul(t, polygamma(scalar_like(1, x), x)))
+polygamma: Elementwise = row(
+    "polygamma", "chlo.polygamma", "f f", Unknown("m, the order", "it is defined at whole numbers alone"),
+    lambda t, y, n, x: mul(t, polygamma(add(n, scalar_like(1, n)), x)),
+)  # fmt: skip
+zeta: Elementwise = row("zeta", "chlo.zeta", "f f", Unknown("x, the exponent"),
+            lambda t, y, x, q: mul(t, mul(neg(x), zeta(add(x, scalar_like(1, x)), q))))  # fmt: skip
+
+real: Elementwise = row("real", "stablehlo.real", "c", lambda t, y, x: real(t), linear=((0,),), result=_real,
+           transpose=_to_linear(lambda c: complex_(c, zeros_like(c))))  # fmt: skip
+imag: Elementwise = row("imag", "stablehlo.imag", "c", lambda t, y, x: imag(t), linear=((0,),), result=_real,
+           transpose=_to_linear(lambda c: complex_(zeros_like(c), neg(c))))  # fmt: skip
+complex_: Elementwise = row(
+    "complex", "stablehlo.complex", "f f",
+    lambda t, y, a, b: complex_(t, zeros_like(t)),
+    lambda t, y, a, b: complex_(zeros_like(t), t),
+    linear=((0, 1),), result=lambda a, b: dtypes.complex_of(a),
+    transpose=lambda ct, a, b: _both(ct, a, b, lambda c: real(c), lambda c: neg(imag(c))),
+)  # fmt: skip
+conj: Elementwise = row(
+    "conj", "", "c", lambda t, y, x: conj(t), linear=((0,),), transpose=_to_linear(lambda c: conj(c))
+)
+abs_: Elementwise = row(
+    "abs", "stablehlo.abs", "ifc",
+    lambda t, y, x: slopes.of_magnitude(_OPS, t, y, x), result=_real,
+)  # fmt: skip
+
+add: Elementwise = row("add", "stablehlo.add", f"b{_NUM} b{_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: t,
+          linear=((0, 1),), transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: c))  # fmt: skip
+sub: Elementwise = row("sub", "stablehlo.subtract", f"{_NUM} {_NUM}", lambda t, y, a, b: t, lambda t, y, a, b: neg(t),
+          linear=((0, 1),), transpose=lambda ct, a, b: _both(ct, a, b, lambda c: c, lambda c: neg(c)))  # fmt: skip
+mul: Elementwise = row(
+    "mul", "stablehlo.multiply", f"b{_NUM} b{_NUM}",
+    lambda t, y, a, b: mul(t, b), lambda t, y, a, b: mul(a, t), linear=((0,), (1,)),
+    transpose=lambda ct, a, b: _both(ct, a, b, lambda c: mul(c, b), lambda c: mul(a, c)),
+)  # fmt: skip
+div: Elementwise = row(
+    "div", "stablehlo.divide", f"{_NUM} {_NUM}",
+    lambda t, y, a, b: div(t, b), lambda t, y, a, b: neg(mul(t, div(y, b))), linear=((0,),),
+    transpose=lambda ct, a, b: _both(ct, a, b, lambda c: div(c, b), lambda c: c),
+)  # fmt: skip
+rem: Elementwise = row("rem", "stablehlo.remainder", "iuf iuf", lambda t, y, a, b: t,
+          lambda t, y, a, b: neg(mul(t, round_half_even(div(sub(a, y), b)))))  # fmt: skip
+pow_: Elementwise = row(
+    "pow", "stablehlo.power", "iufc iufc",
+    lambda t, y, a, b: mul(t, slopes.of_base(_OPS, a, b)),
+    lambda t, y, a, b: mul(t, slopes.of_exponent(_OPS, y, a)),
+)  # fmt: skip
+atan2: Elementwise = row(
+    "atan2", "stablehlo.atan2", "f f",
+    lambda t, y, a, b: mul(t, div(b, add(square(a), square(b)))),
+    lambda t, y, a, b: mul(t, div(neg(a), add(square(a), square(b)))),
+)  # fmt: skip
+_EXTREME: Sequence[Partial] = (lambda t, y, a, b: mul(t, slopes.of_extreme(_OPS, a, b, y)),
+                               lambda t, y, a, b: mul(t, slopes.of_extreme(_OPS, b, a, y)))  # fmt: skip
+max_: Elementwise = row("max", "stablehlo.maximum", "biufc biufc", *_EXTREME)
+min_: Elementwise = row("min", "stablehlo.minimum", "biufc biufc", *_EXTREME)
+nextafter: Elementwise = row(
+    "nextafter",
+    "chlo.next_after",
+    "f f",
+    *(Unknown(n, "a step between floats is no real function") for n in ("x1", "x2")),
+)
+
+and_: Elementwise = row("and", "stablehlo.and", "biu biu")
+or_: Elementwise = row("or", "stablehlo.or", "biu biu")
+xor: Elementwise = row("xor", "stablehlo.xor", "biu biu")
+not_: Elementwise = row("not", "stablehlo.not", "biu")
+shift_left: Elementwise = row("shift_left", "stablehlo.shift_left", "iu iu")
+shift_right_logical: Elementwise = row("shift_right_logical", "stablehlo.shift_right_logical", "iu iu")
+shift_right_arithmetic: Elementwise = row("shift_right_arithmetic", "stablehlo.shift_right_arithmetic", "iu iu")
+population_count: Elementwise = row("population_count", "stablehlo.popcnt", "iu")
+clz: Elementwise = row("clz", "stablehlo.count_leading_zeros", "iu")
+
+
+def _comparison(name: str) -> Elementwise:
+    def attributes(b: Builder) -> dict[str, Any]:
+        dtype = b.in_avals[0].dtype
+        kind = "FLOAT" if dtypes.is_inexact(dtype) else "SIGNED" if dtypes.is_signed(dtype) else "UNSIGNED"
+        return {
+            "comparison_direction": f"#stablehlo<comparison_direction {name.upper()}>",
+            "compare_type": f"#stablehlo<comparison_type {kind}>",
+        }
+
+    return row(name, "stablehlo.compare", "biufc biufc", CONSTANT, CONSTANT, result=_bool, attributes=attributes)
+
+
+eq, ne, lt, le, gt, ge = (_comparison(n) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def _emit_exp2(self: Op, b: Builder, x: Any) -> Any:
+    (out,) = b.out_avals
+    scaled = b.op("stablehlo.multiply", [x, b.constant(np.log(2), out)], [out])[0]
+    return b.op("stablehlo.exponential", [scaled], [out])[0]
+
+
+def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
+    part = b.in_avals[0].update(dtype=dtypes.real_of(b.in_avals[0].dtype))
+    re, im = (b.op(f"stablehlo.{n}", [x], [part])[0] for n in ("real", "imag"))
+    return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
+
+
+def _check_pow(self: Elementwise, base: np.dtype, exponent: np.dtype) -> None:
+    mixed = dtypes.is_inexact(base) and dtypes.is_integer(exponent)  # differentiable by the base alone
+    Elementwise.check_dtypes(self, base, base if mixed else exponent)
+
+
+def _emit_written_out(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
+    if b.in_avals[0].dtype != b.in_avals[1].dtype:
+        return emit_traced(b, _WRITTEN_OUT["pow_mixed"], self.name, x, y)[0]
+    concerned = dtypes.is_integer if self.name == "pow" else dtypes.is_complex
+    if not concerned(b.in_avals[0].dtype):
+        return Elementwise.emit(self, b, x, y)
+    return emit_traced(b, _WRITTEN_OUT[self.name], self.name, x, y)[0]
+
+
+_WRITTEN_OUT = {n: partial(getattr(written_out, n), _OPS) for n in written_out.NAMES}
+
+
+def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Any:
+    """The region that combines two scalars of ``dtype`` by the operation ``hlo``."""
+    scalar, name = ShapedArray((), dtype), {max_.hlo: "max", min_.hlo: "min"}.get(hlo)
+    if dtypes.is_complex(dtype) and name:
+        return b.jaxpr_region(traced(_WRITTEN_OUT[name], name, (scalar, scalar)))
+    return b.reducer(hlo, [scalar])
+
+
+def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+    return self.linear_in if dtypes.is_inexact(avals[0].dtype) else ()  # integer division rounds
+
+
+type(pow_).check_dtypes = _check_pow  # type: ignore
+type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex(x.dtype) else (0,))  # type: ignore
+type(div).linear_groups = _div_groups  # type: ignore
+for _op in (lt, le, gt, ge, max_, min_, pow_):
+    type(_op).emit = _emit_written_out  # type: ignore[method-assign]
+type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
+type(conj).emit = _emit_conj  # type: ignore[method-assign]
+
+
+# --- pieces of derivatives ----------------------------------------------------------------------------------
+def zeros_like(x: Any) -> Any:
+    """Zeros of ``x``'s shape and dtype."""
+    aval = typeof(x)
+    zero = np.zeros((), aval.dtype)
+    return broadcast_in_dim(zero, aval.shape, ()) if aval.shape else zero
+
+
+def materialize(x: Any) -> Any:
+    """An array in place of a :class:`Zero`; anything else as it is."""
+    return cast(match_shape(np.zeros((), x.aval.dtype), x.aval), x.aval.vma) if isinstance(x, Zero) else x
+
+
+# --- ops with parameters ------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class IntegerPow(Elementwise):
+    """``x ** y`` for a fixed integer ``y``."""
+
+    y: int
+    name: ClassVar[str] = "integer_pow"
+    accepts: ClassVar[tuple[str, ...]] = (_NUM,)
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        if self.y < 0 and not dtypes.is_inexact(avals[0].dtype):
+            raise DTypeError(f"integer_pow: {avals[0].dtype} to the negative power {self.y}; convert to float first")
+        return super().infer(*avals)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x,), (t,) = primals, tangents
+        slope = mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)) if self.y else zeros_like(x)
+        return self.bind(x), mul(t, slope)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        (out,) = b.out_avals
+        if self.y == 0:
+            return b.constant(1, out)
+        result, power, n = None, x, abs(self.y)
+        while n:  # square and multiply
+            if n & 1:
+                result = power if result is None else b.op("stablehlo.multiply", [result, power], [out])[0]
+            n >>= 1
+            if n:
+                power = b.op("stablehlo.multiply", [power, power], [out])[0]
+        return result if self.y > 0 else b.op("stablehlo.divide", [b.constant(1, out), result], [out])[0]
+
+
+def integer_pow(x: Any, y: int) -> Any:
+    """``x ** y``, elementwise, for a Python integer ``y``; computed by squaring.
+
+    Raises:
+      DTypeError: bools, or integers with a negative ``y``.
+
+    Example:
+      >>> lax.integer_pow(jnp.array([2, -3]), 3).tolist(), lax.integer_pow(jnp.array([2., 4.]), -1).tolist()
+      ([8, -27], [0.5, 0.25])
+    """
+    return x if y == 1 else IntegerPow(operator.index(y)).bind(x)
+
+
+@dataclass(frozen=True)
+class ConvertElementType(Elementwise):
+    """Conversion to ``new_dtype``."""
+
+    new_dtype: np.dtype
+    weak_type: bool = False
+    name: ClassVar[str] = "convert_element_type"
+    accepts: ClassVar[tuple[str, ...]] = ("biufc",)
+
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        return ((0,),) if dtypes.holds_floats(self.new_dtype, avals[0].dtype) else ()  # sums may be done in it
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), self.bind(*tangents)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [convert(ct, x.aval.dtype)]
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        (source,), (out,) = b.in_avals, b.out_avals
+        if dtypes.is_bool(self.new_dtype) and not dtypes.is_bool(source.dtype):
+            return b.op(
+                "stablehlo.compare", [x, b.constant(0, source)], b.out_avals,
+                comparison_direction="#stablehlo<comparison_direction NE>",
+            )[0]  # fmt: skip
+        if dtypes.is_complex(source.dtype) and not dtypes.is_complex(out.dtype):
+            source = source.update(dtype=dtypes.real_of(source.dtype))
+            x = b.op("stablehlo.real", [x], [source])[0]
+        return x if source.dtype == out.dtype else b.op("stablehlo.convert", [x], b.out_avals)[0]
+
+
+def convert(x: Any, dtype: np.dtype, weak_type: bool = False) -> Any:
+    """``x`` with this dtype; as it is, if it has it."""
+    aval = typeof(x)
+    if aval.dtype == dtype and aval.weak_type == weak_type:
+        return x
+    return ConvertElementType(dtype, weak_type).bind(x)
+
+
+@dataclass(frozen=True)
+class ReducePrecision(Elementwise):
+    """Rounded to a float format with fewer bits."""
+
+    exponent_bits: int
+    mantissa_bits: int
+    name: ClassVar[str] = "reduce_precision"
+    rounds: ClassVar[bool] = True
+    hlo: ClassVar[str] = "stablehlo.reduce_precision"
+    accepts: ClassVar[tuple[str, ...]] = ("f",)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), self.bind(*tangents)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [self.bind(ct)]
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        bits = {"exponent_bits": f"{self.exponent_bits} : i32", "mantissa_bits": f"{self.mantissa_bits} : i32"}
+        return b.op(self.hlo, [x], b.out_avals, **bits)[0]
+
+
+@dataclass(frozen=True)
+class BitcastConvert(Elementwise):
+    """The bits of the operand as another dtype of the same width."""
+
+    new_dtype: np.dtype
+    name: ClassVar[str] = "bitcast_convert_type"
+    hlo: ClassVar[str] = "stablehlo.bitcast_convert"
+    accepts: ClassVar[tuple[str, ...]] = ("biufc",)
+    partials: ClassVar[tuple[Partial, ...]] = (CONSTANT,)
+
+    def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
+        if dtypes.bit_width(operand_dtypes[0]) != dtypes.bit_width(self.new_dtype):
+            raise DTypeError(f"bitcast_convert_type: {operand_dtypes[0]} and {self.new_dtype} have different widths")
+        return self.new_dtype
+
+
+@dataclass(frozen=True)
+class SelectN(Elementwise):
+    """``cases[which]``, elementwise; ``which`` is bool (two cases) or int32."""
+
+    name: ClassVar[str] = "select_n"
+    takes_keys: ClassVar[bool] = True
+
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(1, len(avals))),)
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        which, *cases = avals
+        if not cases or not ((dtypes.is_bool(which.dtype) and len(cases) <= 2) or which.dtype == dtypes.int32):
+            raise DTypeError(
+                f"select_n: which has dtype {which.dtype} for {len(cases)} cases; expected bool for two, else int32"
+            )
+        shape = max((a.shape for a in avals), key=len)
+        if {c.dtype for c in cases} != {cases[0].dtype} or any(c.shape not in (shape, ()) for c in cases):
+            raise ShapeError(f"select_n: cases must have one shape and dtype, got {', '.join(map(str, cases))}")
+        if which.shape not in ((), shape):
+            raise ShapeError(f"select_n: which has shape {which.shape}, expected () or {shape}")
+        return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        which = primals[0]
+        y = self.bind(*primals)
+        out = typeof(y)
+        zero = scalar_like(0, y)
+        parts = [zero if isinstance(t, Zero) else t for t in tangents[1:]]
+        return y, match_shape(self.bind(which, *parts), out)
+
+    def transpose(self, ct: Any, which: Any, *cases: Any) -> Sequence[Any]:
+        zero = scalar_like(0, ct)
+        result: list[Any] = [None]
+        for i, case in enumerate(cases):
+            parts = [match_shape(ct if i == j else zero, typeof(ct)) for j in range(len(cases))]
+            picked = self.bind(which, *parts) if isinstance(case, Linear) else None
+            result.append(picked if picked is None else unbroadcast(picked, case.aval))
+        return result
+
+    def emit(self, b: Builder, which: Any, *cases: Any) -> Any:
+        (out,) = b.out_avals
+        full = [x if a.shape == out.shape else b.broadcast(x, out, ()) for x, a in zip(cases, b.in_avals[1:])]
+        flag = b.in_avals[0]
+        if len(full) == 1:
+            return full[0]
+        if dtypes.is_bool(flag.dtype):
+            return b.op("stablehlo.select", [which, full[1], full[0]], b.out_avals)[0]
+        result = full[-1]
+        for i in range(len(full) - 2, -1, -1):
+            less = b.op(
+                "stablehlo.compare", [which, b.constant(i + 1, flag)], [flag.update(dtype=dtypes.bool_)],
+                comparison_direction="#stablehlo<comparison_direction LT>",
+            )[0]  # fmt: skip
+            result = b.op("stablehlo.select", [less, full[i], result], b.out_avals)[0]
+        return result
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """``on_true`` where ``pred``, else ``on_false``, elementwise.
+
+    ``on_true`` and ``on_false`` have one shape and dtype; ``pred`` holds bools, in that shape or as a scalar.
+
+    Raises:
+      ShapeError, DTypeError: they do not fit each other.
+
+    Example:
+      >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([30, 40])).tolist()
+      [1, 40]
+    """
+    return SelectN().bind(pred, on_false, on_true)
+
+
+@dataclass(frozen=True)
+class Clamp(Elementwise):
+    """``min(max(x, low), high)``."""
+
+    name: ClassVar[str] = "clamp"
+    hlo: ClassVar[str] = "stablehlo.clamp"
+    accepts: ClassVar[tuple[str, ...]] = ("iuf", "iuf", "iuf")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        low, x, high = primals
+        y = self.bind(*primals)
+        zero = scalar_like(0, y)
+        parts = []
+        inside = and_(gt(x, low), lt(x, high))
+        for t, taken in zip(tangents, (and_(gt(low, x), lt(low, high)), inside, lt(high, max_(low, x)))):
+            if not isinstance(t, Zero):
+                parts.append(match_shape(select(match_shape(taken, typeof(y).update(dtype=dtypes.bool_)),
+                                                match_shape(t, typeof(y)), zero), typeof(y)))  # fmt: skip
+        return y, fold(add, parts)
+
+
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """``x`` kept between ``min`` and ``max``, which are scalars or have its shape: ``max`` where ``min`` is larger.
+
+    Raises:
+      ShapeError, DTypeError: they do not fit each other.
+
+    Example:
+      >>> lax.clamp(0, jnp.array([-5, 3, 9]), 7).tolist()
+      [0, 3, 7]
+    """
+    return Clamp().bind(min, x, max)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.convert")
+def _read_convert(r: Reader) -> Any:
+    return convert(r.operands[0], r.out_avals[0].dtype)
+
+
+@reads("stablehlo.reduce_precision")
+def _read_reduce_precision(r: Reader) -> Any:
+    return ReducePrecision(r.attr("exponent_bits"), r.attr("mantissa_bits")).bind(*r.operands)
+
+
+@reads("stablehlo.select")
+def _read_select(r: Reader) -> Any:
+    return select(*r.operands)
+
+
+@reads("stablehlo.clamp")
+def _read_clamp(r: Reader) -> Any:
+    return Clamp().bind(*r.operands)

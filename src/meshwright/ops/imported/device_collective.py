@@ -1,0 +1,176 @@
+"""Collectives and device numbers as imported programs write them, before a mesh has been chosen.
+
+Groups are lists of device numbers. When the program is partitioned they become axes of the mesh; groups that are no
+sub-grid of it become a gather along all manual axes, of which every device picks its group (:func:`in_groups`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.op import Builder, Op
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ops.collective.collectives import (
+    ALL_REDUCE,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AxisIndex,
+    Collective,
+    ReduceScatter,
+    axis_index_of,
+)
+from meshwright.ops.elementwise.table import add, lt, mul, select, zeros_like
+from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim, dynamic_slice_in_dim
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.sharding.device_groups import Groups
+
+#: the axis that stands for "the devices of my group"
+GROUP = "devices"
+
+
+@dataclass(frozen=True)
+class DeviceOp(Op):
+    """Base of what a program means per device. ``origin`` is a number by which its reader knows the operation."""
+
+    origin: int = field(default=-1, compare=False, repr=False, kw_only=True)
+    hidden_params: ClassVar[tuple[str, ...]] = ("origin",)
+    of_operands: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class DeviceCollective(DeviceOp):
+    """``collective`` (over an axis that stands for the group) in each of ``groups``; of all devices if there are none.
+
+    A permutation has one group; its pairs are device numbers.
+    """
+
+    collective: Collective
+    groups: Groups = ()
+    name: ClassVar[str] = "device_collective"
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        return self.collective.infer(*avals)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return self.collective.emit(_InGroups(b, self.groups), *operands)
+
+
+@dataclass(frozen=True)
+class DeviceNumber(DeviceOp):
+    """This device's number (``partition_id``)."""
+
+    name: ClassVar[str] = "partition_id"
+
+    def infer(self) -> ShapedArray:
+        return ShapedArray((), dtypes.uint32)
+
+    def emit(self, b: Builder) -> Any:
+        return b.op("stablehlo.partition_id", [], b.out_avals)[0]
+
+
+class _InGroups:
+    """A builder that knows groups of devices instead of a mesh."""
+
+    def __init__(self, builder: Any, groups: Groups) -> None:
+        self._builder = builder
+        self._groups = groups
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+    def op(self, name: str, *args: Any, **attributes: Any) -> Any:
+        channel = {"channel_handle": "#stablehlo.channel_handle<handle = 1, type = 1>"}
+        if name in ("stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.reduce_scatter"):
+            channel["use_global_device_ids"] = "unit"
+        return self._builder.op(name, *args, **attributes, **channel)
+
+    def replica_groups(self, axes: Sequence[str]) -> Any:
+        return np.array(self._groups, np.int64).reshape(len(self._groups), -1)
+
+    def source_target_pairs(self, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> Any:
+        return np.array(perm, np.int64).reshape(-1, 2)
+
+    def axis_index(self, axes: Sequence[str]) -> Any:
+        """The position of this device's number in its group, from a table."""
+        table = np.zeros(max(max(g) for g in self._groups) + 1, np.int32)
+        for group in self._groups:
+            table[list(group)] = np.arange(len(group))
+        b, scalar, one = self._builder, ShapedArray((), dtypes.int32), ShapedArray((1,), dtypes.int32)
+        number = b.op("stablehlo.partition_id", [], [ShapedArray((), dtypes.uint32)])
+        place = b.op("stablehlo.convert", number, [scalar])
+        values = b.constant(table, ShapedArray(table.shape, dtypes.int32))
+        found = b.op("stablehlo.dynamic_slice", [values, *place], [one], slice_sizes=(1,))
+        return b.op("stablehlo.reshape", found, [scalar])[0]
+
+
+# --- any groups ---------------------------------------------------------------------------------------------
+def entry_at_position(axes: Sequence[str], sizes: Sequence[int], table: np.ndarray) -> Any:
+    """The entry (int32) of ``table`` for this device's position along ``axes``: arithmetic where that is possible."""
+    steps = [int(table[math.prod(sizes[i + 1 :])] - table[0]) if n > 1 else 0 for i, n in enumerate(sizes)]
+    grid = np.indices(tuple(sizes)).reshape(len(sizes), -1)
+    if (table[0] + np.array(steps, np.int64) @ grid != table).any():
+        return dynamic_index_in_dim(table.astype(np.int32), axis_index_of(axes, sizes), 0, keepdims=False)
+    total: Any = np.int32(table[0])
+    for axis, size, step in zip(axes, sizes, steps):
+        if step:
+            index = AxisIndex((axis,), (size,)).bind()
+            index = index if step == 1 else mul(index, np.int32(step))
+            total = add(total, index) if isinstance(total, Tracer) or total else index
+    return total
+
+
+def in_groups(op: Collective, groups: Groups, axes: Sequence[str], sizes: Sequence[int], *operands: Any) -> Any:
+    """``op`` in groups of positions along ``axes`` that are no sub-grid: all is gathered, each device picks its group.
+
+    Devices in no group get zeros.
+    """
+    n = math.prod(sizes)
+    where = np.full(n, -1, np.int32)
+    members = np.zeros((n, op.group_size), np.int32)
+    for group in groups:
+        where[list(group)] = np.arange(len(group))
+        members[list(group)] = group
+    place = entry_at_position(axes, sizes, where)
+    if isinstance(op, AxisIndex):
+        return place
+    (x,) = operands
+    everyone = AllGather(tuple(axes), tuple(sizes), 0).bind(expand_dims(x, [0]))
+    mine = dynamic_index_in_dim(members, axis_index_of(axes, sizes), 0, keepdims=False)
+    rows = []
+    for j in range(op.group_size):
+        number = squeeze(slice_in_dim(mine, j, j + 1), [0])
+        rows.append(dynamic_index_in_dim(everyone, number, 0, keepdims=False))
+    result = _combined(op, rows, place)
+    if (where >= 0).all():
+        return result
+    outside = broadcast_in_dim(lt(place, np.int32(0)), typeof(result).shape, ())
+    return select(outside, zeros_like(result), result)
+
+
+def _combined(op: Any, rows: Sequence[Any], place: Any) -> Any:
+    """What the device at ``place`` of its group gets from the members' values."""
+    if isinstance(op, (AllReduce, ReduceScatter)):
+        combine = ALL_REDUCE[op.reduction](op.axes, op.sizes).combine
+        total = rows[0]
+        for row in rows[1:]:
+            total = combine(total, row)
+        return total if isinstance(op, AllReduce) else _tile(total, op.dimension, len(rows), place)
+    if isinstance(op, AllToAll):
+        parts = [_tile(row, op.split_dimension, len(rows), place) for row in rows]
+        return concatenate(parts, op.concat_dimension)
+    return concatenate(list(rows), op.dimension)
+
+
+def _tile(x: Any, dim: int, count: int, place: Any) -> Any:
+    size = typeof(x).shape[dim] // count
+    return dynamic_slice_in_dim(x, mul(place, np.int32(size)), size, dim)

@@ -1,0 +1,74 @@
+"""sharding_annotation: a sharding as an imported program writes it, before a mesh has been chosen.
+
+A GSPMD tile assignment names devices, not axes; which mesh it becomes a layout on is decided when the program is
+partitioned. Then annotations become :class:`meshwright.ops.sharding.constraint.ShardingConstraint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShardingError
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ops.shape.rearrange import Linear1
+from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+from meshwright.sharding.sdy import SdySharding
+
+Annotation = HloSharding | SdySharding
+
+
+def annotated_rank(sharding: Annotation) -> int | None:
+    """The number of dimensions that a sharding is about; None if it fits any."""
+    return sharding.rank if isinstance(sharding, HloSharding) else len(sharding.dimensions)
+
+
+@dataclass(frozen=True)
+class ShardingAnnotation(Linear1):
+    """The operand, which ``sharding`` says something about; the partitioner may choose ``unspecified`` dimensions."""
+
+    sharding: Annotation
+    unspecified: tuple[int, ...] = ()
+    name: ClassVar[str] = "sharding_annotation"
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        rank = annotated_rank(self.sharding)
+        if rank is not None and rank != x.ndim:
+            raise ShardingError(f"sharding {self.sharding} is for {rank} dimensions, the value is {x}")
+        return x
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [self.bind(ct)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        # Before a mesh is chosen there is no saying how a sharding goes on over a further dimension.
+        return args[0], dims[0]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return pointwise_rule([x.ndim], x.shape)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        free = list(self.unspecified)
+        if isinstance(self.sharding, SdySharding):
+            free = [d for d, said in enumerate(self.sharding.dimensions) if not said.is_closed]
+        extra = {"backend_config": f'"unspecified_dims={free}"'} if free else {}
+        return b.op(
+            "stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"',
+            **{"mhlo.sharding": f'"{annotation_text(self.sharding, b.in_avals[0].ndim)}"'}, **extra,
+        )[0]  # fmt: skip
+
+
+def annotation_text(sharding: Annotation, ndim: int) -> str:
+    """A sharding in GSPMD's notation."""
+    if isinstance(sharding, HloSharding):
+        return str(sharding)
+    return str(named_to_hlo(NamedSharding(sharding.mesh, sharding.spec()), ndim))
+
+
+def is_annotation(op: Op) -> bool:
+    """Whether an op is a sharding annotation."""
+    return isinstance(op, ShardingAnnotation)

@@ -1,0 +1,450 @@
+"""dynamic_slice and dynamic_update_slice: one window at a computed position; each the other's transpose.
+
+The window is always inside the array: its position is clamped. Where a dimension is split, each device takes from or
+writes to its own tile only, and only as many rows as the window has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index, static_indices
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import (
+    add,
+    and_,
+    clamp,
+    convert,
+    ge,
+    lt,
+    materialize,
+    mul,
+    scalar_like,
+    select,
+    sub,
+)
+from meshwright.ops.indexing.gather_scatter import Gather, Scatter, ScatterDimensionNumbers
+from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.rearrange import above, move_dim, reshape, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
+
+Sizes = tuple[int, ...]
+
+
+def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:dim], value, *values[dim:])
+
+
+def _check(name: str, x: ShapedArray, sizes: Sequence[int], starts: Sequence[ShapedArray]) -> None:
+    if len(sizes) != x.ndim or any(not 0 <= k <= s for k, s in zip(sizes, x.shape)):
+        raise ShapeError(f"{name}: a window of shape {tuple(sizes)} does not fit in an operand of shape {x.shape}")
+    if len(starts) != x.ndim:
+        raise ShapeError(f"{name}: operand {x} needs {x.ndim} start indices, got {len(starts)}")
+    for i, start in enumerate(starts):
+        if start.shape != () or not dtypes.is_integer(start.dtype) or start.dtype != starts[0].dtype:
+            raise DTypeError(f"{name}: start indices must be integer scalars of one dtype, index {i} is {start}")
+
+
+def _batched(x: Any, dim: int | None, target: int, size: int) -> Any:
+    """``x`` with its batch dimension at ``target``, repeated along it if it has none."""
+    if dim is not None:
+        return move_dim(x, dim, target)
+    shape = typeof(x).shape
+    return broadcast_in_dim(x, _insert(shape, target, size), [above(d, target) for d in range(len(shape))])
+
+
+def _index_vectors(starts: Sequence[Any], dims: Sequence[int | None], size: int) -> Any:
+    """Start indices, some of them batched, as ``[batch, operand dimension]``."""
+    columns = [reshape(_batched(s, d, 0, size), (size, 1)) for s, d in zip(starts, dims)]
+    return concatenate(columns, 1)
+
+
+# --- windows of tiles ---------------------------------------------------------------------------------------
+def _clamped(start: Any, size: int, length: int) -> Any:
+    """The position of a window of ``length`` in ``size``, as int32."""
+    top = min(size - length, int(np.iinfo(typeof(start).dtype).max))
+    return convert(clamp(scalar_like(0, start), start, scalar_like(top, start)), dtypes.int32)
+
+
+@dataclass(frozen=True)
+class _TileWindow:
+    """Where the window of an operand's dimension lies in this device's tile.
+
+    Only the tile's ``rows`` rows from ``near`` on can be in the window; the first is the window's row ``shift``,
+    which is outside the window if it is negative or not below ``length``.
+    """
+
+    dim: int
+    length: int
+    rows: int
+    near: Any
+    shift: Any
+
+    @staticmethod
+    def of(ctx: Any, dim: int, start: Any, length: int) -> _TileWindow:
+        size, tile = ctx.in_avals[0].shape[dim], ctx.in_local_shapes[0][dim]
+        first = mul(ctx.tile_index(ctx.axes(0, dim)), np.int32(tile))
+        local = sub(_clamped(start, size, length), first)
+        rows = min(length, tile)
+        near = clamp(np.int32(0), local, np.int32(tile - rows))
+        return _TileWindow(dim, length, rows, near, sub(near, local))
+
+
+def _shifted(x: Any, dim: int, start: Any, length: int) -> Any:
+    """Rows ``[start, start + length)`` along ``dim``; rows that do not exist are zero."""
+    shape = typeof(x).shape
+    config = [(0, 0, 0)] * len(shape)
+    config[dim] = (length, length, 0)
+    starts: list[Any] = [np.int32(0)] * len(shape)
+    starts[dim] = add(start, np.int32(length))
+    # Clamping does the rest: a window that misses the rows ends up in the zeros on one side.
+    padded = pad(x, scalar_like(0, x), config)
+    return DynamicSlice((*shape[:dim], length, *shape[dim + 1 :])).bind(padded, *starts)
+
+
+# --- dynamic_slice ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class DynamicSlice(Op):
+    """The window of ``slice_sizes`` that starts at the scalar operands after the first."""
+
+    slice_sizes: Sizes
+    name: ClassVar[str] = "dynamic_slice"
+    takes_keys: ClassVar[bool] = True
+    computes: ClassVar[bool] = False
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray, *starts: ShapedArray) -> ShapedArray:
+        _check(self.name, x, self.slice_sizes, starts)
+        return x.update(shape=self.slice_sizes)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        t = tangents[0]
+        return y, Zero(typeof(y)) if isinstance(t, Zero) else self.bind(t, *primals[1:])
+
+    def transpose(self, ct: Any, x: Any, *starts: Any) -> Sequence[Any]:
+        return [DynamicUpdateSlice().bind(materialize(Zero(x.aval)), ct, *starts), *[None] * len(starts)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x, *starts = args
+        dx, *ds = dims
+        if all(d is None for d in ds):
+            assert dx is not None
+            zero = scalar_like(0, starts[0]) if starts else np.int32(0)
+            return DynamicSlice(_insert(self.slice_sizes, dx, axis.size)).bind(x, *_insert(starts, dx, zero)), dx
+        place = 0 if dx is None else dx
+        ndim = len(self.slice_sizes)
+        offset = tuple(above(d, place) for d in range(ndim))
+        if dx is None:
+            numbers, sizes = GatherDimensionNumbers(offset, (), tuple(range(ndim))), self.slice_sizes
+        else:
+            numbers = GatherDimensionNumbers(offset, (), offset, (dx,), (0,))
+            sizes = _insert(self.slice_sizes, dx, 1)
+        indices = _index_vectors(starts, ds, axis.size)
+        return Gather(numbers, sizes, GatherScatterMode.CLIP).bind(x, indices), place
+
+    def sharding_rule(self, x: ShapedArray, *starts: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(x.ndim)]
+        whole = [k == s for k, s in zip(self.slice_sizes, x.shape)]
+        result = [n if w else None for n, w in zip(names, whole)]
+        kinds = {n: REDUCTION for n, w in zip(names, whole) if not w}
+        kind = "or" if dtypes.is_bool(x.dtype) else "sum"
+        return make_rule([names, *[[]] * len(starts)], [result], dict(zip(names, x.shape)), kinds, kind)
+
+    def localize(self, ctx: Any, x: Any, *starts: Any) -> Any:
+        shape, sizes = ctx.in_avals[0].shape, list(self.slice_sizes)
+        begin: list[Any] = list(starts)
+        windows = []
+        for d, (k, size) in enumerate(zip(self.slice_sizes, shape)):
+            if not ctx.is_split(0, d):
+                continue
+            if k == size:
+                sizes[d] = ctx.in_local_shapes[0][d]
+                continue
+            window = _TileWindow.of(ctx, d, starts[d], k)
+            windows.append(window)
+            sizes[d] = window.rows
+            begin[d] = convert(window.near, typeof(starts[d]).dtype)
+        x = DynamicSlice(tuple(sizes)).bind(x, *begin)
+        for w in windows:
+            x = _shifted(x, w.dim, sub(np.int32(0), w.shift), w.length)
+        return x
+
+    def emit(self, b: Builder, x: Any, *starts: Any) -> Any:
+        return b.op("stablehlo.dynamic_slice", [x, *starts], b.out_avals, slice_sizes=self.slice_sizes)[0]
+
+
+# --- dynamic_update_slice -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class DynamicUpdateSlice(Op):
+    """The first operand with the window that starts at the scalar operands replaced by the second."""
+
+    name: ClassVar[str] = "dynamic_update_slice"
+    takes_keys: ClassVar[bool] = True
+    computes: ClassVar[bool] = False
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
+
+    def infer(self, x: ShapedArray, update: ShapedArray, *starts: ShapedArray) -> ShapedArray:
+        if update.dtype != x.dtype:
+            raise DTypeError(
+                f"dynamic_update_slice: operand {x} and update {update} must have one dtype; convert the update"
+            )
+        _check(self.name, x, update.shape, starts)
+        return x
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        if isinstance(tangents[0], Zero) and isinstance(tangents[1], Zero):
+            return y, Zero(typeof(y))
+        return y, self.bind(materialize(tangents[0]), materialize(tangents[1]), *primals[2:])
+
+    def transpose(self, ct: Any, x: Any, update: Any, *starts: Any) -> Sequence[Any]:
+        aval = typeof(update)
+        ct_x = self.bind(ct, materialize(Zero(aval)), *starts) if isinstance(x, Linear) else None
+        ct_update = DynamicSlice(aval.shape).bind(ct, *starts) if isinstance(update, Linear) else None
+        return [ct_x, ct_update, *[None] * len(starts)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x, update, *starts = args
+        dx, du, *ds = dims
+        place = next((d for d in (dx, du) if d is not None), 0)
+        x, update = _batched(x, dx, place, axis.size), _batched(update, du, place, axis.size)
+        if all(d is None for d in ds):
+            zero = scalar_like(0, starts[0]) if starts else np.int32(0)
+            return self.bind(x, update, *_insert(starts, place, zero)), place
+        window = tuple(above(d, place) for d in range(len(starts)))
+        numbers = ScatterDimensionNumbers(window, (), window, (place,), (0,))
+        op = Scatter(numbers, unique_indices=True, mode=GatherScatterMode.CLIP)
+        return op.bind(x, _index_vectors(starts, ds, axis.size), update), place
+
+    def sharding_rule(self, x: ShapedArray, update: ShapedArray, *starts: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(x.ndim)]
+        whole = [k == s for k, s in zip(update.shape, x.shape)]
+        kinds = {n: WINDOW for n, w in zip(names, whole) if not w}
+        updates = [n if w else None for n, w in zip(names, whole)]
+        return make_rule([names, updates, *[[]] * len(starts)], [names], dict(zip(names, x.shape)), kinds)
+
+    def localize(self, ctx: Any, x: Any, update: Any, *starts: Any) -> Any:
+        shape, lengths = ctx.in_avals[0].shape, ctx.in_avals[1].shape
+        split = [d for d in range(len(shape)) if ctx.is_split(0, d) and lengths[d] != shape[d]]
+        if not split:
+            return self.bind(x, update, *starts)
+        windows = [_TileWindow.of(ctx, d, starts[d], lengths[d]) for d in split]
+        begin: list[Any] = list(starts)
+        for w in windows:
+            begin[w.dim] = convert(w.near, typeof(starts[w.dim]).dtype)
+            update = _shifted(update, w.dim, w.shift, w.rows)
+        aval = typeof(update)
+        inside = None
+        for w in windows:
+            row = add(iota(np.int32, (w.rows,), 0), w.shift)
+            here = broadcast_in_dim(and_(ge(row, np.int32(0)), lt(row, np.int32(w.length))), aval.shape, (w.dim,))
+            inside = here if inside is None else and_(inside, here)
+        old = DynamicSlice(aval.shape).bind(x, *begin)
+        return self.bind(x, select(inside, update, old), *begin)
+
+    def emit(self, b: Builder, x: Any, update: Any, *starts: Any) -> Any:
+        return b.op("stablehlo.dynamic_update_slice", [x, update, *starts], b.out_avals)[0]
+
+
+# --- functions ----------------------------------------------------------------------------------------------
+def _entries(name: str, starts: Any) -> list[Any]:
+    """The scalars of a 1-D array of start indices."""
+    aval = typeof(starts)
+    if aval.ndim != 1:
+        raise ShapeError(f"{name}: start_indices must be a sequence of scalars or a 1-D array, got {aval}")
+    return [squeeze(slice_in_dim(starts, i, i + 1), [0]) for i in range(aval.shape[0])]
+
+
+def _start_indices(name: str, starts: Any, shape: Sequence[int], allowed: bool | Sequence[bool]) -> list[Any]:
+    """Scalars of one dtype; negative ones count from the end where that is allowed."""
+    if not isinstance(starts, (tuple, list)):
+        starts = _entries(name, starts)
+    starts = list(starts)
+    if len(starts) != len(shape):
+        raise ShapeError(
+            f"{name}: an operand of shape {tuple(shape)} needs {len(shape)} start indices, got {len(starts)}"
+        )
+    found = {typeof(s).dtype for s in starts if not isinstance(s, int)}
+    for s in starts:
+        if not dtypes.is_integer(typeof(s).dtype):
+            raise DTypeError(f"{name}: start indices must be integers, got {typeof(s)}; convert them with .astype(int)")
+    wide = any(dtypes.bit_width(d) == 64 for d in found)
+    dtype = found.pop() if len(found) == 1 else dtypes.int64 if wide else dtypes.int32
+    if dtypes.bit_width(dtype) < 32:
+        dtype = dtypes.int32
+    result = []
+    counts_back = [allowed] * len(shape) if isinstance(allowed, (bool, np.bool_)) else list(allowed)
+    if len(counts_back) != len(shape):
+        raise ArgumentError(
+            f"{name}: allow_negative_indices must be a bool, or one for each of {len(shape)} dimensions, got {allowed}"
+        )
+    for start, size, allow_negative_indices in zip(starts, shape, counts_back):
+        if isinstance(start, (int, np.integer)):
+            value = int(start)
+            result.append(np.array(value + size if value < 0 and allow_negative_indices else value, dtype))
+            continue
+        start = convert(start, dtype)
+        if allow_negative_indices and dtypes.is_signed(dtype):
+            start = select(lt(start, scalar_like(0, start)), add(start, scalar_like(size, start)), start)
+        result.append(start)
+    return result
+
+
+def dynamic_slice(
+    operand: Any, start_indices: Any, slice_sizes: Sequence[int], *,
+    allow_negative_indices: bool | Sequence[bool] = True,
+) -> Any:  # fmt: skip
+    """The window of ``slice_sizes`` at ``start_indices``, moved inside the operand where it would not be.
+
+    ``start_indices`` are scalars, which may be traced, or a 1-D array, one for each dimension of ``operand``. Negative
+    ones count from the end, unless ``allow_negative_indices`` is False (or has False for their dimension).
+
+    Raises:
+      ShapeError: the window is larger than the operand, or the number of start indices is not its rank.
+      DTypeError: start indices that are not integers.
+
+    Example:
+      >>> x = jnp.arange(12).reshape(3, 4)
+      >>> lax.dynamic_slice(x, (1, 2), (2, 2)).tolist(), lax.dynamic_slice(x, (2, -1), (2, 2)).tolist()
+      ([[6, 7], [10, 11]], [[6, 7], [10, 11]])
+    """
+    starts = _start_indices("dynamic_slice", start_indices, typeof(operand).shape, allow_negative_indices)
+    return DynamicSlice(static_indices(slice_sizes, "dynamic_slice")).bind(operand, *starts)
+
+
+def dynamic_update_slice(
+    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
+) -> Any:
+    """``operand`` with the window at ``start_indices``, moved inside where it would not be, replaced by ``update``.
+
+    ``update`` has the window's shape, of as many dimensions as ``operand``. Start indices are those of
+    :func:`dynamic_slice`.
+
+    Raises:
+      ShapeError: the update is larger than the operand, or the number of start indices is not its rank.
+      DTypeError: start indices that are not integers, or an update of another dtype.
+
+    Example:
+      >>> lax.dynamic_update_slice(jnp.zeros((2, 4), int), jnp.array([[5, 7]]), (1, 3)).tolist()
+      [[0, 0, 0, 0], [0, 0, 5, 7]]
+    """
+    starts = _start_indices("dynamic_update_slice", start_indices, typeof(operand).shape, allow_negative_indices)
+    return DynamicUpdateSlice().bind(operand, update, *starts)
+
+
+def _along(x: Any, axis: int, start: Any, name: str) -> tuple[int, list[Any]]:
+    """The axis, counted from the front, and start indices that are zero elsewhere."""
+    ndim, axis = typeof(x).ndim, static_index(axis, name, "an axis")
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{name}: axis {axis} does not exist in shape {typeof(x).shape}")
+    starts: list[Any] = [0] * ndim
+    starts[axis] = start
+    return axis % ndim, starts
+
+
+def dynamic_slice_in_dim(
+    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
+) -> Any:
+    """``slice_size`` elements of ``operand`` along ``axis`` from the scalar ``start_index`` on.
+
+    Where they would not be inside, ``start_index`` is lowered. A negative one counts from the end.
+
+    Raises:
+      ShapeError: an axis that does not exist, or one with fewer than ``slice_size`` elements.
+      DTypeError: a ``start_index`` that is no integer.
+
+    Example:
+      >>> lax.dynamic_slice_in_dim(jnp.arange(8).reshape(2, 4), 1, 2, axis=1).tolist()
+      [[1, 2], [5, 6]]
+    """
+    axis, starts = _along(operand, axis, start_index, "dynamic_slice_in_dim")
+    shape = typeof(operand).shape
+    sizes = (*shape[:axis], slice_size, *shape[axis + 1 :])
+    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
+
+
+def dynamic_index_in_dim(
+    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
+) -> Any:
+    """The slice of ``operand`` at the scalar ``index`` along ``axis``, which has size 1 then, or goes without
+    ``keepdims``.
+
+    An index out of bounds is moved inside; a negative one counts from the end.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an empty one.
+      DTypeError: an ``index`` that is no integer.
+
+    Example:
+      >>> x = jnp.arange(8).reshape(2, 4)
+      >>> lax.dynamic_index_in_dim(x, 2, 1).tolist(), lax.dynamic_index_in_dim(x, -1, 1, keepdims=False).tolist()
+      ([[2], [6]], [3, 7])
+    """
+    y = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
+    return y if keepdims else squeeze(y, [axis])
+
+
+def dynamic_update_slice_in_dim(
+    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
+    """``operand`` with its elements along ``axis`` from the scalar ``start_index`` on replaced by ``update``.
+
+    ``update`` has the shape of ``operand`` but for ``axis``, along which it may be shorter. Where it would not be
+    inside, ``start_index`` is lowered.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an update that does not fit.
+      DTypeError: a ``start_index`` that is no integer, or an update of another dtype.
+
+    Example:
+      >>> x = jnp.zeros((2, 4), int)
+      >>> lax.dynamic_update_slice_in_dim(x, jnp.array([[1, 2], [3, 4]]), 1, axis=1).tolist()
+      [[0, 1, 2, 0], [0, 3, 4, 0]]
+    """
+    _, starts = _along(operand, axis, start_index, "dynamic_update_slice_in_dim")
+    return dynamic_update_slice(operand, update, starts, allow_negative_indices=allow_negative_indices)
+
+
+def dynamic_update_index_in_dim(
+    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
+    """``operand`` with its slice at the scalar ``index`` along ``axis`` replaced by ``update``.
+
+    ``update`` has the shape of that slice, with or without the ``axis`` of size 1.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an update that does not fit.
+      DTypeError: an ``index`` that is no integer, or an update of another dtype.
+
+    Example:
+      >>> lax.dynamic_update_index_in_dim(jnp.zeros((2, 3), int), jnp.array([5, 7]), 1, axis=1).tolist()
+      [[0, 5, 0], [0, 7, 0]]
+    """
+    axis, _ = _along(operand, axis, index, "dynamic_update_index_in_dim")
+    shape = typeof(operand).shape
+    update = reshape(update, (*shape[:axis], 1, *shape[axis + 1 :]))
+    return dynamic_update_slice_in_dim(operand, update, index, axis, allow_negative_indices=allow_negative_indices)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.dynamic_slice")
+def _read_dynamic_slice(r: Reader) -> Any:
+    return DynamicSlice(r.attr("slice_sizes")).bind(*r.operands)
+
+
+@reads("stablehlo.dynamic_update_slice")
+def _read_dynamic_update_slice(r: Reader) -> Any:
+    return DynamicUpdateSlice().bind(*r.operands)

@@ -1,0 +1,312 @@
+"""The scatters other than scatter_add, and gather and scatter as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import RuleError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import Builder, Linear, Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import traced
+from meshwright.ops.elementwise.table import add, convert, div, eq, materialize, mul, scalar_like, select, zeros_like
+from meshwright.ops.indexing.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
+from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
+from meshwright.ops.scalar_body import as_body_takes, check_body, one_shape, read_body
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.rearrange import expand_dims, reshape
+
+__all__ = [
+    "Gather",
+    "GatherDimensionNumbers",
+    "GatherScatterMode",
+    "Scatter",
+    "ScatterAdd",
+    "ScatterDimensionNumbers",
+    "ScatterMax",
+    "ScatterMin",
+    "ScatterMul",
+    "gather",
+    "gather_along",
+    "scatter",
+    "scatter_add",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+]
+
+
+def _second(x: Any, y: Any) -> list[Any]:
+    return [y]
+
+
+@dataclass(frozen=True)
+class Scatter(ScatterBase):
+    """Windows replaced by updates. Which of several updates of one element stays is not defined."""
+
+    name: ClassVar[str] = "scatter"
+    takes_keys: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 2),)
+
+    def region(self, b: Builder, scalar: ShapedArray) -> Any:
+        return b.jaxpr_region(traced(_second, "second", (scalar, scalar)))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        x, indices, updates = primals
+        y = self.bind(x, indices, updates)
+        if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
+            return y, Zero(typeof(y))
+        tx, tu = materialize(tangents[0]), materialize(tangents[2])
+        if self.unique_indices:
+            return y, self.bind(tx, indices, tu)
+        # Number the updates, see which number stayed in each element, and let only those updates' tangents through.
+        numbers = self._numbers(indices, typeof(updates))
+        stayed = self.bind(broadcast_in_dim(np.uint32(0), typeof(x).shape, ()), indices, numbers)
+        mine = eq(self.read(stayed, indices, numbers), numbers)
+        kept = select(eq(stayed, np.uint32(0)), tx, zeros_like(tx))
+        return y, self.as_add().bind(kept, indices, select(mine, tu, zeros_like(tu)))
+
+    def _numbers(self, indices: Any, updates: ShapedArray) -> Any:
+        """1, 2, … for the index vectors, each in all of its window."""
+        batch = typeof(indices).shape[:-1]
+        number = add(iota(np.uint32, (int(np.prod(batch)),), 0), np.uint32(1))
+        places = self.dimension_numbers.gather().index_places(updates.ndim)
+        return broadcast_in_dim(reshape(number, batch), updates.shape, places)
+
+    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Sequence[Any]:
+        ct_x = ct_updates = None
+        if isinstance(x, Linear):
+            ct_x = self.bind(ct, indices, materialize(Zero(typeof(updates))))
+        if isinstance(updates, Linear):
+            ct_updates = self.read(ct, indices, updates)
+        return [ct_x, None, ct_updates]
+
+
+@dataclass(frozen=True)
+class ScatterMul(ScatterBase):
+    """Windows multiplied by updates."""
+
+    name: ClassVar[str] = "scatter_mul"
+    hlo: ClassVar[str] = "stablehlo.multiply"
+    kind: ClassVar[str] = "prod"
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return np.ones((), dtype)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        x, indices, updates = primals
+        tx, _, tu = tangents
+        y = self.bind(x, indices, updates)
+        parts = [] if isinstance(tx, Zero) else [self.bind(tx, indices, updates)]
+        if not isinstance(tu, Zero):
+            if not self.unique_indices:
+                raise RuleError(
+                    "scatter_mul: the derivative by the updates needs unique_indices=True; if several updates may go "
+                    "to one element, multiply with reduce_prod over them instead"
+                )
+            product = mul(tu, self.read(x, indices, updates))
+            parts.append(self.as_add().bind(zeros_like(x), indices, product))
+        return y, (parts[0] if len(parts) == 1 else add(*parts)) if parts else Zero(typeof(y))
+
+    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Sequence[Any]:
+        return [self.bind(ct, indices, updates), None, None]
+
+
+@dataclass(frozen=True)
+class _ScatterExtremum(ScatterBase):
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        x, indices, updates = primals
+        y = self.bind(x, indices, updates)
+        if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
+            return y, Zero(typeof(y))
+        # All that are the extremum of an element, updates and the old value alike, share the derivative.
+        dtype, accumulate = typeof(x).dtype, self.as_add()
+        old = convert(eq(x, y), dtype)
+        new = convert(eq(self.read(y, indices, updates), updates), dtype)
+        count = accumulate.bind(old, indices, new)
+        tx, tu = materialize(tangents[0]), materialize(tangents[2])
+        return y, div(accumulate.bind(mul(tx, old), indices, mul(tu, new)), count)
+
+
+@dataclass(frozen=True)
+class ScatterMin(_ScatterExtremum):
+    """Windows with their minimum with updates."""
+
+    name: ClassVar[str] = "scatter_min"
+    hlo: ClassVar[str] = "stablehlo.minimum"
+    kind: ClassVar[str] = "min"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return dtypes.max_value(dtype)
+
+
+@dataclass(frozen=True)
+class ScatterMax(_ScatterExtremum):
+    """Windows with their maximum with updates."""
+
+    name: ClassVar[str] = "scatter_max"
+    hlo: ClassVar[str] = "stablehlo.maximum"
+    kind: ClassVar[str] = "max"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return dtypes.min_value(dtype)
+
+
+@dataclass(frozen=True)
+class ScatterBody(ScatterBase):
+    """Operands of one shape, indices, and updates for each operand: windows joined with updates by ``computation``.
+
+    In which order several updates of one element join is not defined.
+    """
+
+    computation: ClosedJaxpr = field(kw_only=True)
+    name: ClassVar[str] = "scatter_body"
+    multiple_results: ClassVar[bool] = True
+    holds_jaxprs: ClassVar[bool] = True
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:  # type: ignore[override]
+        count = len(avals) // 2
+        xs, indices, updates = avals[:count], avals[count], avals[count + 1 :]
+        one_shape(self.name, xs)
+        check_body(self.name, self.computation, xs)
+        return tuple(super(ScatterBody, self).infer(x, indices, u) for x, u in zip(xs, updates))
+
+    def region(self, b: Builder, scalar: ShapedArray) -> Any:
+        return b.jaxpr_region(self.computation)
+
+
+# --- functions ----------------------------------------------------------------------------------------------
+def gather(
+    operand: Any,
+    start_indices: Any,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Sequence[int],
+    *,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: str | GatherScatterMode | None = None,
+    fill_value: float | int | None = None,
+) -> Any:
+    """Windows of ``operand`` at ``start_indices``, whose last dimension holds the index vectors.
+
+    ``dimension_numbers`` says which dimensions of the operand an index vector is about (``start_index_map``), which are
+    dropped from a window of ``slice_sizes`` (``collapsed_slice_dims``), and where the others stand in the result
+    (``offset_dims``); see StableHLO's ``gather``. Windows that are not inside the operand are moved inside with
+    ``mode="clip"``, and filled with ``fill_value`` (by default NaN, or the least integer) without.
+    ``mode="promise_in_bounds"``, ``unique_indices`` and ``indices_are_sorted`` are promises.
+
+    Raises:
+      ShapeError: dimension numbers or slice sizes that do not fit the shapes.
+      DTypeError: indices that are not integers.
+      ArgumentError: an unknown mode.
+
+    Example:
+      >>> x = jnp.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+      >>> rows = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+      >>> lax.gather(x, jnp.array([[2], [0]]), rows, (1, 3)).tolist()
+      [[7, 8, 9], [1, 2, 3]]
+    """
+    if fill_value is not None and fill_value != fill_value:
+        fill_value = None  # NaN is the default, and unequal to itself
+    sizes = tuple(int(k) for k in slice_sizes)
+    chosen = GatherScatterMode.from_any(mode)
+    op = Gather(dimension_numbers, sizes, chosen, indices_are_sorted, unique_indices, fill_value)
+    return op.bind(operand, index_array(start_indices, "gather"))
+
+
+def _scatter_function(op: type[ScatterBase], what: str, result: list[int]) -> Any:
+    def scatter(
+        operand: Any,
+        scatter_indices: Any,
+        updates: Any,
+        dimension_numbers: ScatterDimensionNumbers,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: str | GatherScatterMode | None = None,
+    ) -> Any:
+        chosen = GatherScatterMode.from_any(mode)
+        bound = op(dimension_numbers, indices_are_sorted, unique_indices, chosen)
+        return bound.bind(operand, index_array(scatter_indices, op.name), updates)
+
+    scatter.__name__ = scatter.__qualname__ = op.name
+    scatter.__doc__ = f"""``operand`` with its windows at ``scatter_indices`` {what} ``updates``.
+
+    The last dimension of ``scatter_indices`` holds the index vectors. ``dimension_numbers`` says which dimensions of
+    the operand these are about (``scatter_dims_to_operand_dims``), which the updates lack
+    (``inserted_window_dims``), and where the others stand in the updates (``update_window_dims``); see StableHLO's
+    ``scatter``. Windows that are not inside the operand are moved inside with ``mode="clip"``, and left out without.
+    ``indices_are_sorted`` and ``unique_indices`` are promises.
+
+    Raises:
+      ShapeError: dimension numbers that do not fit the shapes.
+      DTypeError: indices that are not integers, or updates of another dtype.
+      ArgumentError: an unknown mode.
+
+    Example:
+      >>> elements = lax.ScatterDimensionNumbers((), (0,), (0,))
+      >>> lax.{op.name}(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([9, 2]), elements).tolist()
+      {result}
+    """
+    return scatter
+
+
+scatter = _scatter_function(Scatter, "replaced by", [2, 6, 9])
+scatter_add = _scatter_function(ScatterAdd, "plus", [7, 6, 16])
+scatter_mul = _scatter_function(ScatterMul, "times", [10, 6, 63])
+scatter_min = _scatter_function(ScatterMin, "lowered to", [2, 6, 7])
+scatter_max = _scatter_function(ScatterMax, "raised to", [5, 6, 9])
+
+
+def gather_along(x: Any, indices: Any, dim: int) -> Any:
+    """NumPy's ``take_along_axis``: element ``i`` along ``dim`` comes from the position that ``indices`` has there.
+
+    The indices must be in range, and the other dimensions of both equal.
+    """
+    ndim = typeof(x).ndim
+    if 0 in typeof(indices).shape:  # nothing is read, and there may be nothing to read from
+        return broadcast_in_dim(scalar_like(0, x), typeof(indices).shape, ())
+    others = tuple(d for d in range(ndim) if d != dim)
+    numbers = GatherDimensionNumbers((), (dim,), (dim,), others, others)
+    return Gather(numbers, (1,) * ndim, GatherScatterMode.PROMISE_IN_BOUNDS).bind(x, expand_dims(indices, [ndim]))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+_SCATTERS = {"add": ScatterAdd, "mul": ScatterMul, "min": ScatterMin, "max": ScatterMax}
+
+
+@reads("stablehlo.scatter")
+def _read_scatter(r: Reader) -> Any:
+    operands = r.operands
+    count = len(operands) // 2
+    kind: Any = None
+    if count == 1:
+        kind = Scatter if _keeps_second(r) else _SCATTERS.get(r.reducer())
+    n = r.attr("scatter_dimension_numbers")
+    numbers = ScatterDimensionNumbers(
+        n.get("update_window_dims", ()),
+        n.get("inserted_window_dims", ()),
+        n.get("scatter_dims_to_operand_dims", ()),
+        n.get("input_batching_dims", ()),
+        n.get("scatter_indices_batching_dims", ()),
+    )
+    given = (numbers, r.attr("indices_are_sorted", False), r.attr("unique_indices", False))
+    indices = read_indices(operands[count], n.get("index_vector_dim", 0))
+    if kind is not None:
+        return kind(*given).bind(operands[0], indices, operands[2])
+    body = read_body(r)
+    xs, updates = as_body_takes(body, operands[:count]), as_body_takes(body, operands[count + 1 :])
+    return ScatterBody(*given, computation=body).bind(*xs, indices, *updates)
+
+
+def _keeps_second(r: Reader) -> bool:
+    inner = r.region().jaxpr.jaxpr
+    return not inner.eqns and inner.outvars == inner.invars[1:2]

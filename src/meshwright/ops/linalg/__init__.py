@@ -1,0 +1,1 @@
+"""Linear algebra and Fourier transforms, batched over leading dimensions."""

@@ -1,0 +1,88 @@
+"""Ops that solve one small problem for each index of their leading dimensions: FFTs and linear algebra.
+
+The last dimensions of each operand and result, its *core*, belong to the problem and are never split. The leading ones
+are the same for all operands and results; they may be split, and a dimension that ``vmap`` or a virtual mesh adds
+becomes one more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.tracing import typeof
+from meshwright.ops.linalg.matrices import eye
+from meshwright.ops.scalar_body import along
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.sharding.rule import ShardingRule, make_rule
+
+
+@dataclass(frozen=True)
+class Batched(Op):
+    """Base: :meth:`core_ranks` says how many last dimensions of each operand are its core."""
+
+    def core_ranks(self) -> tuple[int, ...]:
+        """The rank of the core of each operand; by default one matrix."""
+        return (2,)
+
+    def lead(self, *avals: ShapedArray) -> tuple[int, ...]:
+        """The leading sizes, which all operands must share.
+
+        Raises:
+          ShapeError: an operand of too low rank, or leading sizes that differ.
+        """
+        ranks = self.core_ranks()
+        leads = [a.shape[: a.ndim - r] for a, r in zip(avals, ranks, strict=True)]
+        for i, (a, r) in enumerate(zip(avals, ranks)):
+            if a.ndim < r or leads[i] != leads[0]:
+                raise ShapeError(
+                    f"{self.name}: operand {i} is {a}; expected the leading sizes {leads[0]} of the first operand and "
+                    f"{r} dimensions after them; broadcast or reshape it"
+                )
+        return leads[0]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        which = next(i for i, d in enumerate(dims) if d is not None)
+        leading = typeof(args[which]).ndim - 1 - self.core_ranks()[which]
+        place = min(dims[which], leading)  # type: ignore[type-var]
+        outs = self.bind(*(along(x, d, place, axis.size) for x, d in zip(args, dims)))  # type: ignore[arg-type]
+        return outs, [place] * len(outs) if self.multiple_results else place
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        lead = self.lead(*avals)
+        names = [f"b{d}" for d in range(len(lead))]
+        outs = self.infer(*avals)
+        values = (*avals, *(outs if self.multiple_results else (outs,)))
+        dims = [[*names, *[None] * (a.ndim - len(lead))] for a in values]
+        return make_rule(dims[: len(avals)], dims[len(avals) :], dict(zip(names, lead)))
+
+
+@dataclass(frozen=True)
+class Factorization(Batched):
+    """Base of those whose algorithm may fail, or not end, on garbage: problems that are padding become the
+    factorization of an identity matrix."""
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        return self.bind(*(self._masked(ctx, i, x) for i, x in enumerate(operands)))
+
+    def _masked(self, ctx: Any, operand: int, x: Any) -> Any:
+        aval, rank = typeof(x), self.core_ranks()[operand]
+        uneven = [d for d in range(aval.ndim - rank) if ctx.is_split(operand, d) and ctx.is_uneven(operand, d)]
+        fill = harmless(aval, rank) if uneven else None
+        for d in uneven:
+            x = ctx.mask(x, operand, d, fill)
+        return x
+
+
+def harmless(aval: ShapedArray, rank: int) -> Any:
+    """Identity matrices; zero in place of vectors."""
+    if rank != 2:
+        return np.zeros((), aval.dtype)
+    unit = eye(aval.shape[-2], aval.shape[-1], aval.dtype)
+    return broadcast_in_dim(unit, aval.shape, (aval.ndim - 2, aval.ndim - 1))

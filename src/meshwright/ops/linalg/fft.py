@@ -1,0 +1,181 @@
+"""Discrete Fourier transforms over up to three last dimensions: ``stablehlo.fft``.
+
+Each kind is linear. The transform's matrix is symmetric, so the complex ones are their own transposes. A real one is
+the complex one on half of a spectrum, whose other half mirrors it: a term of the spectrum that has a mirror image
+counts twice in the inverse, which is where the weights of the transposes come from.
+
+The first of several transformed dimensions may be split. Its tiles are then exchanged for whole columns, which are
+transformed, and exchanged back: two all-to-alls, as in "slab decomposition" (S. Foster and D. Worley, "Parallel
+algorithms for the spectral transform method", 1997).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.op import Builder
+from meshwright.ir.reading import Reader, Unreadable, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import conj, convert, mul
+from meshwright.ops.linalg.batched import Batched
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import move_dim
+from meshwright.ops.shape.slice_pad import pad
+from meshwright.sharding.rule import WINDOW, SentTimes, ShardingRule, make_rule
+
+#: the kinds, by StableHLO's names
+FFT, IFFT, RFFT, IRFFT = KINDS = ("FFT", "IFFT", "RFFT", "IRFFT")
+
+
+class FftType(enum.Enum):
+    """The kinds, for :func:`fft`: of complex numbers, of real ones to half a spectrum, and the inverses of both."""
+
+    FFT = 0
+    IFFT = 1
+    RFFT = 2
+    IRFFT = 3
+
+
+_COMPLEX: dict[np.dtype, np.dtype] = {dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128}
+
+
+@dataclass(frozen=True)
+class Fft(Batched):
+    """``fft_lengths`` are the sizes of the transformed dimensions, of the real array for real transforms."""
+
+    fft_type: str
+    fft_lengths: tuple[int, ...]
+    name: ClassVar[str] = "fft"
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def core_ranks(self) -> tuple[int, ...]:
+        return (len(self.fft_lengths),)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        lead, lengths = self.lead(x), self.fft_lengths
+        if not 1 <= len(lengths) <= 3:
+            raise ShapeError(f"fft: {len(lengths)} dimensions to transform, expected 1 to 3; transform some at a time")
+        half = (*lengths[:-1], lengths[-1] // 2 + 1)
+        given, made = {RFFT: (lengths, half), IRFFT: (half, lengths)}.get(self.fft_type, (lengths, lengths))
+        if x.shape[len(lead) :] != given:
+            raise ShapeError(
+                f"fft: {self.fft_type} of lengths {lengths} takes the last sizes {given}, got shape {x.shape}; pad or "
+                "slice the operand"
+            )
+        if self.fft_type == RFFT:
+            if x.dtype not in _COMPLEX:
+                raise DTypeError(f"fft: RFFT takes float32 or float64, got {x}; use FFT for complex numbers")
+            return ShapedArray((*lead, *made), _COMPLEX[x.dtype])
+        if not dtypes.is_complex(x.dtype):
+            raise DTypeError(f"fft: {self.fft_type} takes complex numbers, got {x}; convert it with .astype(complex)")
+        return ShapedArray((*lead, *made), dtypes.real_of(x.dtype) if self.fft_type == IRFFT else x.dtype)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), self.bind(*tangents)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        size = math.prod(self.fft_lengths)
+        if self.fft_type == RFFT:
+            back = Fft(IRFFT, self.fft_lengths).bind(conj(self._scaled(ct, lambda w: size / w)))
+            return [back]
+        if self.fft_type == IRFFT:
+            return [self._scaled(conj(Fft(RFFT, self.fft_lengths).bind(ct)), lambda w: w / size)]
+        return [self.bind(ct)]
+
+    def _scaled(self, x: Any, factor: Any) -> Any:
+        """Each term of half a spectrum by a function of how often it counts."""
+        n, aval = self.fft_lengths[-1], typeof(x)
+        counts = np.full(n // 2 + 1, 2.0)
+        counts[0] = 1
+        if n % 2 == 0:
+            counts[-1] = 1
+        factors = factor(counts).astype(aval.dtype)
+        return mul(x, broadcast_in_dim(factors, aval.shape, (aval.ndim - 1,)))
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        rule = super().sharding_rule(x)
+        rank = len(self.fft_lengths)
+        if rank == 1:
+            return rule
+        names = [*(f"b{d}" for d in range(x.ndim - rank)), "rows", *[None] * (rank - 1)]
+        sizes = {n: x.shape[d] for d, n in enumerate(names) if n is not None}
+        return make_rule([names], [names], sizes, {"rows": WINDOW}, passes={"rows": SentTimes(2)})
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        d = len(ctx.in_avals[0].shape) - len(self.fft_lengths)
+        if len(self.fft_lengths) == 1 or not ctx.is_split(0, d):
+            return self.bind(x)
+        rows, *others = self.fft_lengths
+        inner = Fft(self.fft_type, tuple(others))
+        along = Fft(IFFT if self.fft_type in (IFFT, IRFFT) else FFT, (rows,))
+        if self.fft_type == IRFFT:  # real in its last step only
+            return inner.bind(_over_columns(ctx, x, d, rows, along))
+        return _over_columns(ctx, inner.bind(x), d, rows, along)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        (out,) = b.out_avals
+        if out.size == 0:
+            return b.constant(0, out)
+        return b.op(
+            "stablehlo.fft", [x], b.out_avals, fft_type=f"#stablehlo<fft_type {self.fft_type}>",
+            fft_length=self.fft_lengths,
+        )[0]  # fmt: skip
+
+
+def _over_columns(ctx: Any, x: Any, d: int, rows: int, op: Fft) -> Any:
+    """``op`` along dimension ``d``, of whose ``rows`` rows this device has a tile: of some of the columns each."""
+    axes, shape = ctx.axes(0, d), typeof(x).shape
+    tiles, last = ctx.num_tiles(0, d), len(shape) - 1
+    columns = shape[last]
+    x = _resized(x, last, -(-columns // tiles) * tiles)
+    x = _resized(ctx.all_to_all(x, axes, split=last, concat=d), d, rows)
+    x = move_dim(op.bind(move_dim(x, d, last)), last, d)
+    x = ctx.all_to_all(_resized(x, d, shape[d] * tiles), axes, split=d, concat=last)
+    return _resized(x, last, columns)
+
+
+def _resized(x: Any, dim: int, size: int) -> Any:
+    """``x`` cut or filled with zeros at the end of a dimension."""
+    missing = size - typeof(x).shape[dim]
+    config = [(0, 0, 0)] * typeof(x).ndim
+    config[dim] = (0, missing, 0)
+    return pad(x, np.zeros((), typeof(x).dtype), config) if missing else x
+
+
+def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
+    """The discrete Fourier transform of the last dimensions of ``x``.
+
+    Args:
+      x: shape (..., *fft_lengths); for "IRFFT" the last size is ``fft_lengths[-1] // 2 + 1``.
+      fft_type: a :class:`FftType`, or its name in any case.
+      fft_lengths: one to three sizes.
+
+    Raises:
+      ShapeError, DTypeError: an operand that does not fit; ArgumentError: another kind.
+
+    Example:
+      >>> lax.fft(mnp.array([1.0, 0.0, 0.0, 0.0]), "RFFT", (4,)).tolist()
+      [(1+0j), (1+0j), (1+0j)]
+    """
+    kind = str(getattr(fft_type, "name", fft_type)).upper()
+    if kind not in KINDS:
+        raise ArgumentError(f"fft: fft_type must be one of {', '.join(KINDS)}, got {fft_type!r}")
+    if kind in (FFT, IFFT) and typeof(x).dtype in _COMPLEX:
+        x = convert(x, _COMPLEX[typeof(x).dtype])
+    return Fft(kind, tuple(int(n) for n in fft_lengths)).bind(x)
+
+
+@reads("stablehlo.fft")
+def _read_fft(r: Reader) -> Any:
+    if 0 in r.attr("fft_length"):
+        raise Unreadable("nothing to transform")
+    return Fft(r.attr("fft_type"), tuple(r.attr("fft_length"))).bind(*r.operands)

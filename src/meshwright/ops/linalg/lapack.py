@@ -1,0 +1,205 @@
+"""The LAPACK kernels that ``jaxlib`` registers with XLA, as custom calls of the typed FFI.
+
+One op for all of them: a kernel works on matrices in the last dimensions of its operands, in column-major order, and
+goes through any number of leading dimensions itself. Decompositions (``lu``, ``qr``, …) are ops of their own that are
+written with this one, and have derivatives; a program from elsewhere has the kernels themselves.
+
+Source for the kernels' operands, results and attributes: the LAPACK Users' Guide, and the text of programs that ``jax``
+lowers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DifferentiationError, DTypeError
+from meshwright.ir.op import Builder
+from meshwright.ir.reading import Reader, Unreadable, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import eq, ge, select
+from meshwright.ops.linalg.batched import Factorization
+from meshwright.ops.linalg.matrices import eye
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
+
+_PREFIX = {dtypes.float32: "s", dtypes.float64: "d", dtypes.complex64: "c", dtypes.complex128: "z"}
+#: kernels whose complex form has another name
+_COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
+_REAL_NAMES = {v: k for k, v in _COMPLEX_NAMES.items()}
+KERNELS = (
+    "gees", "geev", "gehrd", "geqp3", "geqrf", "gesdd", "gesvd", "getrf", "gtsv", "orgqr", "ormqr", "potrf", "syevd",
+    "sytrd", "trsm",
+)  # fmt: skip
+#: the rank of a problem's first operand, where that is not a matrix
+_FIRST_RANK = {"gtsv": 1}
+#: the operands that kernels write their first results over, where that is not the first one alone
+_OVERWRITTEN = {"gtsv": (0, 1, 2, 3), "trsm": (1,), "ormqr": (2,), "geqp3": (0, 1), "geev": ()}
+
+#: a flag is a letter (an unsigned byte for the kernel), a bool or an integer
+Flag = str | bool | int
+
+
+def require_lapack_dtype(name: str, aval: ShapedArray) -> None:
+    """Raise unless there are kernels for the dtype.
+
+    Raises:
+      DTypeError: names the dtypes that there are.
+    """
+    if aval.dtype not in _PREFIX:
+        raise DTypeError(
+            f"{name}: expected float32, float64, complex64 or complex128, got {aval}; convert it with .astype(float)"
+        )
+
+
+@dataclass(frozen=True)
+class Lapack(Factorization):
+    """``kernel`` without its letter for the dtype; ``operand_ranks`` and ``results`` are those of one problem."""
+
+    kernel: str
+    operand_ranks: tuple[int, ...]
+    results: tuple[ShapedArray, ...]
+    flags: tuple[tuple[str, Flag], ...] = ()
+    name: ClassVar[str] = "lapack"
+    multiple_results: ClassVar[bool] = True
+    hidden_params: ClassVar[tuple[str, ...]] = ("operand_ranks", "results")
+
+    def core_ranks(self) -> tuple[int, ...]:
+        return self.operand_ranks
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        lead = self.lead(*avals)
+        require_lapack_dtype(self.kernel, avals[0])
+        return tuple(r.update(shape=(*lead, *r.shape)) for r in self.results)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise DifferentiationError(
+            f"lapack {self.kernel}: a kernel of a program from elsewhere has no derivative here; differentiate the "
+            "program where it was written, or use the function of meshwright.linalg"
+        )
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        dtype = b.in_avals[0].dtype
+        base = _COMPLEX_NAMES.get(self.kernel, self.kernel) if dtypes.is_complex(dtype) else self.kernel
+        config = ", ".join(f"{name} = {_flag_text(value)}" for name, value in self.flags)
+        ranks = [len(r.shape) for r in self.results]
+        return b.op(
+            "stablehlo.custom_call", operands, b.out_avals,
+            call_target_name=f'"lapack_{_PREFIX[dtype]}{base}_ffi"', api_version="4 : i32",
+            backend_config=f"{{{config}}}",
+            operand_layouts=_layouts(b.in_avals, self.operand_ranks), result_layouts=_layouts(b.out_avals, ranks),
+            output_operand_aliases=_aliases(_OVERWRITTEN.get(self.kernel, (0,)), len(b.out_avals)),
+        )  # fmt: skip
+
+
+def _flag_text(value: Flag) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value} : i32" if isinstance(value, int) else f"{ord(value)} : ui8"
+
+
+def _order(ndim: int, rank: int) -> list[int]:
+    """Dimensions from the fastest to the slowest: those of a matrix exchanged."""
+    order = list(range(ndim))[::-1]
+    if rank == 2:
+        order[:2] = order[1::-1]
+    return order
+
+
+def _layouts(avals: Sequence[ShapedArray], ranks: Sequence[int]) -> str:
+    orders = (_order(a.ndim, r) for a, r in zip(avals, ranks))
+    return f"[{', '.join(f'dense<{o if o else str()}> : tensor<{len(o)}xindex>' for o in orders)}]"
+
+
+def _aliases(overwritten: Sequence[int], results: int) -> str:
+    """Result ``i`` in the memory of operand ``overwritten[i]``: else kernels copy the operand there."""
+    entries = (
+        f"#stablehlo.output_operand_alias<output_tuple_indices = [{i if results > 1 else ''}], operand_index = {o}, "
+        "operand_tuple_indices = []>"
+        for i, o in enumerate(overwritten)
+    )
+    return f"[{', '.join(entries)}]"
+
+
+def lapack(
+    kernel: str, operands: Sequence[Any], results: Sequence[tuple[Sequence[int], np.dtype]], **flags: Flag
+) -> list[Any]:
+    """Run ``kernel``; the core of operands is what they have beyond the leading sizes of the first, a matrix mostly.
+
+    ``results`` are shape and dtype for one problem. Problems without elements are not for LAPACK: they give identity
+    matrices and zeros.
+    """
+    avals = [typeof(x) for x in operands]
+    lead = avals[0].shape[: avals[0].ndim - _FIRST_RANK.get(kernel, 2)]
+    if any(a.size == 0 for a in avals):
+        return [_trivial(lead, tuple(shape), dtype) for shape, dtype in results]
+    types = tuple(ShapedArray(tuple(shape), dtype) for shape, dtype in results)
+    return Lapack(kernel, tuple(a.ndim - len(lead) for a in avals), types, tuple(flags.items())).bind(*operands)
+
+
+def _trivial(lead: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    aval = ShapedArray((*lead, *shape), dtype)
+    if len(shape) != 2:
+        return match_shape(np.zeros((), dtype), aval)
+    return broadcast_in_dim(eye(*shape, dtype), aval.shape, (len(lead), len(lead) + 1))
+
+
+def nan_where_failed(info: Any, x: Any, positive_fails: bool = True) -> Any:
+    """``x``, or NaN for problems whose ``info`` says that the kernel failed.
+
+    A positive ``info`` is a failure of the algorithm (but of LU, which says so of singular matrices).
+    """
+    aval, zero = typeof(x), np.zeros((), np.int32)
+    fine = eq(info, zero) if positive_fails else ge(info, zero)
+    fine = broadcast_in_dim(fine, aval.shape, range(typeof(info).ndim))
+    return select(fine, x, match_shape(np.array(np.nan, aval.dtype), aval))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+#: flags that are numbers and not letters
+_NUMBERS = ("low", "high")
+
+
+def kernel_of(target: str) -> str:
+    """``getrf`` for ``lapack_zgetrf_ffi``."""
+    base = target.removeprefix("lapack_")[1:].removesuffix("_ffi")
+    return _REAL_NAMES.get(base, base)
+
+
+def flags_of(r: Reader) -> dict[str, Flag]:
+    """The flags of a kernel in a program from elsewhere."""
+    said = r.attr("mhlo.backend_config", None) or r.attr("backend_config", None) or {}
+    if not isinstance(said, dict):
+        raise Unreadable("a kernel without a dictionary of flags")
+    return {n: v if isinstance(v, bool) or n in _NUMBERS else chr(v) for n, v in said.items()}
+
+
+def leading_dims(r: Reader, kernel: str) -> int:
+    """The number of leading dimensions of a kernel's operands.
+
+    Raises:
+      Unreadable: the kernel is not to see its matrices in column-major order.
+    """
+    lead = r.in_avals[0].ndim - _FIRST_RANK.get(kernel, 2)
+    for name, avals in (("operand_layouts", r.in_avals), ("result_layouts", r.out_avals)):
+        layouts = r.attr(name, None)
+        for a, layout in zip(avals, () if layouts is None else layouts):
+            if a.size > 1 and list(np.ravel(layout)) != _order(a.ndim, a.ndim - lead):
+                raise Unreadable(f"{kernel} with another order of dimensions")
+    return lead
+
+
+@reads(*(
+    f"custom_call:lapack_{letter}{_COMPLEX_NAMES.get(k, k) if letter in 'cz' else k}_ffi"
+    for letter in "sdcz" for k in KERNELS
+))  # fmt: skip
+def _read_lapack(r: Reader) -> list[Any]:
+    kernel = kernel_of(r.attr("call_target_name"))
+    lead = leading_dims(r, kernel)
+    results = tuple(a.update(shape=a.shape[lead:]) for a in r.out_avals)
+    ranks = tuple(a.ndim - lead for a in r.in_avals)
+    return Lapack(kernel, ranks, results, tuple(flags_of(r).items())).bind(*r.operands)

@@ -1,0 +1,108 @@
+"""The solution of a linear system by a function of the user's, differentiated without looking into that function.
+
+Of ``A x = b`` follows ``A dx = db - dA x``: the derivative is another solve, and its transpose one with ``A^T``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import NOWHERE, ShapedArray
+from meshwright.errors import DifferentiationError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.tracing import eval_jaxpr
+from meshwright.ir.varying import axes_of, cast_all
+from meshwright.ops.control.call import CallOp
+from meshwright.ops.control.custom_vmap import leading
+from meshwright.ops.control.retype import retyped
+from meshwright.ops.elementwise.table import materialize, sub
+
+
+@dataclass(frozen=True)
+class LinearSolve(CallOp):
+    """``solve`` of values that all four jaxprs close over, and of a right-hand side.
+
+    ``matvec`` and ``vecmat`` are the products with the matrix and with its transpose, ``transpose_solve`` solves with
+    the latter; what a solve returns beyond the solution is no part of derivatives.
+    """
+
+    fun_name: str
+    matvec: ClosedJaxpr
+    solve: ClosedJaxpr
+    vecmat: ClosedJaxpr | None
+    transpose_solve: ClosedJaxpr | None
+    num_consts: int
+    name: ClassVar[str] = "linear_solve"
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.solve.out_avals)
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        axes = NOWHERE.union(*map(axes_of, args))
+
+        def alike(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+            return retyped(jaxpr, [axes] * len(jaxpr.in_avals), [axes] * len(jaxpr.out_avals))
+
+        back = [None if j is None else alike(j) for j in (self.vecmat, self.transpose_solve)]
+        n = self.num_consts
+        return LinearSolve(self.fun_name, alike(self.matvec), alike(self.solve), back[0], back[1], n), cast_all(args)
+
+    @property
+    def size(self) -> int:
+        """How many arrays the solution consists of."""
+        return len(self.matvec.out_avals)
+
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        n = self.num_consts
+        outs = self.bind(*primals)
+        solution = outs[: self.size]
+        right = tangents[n:]
+        moving = tuple(not isinstance(x, Zero) for x in tangents[:n])
+        if any(moving):
+            # The product's derivative by the matrix, at the solution.
+            jaxpr, _ = t.jvp(self.matvec, (*moving, *(False,) * self.size), (True,) * self.size)
+            given = [x for x, m in zip(tangents, moving) if m]
+            products = eval_jaxpr(jaxpr, jaxpr.consts, *primals[:n], *solution, *given)[self.size :]
+            right = [sub(materialize(r), p) for r, p in zip(right, products)]
+        if all(isinstance(r, Zero) for r in right):
+            return outs, [Zero(a.strong()) for a in self.solve.out_avals]
+        found = self.bind(*primals[:n], *map(materialize, right))[: self.size]
+        return outs, [*found, *(Zero(a.strong()) for a in self.solve.out_avals[self.size :])]
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        n = self.num_consts
+        ins = (*dims[:n], *(0,) * self.size)
+
+        def batched(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+            return t.batch(jaxpr, axis, ins, (0,) * len(jaxpr.out_avals))[0]
+
+        back = [None if j is None else batched(j) for j in (self.vecmat, self.transpose_solve)]
+        moved = [leading(x, d, axis.size) for x, d in zip(args[n:], dims[n:])]
+        op = LinearSolve(self.fun_name, batched(self.matvec), batched(self.solve), back[0], back[1], n)
+        outs = op.bind(*args[:n], *moved)
+        return outs, [0] * len(outs)
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        n = self.num_consts
+        if self.transpose_solve is None or self.vecmat is None:
+            raise DifferentiationError(
+                f"custom_linear_solve {self.fun_name}: reverse mode solves with the transpose, and there is no "
+                "transpose_solve; pass one, or symmetric=True"
+            )
+        swapped = LinearSolve(
+            self.fun_name, self.vecmat, self.transpose_solve, self.matvec, self.solve, n
+        )  # fmt: skip
+        found = swapped.bind(*args[:n], *map(materialize, cts[: self.size]))[: self.size]
+        return [None] * n + [ct if isinstance(x, Linear) else None for x, ct in zip(args[n:], found)]
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.solve
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.fun_name, self.solve, operands)

@@ -1,0 +1,133 @@
+"""Singular value decomposition, by LAPACK's ``gesdd``.
+
+Derivative: J. Townsend, "Differentiating the singular value decomposition" (2016). Vectors of equal singular values are
+any basis of their space: they have no derivative, and get NaN or infinities.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DifferentiationError
+from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import Composite
+from meshwright.ops.elementwise.table import add, convert, div, eq, mul, select, sub
+from meshwright.ops.linalg.batched import Factorization
+from meshwright.ops.linalg.lapack import lapack, nan_where_failed, require_lapack_dtype
+from meshwright.ops.linalg.matrices import (
+    adjoint,
+    along_columns,
+    along_rows,
+    antihermitian,
+    diagonal,
+    hermitian,
+    matmul,
+    off_diagonal,
+    on_diagonal,
+    real_part,
+    require_matrix,
+)
+from meshwright.ops.shape.broadcast_reduce import match_shape
+
+
+@dataclass(frozen=True)
+class Svd(Factorization, Composite):
+    """Descending singular values ``s``; with ``compute_uv`` also ``u`` and ``vh``: ``u diag(s) vh = a``, all vectors
+    with ``full_matrices``."""
+
+    full_matrices: bool = False
+    compute_uv: bool = True
+    name: ClassVar[str] = "svd"
+    multiple_results: ClassVar[bool] = True
+
+    def _shapes(self, m: int, n: int) -> list[tuple[int, ...]]:
+        k = min(m, n)
+        return [(k,), (m, m), (n, n)] if self.full_matrices else [(k,), (m, k), (k, n)]
+
+    def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
+        require_matrix(self.name, a)
+        require_lapack_dtype(self.name, a)
+        *lead, m, n = a.shape
+        s, u, vh = ((*lead, *shape) for shape in self._shapes(m, n))
+        values = ShapedArray(s, dtypes.real_of(a.dtype))
+        return (values, a.update(shape=u).strong(), a.update(shape=vh).strong()) if self.compute_uv else (values,)
+
+    def expand(self, a: Any) -> list[Any]:
+        *_, m, n = typeof(a).shape
+        dtype = typeof(a).dtype
+        s, u, vh = self._shapes(m, n)
+        shapes = [((m, n), dtype), (s, dtypes.real_of(dtype)), (u, dtype), (vh, dtype), ((), np.dtype(np.int32))]
+        mode = "N" if not self.compute_uv else "A" if self.full_matrices else "S"
+        _, *outs, info = lapack("gesdd", [a], shapes, mode=mode)
+        return [nan_where_failed(info, x) for x in (outs if self.compute_uv else outs[:1])]
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (a,), (t,) = primals, tangents
+        *_, m, n = typeof(a).shape
+        if self.compute_uv and self.full_matrices and m != n:
+            raise DifferentiationError(
+                f"svd: with full_matrices, the vectors beyond the {min(m, n)} singular values of shape "
+                f"{typeof(a).shape} are any that complete a basis and have no derivative; use full_matrices=False"
+            )
+        reduced = dataclasses.replace(self, full_matrices=False, compute_uv=True)
+        s, u, vh = reduced.bind(a)
+        v = adjoint(vh)
+        inner = matmul(adjoint(u), matmul(t, v))
+        ds = real_part(diagonal(inner))
+        if not self.compute_uv:
+            return [s], [ds]
+        du, dv = _vector_tangents(s, u, v, inner, t)
+        return [s, u, vh], [ds, du, adjoint(dv)]
+
+
+def _vector_tangents(s: Any, u: Any, v: Any, inner: Any, t: Any) -> tuple[Any, Any]:
+    k, dtype = typeof(s).shape[-1], typeof(inner).dtype
+    columns, rows = along_rows(s, k), along_columns(s, k)
+    gaps = mul(add(columns, rows), sub(columns, rows))
+    one = match_shape(np.array(1, typeof(s).dtype), typeof(gaps))
+    weights = convert(off_diagonal(div(one, off_diagonal(gaps, one))), dtype)
+    turn_u = mul(weights, hermitian(mul(inner, convert(columns, dtype))))
+    turn_v = mul(weights, hermitian(mul(convert(rows, dtype), inner)))
+    inverse = _inverse(s)
+    if dtypes.is_complex(dtype):
+        # Phases of pairs of vectors: v keeps its own.
+        phase = mul(on_diagonal(antihermitian(inner)), np.array(0.5, dtype))
+        turn_u = add(turn_u, mul(phase, convert(along_rows(inverse, k), dtype)))
+    m, n = typeof(t).shape[-2:]
+    du, dv = matmul(u, turn_u), matmul(v, turn_v)
+    if m > n:
+        du = add(du, _outside(u, matmul(t, v), inverse))
+    if n > m:
+        dv = add(dv, _outside(v, matmul(adjoint(t), u), inverse))
+    return du, dv
+
+
+def _inverse(s: Any) -> Any:
+    """``1 / s``, and 0 for 0."""
+    zero, one = (match_shape(np.array(v, typeof(s).dtype), typeof(s)) for v in (0, 1))
+    is_zero = eq(s, zero)
+    return select(is_zero, zero, div(one, select(is_zero, one, s)))
+
+
+def _outside(basis: Any, moved: Any, inverse: Any) -> Any:
+    """What of ``moved`` is outside of the space of ``basis``, over the singular values."""
+    rest = sub(moved, matmul(basis, matmul(adjoint(basis), moved)))
+    return mul(rest, convert(along_rows(inverse, typeof(rest).shape[-2]), typeof(rest).dtype))
+
+
+def svd(a: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    """``[u, s, vh]`` of matrices of shape (..., m, n), or ``s`` alone; singular values descend.
+
+    Example:
+      >>> lax.linalg.svd(mnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False).round(5).tolist()
+      [4.0, 3.0]
+    """
+    outs = Svd(bool(full_matrices), bool(compute_uv)).bind(a)
+    return [outs[1], outs[0], outs[2]] if compute_uv else outs[0]

@@ -1,0 +1,227 @@
+"""dot_general: contraction of two arrays with batch dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.core.precision import PRECISIONS, PrecisionLike
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import add, convert
+from meshwright.ops.shape.rearrange import above, move_dim, transpose
+from meshwright.sharding.rule import REDUCTION, ShardingRule, make_rule
+
+Dims = tuple[int, ...]
+#: ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))
+DotDimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
+
+
+def _free(ndim: int, *used: Sequence[int]) -> list[int]:
+    taken = {d for dims in used for d in dims}
+    return [d for d in range(ndim) if d not in taken]
+
+
+@dataclass(frozen=True)
+class DotGeneral(Op):
+    """Result dimensions: batch, then the free ones of lhs, then those of rhs."""
+
+    dimension_numbers: DotDimensionNumbers
+    precision: str | None = None
+    preferred_element_type: np.dtype | None = None
+    name: ClassVar[str] = "dot_general"
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1,))
+    hidden_params: ClassVar[tuple[str, ...]] = ("precision",)
+
+    def infer(self, lhs: ShapedArray, rhs: ShapedArray) -> ShapedArray:
+        (lc, rc), (lb, rb) = self.dimension_numbers
+        if len(lc) != len(rc) or len(lb) != len(rb):
+            raise ShapeError(f"dot_general: dimension_numbers {self.dimension_numbers} pair different numbers of dims")
+        for ld, rd, what in [
+            *((a, b, "contracting") for a, b in zip(lc, rc)),
+            *((a, b, "batch") for a, b in zip(lb, rb)),
+        ]:
+            if not (0 <= ld < lhs.ndim and 0 <= rd < rhs.ndim) or lhs.shape[ld] != rhs.shape[rd]:
+                raise ShapeError(
+                    f"dot_general: {what} dimensions {ld} of lhs {lhs} and {rd} of rhs {rhs} must exist and have equal "
+                    "sizes; transpose an operand or change the contracted axes"
+                )
+        if lhs.dtype != rhs.dtype and self.preferred_element_type is None:
+            raise DTypeError(f"dot_general: operands have dtypes {lhs.dtype} and {rhs.dtype}; convert one with .astype")
+        shape = (
+            *(lhs.shape[d] for d in lb),
+            *(lhs.shape[d] for d in _free(lhs.ndim, lc, lb)),
+            *(rhs.shape[d] for d in _free(rhs.ndim, rc, rb)),
+        )
+        return ShapedArray(shape, self.preferred_element_type or lhs.dtype, lhs.weak_type and rhs.weak_type)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, y), (tx, ty) = primals, tangents
+        parts = []
+        if not isinstance(tx, Zero):
+            parts.append(self.bind(tx, y))
+        if not isinstance(ty, Zero):
+            parts.append(self.bind(x, ty))
+        return self.bind(x, y), parts[0] if len(parts) == 1 else add(*parts)
+
+    def transpose(self, ct: Any, x: Any, y: Any) -> Sequence[Any]:
+        (lc, rc), (lb, rb) = self.dimension_numbers
+        if isinstance(x, Linear):
+            return [self._transpose_side(ct, x.aval, y, (lc, lb), (rc, rb), ct_free_first=True), None]
+        return [None, self._transpose_side(ct, y.aval, x, (rc, rb), (lc, lb), ct_free_first=False)]
+
+    def _transpose_side(
+        self, ct: Any, mine: ShapedArray, other: Any, my_dims: tuple[Dims, Dims], other_dims: tuple[Dims, Dims],
+        ct_free_first: bool,
+    ) -> Any:  # fmt: skip
+        (mc, mb), (oc, ob) = my_dims, other_dims
+        my_free = _free(mine.ndim, mc, mb)
+        other_ndim = typeof(other).ndim
+        other_free = _free(other_ndim, oc, ob)
+        nb, nm, no = len(mb), len(my_free), len(other_free)
+        start = nb + nm if ct_free_first else nb
+        ct_contract = tuple(range(start, start + no))
+        numbers = ((ct_contract, tuple(other_free)), (tuple(range(nb)), tuple(ob)))
+        out = DotGeneral(numbers, self.precision, self.preferred_element_type).bind(ct, other)
+        # The result has batch, my free and then, in the other operand's order, my contracted dimensions.
+        contracted = [mc[oc.index(d)] for d in sorted(oc)]
+        order = [*mb, *my_free, *contracted]
+        out = transpose(out, [order.index(d) for d in range(mine.ndim)])
+        return convert(out, mine.dtype)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x, y), (dx, dy) = args, dims
+        (lc, rc), (lb, rb) = self.dimension_numbers
+        if dx is not None:
+            lc, lb = tuple(above(d, dx) for d in lc), tuple(above(d, dx) for d in lb)
+        if dy is not None:
+            rc, rb = tuple(above(d, dy) for d in rc), tuple(above(d, dy) for d in rb)
+        if dx is not None and dy is not None:
+            # A batch dimension of the product too: beside the batch dimension it stood before, else first.
+            place = next((i for i, d in enumerate(lb) if d == dx + 1), 0)
+            lb, rb = (*lb[:place], dx, *lb[place:]), (*rb[:place], dy, *rb[place:])
+            out = place
+            return DotGeneral(((lc, rc), (lb, rb)), self.precision, self.preferred_element_type).bind(x, y), out
+        # One side only: a further free dimension. If it stands beside a batch dimension the result is put there.
+        new = DotGeneral(((lc, rc), (lb, rb)), self.precision, self.preferred_element_type)
+        z = new.bind(x, y)
+        if dx is not None:
+            out = len(lb) + _free(typeof(x).ndim, lc, lb).index(dx)
+            beside = next((i for i, d in enumerate(lb) if d == dx + 1), None)
+        else:
+            lhs_free = len(_free(typeof(x).ndim, lc, lb))
+            out = len(lb) + lhs_free + _free(typeof(y).ndim, rc, rb).index(dy)  # type: ignore[arg-type]
+            beside = next((i for i, d in enumerate(rb) if d == dy + 1), None)  # type: ignore[operator]
+        if beside is not None:
+            z, out = move_dim(z, out, beside), beside
+        return z, out
+
+    def sharding_rule(self, lhs: ShapedArray, rhs: ShapedArray) -> ShardingRule:
+        (lc, rc), (lb, rb) = self.dimension_numbers
+        left = [f"i{d}" for d in range(lhs.ndim)]
+        right = [f"j{d}" for d in range(rhs.ndim)]
+        sizes = {**dict(zip(left, lhs.shape)), **dict(zip(right, rhs.shape))}
+        kinds = {}
+        for i, (a, b) in enumerate(zip(lb, rb)):
+            left[a] = right[b] = f"b{i}"
+            sizes[f"b{i}"] = lhs.shape[a]
+        for i, (a, b) in enumerate(zip(lc, rc)):
+            left[a] = right[b] = f"k{i}"
+            sizes[f"k{i}"] = lhs.shape[a]
+            kinds[f"k{i}"] = REDUCTION
+        out = [
+            *(left[d] for d in lb),
+            *(left[d] for d in _free(lhs.ndim, lc, lb)),
+            *(right[d] for d in _free(rhs.ndim, rc, rb)),
+        ]
+        return make_rule([left, right], [out], sizes, kinds)
+
+    def emit(self, b: Builder, x: Any, y: Any) -> Any:
+        (lc, rc), (lb, rb) = self.dimension_numbers
+        pairs = [
+            ("lhs_batching_dimensions", lb), ("rhs_batching_dimensions", rb),
+            ("lhs_contracting_dimensions", lc), ("rhs_contracting_dimensions", rc),
+        ]  # fmt: skip
+        text = ", ".join(f"{name} = [{', '.join(map(str, dims))}]" for name, dims in pairs if dims)
+        precision = f"#stablehlo<precision {(self.precision or 'default').upper()}>"
+        return b.op(
+            "stablehlo.dot_general", [x, y], b.out_avals,
+            dot_dimension_numbers=f"#stablehlo.dot<{text}>", precision_config=f"[{precision}, {precision}]",
+        )[0]  # fmt: skip
+
+
+def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
+    """The precision of both operands of a product, from a user's argument or ``config.default_matmul_precision``.
+
+    Raises:
+      ArgumentError: no precision; ``name`` is the function that got it.
+    """
+    if precision is None:
+        precision = config.default_matmul_precision
+        if precision is None:
+            return None
+    both = precision if isinstance(precision, (tuple, list)) else (precision, precision)
+    words = [str(getattr(p, "name", p) or "default").lower() for p in both]
+    if len(words) != 2 or not set(words) <= set(PRECISIONS):
+        raise ArgumentError(
+            f"{name}: precision must be one of {', '.join(PRECISIONS)}, or a pair of them, got {precision!r}"
+        )
+    return PRECISIONS[words[0]], PRECISIONS[words[1]]
+
+
+def dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
+    precision: PrecisionLike = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """Product summed over paired contracting dimensions, for each paired batch index; see ``lax.dot_general``."""
+    (lc, rc), (lb, rb) = dimension_numbers
+    numbers = ((tuple(lc), tuple(rc)), (tuple(lb), tuple(rb)))
+    if preferred_element_type is not None:
+        preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
+    elif typeof(lhs).dtype != typeof(rhs).dtype:
+        preferred_element_type = dtypes.promote((a.dtype, a.weak_type) for a in (typeof(lhs), typeof(rhs)))[0]
+    both = precisions("dot_general", precision)
+    name = both and max(both)  # in order: default, high, highest
+    return DotGeneral(numbers, name, preferred_element_type).bind(lhs, rhs)
+
+
+def matmul_2d(x: Any, y: Any) -> Any:
+    """The plain product of two matrices."""
+    return dot_general(x, y, (((1,), (0,)), ((), ())))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+def read_precision(r: Reader) -> str | None:
+    """How exactly a product of a foreign program is to be computed."""
+    precision = r.attr("precision_config", None) or ("DEFAULT",)
+    return None if set(precision) == {"DEFAULT"} else max(precision).lower()  # in order: DEFAULT, HIGH, HIGHEST
+
+
+@reads("stablehlo.dot_general")
+def _read_dot_general(r: Reader) -> Any:
+    n = r.attr("dot_dimension_numbers")
+    contracting = n.get("lhs_contracting_dimensions", ()), n.get("rhs_contracting_dimensions", ())
+    batch = n.get("lhs_batching_dimensions", ()), n.get("rhs_batching_dimensions", ())
+    return _bind_dot(r, (contracting, batch))
+
+
+@reads("stablehlo.dot")
+def _read_dot(r: Reader) -> Any:
+    return _bind_dot(r, (((r.in_avals[0].ndim - 1,), (0,)), ((), ())))
+
+
+def _bind_dot(r: Reader, numbers: DotDimensionNumbers) -> Any:
+    (lhs, rhs), (out,) = r.in_avals, r.out_avals
+    preferred = None if lhs.dtype == rhs.dtype == out.dtype else out.dtype
+    return DotGeneral(numbers, read_precision(r), preferred).bind(*r.operands)

@@ -1,0 +1,1 @@
+"""Random bits, keys, and numbers made of them."""

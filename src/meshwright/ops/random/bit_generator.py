@@ -1,0 +1,242 @@
+"""``rng_bit_generator`` of StableHLO, with its state: Philox-4x32-10 and Threefry-2x32, as XLA computes them.
+
+Both are counter-based (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): word ``i`` of the
+result is a function of the state and ``i``. So a device makes the words of its own tile, and nothing is sent. Which
+word of which counter an element is was found by trying, and is tested against XLA:
+
+- the state is ``key, counter`` as 64-bit words, for Philox ``key, counter, upper counter`` too; without the last word,
+  the key stands for it;
+- Philox numbers elements row-major; a counter makes four words of 32 bits or two of 64;
+- Threefry makes a word of 64 bits a counter, or two of 32, which are neighbours along the first even dimension (the
+  first of the largest ones, if none is even);
+- narrower elements are the low bits of words of 32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError, DTypeError
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.reading import Reader, Unreadable, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import emit_traced
+from meshwright.ops.elementwise.table import (
+    Elementwise,
+    add,
+    and_,
+    convert,
+    eq,
+    lt,
+    mul,
+    or_,
+    scalar_like,
+    select,
+    shift_left,
+    shift_right_logical,
+    xor,
+)
+from meshwright.ops.random.bits import threefry2x32, wide_product
+from meshwright.ops.scalar_body import one_by_one
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
+
+#: the most counters of an array whose tiles are numbered in 32 bits
+_MOST_COUNTERS = 2**32 - 1
+_PHILOX_FACTORS = (0xD2511F53, 0xCD9E8D57)
+_PHILOX_STEPS = (0x9E3779B9, 0xBB67AE85)
+
+
+def _u32(x: int) -> np.ndarray:
+    return np.array(x, np.uint32)
+
+
+# --- philox -------------------------------------------------------------------------------------------------
+def _ten_rounds(k0: Any, k1: Any, *counter: Any) -> list[Any]:
+    c0, c1, c2, c3 = counter
+    for number in range(10):
+        if number:
+            k0, k1 = add(k0, _u32(_PHILOX_STEPS[0])), add(k1, _u32(_PHILOX_STEPS[1]))
+        (high0, low0), (high1, low1) = (wide_product(c, f) for c, f in zip((c0, c2), _PHILOX_FACTORS))
+        c0, c1, c2, c3 = xor(xor(high1, c1), k0), low1, xor(xor(high0, c3), k1), low0
+    return [c0, c1, c2, c3]
+
+
+@dataclass(frozen=True)
+class Philox4x32(Elementwise):
+    """The block cipher: two words of key and four of counter to four random words."""
+
+    name: ClassVar[str] = "philox4x32"
+    multiple_results: ClassVar[bool] = True
+    accepts: ClassVar[tuple[str, ...]] = ("u",) * 6
+
+    def infer(self, *avals: ShapedArray) -> Any:
+        out = super().infer(*avals)
+        if out.dtype != dtypes.uint32:
+            raise DTypeError(f"philox4x32: keys and counters must be uint32, got {out.dtype}")
+        return (out,) * 4
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        outs, place = super().batch(axis, args, dims)
+        return outs, [place] * 4
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        return pointwise_rule([a.ndim for a in avals], max((a.shape for a in avals), key=len), 4)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return emit_traced(b, _ten_rounds, self.name, *operands)
+
+
+# --- the op -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class RngBitGenerator(Op):
+    """The next state, and random bits of ``shape``; ``algorithm`` is ``PHILOX`` or ``THREE_FRY``."""
+
+    algorithm: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    name: ClassVar[str] = "rng_bit_generator"
+    multiple_results: ClassVar[bool] = True
+
+    def infer(self, state: ShapedArray) -> tuple[ShapedArray, ...]:
+        words = {"PHILOX": (2, 3), "THREE_FRY": (2,)}.get(self.algorithm)
+        if words is None:
+            raise ArgumentError(f"{self.name}: algorithm {self.algorithm!r} is not PHILOX or THREE_FRY")
+        if state.dtype != np.uint64 or state.shape not in [(n,) for n in words]:
+            raise DTypeError(f"{self.name}: a state of {self.algorithm} is uint64[{words[-1]}], got {state}")
+        if not dtypes.is_integer(self.dtype) or dtypes.bit_width(self.dtype) < 8:
+            raise DTypeError(f"{self.name}: bits come as integers of 8 to 64 bits, not {self.dtype}")
+        return state, ShapedArray(self.shape, self.dtype)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return one_by_one(self, axis, args, dims)
+
+    def emit(self, b: Builder, state: Any) -> Any:
+        algorithm = f"#stablehlo<rng_algorithm {self.algorithm}>"
+        return b.op("stablehlo.rng_bit_generator", [state], b.out_avals, rng_algorithm=algorithm)
+
+    # --- on tiles -------------------------------------------------------------------------------------------
+    @property
+    def wide(self) -> bool:
+        return dtypes.bit_width(self.dtype) == 64
+
+    @property
+    def words(self) -> int:
+        """How many elements a counter makes."""
+        whole = 4 if self.algorithm == "PHILOX" else 2
+        return whole // 2 if self.wide else whole
+
+    @property
+    def paired(self) -> int:
+        """The dimension along which Threefry's two words are neighbours."""
+        even = [d for d, n in enumerate(self.shape) if n % 2 == 0]
+        return even[0] if even else self.shape.index(max(self.shape))
+
+    @property
+    def counters(self) -> int:
+        """How many counters are used up."""
+        if self.algorithm == "PHILOX" or self.words == 1:
+            return -(-math.prod(self.shape) // self.words)
+        return math.prod(-(-n // 2) if d == self.paired else n for d, n in enumerate(self.shape))
+
+    def sharding_rule(self, state: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(len(self.shape))]
+        splittable = self.counters <= _MOST_COUNTERS
+        out = [n if splittable else None for n in names]
+        sizes = dict(zip(names, self.shape))
+        return make_rule([[None]], [[None], out], sizes, dict.fromkeys(names, WINDOW))
+
+    def localize(self, ctx: Any, state: Any) -> Any:
+        shape = ctx.out_local_shapes[1]
+        if shape == self.shape:
+            return self.bind(state)
+        rows = []
+        for d, n in enumerate(shape):
+            axes = ctx.result_axes(1, d)
+            number = iota(np.uint32, (n,), 0)
+            if axes:
+                number = add(number, mul(convert(ctx.tile_index(axes), dtypes.uint32), _u32(n)))
+            rows.append(number)
+        counter, word = self._places(rows, shape)
+        return [self._next(state), self._bits(state, counter, word)]
+
+    def _places(self, rows: Sequence[Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """For the elements at ``rows`` of each dimension, which counter makes them, and which of its words they are."""
+        sizes, word = list(self.shape), _u32(0)
+        rows = list(rows)
+        if self.algorithm == "THREE_FRY" and self.words == 2:
+            d = self.paired
+            word = broadcast_in_dim(and_(rows[d], _u32(1)), shape, (d,))
+            rows[d], sizes[d] = shift_right_logical(rows[d], _u32(1)), -(-sizes[d] // 2)
+        number: Any = match_shape(_u32(0), ShapedArray(shape, dtypes.uint32))
+        for d, row in enumerate(rows):
+            stride = _u32(math.prod(sizes[d + 1 :]))
+            number = add(number, broadcast_in_dim(mul(row, stride), shape, (d,)))
+        if self.algorithm == "PHILOX":
+            word = and_(number, _u32(self.words - 1))
+            number = shift_right_logical(number, _u32(self.words.bit_length() - 1))
+        return number, word
+
+    def _bits(self, state: Any, counter: Any, word: Any) -> Any:
+        key, start, *upper = ([_half(v, 0), _half(v, 1)] for v in _scalars(state))
+        low = add(start[0], counter)
+        carry = convert(lt(low, counter), dtypes.uint32)
+        high = add(start[1], carry)
+        if self.algorithm == "THREE_FRY":
+            made = threefry2x32(key[0], key[1], low, high)
+        else:
+            above = upper[0] if upper else key
+            carry = and_(carry, convert(eq(high, _u32(0)), dtypes.uint32))
+            third = add(above[0], carry)
+            fourth = add(above[1], and_(carry, convert(eq(third, _u32(0)), dtypes.uint32)))
+            made = Philox4x32().bind(key[0], key[1], low, high, third, fourth)
+        if self.wide:
+            made = [_joined(a, b) for a, b in zip(made[::2], made[1::2])]
+        bits = made[0]
+        for number, other in enumerate(made[1:], 1):
+            bits = select(eq(word, _u32(number)), other, bits)
+        return convert(bits, self.dtype)
+
+    def _next(self, state: Any) -> Any:
+        """The state after all that is generated."""
+        key, start, *upper = _scalars(state)
+        count = np.array(self.counters, np.uint64)
+        after = add(start, count)
+        if upper:
+            upper = [add(upper[0], convert(lt(after, count), dtypes.uint64))]
+        return concatenate([expand_dims(v, [0]) for v in (key, after, *upper)], 0)
+
+
+def _scalars(state: Any) -> list[Any]:
+    return [squeeze(slice_in_dim(state, i, i + 1), [0]) for i in range(typeof(state).shape[0])]
+
+
+def _half(x: Any, number: int) -> Any:
+    """The lower (0) or upper (1) half of a word of 64 bits."""
+    return convert(shift_right_logical(x, scalar_like(32 * number, x)), dtypes.uint32)
+
+
+def _joined(low: Any, high: Any) -> Any:
+    low, high = convert(low, dtypes.uint64), convert(high, dtypes.uint64)
+    return or_(low, shift_left(high, scalar_like(32, high)))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.rng_bit_generator")
+def _read_rng_bit_generator(r: Reader) -> list[Any]:
+    (state,), out = r.operands, r.out_avals[1]
+    algorithm = r.attr("rng_algorithm")
+    # What DEFAULT is, is XLA's choice: on CPU, where arrays of this library are, it is Philox.
+    op = RngBitGenerator("PHILOX" if algorithm == "DEFAULT" else algorithm, out.shape, out.dtype)
+    if typeof(state).dtype != np.uint64 or not dtypes.is_integer(out.dtype):
+        raise Unreadable
+    return op.bind(state)

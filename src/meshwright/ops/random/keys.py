@@ -1,0 +1,110 @@
+"""Keys of random generators and the words they are made of.
+
+In jaxprs a key is one element of dtype ``key<...>``, so that ops and transformations cannot take it apart; only the two
+ops here know that there are words inside. Programs are compiled on words: :mod:`meshwright.transforms.keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.key_types import KeyType, is_key
+from meshwright.errors import ArgumentTypeError
+from meshwright.ir.jaxpr import Jaxpr, sub_jaxprs
+from meshwright.ir.op import BatchAxis, Op, Zero
+from meshwright.ir.tracing import typeof
+from meshwright.ops.shape.rearrange import move_dim
+
+
+@dataclass(frozen=True)
+class KeyOp(Op):
+    """Base of the two ops that know the words of keys."""
+
+    key: KeyType
+    takes_keys: ClassVar[bool] = True
+    hidden_params: ClassVar[tuple[str, ...]] = ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        return y, Zero(typeof(y))
+
+    def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        """The op where keys are their words, which stand along dimension ``dim``; as ``batch`` returns it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RandomWrap(KeyOp):
+    """Words ``uint32[..., n]`` as keys ``key[...]``."""
+
+    name: ClassVar[str] = "random_wrap"
+
+    def infer(self, words: ShapedArray) -> ShapedArray:
+        if words.dtype != dtypes.uint32 or not words.ndim or words.shape[-1] != self.key.words:
+            expected = f"a uint32 array of shape ({self.key.words},)"
+            raise ArgumentTypeError(f"a key of {self.key.impl!r} is made of {expected}, got {words}")
+        return words.update(shape=words.shape[:-1], dtype=self.key)  # type: ignore[arg-type]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        last = typeof(x).ndim - 1
+        place = min(dim, last - 1)  # type: ignore[type-var]
+        return self.bind(move_dim(x, dim, place)), place  # type: ignore[arg-type]
+
+    def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        return x, typeof(x).ndim - 1
+
+
+@dataclass(frozen=True)
+class RandomUnwrap(KeyOp):
+    """The words ``uint32[..., n]`` of keys ``key[...]``."""
+
+    name: ClassVar[str] = "random_unwrap"
+
+    def infer(self, keys: ShapedArray) -> ShapedArray:
+        return words_aval(keys)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]
+
+    def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        assert dim is not None
+        return move_dim(x, dim, typeof(x).ndim - 1), None
+
+
+def wrap_words(words: Any, key: KeyType) -> Any:
+    """Words as keys."""
+    return RandomWrap(key).bind(words)
+
+
+def unwrap_keys(keys: Any) -> Any:
+    """The words of keys."""
+    return RandomUnwrap(typeof(keys).dtype).bind(keys)  # type: ignore[arg-type]
+
+
+def words_aval(aval: ShapedArray) -> ShapedArray:
+    """The type of the words of an array of keys; any other as it is."""
+    kind: Any = aval.dtype
+    return aval.update(shape=(*aval.shape, kind.words), dtype=dtypes.uint32) if is_key(kind) else aval
+
+
+def _avals(jaxpr: Jaxpr) -> Iterator[ShapedArray]:
+    for atom in (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)):
+        yield atom.aval
+
+
+def key_types_of(jaxpr: Jaxpr) -> frozenset[KeyType]:
+    """The dtypes of keys in a program, its inner jaxprs included."""
+    if jaxpr not in _FOUND:
+        own: set[Any] = {a.dtype for a in _avals(jaxpr) if is_key(a.dtype)}
+        inner = (key_types_of(j) for eqn in jaxpr.eqns if eqn.op.holds_jaxprs for j in sub_jaxprs(eqn.op))
+        _FOUND[jaxpr] = frozenset(own.union(*inner))
+    return _FOUND[jaxpr]
+
+
+_FOUND: WeakKeyDictionary[Jaxpr, frozenset[KeyType]] = WeakKeyDictionary()

@@ -1,0 +1,1 @@
+"""Reductions and cumulative ops, by a named op or by any function."""

@@ -1,0 +1,110 @@
+"""Reductions by a binary op that has one of its own, found by the op's name; ``stablehlo.reduce`` is read with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.probing import grid, run
+from meshwright.ir.reading import Reader, reads, scalar_of
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import add, and_, convert, max_, min_, mul, or_, xor
+from meshwright.ops.elementwise.total_order import total_order_direction
+from meshwright.ops.reduce.body import read_reduce_body
+from meshwright.ops.reduce.reductions import (
+    ArgMax,
+    ArgMin,
+    ReduceAnd,
+    ReduceMax,
+    ReduceMin,
+    ReduceOr,
+    ReduceProd,
+    ReduceXor,
+)
+from meshwright.ops.shape.broadcast_reduce import Iota, ReduceSum
+
+_REDUCTIONS: dict[str, Any] = {
+    "add": ReduceSum, "mul": ReduceProd, "max": ReduceMax, "min": ReduceMin, "and": ReduceAnd, "or": ReduceOr,
+    "xor": ReduceXor,
+}  # fmt: skip
+_COMBINE = {"add": add, "mul": mul, "max": max_, "min": min_, "and": and_, "or": or_, "xor": xor}
+
+
+def reduces_by(name: str) -> bool:
+    """Whether the binary op of this name has a reduction of its own."""
+    return name in _REDUCTIONS
+
+
+def reduce_by(name: str, x: Any, init: Any, axes: tuple[int, ...]) -> Any:
+    """``x`` reduced over ``axes`` by the binary op ``name``, starting from ``init``."""
+    if dtypes.is_bool(typeof(x).dtype):
+        name = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(name, name)
+    out = _REDUCTIONS[name](axes).bind(x) if axes else x
+    value = scalar_of(init)
+    if value is not None and bool(value == _identity(name, typeof(x).dtype)):
+        return out
+    return _COMBINE[name](out, init)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.reduce")
+def _read_reduce(r: Reader) -> Any:
+    axes = r.attr("dimensions")
+    name = r.reducer() if len(r.operands) == 2 else ""
+    if not name:
+        return _read_arg_extremum(r, axes) or read_reduce_body(r)
+    x, init = (convert(v, r.out_avals[0].dtype) for v in r.operands)
+    return reduce_by(name, x, init, axes)
+
+
+def _identity(name: str, dtype: np.dtype) -> np.ndarray:
+    return np.zeros((), dtype) if name == "add" else _REDUCTIONS[name](()).identity(dtype)
+
+
+def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
+    """The position of the maximum, as it is written where there is no op for it: a reduction of pairs. Empty if the
+    reduction is another one."""
+    if len(r.operands) != 4:
+        return []
+    x, positions, start, _ = r.operands
+    shape = typeof(x).shape
+    kind = _pair_reduction(r.region().jaxpr)
+    if not kind or len(axes) != 1 or not _counts(r, axes[0]):
+        return []
+    arg, extremum = (ArgMax, ReduceMax) if kind == "max" else (ArgMin, ReduceMin)
+    value = scalar_of(start)
+    if value is None or not bool(value == extremum(()).identity(typeof(x).dtype)) or not shape[axes[0]]:
+        return []
+    axes = tuple(axes)
+    return [extremum(axes).bind(x), arg(axes, typeof(positions).dtype).bind(x)]
+
+
+def _pair_reduction(jaxpr: ClosedJaxpr) -> str:
+    """``max`` or ``min`` if a jaxpr of two (value, position) pairs keeps that one, of equal ones the first."""
+    args = grid([a.dtype for a in jaxpr.in_avals])
+    outs = run(jaxpr, args, total_order_direction)
+    if outs is None or len(outs) != 2:
+        return ""
+    a, i, b, j = args
+    decided = ~((a != a) & (b != b))  # of two NaN neither is right
+    for kind, better in (("max", a > b), ("min", a < b)):
+        first = better | (a != a)
+        place = np.where(first | ((a == b) & (i < j)), i, j)
+        wanted = np.where(first, a, b), place
+        if all(_same(x[decided], y[decided]) for x, y in zip(outs, wanted)):
+            return kind
+    return ""
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> bool:
+    return bool(np.all((x == y) | ((x != x) & (y != y))))
+
+
+def _counts(r: Reader, axis: int) -> bool:
+    """Whether the second operand of a pair reduction counts along ``axis``."""
+    eqn = r.made_by(1)
+    return eqn is not None and isinstance(eqn.op, Iota) and eqn.op.dimension == axis

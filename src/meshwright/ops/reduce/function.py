@@ -1,0 +1,75 @@
+"""A user's function of two scalars, or of two trees of them, as the body of a reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.passes import dead_code, inline_calls
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.scalar_body import one_shape
+
+
+@dataclass(frozen=True)
+class ReductionFunction:
+    """Arrays of one shape, an initial value for each, and the function of scalars that reduces them."""
+
+    arrays: list[Any]
+    inits: list[Any]
+    body: ClosedJaxpr
+    tree: Any
+
+    @property
+    def op_name(self) -> str:
+        """The name of the op that the function of one array's elements is; empty if it is none."""
+        jaxpr = self.body.jaxpr
+        eqns, args = jaxpr.eqns, list(jaxpr.invars)
+        if len(args) != 2 or len(eqns) != 1 or jaxpr.outvars != list(eqns[0].outvars):
+            return ""
+        return eqns[0].op.name if list(eqns[0].invars) in (args, args[::-1]) else ""
+
+
+def reduction_function(
+    name: str, operands: Any, init_values: Any, computation: Callable[[Any, Any], Any]
+) -> ReductionFunction:
+    """What a reduction is asked to do: ``computation(a, b)`` of two trees like ``operands``, of scalars.
+
+    Raises:
+      ArgumentTypeError: ``computation`` is no function.
+      ArgumentError: different structures, or no operands.
+      ShapeError: initial values that are not scalars, or operands of different shapes.
+      DTypeError: an initial value of another dtype than its operand.
+    """
+    if not callable(computation):
+        raise ArgumentTypeError(f"{name}: computation {computation!r} is no function of two scalars")
+    arrays, tree = pytree.flatten(operands)
+    inits, init_tree = pytree.flatten(init_values)
+    if tree != init_tree or not arrays:
+        raise ArgumentError(f"{name}: operands {tree} and init_values {init_tree} must have one structure, not empty")
+    avals = [typeof(x) for x in arrays]
+    one_shape(name, avals)
+    for value, aval in zip(inits, avals):
+        init = typeof(value)
+        if init.shape != ():
+            raise ShapeError(f"{name}: init_values must be scalars, got {init}")
+        if init.dtype != aval.dtype and not init.weak_type:
+            raise DTypeError(f"{name}: init_value has dtype {init.dtype}, the operand {aval.dtype}; convert one")
+
+    def flat(*scalars: Any) -> list[Any]:
+        n = len(arrays)
+        sides = (pytree.unflatten(tree, side) for side in (scalars[:n], scalars[n:]))
+        leaves, out = pytree.flatten(computation(*sides))
+        if out != tree or any(typeof(x).shape for x in leaves):
+            got = ", ".join(str(typeof(x)) for x in leaves)
+            raise ArgumentError(f"{name}: computation must return scalars in the structure {tree}, got {out} of {got}")
+        return [convert(x, a.dtype) for x, a in zip(leaves, avals)]
+
+    scalars = [ShapedArray((), a.dtype) for a in avals]
+    body = dead_code(inline_calls(trace_to_jaxpr(flat, [*scalars, *scalars])))
+    return ReductionFunction(arrays, [convert(x, a.dtype) for x, a in zip(inits, avals)], body, tree)

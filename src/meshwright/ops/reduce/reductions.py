@@ -1,0 +1,410 @@
+"""Reductions other than the sum: max, min, prod, and, or, xor; argmax and argmin.
+
+All but the last two and ``xor`` leave a partial result where a reduced dimension is split. The position of the maximum
+cannot be combined from positions alone: ``argmax`` exchanges the local maxima first, never the operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_indices
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import Composite
+from meshwright.ops.elementwise.table import (
+    add,
+    convert,
+    div,
+    eq,
+    match_shape,
+    mul,
+    ne,
+    or_,
+    reducer,
+    scalar_like,
+    select,
+)
+from meshwright.ops.shape.broadcast_reduce import (
+    batch_reduce_axes,
+    broadcast_in_dim,
+    emit_reduce,
+    infer_reduce,
+    iota,
+    reduce_rule,
+    reduce_sum,
+)
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule
+
+Fill = Callable[[np.dtype], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reduction(Op):
+    """Base: a binary op of a commutative monoid, applied over ``axes``."""
+
+    axes: tuple[int, ...]
+    hlo: ClassVar[str] = ""
+    #: kind of the partial result that splitting a reduced dimension leaves
+    kind: ClassVar[str] = ""
+    accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(lambda d: True)
+    wanted: ClassVar[str] = ""
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        """The value that changes nothing."""
+        raise NotImplementedError
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        if not type(self).accepts(x.dtype):
+            raise DTypeError(f"{self.name}: operand {x} has dtype {x.dtype}, expected {self.wanted}; convert it first")
+        return infer_reduce(self.name, x, self.axes)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y = self.bind(*primals)
+        return y, self.tangent(primals[0], tangents[0], y)
+
+    def tangent(self, x: Any, t: Any, y: Any) -> Any:
+        """Tangent of the result ``y`` for tangent ``t`` of ``x``."""
+        raise NotImplementedError
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
+        return type(self)(new).bind(*args), out
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return reduce_rule(x, self.axes, self.kind)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        dtype = b.in_avals[0].dtype
+        return emit_reduce(b, x, self.axes, reducer(b, self.hlo, dtype), self.identity(dtype))
+
+
+def _bits(dtype: np.dtype) -> bool:
+    return dtypes.is_bool(dtype) or dtypes.is_integer(dtype)
+
+
+@dataclass(frozen=True)
+class _Extremum(Reduction):
+    def tangent(self, x: Any, t: Any, y: Any) -> Any:
+        # Those that are the extremum share the derivative equally.
+        kept = [d for d in range(typeof(x).ndim) if d not in self.axes]
+        mine = convert(eq(x, broadcast_in_dim(y, typeof(x).shape, kept)), typeof(x).dtype)
+        return div(reduce_sum(mul(t, mine), self.axes), reduce_sum(mine, self.axes))
+
+
+@dataclass(frozen=True)
+class ReduceMax(_Extremum):
+    """Maximum over ``axes``; NaN if there is one."""
+
+    name: ClassVar[str] = "reduce_max"
+    hlo: ClassVar[str] = "stablehlo.maximum"
+    kind: ClassVar[str] = "max"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return dtypes.min_value(dtype)
+
+
+@dataclass(frozen=True)
+class ReduceMin(_Extremum):
+    """Minimum over ``axes``; NaN if there is one."""
+
+    name: ClassVar[str] = "reduce_min"
+    hlo: ClassVar[str] = "stablehlo.minimum"
+    kind: ClassVar[str] = "min"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return dtypes.max_value(dtype)
+
+
+@dataclass(frozen=True)
+class ReduceProd(Reduction):
+    """Product over ``axes``."""
+
+    name: ClassVar[str] = "reduce_prod"
+    hlo: ClassVar[str] = "stablehlo.multiply"
+    kind: ClassVar[str] = "prod"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return np.ones((), dtype)
+
+    def tangent(self, x: Any, t: Any, y: Any) -> Any:
+        # Dividing the product by each factor fails at zeros; a tree of products of two is right there too, and so are
+        # its own derivatives.
+        for axis in self.axes:
+            x, t = _tree_product(x, t, axis)
+        return squeeze(t, self.axes)
+
+
+def _tree_product(x: Any, t: Any, axis: int) -> tuple[Any, Any]:
+    """Product along ``axis``, which stays with size 1, and its tangent."""
+    shape = typeof(x).shape
+    n = shape[axis]
+    if n == 0:
+        one = broadcast_in_dim(scalar_like(1, x), (*shape[:axis], 1, *shape[axis + 1 :]), ())
+        return one, reduce_sum(expand_dims(t, [axis]), [axis + 1])
+    while n > 1:
+        half = n // 2
+        (x0, t0), (x1, t1) = ([slice_in_dim(v, start, start + half, axis=axis) for v in (x, t)] for start in (0, half))
+        rest = [slice_in_dim(v, 2 * half, n, axis=axis) for v in (x, t)] if n % 2 else None
+        x, t = mul(x0, x1), add(mul(t0, x1), mul(x0, t1))
+        if rest is not None:
+            x, t = concatenate([x, rest[0]], axis), concatenate([t, rest[1]], axis)
+        n = half + n % 2
+    return x, t
+
+
+@dataclass(frozen=True)
+class _Bitwise(Reduction):
+    accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(_bits)
+    wanted: ClassVar[str] = "bool or integer"
+
+
+@dataclass(frozen=True)
+class ReduceAnd(_Bitwise):
+    """Bitwise and over ``axes``."""
+
+    name: ClassVar[str] = "reduce_and"
+    hlo: ClassVar[str] = "stablehlo.and"
+    kind: ClassVar[str] = "and"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return np.invert(np.zeros((), dtype))
+
+
+@dataclass(frozen=True)
+class ReduceOr(_Bitwise):
+    """Bitwise or over ``axes``."""
+
+    name: ClassVar[str] = "reduce_or"
+    hlo: ClassVar[str] = "stablehlo.or"
+    kind: ClassVar[str] = "or"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return np.zeros((), dtype)
+
+
+def _split_axes(ctx: Any, axes: Sequence[int]) -> tuple[str, ...]:
+    """Mesh axes that split the reduced dimensions of operand 0."""
+    return tuple(a for d in axes if ctx.is_split(0, d) for a in ctx.axes(0, d))
+
+
+@dataclass(frozen=True)
+class ReduceXor(_Bitwise):
+    """Bitwise exclusive or over ``axes``. No collective reduces with it: the local results are gathered."""
+
+    name: ClassVar[str] = "reduce_xor"
+    hlo: ClassVar[str] = "stablehlo.xor"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return np.zeros((), dtype)
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return _exchanging_rule(x, self.axes)
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        for d in self.axes:
+            x = ctx.mask(x, 0, d, self.identity(typeof(x).dtype))
+        y = self.bind(x)
+        axes = _split_axes(ctx, self.axes)
+        return ReduceXor((0,)).bind(ctx.all_gather(expand_dims(y, [0]), axes, 0)) if axes else y
+
+
+def _exchanging_rule(x: ShapedArray, axes: Sequence[int]) -> ShardingRule:
+    """A reduction's rule where splitting does not leave a partial result but makes ``localize`` exchange data."""
+    rule = reduce_rule(x, axes, "sum")
+    factors = tuple(type(f)(f.name, f.size, WINDOW if f.kind == REDUCTION else f.kind) for f in rule.factors)
+    return ShardingRule(factors, rule.operands, rule.results)
+
+
+# --- argmax, argmin -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _ArgExtremum(Composite):
+    """Position of the extremum along the one dimension in ``axes``: the first NaN if there is one, else the first."""
+
+    axes: tuple[int, ...]
+    index_dtype: np.dtype
+    reduction: ClassVar[type[Reduction]] = Reduction
+    #: kind of the all-reduce that finds the extremum among tiles
+    kind: ClassVar[str] = ""
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        out = infer_reduce(self.name, x, self.axes)
+        if len(self.axes) != 1 or x.shape[self.axes[0]] == 0:
+            raise ShapeError(
+                f"{self.name}: expected one axis of positive size, got axes {self.axes} of shape {x.shape}; flatten "
+                "the array for the position among all elements"
+            )
+        if not dtypes.is_integer(self.index_dtype):
+            raise DTypeError(f"{self.name}: index_dtype must be an integer dtype, got {self.index_dtype}")
+        return ShapedArray(out.shape, self.index_dtype)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
+        return type(self)(new, self.index_dtype).bind(*args), out
+
+    def expand(self, x: Any) -> list[Any]:
+        # Two plain reductions: XLA's CPU code for a reduction of (value, index) pairs is ten times slower.
+        shape = typeof(x).shape
+        extremum = self.reduction(self.axes).bind(x)
+        positions = iota(self.index_dtype, shape, self.axes[0])
+        return [self._least_position(x, extremum, positions)]
+
+    def _least_position(self, x: Any, extremum: Any, positions: Any) -> Any:
+        """The least of ``positions`` where ``x`` is the extremum, or NaN."""
+        shape = typeof(x).shape
+        kept = [d for d in range(len(shape)) if d not in self.axes]
+        candidates = select(
+            _is_best(x, broadcast_in_dim(extremum, shape, kept)),
+            positions,
+            match_shape(dtypes.max_value(self.index_dtype), typeof(positions)),
+        )
+        return ReduceMin(self.axes).bind(candidates)
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return _exchanging_rule(x, self.axes)
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        (d,) = self.axes
+        if not ctx.is_split(0, d):
+            return self.bind(x)
+        axes = ctx.axes(0, d)
+        reduction = self.reduction(self.axes)
+        x = ctx.mask(x, 0, d, reduction.identity(typeof(x).dtype))
+        value = reduction.bind(x)
+        first = convert(ctx.tile_index(axes), self.index_dtype)
+        first = mul(first, np.array(ctx.in_local_shapes[0][d], self.index_dtype))
+        position = add(self.bind(x), first)
+        best = ctx.all_reduce(value, axes, self.kind)
+        nowhere = match_shape(dtypes.max_value(self.index_dtype), typeof(position))
+        return ctx.all_reduce(select(_is_best(value, best), position, nowhere), axes, "min")
+
+
+def _is_best(x: Any, best: Any) -> Any:
+    """Where ``x`` equals the extremum, or is NaN (then the extremum is NaN and equals nothing)."""
+    equal = eq(x, best)
+    return or_(equal, ne(x, x)) if dtypes.is_inexact(typeof(x).dtype) else equal
+
+
+@dataclass(frozen=True)
+class ArgMax(_ArgExtremum):
+    """Position of the maximum; the lowest among equal ones."""
+
+    name: ClassVar[str] = "argmax"
+    reduction: ClassVar[type[Reduction]] = ReduceMax
+    kind: ClassVar[str] = "max"
+
+
+@dataclass(frozen=True)
+class ArgMin(_ArgExtremum):
+    """Position of the minimum; the lowest among equal ones."""
+
+    name: ClassVar[str] = "argmin"
+    reduction: ClassVar[type[Reduction]] = ReduceMin
+    kind: ClassVar[str] = "min"
+
+
+# --- functions ----------------------------------------------------------------------------------------------
+def _normal(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
+    ndim = typeof(x).ndim
+    return tuple(d + ndim if -ndim <= d < 0 else d for d in static_indices(axes, "a reduction"))
+
+
+def _reducer(op: type[Reduction], what: str, example: str) -> Callable[[Any, Sequence[int]], Any]:
+    def reduce(operand: Any, axes: Sequence[int]) -> Any:
+        axes = _normal(operand, axes)
+        return op(axes).bind(operand) if axes else operand
+
+    takes = f"      DTypeError: ``operand`` does not hold {op.wanted}.\n" if op.wanted else ""
+    reduce.__name__ = reduce.__qualname__ = op.name
+    reduce.__doc__ = f"""{what} of the elements of ``operand`` over its dimensions ``axes``, which go.
+
+    Negative axes count from the end. The dtype stays.
+
+    Raises:
+      ShapeError: axes that do not exist, or are named twice.
+{takes}
+    Example:
+      {example}
+    """
+    return reduce
+
+
+reduce_max = _reducer(
+    ReduceMax,
+    "The maximum, or NaN if there is one,",
+    """>>> x = jnp.array([[3, 1, 2], [4, 6, 5]])
+      >>> lax.reduce_max(x, (1,)).tolist(), int(lax.reduce_max(x, (0, 1)))
+      ([3, 6], 6)""",
+)
+reduce_min = _reducer(
+    ReduceMin,
+    "The minimum, or NaN if there is one,",
+    """>>> x = jnp.array([[3, 1, 2], [4, 6, 5]])
+      >>> lax.reduce_min(x, (0,)).tolist(), int(lax.reduce_min(x, (0, 1)))
+      ([3, 1, 2], 1)""",
+)
+reduce_prod = _reducer(
+    ReduceProd,
+    "The product",
+    """>>> lax.reduce_prod(jnp.array([[3, 1, 2], [4, 6, 5]]), (1,)).tolist()
+      [6, 120]""",
+)
+reduce_and = _reducer(
+    ReduceAnd,
+    "The bitwise and",
+    """>>> flags = jnp.array([[True, True], [False, True]])
+      >>> lax.reduce_and(flags, (0,)).tolist(), int(lax.reduce_and(jnp.array([7, 13]), (0,)))
+      ([False, True], 5)""",
+)
+reduce_or = _reducer(
+    ReduceOr,
+    "The bitwise or",
+    """>>> flags = jnp.array([[True, True], [False, False]])
+      >>> lax.reduce_or(flags, (1,)).tolist(), int(lax.reduce_or(jnp.array([4, 9]), (0,)))
+      ([True, False], 13)""",
+)
+reduce_xor = _reducer(
+    ReduceXor,
+    "The bitwise exclusive or",
+    """>>> int(lax.reduce_xor(jnp.array([6, 3, 9]), (0,)))
+      12""",
+)
+
+
+def argmax(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
+    """The position of the maximum along ``axis``, which goes: of equal ones the lowest, and that of the first NaN if
+    there is one.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an empty one.
+      DTypeError: an ``index_dtype`` that is no integer dtype.
+
+    Example:
+      >>> lax.argmax(jnp.array([[3, 7, 7], [9, 6, 5]]), 1, np.int32).tolist()
+      [1, 0]
+    """
+    return ArgMax(_normal(operand, [axis]), dtypes.requested(index_dtype, "argmax")).bind(operand)
+
+
+def argmin(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
+    """The position of the minimum along ``axis``, which goes: of equal ones the lowest, and that of the first NaN if
+    there is one.
+
+    Raises:
+      ShapeError: an axis that does not exist, or an empty one.
+      DTypeError: an ``index_dtype`` that is no integer dtype.
+
+    Example:
+      >>> lax.argmin(jnp.array([[3, 7, 7], [9, 6, 5]]), 0, np.int32).tolist()
+      [0, 1, 1]
+    """
+    return ArgMin(_normal(operand, [axis]), dtypes.requested(index_dtype, "argmin")).bind(operand)

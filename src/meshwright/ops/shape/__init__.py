@@ -1,0 +1,1 @@
+"""Ops that only rearrange, broadcast, slice, pad or concatenate."""

@@ -1,0 +1,243 @@
+"""broadcast_in_dim and reduce_sum, each the other's transpose; iota, whose elements are made where they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index, static_indices
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.shape.rearrange import Linear1, above, reshape, transpose
+from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
+
+
+@dataclass(frozen=True)
+class BroadcastInDim(Linear1):
+    """Operand dimension ``i`` becomes dimension ``broadcast_dimensions[i]``; the others, and sizes 1, repeat."""
+
+    shape: tuple[int, ...]
+    broadcast_dimensions: tuple[int, ...]
+    name: ClassVar[str] = "broadcast_in_dim"
+    takes_keys: ClassVar[bool] = True
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        dims = self.broadcast_dimensions
+        fits = (
+            len(dims) == x.ndim
+            and list(dims) == sorted(set(dims))
+            and all(0 <= d < len(self.shape) for d in dims)
+            and all(s in (1, self.shape[d]) for s, d in zip(x.shape, dims))
+            and min(self.shape, default=0) >= 0
+        )
+        if not fits:
+            raise ShapeError(
+                f"broadcast_in_dim: shape {x.shape} cannot become {self.shape} with broadcast_dimensions={dims}: "
+                "each operand dimension needs its own, in increasing order, of equal size (or have size 1), and no "
+                "size may be negative"
+            )
+        return x.update(shape=self.shape)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        shape = x.aval.shape
+        kept = {d: s for s, d in zip(shape, self.broadcast_dimensions)}
+        summed = [d for d, s in enumerate(self.shape) if d not in kept or (kept[d] == 1 and s != 1)]
+        return [reshape(reduce_sum(ct, summed), shape)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        assert dim is not None
+        target = self.broadcast_dimensions
+        out = target[dim] if dim < len(target) else (target[-1] + 1 if target else 0)  # type: ignore[operator]
+        shape = (*self.shape[:out], axis.size, *self.shape[out:])
+        new = [above(d, out) for d in target]
+        new.insert(dim, out)  # type: ignore[arg-type]
+        return BroadcastInDim(shape, tuple(new)).bind(x), out
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(len(self.shape))]
+        operand = [names[d] if s == self.shape[d] else None for s, d in zip(x.shape, self.broadcast_dimensions)]
+        return make_rule([operand], [names], dict(zip(names, self.shape)))
+
+    def localized(self, ctx: Any) -> Op:
+        return BroadcastInDim(ctx.out_local_shapes[0], self.broadcast_dimensions)
+
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        sizes = [1] * len(self.shape)
+        for d, n in zip(self.broadcast_dimensions, x.shape):
+            sizes[d] = n
+        return np.broadcast_to(x.reshape(sizes), self.shape)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.broadcast(x, b.out_avals[0], self.broadcast_dimensions)
+
+
+def broadcast_in_dim(x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Any:
+    """``x`` repeated to ``shape``: its dimension ``i`` becomes dimension ``broadcast_dimensions[i]``."""
+    shape = static_indices(shape, "broadcast_in_dim")
+    dims = static_indices(broadcast_dimensions, "broadcast_in_dim")
+    if typeof(x).shape == shape and dims == tuple(range(len(shape))):
+        return x
+    return BroadcastInDim(shape, dims).bind(x)
+
+
+def broadcast_to_rank_end(x: Any, shape: Sequence[int]) -> Any:
+    """NumPy broadcasting: trailing dimensions align."""
+    ndim = typeof(x).ndim
+    return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
+
+
+def stretched(args: Sequence[Any]) -> Sequence[Any]:
+    """Arrays of one rank in a common shape, dimensions of size 1 repeated; others as they are."""
+    shapes = {getattr(x, "shape", ()) for x in args} - {()}
+    if len(shapes) < 2 or len({len(s) for s in shapes}) > 1:
+        return args
+    common = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*shapes))
+    if any(n not in (1, wanted) for shape in shapes for n, wanted in zip(shape, common)):
+        return args
+    return [broadcast_in_dim(x, common, range(len(common))) if getattr(x, "shape", ()) else x for x in args]
+
+
+@dataclass(frozen=True)
+class ReduceSum(Linear1):
+    """Sum over ``axes``."""
+
+    axes: tuple[int, ...]
+    name: ClassVar[str] = "reduce_sum"
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return infer_reduce(self.name, x, self.axes)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        kept = [d for d in range(x.aval.ndim) if d not in self.axes]
+        return [broadcast_in_dim(ct, x.aval.shape, kept)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
+        return ReduceSum(new).bind(*args), out
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return reduce_rule(x, self.axes, "sum")
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        scalar = ShapedArray((), b.in_avals[0].dtype)
+        return emit_reduce(b, x, self.axes, b.reducer("stablehlo.add", [scalar]), np.zeros((), scalar.dtype))
+
+
+def infer_reduce(name: str, x: ShapedArray, axes: Sequence[int]) -> ShapedArray:
+    """Aval of a reduction over ``axes``."""
+    if any(not 0 <= d < x.ndim for d in axes) or len(set(axes)) != len(axes):
+        raise ShapeError(f"{name}: axes {tuple(axes)} must be different dimensions of shape {x.shape}")
+    return x.update(shape=tuple(s for d, s in enumerate(x.shape) if d not in axes))
+
+
+def batch_reduce_axes(axes: Sequence[int], dim: int) -> tuple[tuple[int, ...], int]:
+    """Reduced axes beside a batch dimension, and where that stands in the result."""
+    new = tuple(above(d, dim) for d in axes)
+    return new, dim - sum(d < dim for d in new)
+
+
+def reduce_rule(x: ShapedArray, axes: Sequence[int], kind: str) -> ShardingRule:
+    """The rule of a reduction: reduced dimensions leave a partial result."""
+    names = [f"d{d}" for d in range(x.ndim)]
+    kinds = {names[d]: REDUCTION for d in axes}
+    return make_rule([names], [[n for n in names if n not in kinds]], dict(zip(names, x.shape)), kinds, kind)
+
+
+def emit_reduce(b: Builder, x: Any, axes: Sequence[int], region: Any, init: Any) -> Any:
+    """``stablehlo.reduce`` with the region of a binary op, and its identity."""
+    scalar = ShapedArray((), b.in_avals[0].dtype)
+    return b.op(
+        "stablehlo.reduce",
+        [x, b.constant(init, scalar)],
+        b.out_avals,
+        regions=[region],
+        dimensions=tuple(axes),
+    )[0]
+
+
+def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
+    """Sum of ``x`` over the dimensions ``axes``, which go; negative ones count from the end."""
+    ndim = typeof(x).ndim
+    axes = static_indices(axes, "reduce_sum")
+    return ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes)).bind(x) if axes else x
+
+
+def unbroadcast(ct: Any, aval: ShapedArray) -> Any:
+    """Sum a cotangent down to the shape of an operand that was a scalar beside arrays."""
+    ndim = typeof(ct).ndim
+    return ct if ndim == aval.ndim else reduce_sum(ct, range(ndim))
+
+
+def match_shape(x: Any, aval: ShapedArray) -> Any:
+    """A scalar, repeated to ``aval``'s shape; anything else as it is."""
+    return x if typeof(x).shape == aval.shape else broadcast_in_dim(x, aval.shape, ())
+
+
+@dataclass(frozen=True)
+class Iota(Op):
+    """Counts 0, 1, 2, … along ``dimension``."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    dimension: int
+    name: ClassVar[str] = "iota"
+
+    def infer(self) -> ShapedArray:
+        if not 0 <= self.dimension < len(self.shape) or min(self.shape) < 0:
+            raise ShapeError(
+                f"iota: dimension {self.dimension} must be one of shape {self.shape}, whose sizes may not be negative"
+            )
+        if dtypes.is_bool(self.dtype):
+            raise DTypeError("iota: expected a number dtype, got bool")
+        return ShapedArray(self.shape, self.dtype)
+
+    def sharding_rule(self) -> ShardingRule:
+        names = [f"d{d}" for d in range(len(self.shape))]
+        return make_rule([], [names], dict(zip(names, self.shape)), {names[self.dimension]: WINDOW})
+
+    def localize(self, ctx: Any) -> Any:
+        local = Iota(self.dtype, ctx.out_local_shapes[0], self.dimension).bind()
+        return ctx.add_tile_offset(local, self.dimension)
+
+    def moved(self) -> np.ndarray:
+        sizes = [n if d == self.dimension else 1 for d, n in enumerate(self.shape)]
+        return np.broadcast_to(np.arange(sizes[self.dimension]).astype(self.dtype).reshape(sizes), self.shape)
+
+    def emit(self, b: Builder) -> Any:
+        return b.op("stablehlo.iota", [], b.out_avals, iota_dimension=self.dimension)[0]
+
+
+def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
+    """Array of ``shape`` that counts along ``dimension``."""
+    sizes, along = static_indices(shape, "iota"), static_index(dimension, "iota")
+    return Iota(dtypes.canonical(dtypes.as_dtype(dtype)), sizes, along).bind()
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.broadcast_in_dim")
+def _read_broadcast_in_dim(r: Reader) -> Any:
+    x, shape, dims = r.operands[0], r.out_avals[0].shape, r.attr("broadcast_dimensions")
+    if list(dims) != sorted(dims):  # operand dimensions may come in any order there, here they increase
+        order = sorted(range(len(dims)), key=dims.__getitem__)
+        x, dims = transpose(x, order), tuple(sorted(dims))
+    return broadcast_in_dim(x, shape, dims)
+
+
+@reads("stablehlo.broadcast")
+def _read_broadcast(r: Reader) -> Any:
+    return broadcast_to_rank_end(r.operands[0], r.out_avals[0].shape)
+
+
+@reads("stablehlo.iota")
+def _read_iota(r: Reader) -> Any:
+    (out,) = r.out_avals
+    return Iota(out.dtype, out.shape, r.attr("iota_dimension")).bind()

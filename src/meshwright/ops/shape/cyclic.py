@@ -1,0 +1,135 @@
+"""Windows of an array that goes on from its end to its start: rotations, and periodic borders.
+
+Programs write them as joined slices of one array (``roll``, ``pad(mode="wrap")``, stencils on a torus). Slice by
+slice, a split dimension would send every piece on its own; seen as one window, tiles stand in a ring, and each device
+sends its neighbour the rows that it lacks, once. (XLA's partitioner knows the rotation by one such window, too.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.op import BatchAxis
+from meshwright.ir.passes import in_regions
+from meshwright.ops.composite import Composite
+from meshwright.ops.elementwise.table import add, scalar_like
+from meshwright.ops.shape.rearrange import Linear1, above
+from meshwright.ops.shape.slice_pad import Concatenate, Slice, concatenate, pad, slice_in_dim
+from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+
+
+@dataclass(frozen=True)
+class CyclicWindow(Linear1, Composite):
+    """Rows ``start, start + 1, …`` (``length`` of them, modulo the size) along ``dimension``."""
+
+    dimension: int
+    start: int
+    length: int
+    name: ClassVar[str] = "cyclic_window"
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        d = self.dimension
+        if not 0 <= d < x.ndim or not 0 <= self.start < x.shape[d] or self.length < 1:
+            raise ShapeError(f"cyclic_window: no {self.length} rows from {self.start} on along {d} in {x}")
+        return x.update(shape=(*x.shape[:d], self.length, *x.shape[d + 1 :]))
+
+    def pieces(self, size: int) -> Iterator[tuple[int, int]]:
+        """The window as spans ``[low, high)`` of the operand's rows, one after the other."""
+        low, left = self.start, self.length
+        while left:
+            high = min(low + left, size)
+            yield low, high
+            low, left = 0, left - (high - low)
+
+    def expand(self, x: Any) -> list[Any]:
+        d = self.dimension
+        return [concatenate([slice_in_dim(x, low, high, 1, d) for low, high in self.pieces(x.shape[d])], d)]
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        size, d = x.aval.shape[self.dimension], self.dimension
+        parts, at = [], 0
+        for low, high in self.pieces(size):
+            config = [(0, 0, 0)] * x.aval.ndim
+            config[d] = (low, size - high, 0)
+            parts.append(pad(slice_in_dim(ct, at, at + high - low, 1, d), scalar_like(0, ct), config))
+            at += high - low
+        return [reduce(add, parts)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        return CyclicWindow(above(self.dimension, dim), self.start, self.length).bind(x), dim  # type: ignore[arg-type]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(x.ndim)]
+        return make_rule([names], [names], dict(zip(names, x.shape)), {names[self.dimension]: WINDOW})
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        d, first = self.dimension, self.start
+        if not ctx.is_split(0, d):
+            return self.expand(x)[0]
+        size, rows = ctx.in_avals[0].shape[d], ctx.out_local_shapes[0][d]
+        if not ctx.is_uneven(0, d):
+            return ctx.fetch_window(x, 0, d, lambda t: first + t * rows, rows, cyclic=True)
+        # The ring is broken where the padding stands: a window for each time around, zero where it is not.
+        stop = self.start + self.length
+        turns = [
+            ctx.fetch_window(x, 0, d, lambda t, k=k: first + t * rows - k, rows, fill=scalar_like(0, x), stop=stop - k)
+            for k in range(0, stop, size)
+        ]
+        return reduce(add, turns)  # for bools, ``add`` is ``or``
+
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        return np.take(x, np.arange(self.start, self.start + self.length), self.dimension, mode="wrap")
+
+
+# --- recognized in programs ---------------------------------------------------------------------------------
+def cyclic_windows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with joined slices of one array, each going on where the one before ended, as one window."""
+    inner = jaxpr.jaxpr
+    makers: dict[Var, JaxprEqn] = {}
+    eqns: list[JaxprEqn] = []
+    changed = False
+    for eqn in inner.eqns:
+        new = in_regions(eqn, cyclic_windows) if eqn.op.holds_jaxprs else _as_window(eqn, makers)
+        changed |= new is not eqn
+        eqns.append(new)
+        if isinstance(eqn.op, Slice):
+            makers[eqn.outvars[0]] = eqn
+    return ClosedJaxpr(inner.replace(eqns=eqns), jaxpr.consts) if changed else jaxpr
+
+
+def _as_window(eqn: JaxprEqn, makers: dict[Var, JaxprEqn]) -> JaxprEqn:
+    if not isinstance(eqn.op, Concatenate):
+        return eqn
+    d = eqn.op.dimension
+    spans = [_span(atom, d, makers) for atom in eqn.invars]
+    whole = max((x for x, _, _ in spans), key=lambda x: x.aval.shape[d])
+    size = whole.aval.shape[d]
+    if not size:
+        return eqn
+    joined = all(high % size == low for (_, _, high), (_, low, _) in pairwise(spans))
+    if not joined or any(x is not whole for x, _, _ in spans) or not isinstance(whole, Var):
+        return eqn
+    window = CyclicWindow(d, spans[0][1], eqn.outvars[0].aval.shape[d])
+    return eqn.replace(op=window, invars=[whole])
+
+
+def _span(atom: Atom, d: int, makers: dict[Var, JaxprEqn]) -> tuple[Atom, int, int]:
+    """``(array, low, high)`` of a value that is rows of an array along ``d``; of itself if of no other."""
+    maker = makers.get(atom) if isinstance(atom, Var) else None
+    if maker is not None:
+        op, (x,) = maker.op, maker.invars
+        others = all(a == b for i, (a, b) in enumerate(zip(x.aval.shape, atom.aval.shape)) if i != d)
+        if others and op.strides[d] == 1:  # type: ignore[attr-defined]
+            return x, op.start_indices[d], op.limit_indices[d]  # type: ignore[attr-defined]
+    return atom, 0, atom.aval.shape[d]

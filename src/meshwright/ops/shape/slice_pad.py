@@ -1,0 +1,398 @@
+"""slice and pad, each the other's transpose; concatenate, whose transpose slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_index, static_indices
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import add, eq, scalar_like, select, sub, zeros_like
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
+from meshwright.ops.shape.rearrange import Linear1, above, move_dim
+from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
+
+
+def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:dim], value, *values[dim:])
+
+
+@dataclass(frozen=True)
+class Slice(Linear1):
+    """Elements ``start, start + stride, … < limit`` of each dimension."""
+
+    start_indices: tuple[int, ...]
+    limit_indices: tuple[int, ...]
+    strides: tuple[int, ...]
+    name: ClassVar[str] = "slice"
+    takes_keys: ClassVar[bool] = True
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        triples = list(zip(self.start_indices, self.limit_indices, self.strides))
+        ok = len(triples) == x.ndim and all(0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(triples, x.shape))
+        if not ok:
+            raise ShapeError(
+                f"slice: start {self.start_indices}, limit {self.limit_indices}, strides {self.strides} do not fit "
+                f"shape {x.shape}: each dimension needs 0 <= start <= limit <= size and a positive stride"
+            )
+        return x.update(shape=tuple(-(-(b - a) // s) for a, b, s in triples))
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        out = typeof(ct).shape
+        config = []
+        for size, n, start, stride in zip(x.aval.shape, out, self.start_indices, self.strides):
+            covered = (n - 1) * stride + 1 if n else 0
+            config.append((start if n else 0, size - covered - (start if n else 0), stride - 1))
+        return [pad(ct, scalar_like(0, ct), config)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        new = Slice(
+            _insert(self.start_indices, dim, 0),  # type: ignore[arg-type]
+            _insert(self.limit_indices, dim, axis.size),  # type: ignore[arg-type]
+            _insert(self.strides, dim, 1),  # type: ignore[arg-type]
+        )
+        return new.bind(x), dim
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names, outs, kinds = [f"d{d}" for d in range(x.ndim)], [], {}
+        for name, size, a, b, s in zip(names, x.shape, self.start_indices, self.limit_indices, self.strides):
+            one = size > 1 and -(-(b - a) // s) == 1
+            # One row is not worth splitting: the device that has it gives it to all, as a sum with zeros.
+            outs.append(None if one else name)
+            if (a, b, s) != (0, size, 1):
+                kinds[name] = REDUCTION if one else WINDOW
+        kind = "or" if dtypes.is_bool(x.dtype) else "sum"
+        return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, kind)
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)
+        chosen = []
+        for d, (size, rows) in enumerate(zip(ctx.in_avals[0].shape, ctx.out_avals[0].shape)):
+            if not ctx.is_split(0, d):
+                continue
+            a, s, n = start[d], strides[d], ctx.out_local_shapes[0][d]
+            if (a, limit[d], s) == (0, size, 1):
+                limit[d] = n
+            elif not ctx.is_split_result(0, d):
+                tile, row = divmod(a, ctx.in_local_shapes[0][d])
+                chosen.append((d, tile))
+                start[d], limit[d] = row, row + 1
+            else:
+                # Result tile t needs rows [start + t·n·stride, … + (n-1)·stride + 1) of the operand.
+                first, stop = (lambda t, a=a, s=s, n=n: a + t * n * s), a + (rows - 1) * s + 1
+                x = ctx.fetch_window(x, 0, d, first, (n - 1) * s + 1, stop=stop)
+                start[d], limit[d] = 0, (n - 1) * s + 1
+        x = Slice(tuple(start), tuple(limit), tuple(strides)).bind(x)
+        for d, tile in chosen:
+            x = ctx.only_on(x, ctx.axes(0, d), tile)
+        return x
+
+    def moved(self, x: np.ndarray) -> np.ndarray:
+        return x[tuple(map(slice, self.start_indices, self.limit_indices, self.strides))]
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.op(
+            "stablehlo.slice", [x], b.out_avals,
+            start_indices=self.start_indices, limit_indices=self.limit_indices, strides=self.strides,
+        )[0]  # fmt: skip
+
+
+def slice_(
+    operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
+) -> Any:
+    """The elements ``start, start + stride, ... < limit`` of each dimension of ``operand``.
+
+    The three sequences have one entry a dimension; all strides are 1 unless they are given. Nothing is moved inside:
+    the window must lie in the operand.
+
+    Raises:
+      ShapeError: sequences of other lengths, windows that are not inside the operand, or strides that are not positive.
+
+    Example:
+      >>> lax.slice(jnp.arange(12).reshape(3, 4), (1, 0), (3, 4), (1, 2)).tolist()
+      [[4, 6], [8, 10]]
+    """
+    shape = typeof(operand).shape
+    strides = static_indices(strides, "slice") if strides is not None else (1,) * len(shape)
+    start, limit = static_indices(start_indices, "slice"), static_indices(limit_indices, "slice")
+    if start == (0,) * len(shape) and limit == shape and strides == (1,) * len(shape):
+        return operand
+    return Slice(start, limit, strides).bind(operand)
+
+
+def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
+    """``operand[start_index:limit_index:stride]`` along ``axis``; None is an end, negative indices count from it.
+
+    Raises:
+      ShapeError: an axis that does not exist, indices that are not inside it, or a stride that is not positive.
+
+    Example:
+      >>> lax.slice_in_dim(jnp.arange(12).reshape(3, 4), -2, None, axis=1).tolist()
+      [[2, 3], [6, 7], [10, 11]]
+    """
+    shape, axis = typeof(operand).shape, static_index(axis, "slice_in_dim", "an axis")
+    if not -len(shape) <= axis < len(shape):
+        raise ShapeError(f"slice_in_dim: axis {axis} does not exist in shape {shape}")
+    size = shape[axis]
+    start, limit = 0 if start_index is None else start_index, size if limit_index is None else limit_index
+    lows, highs, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    lows[axis], highs[axis] = start + size * (start < 0), limit + size * (limit < 0)
+    strides[axis] = stride
+    return slice_(operand, lows, highs, strides)
+
+
+@dataclass(frozen=True)
+class Pad(Op):
+    """``padding_config`` is ``(low, high, interior)`` for each dimension; low and high may be negative."""
+
+    padding_config: tuple[tuple[int, int, int], ...]
+    name: ClassVar[str] = "pad"
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
+
+    def infer(self, x: ShapedArray, value: ShapedArray) -> ShapedArray:
+        if value.shape != () or value.dtype != x.dtype:
+            raise DTypeError(f"pad: padding value must be a scalar of dtype {x.dtype}, got {value}")
+        sizes = [lo + hi + n + max(n - 1, 0) * inner for n, (lo, hi, inner) in zip(x.shape, self.padding_config)]
+        if (
+            len(self.padding_config) != x.ndim
+            or min(sizes, default=0) < 0
+            or any(inner < 0 for *_, inner in self.padding_config)
+        ):
+            raise ShapeError(f"pad: padding_config {self.padding_config} does not fit shape {x.shape}")
+        return x.update(shape=tuple(sizes))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        zeros = [scalar_like(0, primals[1]) if isinstance(t, Zero) else t for t in tangents[1:]]
+        tx = zeros_like(primals[0]) if isinstance(tangents[0], Zero) else tangents[0]
+        return self.bind(*primals), self.bind(tx, *zeros)
+
+    def transpose(self, ct: Any, x: Any, value: Any) -> Sequence[Any]:
+        aval = x.aval if isinstance(x, Linear) else typeof(x)
+        # What of the result came from the operand: undo the edges (negative padding puts zeros back), then the strides.
+        undone = pad(ct, scalar_like(0, ct), [(-lo, -hi, 0) for lo, hi, _ in self.padding_config])
+        inside = slice_(
+            undone, (0,) * aval.ndim, typeof(undone).shape, [inner + 1 for *_, inner in self.padding_config]
+        )
+        ct_value = None
+        if isinstance(value, Linear):
+            every = range(aval.ndim)
+            ct_value = sub(reduce_sum(ct, every), reduce_sum(inside, every))
+        return [inside if isinstance(x, Linear) else None, ct_value]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x, value), (dx, dv) = args, dims
+        if dv is None:
+            return Pad(_insert(self.padding_config, dx, (0, 0, 0))).bind(x, value), dx  # type: ignore[arg-type]
+        # Different padding values: pad with a mask and choose.
+        if dx is None:
+            x, dx = broadcast_in_dim(x, (axis.size, *typeof(x).shape), range(1, typeof(x).ndim + 1)), 0
+        config = _insert(self.padding_config, dx, (0, 0, 0))
+        padded = Pad(config).bind(x, scalar_like(0, x))
+        one = broadcast_in_dim(scalar_like(1, x), typeof(x).shape, ())
+        mask = eq(Pad(config).bind(one, scalar_like(0, x)), scalar_like(1, x))
+        return select(mask, padded, broadcast_in_dim(value, typeof(padded).shape, (dx,))), dx
+
+    def sharding_rule(self, x: ShapedArray, value: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(x.ndim)]
+        padded = {n: sum(map(abs, config)) > 0 for n, config in zip(names, self.padding_config)}
+        # One row is not worth splitting: every device has it, and puts it in its tile where it belongs there.
+        ins = [None if padded[n] and size == 1 else n for n, size in zip(names, x.shape)]
+        out = self.infer(x, x.update(shape=()))
+        kinds = {n: WINDOW for n in names if padded[n]}
+        return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds)
+
+    def localize(self, ctx: Any, x: Any, value: Any) -> Any:
+        config = list(self.padding_config)
+        for d, (lo, _, inner) in enumerate(self.padding_config):
+            if not ctx.is_split_result(0, d) or config[d] == (0, 0, 0):
+                continue
+            n = ctx.out_local_shapes[0][d]
+            if not ctx.is_split(0, d):
+                x = ctx.place_row(x, d, lo, value)
+                config[d] = (0, 0, 0)
+                continue
+            step = inner + 1
+            # Result row r shows operand row (r - lo) / step where that is whole. Tile t starts at row t·n; the first
+            # operand row it may show is ceil((t·n - lo) / step).
+            rows = -(-n // step) + (step > 1)
+            x = ctx.fetch_window(x, 0, d, lambda t, n=n, lo=lo, s=step: -((lo - t * n) // s), rows, fill=value)
+            if step == 1:
+                config[d] = (0, 0, 0)
+                continue
+            # Spread the rows, then cut at this tile's phase.
+            spread = [(0, 0, 0)] * typeof(x).ndim
+            spread[d] = (0, n, inner)
+            x = Pad(tuple(spread)).bind(x, value)
+            phase = [(-(t * n - lo)) % step for t in range(ctx.num_tiles(0, d))]
+            x = ctx.cut(x, 0, d, [-p for p in phase], n, fill=value)
+            config[d] = (0, 0, 0)
+        return pad(x, value, config)
+
+    def moved(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+        spans = [max(n - 1, 0) * (inner + 1) + (n > 0) for n, (_, _, inner) in zip(x.shape, self.padding_config)]
+        wide = [max(lo, 0) + n + max(hi, 0) for n, (lo, hi, _) in zip(spans, self.padding_config)]
+        out = np.full(wide, value, x.dtype)
+        inside = [slice(max(lo, 0), max(lo, 0) + n, inner + 1) for n, (lo, _, inner) in zip(spans, self.padding_config)]
+        out[tuple(inside)] = x
+        return out[tuple(slice(max(-lo, 0), w - max(-hi, 0)) for w, (lo, hi, _) in zip(wide, self.padding_config))]
+
+    def emit(self, b: Builder, x: Any, value: Any) -> Any:
+        low, high, interior = (tuple(c) for c in zip(*self.padding_config)) if self.padding_config else ((), (), ())
+        return b.op(
+            "stablehlo.pad", [x, value], b.out_avals,
+            edge_padding_low=low, edge_padding_high=high, interior_padding=interior,
+        )[0]  # fmt: skip
+
+
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
+    """``operand`` with the scalar ``padding_value`` around and between its elements.
+
+    ``padding_config`` has ``(low, high, interior)`` for each dimension: how many go before, behind, and between
+    neighbours. Negative ``low`` and ``high`` cut.
+
+    Raises:
+      ShapeError: another number of entries, a negative ``interior``, more cut than there is, or a ``padding_value``
+        that is no scalar.
+      DTypeError: a ``padding_value`` of another dtype.
+
+    Example:
+      >>> lax.pad(jnp.array([[1, 2, 3]]), 0, [(1, 0, 0), (-1, 2, 1)]).tolist()
+      [[0, 0, 0, 0, 0, 0], [0, 2, 0, 3, 0, 0]]
+    """
+    config = tuple(tuple(int(v) for v in c) for c in padding_config)
+    if config == ((0, 0, 0),) * typeof(operand).ndim:
+        return operand
+    return Pad(config).bind(operand, padding_value)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Concatenate(Op):
+    """Operands one after the other along ``dimension``."""
+
+    dimension: int
+    name: ClassVar[str] = "concatenate"
+    takes_keys: ClassVar[bool] = True
+
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(len(avals))),)
+
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        first = avals[0]
+        d = self.dimension
+        if not 0 <= d < first.ndim:
+            raise ShapeError(f"concatenate: dimension {d} does not exist in shape {first.shape}")
+        for aval in avals:
+            if aval.ndim != first.ndim or any(
+                a != b for i, (a, b) in enumerate(zip(aval.shape, first.shape)) if i != d
+            ):
+                shapes = ", ".join(str(a.shape) for a in avals)
+                raise ShapeError(f"concatenate: shapes {shapes} must be equal except in dimension {d}")
+            if aval.dtype != first.dtype:
+                raise DTypeError(f"concatenate: dtypes differ: {', '.join(str(a.dtype) for a in avals)}")
+        return first.update(shape=(*first.shape[:d], sum(a.shape[d] for a in avals), *first.shape[d + 1 :]))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        full = [zeros_like(x) if isinstance(t, Zero) else t for x, t in zip(primals, tangents)]
+        return self.bind(*primals), self.bind(*full)
+
+    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+        results, start = [], 0
+        for x in args:
+            size = typeof(x).shape[self.dimension]
+            mine = slice_in_dim(ct, start, start + size, axis=self.dimension) if isinstance(x, Linear) else None
+            results.append(mine)
+            start += size
+        return results
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        place = next(d for d in dims if d is not None)
+        full = []
+        for x, d in zip(args, dims):
+            if d is None:
+                shape = _insert(typeof(x).shape, place, axis.size)
+                full.append(broadcast_in_dim(x, shape, [above(i, place) for i in range(typeof(x).ndim)]))
+            else:
+                full.append(move_dim(x, d, place))
+        return Concatenate(above(self.dimension, place)).bind(*full), place
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(avals[0].ndim)]
+        sizes = dict(zip(names, avals[0].shape))
+        joined = names[self.dimension]
+        sizes[joined] = sum(a.shape[self.dimension] for a in avals)
+        one = [None if n == joined else n for n in names]  # as in pad, one row is not worth splitting
+        ins = [one if a.shape[self.dimension] == 1 else names for a in avals]
+        return make_rule(ins, [names], sizes, {joined: WINDOW})
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        d = self.dimension
+        if not ctx.is_split_result(0, d):
+            return self.bind(*operands)
+        n = ctx.out_local_shapes[0][d]
+        zero = scalar_like(0, operands[0])
+        total, start = None, 0
+        for i, (x, aval) in enumerate(zip(operands, ctx.in_avals)):
+            # Each operand's rows land in a window of the result; outside it the window is zero.
+            if aval.shape[d] == 1:
+                part = ctx.place_row(x, d, start, zero)
+            else:
+                part = ctx.fetch_window(x, i, d, lambda t, n=n, s=start: t * n - s, n, fill=zero)
+            total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
+            start += aval.shape[d]
+        return total
+
+    def moved(self, *xs: np.ndarray) -> np.ndarray:
+        return np.concatenate(xs, self.dimension)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.op("stablehlo.concatenate", operands, b.out_avals, dimension=self.dimension)[0]
+
+
+def concatenate(operands: Sequence[Any], dimension: int) -> Any:
+    """``operands`` one after the other along ``dimension``; their other dimensions are equal.
+
+    Raises:
+      ArgumentError: there are none.
+      ShapeError: a dimension that does not exist, or shapes that differ elsewhere.
+      DTypeError: dtypes that differ.
+
+    Example:
+      >>> lax.concatenate([jnp.array([[1], [2]]), jnp.array([[3, 4], [5, 6]])], 1).tolist()
+      [[1, 3, 4], [2, 5, 6]]
+    """
+    operands = list(operands)
+    if not operands:
+        raise ArgumentError("concatenate: expected one array or more")
+    op = Concatenate(static_index(dimension, "concatenate", "a dimension"))
+    if len(operands) == 1:
+        op.infer(typeof(operands[0]))
+        return operands[0]
+    return op.bind(*operands)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("stablehlo.slice")
+def _read_slice(r: Reader) -> Any:
+    return slice_(r.operands[0], r.attr("start_indices"), r.attr("limit_indices"), r.attr("strides"))
+
+
+@reads("stablehlo.pad")
+def _read_pad(r: Reader) -> Any:
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    x, value = r.operands
+    return pad(x, value, list(zip(*(r.attr(n) for n in names))))
+
+
+@reads("stablehlo.concatenate")
+def _read_concatenate(r: Reader) -> Any:
+    return concatenate(r.operands, r.attr("dimension"))

@@ -1,0 +1,1 @@
+"""Ops about sharding: regions written for one device, constraints, marks for propagation."""

@@ -1,0 +1,139 @@
+"""with_sharding_constraint: an identity that fixes how its value lies on the mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.passes import in_regions
+from meshwright.ops.elementwise.table import copy
+from meshwright.ops.shape.rearrange import Linear1
+from meshwright.sharding import UNCONSTRAINED, NamedSharding, PartitionSpec, named_to_hlo
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+
+@dataclass(frozen=True)
+class Leeway:
+    """What a constraint says besides the axes of each dimension, as Shardy's annotations can.
+
+    open: dimensions that may be split by further axes.
+    priorities: of each dimension (none given: all 0); those of priority 0 spread first, then those of 1, ...
+    replicated: axes that may not split the value.
+    unreduced: axes over which the value may stay a sum that is still to be made.
+    """
+
+    open: tuple[int, ...] = ()
+    priorities: tuple[int, ...] = ()
+    replicated: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+
+    def with_dim(self, dim: int) -> Leeway:
+        """The same with a dimension more at ``dim``."""
+        moved = tuple(d + (d >= dim) for d in self.open)
+        priorities = (*self.priorities[:dim], 0, *self.priorities[dim:]) if self.priorities else ()
+        return dataclasses.replace(self, open=moved, priorities=priorities)
+
+
+#: a constraint that says all
+STRICT = Leeway()
+
+
+@dataclass(frozen=True)
+class ShardingConstraint(Linear1):
+    """The operand, laid out as ``sharding`` says; ``UNCONSTRAINED`` dimensions are left to the partitioner."""
+
+    sharding: NamedSharding
+    leeway: Leeway = STRICT
+    name: ClassVar[str] = "sharding_constraint"
+    takes_keys: ClassVar[bool] = True
+    moves_only: ClassVar[bool] = True
+
+    @property
+    def params(self) -> dict[str, Any]:
+        said = {"sharding": self.sharding}
+        return said if self.leeway == STRICT else {**said, "leeway": self.leeway}
+
+    def is_open(self, dim: int) -> bool:
+        """Whether the partitioner may split a dimension further."""
+        return dim in self.leeway.open or self.sharding.spec.is_unconstrained(dim)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        self.sharding.check_compatible(x.shape, "with_sharding_constraint")
+        return x
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [self.bind(ct)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        entries = list(self.sharding.spec)
+        entries += [None] * max(0, dim - len(entries))  # type: ignore[operator]
+        entries.insert(dim, axis.spmd or UNCONSTRAINED)  # type: ignore[arg-type]
+        sharding = NamedSharding(self.sharding.mesh, PartitionSpec(*entries))
+        return ShardingConstraint(sharding, self.leeway.with_dim(dim)).bind(x), dim  # type: ignore[arg-type]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return pointwise_rule([x.ndim], x.shape)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        text = str(named_to_hlo(self.sharding, b.in_avals[0].ndim))
+        return b.op(
+            "stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"',
+            **{"mhlo.sharding": f'"{text}"'},
+        )[0]  # fmt: skip
+
+
+def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """``jaxpr`` with identities in the place of constraints, in its regions too."""
+    if not any(isinstance(eqn.op, ShardingConstraint) for eqn in all_eqns(jaxpr.jaxpr)):
+        return jaxpr
+
+    def free(eqn: JaxprEqn) -> JaxprEqn:
+        return eqn.replace(op=copy) if isinstance(eqn.op, ShardingConstraint) else in_regions(eqn, without_constraints)
+
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[free(e) for e in jaxpr.jaxpr.eqns]))
+
+
+def constrain(
+    jaxpr: ClosedJaxpr, in_shardings: Sequence[Any] | None = None, out_shardings: Sequence[Any] | None = None
+) -> ClosedJaxpr:
+    """``jaxpr`` with constraints on its inputs and outputs, and on those of its constants that lie on a mesh.
+
+    This is what the shardings of a jitted function mean where it is called by another.
+    """
+    inner = jaxpr.jaxpr
+    wanted = list(zip(inner.constvars, map(_placed, jaxpr.consts)))
+    wanted += zip(inner.invars, in_shardings or ())
+    before: list[JaxprEqn] = []
+    constrained = {var: _constrained(var, s, before) for var, s in wanted if isinstance(s, NamedSharding)}
+    eqns = inner.eqns
+    if constrained:
+        eqns = [e.replace(invars=[_read(a, constrained) for a in e.invars]) for e in eqns]
+    outs = [_read(a, constrained) for a in inner.outvars]
+    after: list[JaxprEqn] = []
+    for i, sharding in enumerate(out_shardings or ()):
+        if isinstance(sharding, NamedSharding):
+            outs[i] = _constrained(outs[i], sharding, after)
+    if not before and not after:
+        return jaxpr
+    return jaxpr.replace(jaxpr=inner.replace(eqns=[*before, *eqns, *after], outvars=outs))
+
+
+def _placed(value: Any) -> Any:
+    """The sharding of a constant that the user placed."""
+    return value.sharding if getattr(value, "committed", False) else None
+
+
+def _read(atom: Atom, env: dict[Var, Var]) -> Atom:
+    return atom if isinstance(atom, Literal) else env.get(atom, atom)
+
+
+def _constrained(atom: Atom, sharding: NamedSharding, eqns: list[JaxprEqn]) -> Var:
+    out = Var(atom.aval)
+    eqns.append(JaxprEqn(ShardingConstraint(sharding), [atom], [out]))
+    return out

@@ -1,0 +1,74 @@
+"""Identities that speak to propagation alone: values that belong together, and places that axes do not cross.
+
+Source: GSPMD's ``shard_as`` and ``shard_like``, Shardy's ``sdy.sharding_group`` and ``sdy.propagation_barrier``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ops.shape.rearrange import Linear1
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+#: in the order in which Shardy numbers them
+DIRECTIONS = ("NONE", "FORWARD", "BACKWARD")
+
+
+@dataclass(frozen=True)
+class PropagationMark(Linear1):
+    """Base: the operand, unchanged."""
+
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [self.bind(ct)]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return pointwise_rule([x.ndim], x.shape)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return x
+
+
+@dataclass(frozen=True)
+class ShardingGroup(PropagationMark):
+    """Values of one ``group`` are sharded alike: all of them if it is ``exact``, else as a hint."""
+
+    group: str
+    exact: bool = True
+    name: ClassVar[str] = "sharding_group"
+    #: a group counts even where only another of its values is used
+    has_effects: ClassVar[bool] = True
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        # The values of a group may be batched differently, or not at all.
+        return args[0], dims[0]
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        if not self.group.isdecimal():
+            return x
+        text = f"{{unknown {'shard_as' if self.exact else 'shard_like'} {self.group}}}"
+        said = {"call_target_name": '"Sharding"', "mhlo.sharding": f'"{text}"'}
+        return b.op("stablehlo.custom_call", [x], b.out_avals, **said)[0]
+
+
+@dataclass(frozen=True)
+class PropagationBarrier(PropagationMark):
+    """Axes cross it only in the ``direction``, one of :data:`DIRECTIONS`."""
+
+    direction: str = "NONE"
+    name: ClassVar[str] = "propagation_barrier"
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]
+
+    def crosses(self, backward: bool) -> bool:
+        """Whether axes spread to the operand, or else to the result."""
+        return self.direction == ("BACKWARD" if backward else "FORWARD")

@@ -1,0 +1,1 @@
+"""Sorting, and the largest elements."""

@@ -1,0 +1,84 @@
+"""Sorting along a split dimension: a sorting network whose lines are tiles.
+
+A network that sorts single values sorts sorted blocks of one size too, if each comparator becomes a *merge-split*: both
+devices see both blocks, the first keeps the lower half of their merge and the second the upper one (Knuth, The Art of
+Computer Programming 3, 5.3.4, exercise 38). The network is Batcher's merge exchange (ibid. 5.2.2, algorithm M), which
+takes any number of tiles: ``t (t + 1) / 2`` rounds for ``2**t`` of them, and in each a device sends at most its tile.
+Nobody ever holds more than two tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import eq, ne, select
+from meshwright.ops.indexing.dynamic_slice import dynamic_slice
+from meshwright.ops.shape.slice_pad import concatenate
+
+#: the tiles that one round compares: pairs (low, high) with low < high, no tile twice
+Round = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=256)
+def merge_exchange(tiles: int) -> tuple[Round, ...]:
+    """The rounds of Batcher's network for any number of tiles."""
+    rounds: list[Round] = []
+    top = 1 << max(0, (tiles - 1).bit_length() - 1)
+    p = top
+    while p and tiles > 1:
+        q, r, d = top, 0, p
+        while True:
+            rounds.append(tuple((i, i + d) for i in range(tiles - d) if i & p == r))
+            if q == p:
+                break
+            q, r, d = q // 2, p, q - p
+        p //= 2
+    return tuple(r for r in rounds if r)
+
+
+@dataclass(frozen=True)
+class NetworkPasses:
+    """The :data:`~meshwright.sharding.rule.Passes` of the network, every operand byte growing by ``growth``."""
+
+    growth: float = 1.0
+
+    def __call__(self, tiles: int) -> float:
+        return self.growth * len(merge_exchange(tiles))
+
+
+def sort_tiles(ctx: Any, dim: int, arrays: Sequence[Any], sort: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+    """Tiles of ``arrays`` in the order that ``sort``, which sorts local arrays, gives the whole dimension.
+
+    ``sort`` must give equal results for equal arrays, and put padding last.
+    """
+    axes, tiles = ctx.axes(0, dim), ctx.num_tiles(0, dim)
+    mine = sort(arrays)
+    for comparators in merge_exchange(tiles):
+        role = np.zeros(tiles, np.int32)
+        for low, high in comparators:
+            role[low], role[high] = 1, 2
+        swaps = tuple(sorted(pair for low, high in comparators for pair in ((low, high), (high, low))))
+        theirs = [ctx.permute(x, axes, swaps) for x in mine]
+        me = ctx.lookup(role.tolist(), axes)
+        mine = _merge_split(mine, theirs, me, dim, sort, idle=bool((role == 0).any()))
+    return mine
+
+
+def _merge_split(
+    mine: Sequence[Any], theirs: Sequence[Any], role: Any, dim: int, sort: Callable[..., list[Any]], idle: bool
+) -> list[Any]:
+    """Of the merge of two blocks the lower half for role 1, the upper for role 2; this device's own block for 0."""
+    # Both devices sort the very same array, so that equal elements are not lost between them.
+    first = eq(role, np.int32(1))
+    both = [concatenate([select(first, x, y), select(first, y, x)], dim) for x, y in zip(mine, theirs)]
+    shape = typeof(mine[0]).shape
+    start: list[Any] = [np.int32(0)] * len(shape)
+    start[dim] = select(first, np.int32(0), np.int32(shape[dim]))
+    halves = [dynamic_slice(x, start, shape) for x in sort(both)]
+    return [select(ne(role, np.int32(0)), new, old) for new, old in zip(halves, mine)] if idle else halves

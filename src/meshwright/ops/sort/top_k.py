@@ -1,0 +1,117 @@
+"""The largest elements along the last dimension.
+
+Where that is split nothing but candidates travel: each device finds the ``k`` largest of its own, and these are merged
+along one mesh axis after the other, so that a device receives ``k (n - 1)`` elements for an axis of size ``n``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.indexing.gather_scatter import gather_along
+from meshwright.ops.shape.rearrange import move_dim
+from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
+
+
+@dataclass(frozen=True)
+class TopK(Op):
+    """The ``k`` largest elements along the last dimension, in descending order, and their positions."""
+
+    k: int
+    name: ClassVar[str] = "top_k"
+    multiple_results: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
+        if x.ndim == 0 or not 0 <= self.k <= x.shape[-1]:
+            raise ShapeError(f"top_k: k={self.k} must be between 0 and the size of the last dimension of {x.shape}")
+        if dtypes.is_complex(x.dtype) or dtypes.is_bool(x.dtype):
+            raise DTypeError(f"top_k: expected real numbers, got {x}; convert it with .astype")
+        shape = (*x.shape[:-1], self.k)
+        return x.update(shape=shape), ShapedArray(shape, dtypes.int32)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        y, order = self.bind(*primals)
+        t = tangents[0]
+        moved = Zero(typeof(y)) if isinstance(t, Zero) else gather_along(t, order, typeof(y).ndim - 1)
+        return [y, order], [moved, Zero(typeof(order))]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        assert dim is not None
+        last = typeof(x).ndim - 1
+        if dim == last:
+            x, dim = move_dim(x, last, last - 1), last - 1
+        return self.bind(x), [dim, dim]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        names: list[str | None] = [f"d{d}" for d in range(x.ndim)]
+        sizes = {f"d{d}": s for d, s in enumerate(x.shape)}
+        out, last = [*names[:-1], None], f"d{x.ndim - 1}"
+        passes = {last: GatheredParts(x.shape[-1], 2 * max(1, self.k))}
+        return make_rule([names], [out, out], sizes, {last: WINDOW}, passes=passes)
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        last = typeof(x).ndim - 1
+        if not ctx.is_split(0, last) or self.k == 0:
+            return self.bind(x)
+        axes, rows = ctx.axes(0, last), ctx.in_local_shapes[0][last]
+        # Nothing is less than padding, and of equal elements the first are taken.
+        x = ctx.mask(x, 0, last, _least(typeof(x).dtype))
+        values, positions = TopK(min(self.k, rows)).bind(x)
+        positions = ctx.number_rows(positions, 0, last)
+        for axis in reversed(axes):  # minor first: neighbouring tiles stay in order
+            values, positions = (ctx.all_gather(y, (axis,), last) for y in (values, positions))
+            values, order = TopK(min(self.k, typeof(values).shape[last])).bind(values)
+            positions = gather_along(positions, order, last)
+        return [values, positions]
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return b.op("chlo.top_k", [x], b.out_avals, k=self.k)
+
+
+def _least(dtype: np.dtype) -> np.ndarray:
+    """The least value: of floats, whose order is total here, the NaN with all bits set."""
+    if not dtypes.is_float(dtype):
+        return dtypes.min_value(dtype)
+    return np.array(-1, f"int{dtypes.bit_width(dtype)}").view(dtype)
+
+
+def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+    """The ``k`` largest elements along ``axis``, in descending order, and their positions as int32.
+
+    Of equal elements the first come first; NaN counts as larger than all numbers.
+
+    Raises:
+      ShapeError: an axis that does not exist, or ``k`` that is negative or larger than its size.
+      DTypeError: complex numbers or bools.
+
+    Example:
+      >>> values, positions = lax.top_k(jnp.array([[3, 9, 5], [8, 2, 7]]), 2)
+      >>> values.tolist(), positions.tolist()
+      ([[9, 5], [8, 7]], [[1, 2], [0, 2]])
+    """
+    ndim = typeof(operand).ndim
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"top_k: axis {axis} does not exist in shape {typeof(operand).shape}")
+    last = ndim - 1
+    found = TopK(int(k)).bind(move_dim(operand, axis % ndim, last))
+    values, positions = (move_dim(y, last, axis % ndim) for y in found)
+    return values, positions
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+@reads("chlo.top_k")
+def _read_top_k(r: Reader) -> list[Any]:
+    values, positions = TopK(r.attr("k")).bind(*r.operands)
+    return [values, convert(positions, r.out_avals[1].dtype)]

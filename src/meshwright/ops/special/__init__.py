@@ -1,0 +1,1 @@
+"""Special functions as elementwise ops: Bessel functions, incomplete beta and gamma functions."""

@@ -1,0 +1,134 @@
+"""Modified Bessel functions of integer order, times ``exp(-|x|)``, as Chebyshev sums.
+
+They are smooth in ``x`` up to 8, and beyond, times ``sqrt(x)``, in ``1/x`` (DLMF 10.40.1): there polynomials of degree
+30 are exact to the last digit. Their coefficients are computed, once, from SciPy's values at Chebyshev points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebinterpolate
+
+from meshwright.core.late import LateModule
+from meshwright.ir.reading import reads
+from meshwright.ops.elementwise.expanded import Expanded, chebyshev
+from meshwright.ops.elementwise.table import (
+    abs_,
+    add,
+    div,
+    exp,
+    integer_pow,
+    le,
+    max_,
+    min_,
+    mul,
+    scalar_like,
+    select,
+    sign,
+    sqrt,
+    sub,
+)
+
+special = LateModule("scipy.special")
+
+
+@cache
+def _near(order: int) -> np.ndarray:
+    """Coefficients of ``ive(order, x) / x**order``, which has no zero, so that small values keep their digits, in
+    ``x/4 - 1``."""
+    return chebinterpolate(lambda t: special.ive(order, 4 * (t + 1)) / (4 * (t + 1)) ** order, 30)
+
+
+@cache
+def _far(order: int) -> np.ndarray:
+    """Coefficients of ``sqrt(x) ive(order, x)`` in ``16/x - 1``, beyond 8."""
+    return chebinterpolate(lambda t: special.ive(order, 16 / (t + 1)) * np.sqrt(16 / (t + 1)), 25)
+
+
+def _below(order: int, size: Any) -> Any:
+    small = min_(size, scalar_like(8, size))
+    return chebyshev(_near(order), sub(div(small, scalar_like(4, size)), scalar_like(1, size)))
+
+
+def _above(order: int, size: Any) -> Any:
+    large = max_(size, scalar_like(8, size))
+    return div(chebyshev(_far(order), sub(div(scalar_like(16, size), large), scalar_like(1, size))), sqrt(large))
+
+
+@dataclass(frozen=True)
+class _Scaled(Expanded):
+    """Base: ``exp(-abs(x)) I_n(x)`` of order ``n``."""
+
+    accepts: ClassVar[tuple[str, ...]] = ("f",)
+    order: ClassVar[int]
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """DLMF 10.29.1, in which nothing is divided by ``x``."""
+        (x,), (t,) = primals, tangents
+        y, above = self.bind(x), scaled_bessel(self.order + 1)(x)
+        if self.order:
+            above = mul(add(scaled_bessel(self.order - 1)(x), above), scalar_like(0.5, x))
+        return y, mul(t, sub(above, mul(sign(x), y)))
+
+    def expand(self, x: Any) -> Any:
+        size, odd = abs_(x), self.order % 2
+        near, far = mul(integer_pow(x, self.order), _below(self.order, size)), _above(self.order, size)
+        return select(le(size, scalar_like(8, x)), near, mul(sign(x), far) if odd else far)
+
+
+@dataclass(frozen=True)
+class BesselI0e(_Scaled):
+    """Modified Bessel function of order 0, times ``exp(-abs(x))``.
+
+    Example:
+      >>> round(float(lax.bessel_i0e(np.float32(1))), 4)
+      0.4658
+    """
+
+    order: ClassVar[int] = 0
+    name: ClassVar[str] = "bessel_i0e"
+
+
+@dataclass(frozen=True)
+class BesselI1e(_Scaled):
+    """Modified Bessel function of order 1, times ``exp(-abs(x))``.
+
+    Example:
+      >>> round(float(lax.bessel_i1e(np.float32(1))), 4)
+      0.2079
+    """
+
+    order: ClassVar[int] = 1
+    name: ClassVar[str] = "bessel_i1e"
+
+
+@dataclass(frozen=True)
+class BesselIe(_Scaled):
+    """Modified Bessel function of any order, times ``exp(-abs(x))``: derivatives of the others need them."""
+
+    order: int  # type: ignore[misc]
+    name: ClassVar[str] = "bessel_ie"
+
+
+def scaled_bessel(order: int) -> Expanded:
+    """The op of this order."""
+    return (bessel_i0e, bessel_i1e)[order] if order < 2 else BesselIe(order)
+
+
+def unscaled_bessel(order: int, x: Any) -> Any:
+    """The modified Bessel function of order 0 or 1 itself. The slope of ``|x|`` at 0 is 0 here, as in its op."""
+    return mul(exp(mul(x, sign(x))), scaled_bessel(order)(x))
+
+
+bessel_i0e: Expanded = BesselI0e()
+bessel_i1e: Expanded = BesselI1e()
+
+
+@reads("chlo.bessel_i1e")
+def _read_bessel_i1e(r: Any) -> Any:
+    return bessel_i1e(*r.operands)

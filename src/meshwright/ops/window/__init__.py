@@ -1,0 +1,1 @@
+"""Ops that slide a window: pooling and its derivatives."""

@@ -1,0 +1,257 @@
+"""Windows with functions of their own: ``reduce_window`` and ``select_and_scatter`` with any regions, and cumulative
+reductions, which StableHLO spells as windows that are as long as the dimension.
+
+Along a split dimension a window fetches the rows that it sees; what lies outside is the initial value, which is what
+StableHLO pads with. A cumulative reduction needs nothing but one row a tile: the reduction of all before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.reading import Reader
+from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import Composite
+from meshwright.ops.elementwise.table import and_, gt, lt, scalar_like
+from meshwright.ops.reduce.body import FALSE, TRUE, reduce_parts
+from meshwright.ops.reduce.derivative import fold_with_tangents, with_tangents, without_none
+from meshwright.ops.scalar_body import (
+    along,
+    apply_body,
+    as_body_takes,
+    check_body,
+    lifted,
+    one_by_one,
+    one_shape,
+    read_body,
+)
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
+from meshwright.ops.shape.rearrange import above, expand_dims
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.window.geometry import WindowDim, fetch_for_result
+from meshwright.ops.window.op import WindowOp, pads_array
+from meshwright.ops.window.slices import window_slices
+from meshwright.sharding.rule import REPLICATED, WINDOW, GatheredParts, ShardingRule, make_rule
+
+
+@dataclass(frozen=True)
+class _BodyWindow(WindowOp):
+    """Base: operands of one shape with windows of one kind over them."""
+
+    multiple_results: ClassVar[bool] = True
+    holds_jaxprs: ClassVar[bool] = True
+
+
+# --- reduce_window ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ReduceWindowBody(_BodyWindow):
+    """Operands of one shape, then an initial value for each: what each window sees, reduced by ``computation``."""
+
+    computation: ClosedJaxpr
+    name: ClassVar[str] = "reduce_window"
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        arrays = avals[: len(avals) // 2]
+        one_shape(self.name, arrays)
+        check_body(self.name, self.computation, arrays)
+        return tuple(a.update(shape=self.result_shape(a)) for a in arrays)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        n = len(primals) // 2
+        pairs = with_tangents(primals, tangents)
+
+        def seen(x: Any, init: Any) -> Any:
+            return None if x is None else concatenate(
+                [expand_dims(part, [0]) for part in window_slices(x, self.windows, init)], 0
+            )  # fmt: skip
+
+        stacked = [(seen(x, init), seen(t, t_init)) for (x, t), (init, t_init) in zip(pairs[:n], pairs[n:])]
+        return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], stacked))
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        n = len(args) // 2
+        if any(d is not None for d in dims[n:]):
+            return one_by_one(self, axis, args, dims)
+        place = next(d for d in dims[:n] if d is not None)
+        arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:n])]
+        windows = self.windows
+        op = self.with_windows((*windows[:place], WindowDim(1), *windows[place:]))
+        return op.bind(*arrays, *args[n:]), [place] * n
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        n, shape = len(avals) // 2, avals[0].shape
+        out = self.result_shape(avals[0])
+        names = [f"d{d}" if a and b else None for d, (a, b) in enumerate(zip(shape, out))]
+        kinds = {f"d{d}": self.split_kind(w, shape[d]) for d, w in enumerate(self.windows)}
+        sizes = {f"d{d}": s for d, s in enumerate(shape)}
+        return make_rule([names] * n + [[]] * n, [names] * n, sizes, kinds)
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        n = len(operands) // 2
+        arrays, inits, windows = list(operands[:n]), operands[n:], list(self.windows)
+        for d, window in enumerate(self.windows):
+            if ctx.is_split(0, d) and not window.is_trivial:
+                rows = ctx.out_local_shapes[0][d]
+                for i in range(n):
+                    arrays[i], windows[d] = fetch_for_result(ctx, arrays[i], i, d, window, rows, inits[i])
+        return self.with_windows(windows).bind(*arrays, *inits)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        n = len(operands) // 2
+        region = b.jaxpr_region(self.computation)
+        return self.emit_reduce_window(b, operands[:n], operands[n:], b.out_avals, region)
+
+
+# --- cumulative reductions ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CumulativeBody(Composite):
+    """Operands of one shape, then an initial value for each: element ``i`` along ``axis`` reduces all up to ``i``, or
+    with ``reverse`` all from ``i`` on."""
+
+    axis: int
+    reverse: bool
+    computation: ClosedJaxpr
+    name: ClassVar[str] = "cumulative"
+    multiple_results: ClassVar[bool] = True
+    holds_jaxprs: ClassVar[bool] = True
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        arrays = avals[: len(avals) // 2]
+        one_shape(self.name, arrays)
+        check_body(self.name, self.computation, arrays)
+        return tuple(arrays)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        n = len(args) // 2
+        if any(d is not None for d in dims[n:]):
+            return one_by_one(self, axis, args, dims)
+        place = next(d for d in dims[:n] if d is not None)
+        arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:n])]
+        return dataclasses.replace(self, axis=above(self.axis, place)).bind(*arrays, *args[n:]), [place] * n
+
+    def expand(self, *operands: Any) -> list[Any]:
+        shape = typeof(operands[0]).shape
+        rows = shape[self.axis]
+        if not rows:
+            return list(operands[: len(operands) // 2])
+        pads = [(0, 0)] * len(shape)
+        pads[self.axis] = (0, rows - 1) if self.reverse else (rows - 1, 0)
+        sizes, ones = [1] * len(shape), (1,) * len(shape)
+        sizes[self.axis] = rows
+        return ReduceWindowBody(tuple(sizes), ones, tuple(pads), ones, ones, self.computation).bind(*operands)
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        n, shape = len(avals) // 2, avals[0].shape
+        names = [f"d{d}" for d in range(len(shape))]
+        name = names[self.axis]
+        passes = {name: GatheredParts(shape[self.axis])}
+        return make_rule([names] * n + [[]] * n, [names] * n, dict(zip(names, shape)), {name: WINDOW}, passes=passes)
+
+    def localize(self, ctx: Any, *operands: Any) -> Any:
+        axis, n = self.axis, len(operands) // 2
+        arrays, inits = operands[:n], operands[n:]
+        if not ctx.is_split(0, axis):
+            return self.bind(*operands)
+        exists = match_shape(TRUE, typeof(arrays[0]).update(dtype=dtypes.bool_))
+        exists = ctx.mask(exists, 0, axis, FALSE)  # padding comes before everything else in reverse
+        scan = dataclasses.replace(self, computation=lifted(self.computation))
+        *mine, _ = scan.bind(*arrays, exists, *(scalar_like(0, x) for x in arrays), FALSE)
+        rows, axes = ctx.in_local_shapes[0][axis], ctx.axes(0, axis)
+        last = 0 if self.reverse else rows - 1
+        totals = [ctx.all_gather(slice_in_dim(y, last, last + 1, axis=axis), axes, axis) for y in mine]
+        # What has been reduced before this tile begins, starting from the initial values.
+        shape = typeof(totals[0]).shape
+        tile, number = ctx.tile_index(axes), iota(np.int32, shape, axis)
+        count = np.int32(-(-ctx.in_avals[0].shape[axis] // rows))  # tiles behind these hold nothing
+        before = gt(number, tile) if self.reverse else lt(number, tile)
+        before = before if not self.reverse or shape[axis] == count else and_(before, lt(number, count))
+        *carry, _ = reduce_parts(self.computation, (axis,), totals, before, inits)
+        kept = [d for d in range(len(shape)) if d != axis]
+        carry = [broadcast_in_dim(c, typeof(mine[0]).shape, kept) for c in carry]
+        return apply_body(self.computation, *(mine if self.reverse else carry), *(carry if self.reverse else mine))
+
+
+# --- select_and_scatter -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class SelectAndScatterBody(_BodyWindow):
+    """``operand``, ``source`` and an initial value: each window selects, by ``choice``, an element of the operand, and
+    the window's element of the source joins, by ``computation``, what is there in the result."""
+
+    choice: ClosedJaxpr
+    computation: ClosedJaxpr
+    name: ClassVar[str] = "select_and_scatter"
+    multiple_results: ClassVar[bool] = False
+
+    def infer(self, operand: ShapedArray, source: ShapedArray, init: ShapedArray) -> ShapedArray:
+        expected = self.result_shape(operand)
+        if source.shape != expected:
+            raise ShapeError(
+                f"{self.name}: source has shape {source.shape}, but the windows over operand {operand} are {expected}"
+            )
+        return source.update(shape=operand.shape)
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        if dims[2] is not None:
+            (out,), (place,) = one_by_one(self, axis, args, dims)
+            return out, place
+        place = next(d for d in dims[:2] if d is not None)
+        arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:2])]
+        windows = self.windows
+        op = self.with_windows((*windows[:place], WindowDim(1), *windows[place:]))
+        return op.bind(*arrays, args[2]), place
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        operand = avals[0]
+        names = [f"d{d}" for d in range(operand.ndim)]
+        windows = self.windows
+        kinds = {f"d{d}": REPLICATED for d, w in enumerate(windows) if not w.is_trivial}
+        seen = [name if w.is_trivial else None for name, w in zip(names, windows)]
+        return make_rule([names, seen, []], [names], dict(zip(names, operand.shape)), kinds)
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.op(
+            "stablehlo.select_and_scatter", operands, b.out_avals,
+            regions=[b.jaxpr_region(self.choice), b.jaxpr_region(self.computation)],
+            window_dimensions=self.window_dimensions, window_strides=self.window_strides,
+            padding=pads_array(self.padding),
+        )[0]  # fmt: skip
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+def cumulative_axis(window: dict[str, Any], shape: Sequence[int]) -> tuple[int, bool] | None:
+    """The axis and direction of a cumulative reduction that is spelled as windows; None if they are others."""
+    sizes, pads = window["window_dimensions"], window["padding"]
+    plain = all(set(window[k]) <= {1} for k in ("window_strides", "base_dilation", "window_dilation"))
+    axes = [d for d, (k, pad) in enumerate(zip(sizes, pads)) if k != 1 or pad != (0, 0)]
+    if not plain or len(axes) != 1:
+        return None
+    (axis,) = axes
+    rows = shape[axis]
+    if rows < 2 or sizes[axis] != rows or pads[axis] not in ((rows - 1, 0), (0, rows - 1)):
+        return None
+    return axis, pads[axis] == (0, rows - 1)
+
+
+def read_reduce_window_body(r: Reader, window: dict[str, Any]) -> Any:
+    """Any ``stablehlo.reduce_window``."""
+    n = len(r.operands) // 2
+    body = read_body(r)
+    operands = [*as_body_takes(body, r.operands[:n]), *as_body_takes(body, r.operands[n:])]
+    along_axis = cumulative_axis(window, typeof(operands[0]).shape)
+    op: Op = CumulativeBody(*along_axis, body) if along_axis else ReduceWindowBody(**window, computation=body)
+    return op.bind(*operands)
+
+
+def read_select_and_scatter_body(r: Reader, window: dict[str, Any]) -> Any:
+    """Any ``stablehlo.select_and_scatter``."""
+    return SelectAndScatterBody(**window, choice=read_body(r, 0), computation=read_body(r, 1)).bind(*r.operands)

@@ -1,0 +1,207 @@
+"""The arithmetic of a window that slides along one dimension; convolution and pooling are made of it.
+
+Result row ``o`` sees, for ``k`` in ``range(size)``, row ``o * stride + k * window_dilation - low`` of the operand
+spread out by ``base_dilation``. Terms follow XLA's ``Window`` (https://openxla.org/xla/operation_semantics).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.ops.shape.slice_pad import Pad
+
+Pads = tuple[tuple[int, int], ...]
+
+
+def dilate(size: int, dilation: int) -> int:
+    """Rows of ``size`` rows with ``dilation - 1`` others between neighbours."""
+    return (size - 1) * dilation + 1 if size else 0
+
+
+@dataclass(frozen=True)
+class WindowDim:
+    """A window along one dimension. ``low`` and ``high`` are rows of padding; negative ones cut."""
+
+    size: int
+    stride: int = 1
+    low: int = 0
+    high: int = 0
+    base_dilation: int = 1
+    window_dilation: int = 1
+
+    @property
+    def extent(self) -> int:
+        """Rows from the first to the last that a window sees."""
+        return dilate(self.size, self.window_dilation)
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether the window changes nothing: each result row sees the operand row of its number."""
+        return (self.size, self.stride, self.low, self.high, self.base_dilation) == (1, 1, 0, 0, 1)
+
+    def padded_size(self, n: int) -> int:
+        """Rows of an operand of ``n`` rows, dilated and padded."""
+        return dilate(n, self.base_dilation) + self.low + self.high
+
+    def output_size(self, n: int) -> int:
+        """Rows of the result for an operand of ``n`` rows."""
+        room = self.padded_size(n) - self.extent
+        return room // self.stride + 1 if room >= 0 else 0
+
+    def covers(self, n: int) -> bool:
+        """Whether there is one window, and it sees each of the operand's ``n`` rows."""
+        plain = self.base_dilation == self.window_dilation == 1
+        return plain and self.output_size(n) == 1 and self.low >= 0 and self.size >= n + self.low
+
+    def adjoint(self, n: int) -> WindowDim:
+        """The window that carries a cotangent of the result back to the operand's ``n`` rows.
+
+        The weight that ``k`` had now stands at ``size - 1 - k``.
+        """
+        low = self.extent - 1 - self.low
+        high = dilate(n, self.base_dilation) + self.low - dilate(self.output_size(n), self.stride)
+        return WindowDim(self.size, self.base_dilation, low, high, self.stride, self.window_dilation)
+
+    def adjoint_weights(self, n: int) -> WindowDim:
+        """The window, made of a cotangent of the result, that slid over the operand gives the weights' cotangent."""
+        m = self.output_size(n)
+        high = self.extent - 1 + dilate(m, self.stride) - dilate(n, self.base_dilation) - self.low
+        return WindowDim(m, self.window_dilation, self.low, high, self.base_dilation, self.stride)
+
+    def check(self, op: str, dim: int, n: int) -> None:
+        """Raise unless the window fits a dimension of ``n`` rows.
+
+        Raises:
+          ShapeError: a size, stride or dilation below 1, or padding that cuts more than there is.
+        """
+        values = {"window size": self.size, "stride": self.stride, "base (lhs) dilation": self.base_dilation,
+                  "window (rhs) dilation": self.window_dilation}  # fmt: skip
+        for what, value in values.items():
+            if value < 1:
+                raise ShapeError(f"{op}: {what} of window dimension {dim} is {value}, expected at least 1")
+        if self.padded_size(n) < 0:
+            raise ShapeError(
+                f"{op}: padding ({self.low}, {self.high}) of window dimension {dim} cuts more than the "
+                f"{dilate(n, self.base_dilation)} rows that there are; make it less negative"
+            )
+
+
+def make_windows(
+    sizes: Sequence[int], strides: Sequence[int], padding: Pads, base: Sequence[int], window: Sequence[int]
+) -> tuple[WindowDim, ...]:
+    """Windows from the parameters of an op, one entry a dimension."""
+    return tuple(WindowDim(k, s, lo, hi, b, w) for k, s, (lo, hi), b, w in zip(sizes, strides, padding, base, window))
+
+
+# --- what users write ---------------------------------------------------------------------------------------
+def padtype_to_pads(
+    in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: str
+) -> Pads:
+    """The ``(low, high)`` pairs that ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` mean.
+
+    ``"SAME"`` gives results of ``ceil(size / stride)`` rows; of an odd amount of padding the larger part comes after
+    (with ``"SAME_LOWER"``, before).
+
+    Raises:
+      ArgumentError: another word.
+
+    Example:
+      >>> lax.padtype_to_pads((5, 8), (3, 3), (1, 2), "SAME")
+      ((1, 1), (0, 1))
+    """
+    word = padding.upper() if isinstance(padding, str) else padding
+    if word == "VALID":
+        return ((0, 0),) * len(in_shape)
+    if word not in ("SAME", "SAME_LOWER"):
+        raise ArgumentError(f"padding: expected 'SAME', 'SAME_LOWER', 'VALID' or (low, high) pairs, got {padding!r}")
+    pads = []
+    for n, k, stride in zip(in_shape, window_shape, window_strides):
+        total = max((-(-n // stride) - 1) * stride + k - n, 0)
+        low = total // 2 if word == "SAME" else total - total // 2
+        pads.append((low, total - low))
+    return tuple(pads)
+
+
+def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = None) -> tuple[int, ...]:
+    """``value`` as ``rank`` ints; ``None`` is ``default`` everywhere.
+
+    Raises:
+      ArgumentError: not ints, or another number of them.
+    """
+    if value is None and default is not None:
+        return (default,) * rank
+    try:
+        found = tuple(int(v.__index__()) for v in value)
+    except (TypeError, AttributeError):
+        raise ArgumentError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
+    if len(found) != rank:
+        raise ArgumentError(f"{op}: {what} needs {rank} entries, one a window dimension, got {found}")
+    return found
+
+
+def pad_pairs(op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[int], strides: Sequence[int]) -> Pads:
+    """``padding`` as ``(low, high)`` pairs, from pairs or a word (see :func:`padtype_to_pads`)."""
+    if isinstance(padding, str):
+        return padtype_to_pads(in_shape, windows, strides, padding)
+    try:
+        pairs = tuple(padding)
+    except TypeError:
+        pairs = ()
+    if len(pairs) != len(windows):
+        raise ArgumentError(
+            f"{op}: padding must be 'SAME', 'SAME_LOWER', 'VALID' or {len(windows)} (low, high) pairs, one a window "
+            f"dimension, got {padding!r}"
+        )
+    return tuple(int_tuple(op, "each pair of padding", pair, 2) for pair in pairs)  # type: ignore[misc]
+
+
+# --- on split dimensions ------------------------------------------------------------------------------------
+def fetch_dilated(
+    ctx: Any,
+    x: Any,
+    operand: int,
+    dim: int,
+    start: Callable[[int], int],
+    length: int,
+    dilation: int,
+    fill: Any = None,
+) -> tuple[Any, tuple[int, int], int]:
+    """Rows ``[start(t), start(t) + length)`` of an operand's dimension after it has been dilated.
+
+    Returns ``(rows, (low, high), dilation)``: they still have to be dilated and padded like that. Where the tiles begin
+    at different phases of the dilation, that has been done.
+    """
+    if dilation == 1:
+        return ctx.fetch_window(x, operand, dim, start, length, fill), (0, 0), 1
+
+    def first(t: int) -> int:
+        return -(-start(t) // dilation)
+
+    phases = [first(t) * dilation - start(t) for t in range(ctx.num_tiles(operand, dim))]
+    if len(set(phases)) == 1 and phases[0] < length:
+        low = phases[0]
+        rows = -(-(length - low) // dilation)
+        x = ctx.fetch_window(x, operand, dim, first, rows, fill)
+        return x, (low, length - low - dilate(rows, dilation)), dilation
+    x = ctx.fetch_window(x, operand, dim, first, -(-length // dilation), fill)
+    value = typeof(x).dtype.type(0) if fill is None else fill
+    spread = [(0, 0, 0)] * typeof(x).ndim
+    spread[dim] = (0, 0, dilation - 1)
+    x = Pad(tuple(spread)).bind(x, value)
+    return ctx.cut(x, operand, dim, [-p for p in phases], length, fill=value), (0, 0), 1
+
+
+def fetch_for_result(
+    ctx: Any, x: Any, operand: int, dim: int, window: WindowDim, rows: int, fill: Any = None
+) -> tuple[Any, WindowDim]:
+    """What ``rows`` result rows on each tile see, and the window to slide over it."""
+    length = (rows - 1) * window.stride + window.extent
+    x, pads, dilation = fetch_dilated(
+        ctx, x, operand, dim, lambda t: t * rows * window.stride - window.low, length, window.base_dilation, fill
+    )
+    return x, dataclasses.replace(window, low=pads[0], high=pads[1], base_dilation=dilation)

@@ -1,0 +1,318 @@
+"""Window reductions: sums, extremes and products of what a window sees; pooling.
+
+A sum's transpose is a sum over windows that slide the other way; an extreme's derivative selects (see
+:mod:`.select`). Names and conventions are those of ``jax.lax``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes, pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ArgumentError, DTypeError
+from meshwright.ir.op import Builder, Op, Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ops.elementwise.table import add, convert, max_, min_, mul, reducer, scalar_like
+from meshwright.ops.reduce.cumulative import CumMax, CumMin, CumProd, CumSum, Cumulative
+from meshwright.ops.reduce.function import reduction_function
+from meshwright.ops.shape.rearrange import Linear1
+from meshwright.ops.window.body import ReduceWindowBody, cumulative_axis, read_reduce_window_body
+from meshwright.ops.window.geometry import WindowDim, dilate, fetch_for_result, int_tuple, make_windows, pad_pairs
+from meshwright.ops.window.op import WindowOp, window_params
+from meshwright.ops.window.select import SelectAndGatherAdd, select_op
+from meshwright.ops.window.slices import window_slices
+from meshwright.sharding.rule import REDUCTION, WINDOW
+
+
+@dataclass(frozen=True)
+class ReduceWindow(WindowOp):
+    """Base: what each window sees, combined by a binary op; padding is that op's identity."""
+
+    hlo: ClassVar[str] = ""
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        """The value that leaves others unchanged."""
+        raise NotImplementedError
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x.update(shape=self.result_shape(x))
+
+    def localize(self, ctx: Any, x: Any) -> Any:
+        (aval,) = ctx.in_avals
+        fill = self.identity(aval.dtype)
+        windows = []
+        for d, window in enumerate(self.windows):
+            kind = self.split_kind(window, aval.shape[d])
+            if ctx.is_split(0, d) and kind == REDUCTION:
+                x, window = ctx.mask(x, 0, d, fill), WindowDim(ctx.in_local_shapes[0][d])
+            elif ctx.is_split(0, d) and kind == WINDOW:
+                x, window = fetch_for_result(ctx, x, 0, d, window, ctx.out_local_shapes[0][d], fill)
+            windows.append(window)
+        return self.with_windows(windows).bind(x)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        (aval,) = b.in_avals
+        region = reducer(b, self.hlo, aval.dtype)
+        init = b.constant(self.identity(aval.dtype), ShapedArray((), aval.dtype))
+        return self.emit_reduce_window(b, [x], [init], b.out_avals, region)[0]
+
+
+@dataclass(frozen=True)
+class ReduceWindowSum(ReduceWindow, Linear1):
+    """Sums."""
+
+    name: ClassVar[str] = "reduce_window_sum"
+    hlo: ClassVar[str] = "stablehlo.add"
+    reduction: ClassVar[str] = "sum"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return np.zeros((), dtype)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        _need_numbers(self.name, x)
+        return super().infer(x)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        if 0 in x.aval.shape or 0 in typeof(ct).shape:
+            return [Zero(x.aval)]
+        return [self.with_windows([w.adjoint(n) for w, n in zip(self.windows, x.aval.shape)]).bind(ct)]
+
+
+class _Extreme(ReduceWindow):
+    """Base of maxima and minima."""
+
+    selects: ClassVar[str] = ""
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.bind(*primals), select_op(SelectAndGatherAdd, self, self.selects).bind(*tangents, *primals)
+
+
+@dataclass(frozen=True)
+class ReduceWindowMax(_Extreme):
+    """Maxima."""
+
+    name: ClassVar[str] = "reduce_window_max"
+    hlo: ClassVar[str] = "stablehlo.maximum"
+    reduction: ClassVar[str] = "max"
+    selects: ClassVar[str] = "ge"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return dtypes.min_value(dtype)
+
+
+@dataclass(frozen=True)
+class ReduceWindowMin(_Extreme):
+    """Minima."""
+
+    name: ClassVar[str] = "reduce_window_min"
+    hlo: ClassVar[str] = "stablehlo.minimum"
+    reduction: ClassVar[str] = "min"
+    selects: ClassVar[str] = "le"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return dtypes.max_value(dtype)
+
+
+@dataclass(frozen=True)
+class ReduceWindowProd(ReduceWindow):
+    """Products."""
+
+    name: ClassVar[str] = "reduce_window_prod"
+    hlo: ClassVar[str] = "stablehlo.multiply"
+    reduction: ClassVar[str] = "prod"
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return np.ones((), dtype)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        _need_numbers(self.name, x)
+        return super().infer(x)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x,), (t,) = primals, tangents
+        # Each element's factor is the product of all others; no division, so that zeros do no harm.
+        seen = window_slices(x, self.windows, scalar_like(1, x))
+        moved = window_slices(t, self.windows, scalar_like(0, t))
+        if len(seen) > 1:
+            moved = [mul(m, reduce(mul, seen[:i] + seen[i + 1 :])) for i, m in enumerate(moved)]
+        return self.bind(x), reduce(add, moved)
+
+
+def _need_numbers(name: str, x: ShapedArray) -> None:
+    if dtypes.is_bool(x.dtype):
+        raise DTypeError(f"{name}: operand has dtype bool, expected numbers; convert it with .astype")
+
+
+# --- what users call ----------------------------------------------------------------------------------------
+def _windowed(op: type[ReduceWindow]) -> Callable[..., Any]:
+    def function(
+        operand: Any,
+        window_dimensions: Sequence[int],
+        window_strides: Sequence[int],
+        padding: str | Sequence[tuple[int, int]],
+        base_dilation: Sequence[int] | None = None,
+        window_dilation: Sequence[int] | None = None,
+    ) -> Any:
+        shape = typeof(operand).shape
+        dims = window_dimensions, window_strides, padding, base_dilation, window_dilation
+        windows = window_dims(op.name, shape, *dims)
+        return op(**window_params(windows)).bind(operand)
+
+    function.__name__ = function.__qualname__ = op.name
+    function.__doc__ = f"{op.__doc__[:-1]} over windows; parameters as for :func:`reduce_window`."  # type: ignore[index]
+    return function
+
+
+reduce_window_sum = _windowed(ReduceWindowSum)
+reduce_window_max = _windowed(ReduceWindowMax)
+reduce_window_min = _windowed(ReduceWindowMin)
+reduce_window_prod = _windowed(ReduceWindowProd)
+
+
+def window_dims(
+    op: str, shape: Sequence[int], sizes: Any, strides: Any, padding: Any, base: Any, window: Any
+) -> tuple[WindowDim, ...]:
+    """The window over each dimension, from what a user gives; ``op`` is the function that got it."""
+    rank = len(shape)
+    sizes = int_tuple(op, "window_dimensions", sizes, rank)
+    strides = int_tuple(op, "window_strides", strides, rank, default=1)
+    base = int_tuple(op, "base_dilation", base, rank, default=1)
+    window = int_tuple(op, "window_dilation", window, rank, default=1)
+    extents = [dilate(k, w) for k, w in zip(sizes, window)]
+    return make_windows(sizes, strides, pad_pairs(op, padding, shape, extents, strides), base, window)
+
+
+#: the window reduction and the elementwise op, by the name of the latter
+_REDUCTIONS: dict[str, tuple[type[ReduceWindow], Any]] = {
+    "add": (ReduceWindowSum, add),
+    "max": (ReduceWindowMax, max_),
+    "min": (ReduceWindowMin, min_),
+    "mul": (ReduceWindowProd, mul),
+}
+_SYNONYMS = {
+    "sum": "add", "maximum": "max", "fmax": "max", "minimum": "min", "fmin": "min", "multiply": "mul", "prod": "mul",
+}  # fmt: skip
+_BOOL_SYNONYMS = {"or": "max", "logical_or": "max", "bitwise_or": "max",
+                  "and": "min", "logical_and": "min", "bitwise_and": "min"}  # fmt: skip
+
+
+def _op_name(computation: Any) -> str:
+    """The op that a name, a NumPy ufunc or one of our ops means; empty for a function."""
+    if isinstance(computation, str):
+        return computation
+    if isinstance(computation, np.ufunc):
+        return computation.__name__
+    return computation.name if isinstance(computation, Op) else ""
+
+
+def _reduction(name: str, dtype: np.dtype) -> tuple[type[ReduceWindow], Any] | None:
+    """The window reduction and the binary op of a name; None if it has none of its own."""
+    name = _SYNONYMS.get(name, name)
+    return _REDUCTIONS.get(_BOOL_SYNONYMS.get(name, name) if dtypes.is_bool(dtype) else name)
+
+
+def reduce_window(
+    operand: Any,
+    init_value: Any,
+    computation: Any,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Any:
+    """``computation`` of ``init_value`` and all that a window sees, for each position of a window that slides.
+
+    ``computation(a, b)`` is an associative function of two scalars, of which ``init_value`` is an identity; an op or
+    its name will do. ``operand`` may be a tree of arrays of one shape, with a tree of initial values; then
+    ``computation`` takes and returns such trees. Everything else has one entry a dimension of ``operand`` (1 where
+    there is no window); ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or ``(low, high)`` pairs, of elements
+    that take no part in the result. ``base_dilation`` spreads the operand, ``window_dilation`` the window.
+
+    Raises:
+      ArgumentError: malformed parameters, or trees that differ.
+      ShapeError: parameters that do not fit the operand, an ``init_value`` that is not a scalar.
+      DTypeError: an ``init_value`` of another dtype, or a dtype that the computation does not take.
+
+    Example:
+      >>> x = jnp.array([3, 1, 4, 1, 5])
+      >>> lax.reduce_window(x, 0, lax.add, (2,), (1,), "VALID").tolist()
+      [4, 5, 5, 6]
+      >>> lax.reduce_window(x, 1, lambda a, b: a * b % 7, (3,), (2,), "SAME").tolist()
+      [3, 4, 5]
+    """
+    leaves = pytree.leaves(operand)
+    if not leaves:
+        raise ArgumentError("reduce_window: expected one array or more")
+    first = typeof(leaves[0])
+    params = window_params(
+        window_dims(
+            "reduce_window", first.shape, window_dimensions, window_strides, padding, base_dilation, window_dilation
+        )
+    )
+    name = _op_name(computation)
+    if name:
+        found = _reduction(name, first.dtype)
+        if found is None:
+            raise ArgumentError(f"reduce_window: no reduction has the name {name!r}; give a function of two scalars")
+        computation = found[1]
+    asked = reduction_function("reduce_window", operand, init_value, computation)
+    found = _reduction(name or asked.op_name, first.dtype)
+    if found is None:
+        outs = ReduceWindowBody(**params, computation=asked.body).bind(*asked.arrays, *asked.inits)
+    else:
+        kind, combine = found
+        op = kind(**params)
+        out = op.bind(*asked.arrays)
+        identity = op.identity(typeof(out).dtype)
+        outs = [out if _equals(asked.inits[0], identity) else combine(out, *asked.inits)]
+    return pytree.unflatten(asked.tree, outs)
+
+
+def _equals(value: Any, identity: np.ndarray) -> bool:
+    if isinstance(value, Tracer):
+        return False
+    return bool(np.asarray(value).astype(identity.dtype) == identity)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+def read_windows(r: Reader) -> dict[str, Any]:
+    """The parameters of a window op: those of :func:`reduce_window`."""
+    sizes = r.attr("window_dimensions")
+    ones = (1,) * len(sizes)
+    padding = r.attr("padding", np.zeros((len(sizes), 2), np.int64))
+    return {
+        "window_dimensions": sizes,
+        "window_strides": r.attr("window_strides", ones),
+        "padding": tuple((int(lo), int(hi)) for lo, hi in padding),
+        "base_dilation": r.attr("base_dilations", ones),
+        "window_dilation": r.attr("window_dilations", ones),
+    }
+
+
+@reads("stablehlo.reduce_window")
+def _read_reduce_window(r: Reader) -> Any:
+    window = read_windows(r)
+    name = r.reducer() if len(r.operands) == 2 else ""
+    is_bool = dtypes.is_bool(r.out_avals[0].dtype)
+    if is_bool:
+        name = {"add": "or", "mul": "and"}.get(name, name)
+    if name not in _REDUCTIONS and not (is_bool and name in _BOOL_SYNONYMS):
+        return read_reduce_window_body(r, window)
+    x, init = (convert(v, r.out_avals[0].dtype) for v in r.operands)
+    scanned = cumulative_axis(window, typeof(x).shape)
+    if scanned is None or is_bool:
+        return reduce_window(x, init, name, **window)
+    op = _CUMULATIVE[name](*scanned)
+    out = op.bind(x)
+    return out if _equals(init, op.identity(typeof(x).dtype)) else _REDUCTIONS[name][1](out, init)
+
+
+_CUMULATIVE: dict[str, type[Cumulative]] = {"add": CumSum, "max": CumMax, "min": CumMin, "mul": CumProd}
