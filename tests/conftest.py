@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -27,6 +28,7 @@ os.environ.setdefault(
 
 #: of the 65,530 mappings that Linux gives a process by default, each compiled program takes a few
 MAPPINGS = 25_000
+RESIDENT_BYTES = 1 << 30
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,6 +41,15 @@ def few_programs() -> Iterator[None]:
         if "jax" in sys.modules:
             sys.modules["jax"].clear_caches()
         gc.collect()
+    give_back_memory()
+
+
+def give_back_memory() -> None:
+    """Returns what compilations left on the heap, gigabytes in a long run, of which glibc keeps nearly all."""
+    sizes, libc = Path("/proc/self/statm"), ctypes.CDLL(None)
+    if sizes.exists() and hasattr(libc, "malloc_trim"):
+        if int(sizes.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > RESIDENT_BYTES:
+            libc.malloc_trim(0)
 
 
 @contextmanager
