@@ -22,7 +22,7 @@ from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ShardingError
 from meshwright.ir.jaxpr import Var
 from meshwright.ir.state import extend_axis_env
-from meshwright.ops.keys import words_aval
+from meshwright.ops.random.keys import words_aval
 from meshwright.sharding import AbstractMesh, HloSharding, NamedSharding, named_to_hlo
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.spmd.varying import varying
