@@ -20,10 +20,10 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
+from meshwright.lowering.batched import virtual_program
 from meshwright.runtime.array import Array, default_sharding
 from meshwright.runtime.executable import buffer_of, compile_jaxpr
 from meshwright.runtime.pjrt import client as pjrt
-from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.partition import Partition, partition
 from meshwright.spmd.report import collectives

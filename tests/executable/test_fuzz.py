@@ -19,7 +19,7 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright.errors import MeshwrightWarning
 from meshwright.ir.verify import verify
-from meshwright.runtime.virtual import virtual_program
+from meshwright.lowering.batched import virtual_program
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
 

@@ -12,11 +12,11 @@ from meshwright.core import dtypes
 from meshwright.ir.op import Op
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, typeof
+from meshwright.lowering.batched import virtual_program
 from meshwright.ops.collective.collectives import ALL_REDUCE
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.runtime.executable import compile_jaxpr
-from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.factors import join_axes

@@ -25,11 +25,11 @@ from meshwright.ir.passes import dead_code
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
+from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import convert, eq, mul, select, sub
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.runtime.executable import compile_jaxpr
-from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.factors import join_axes

@@ -1,7 +1,7 @@
 """Who may import whom, read from the source: imports point one way.
 
-    errors, core -> hardware -> sharding -> ir -> ops -> {transforms, stablehlo, spmd} -> runtime -> verification
-    -> api -> numpy, nn, random, optim -> scipy -> inspect, interop -> modules of names -> cli
+    errors, core -> hardware -> sharding -> ir -> ops -> {transforms, stablehlo, spmd} -> lowering -> runtime ->
+    verification -> api -> numpy, nn, random, optim -> scipy -> inspect, interop -> modules of names -> cli
 
 ``meshwright/__init__`` gathers the public names of all layers and belongs to none.
 """
@@ -26,6 +26,7 @@ LAYERS = (
     {"ir"},
     {"ops"},
     {"transforms", "stablehlo", "spmd"},
+    {"lowering"},
     {"runtime"},
     {"verification"},
     {"api"},

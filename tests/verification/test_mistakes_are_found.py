@@ -17,9 +17,9 @@ from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.errors import MeshwrightWarning, VerificationError
 from meshwright.ir.jaxpr import Jaxpr, Var
+from meshwright.lowering.batched import virtual_program
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import compile_jaxpr
-from meshwright.runtime.virtual import virtual_program
 
 MESH = mw.AbstractMesh((2, 2), ("x", "y"))
 F32 = np.float32

@@ -12,7 +12,7 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.errors import VerificationError
 from meshwright.ir.interval import ANYWHERE
-from meshwright.runtime.virtual import virtual_program
+from meshwright.lowering.batched import virtual_program
 from meshwright.verification.compare import compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import draw_inputs

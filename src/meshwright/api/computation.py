@@ -22,6 +22,8 @@ from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ShardingError
 from meshwright.ir.jaxpr import Var
 from meshwright.ir.state import extend_axis_env
+from meshwright.lowering.regions import without_regions
+from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
 from meshwright.sharding import AbstractMesh, HloSharding, NamedSharding, named_to_hlo
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
@@ -128,11 +130,11 @@ def _module(
         arg_shardings=[None if s is None else str(s) for s in ins],
         result_shardings=[None if s is None else str(s) for s in outs],
         donated=match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals),
-        mesh=axes,
+        groups=Target.all_real(axes).grid,
         num_replicas=axes.size,
         num_partitions=max(counts, default=1),
     )
-    return lower_to_stablehlo(on_words(program.jaxpr), options)
+    return lower_to_stablehlo(without_regions(on_words(program.jaxpr)), options)
 
 
 # --- parts --------------------------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from meshwright.api.calls import Taken
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
@@ -25,11 +23,13 @@ from meshwright.errors import (
 )
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
+from meshwright.lowering.batched import virtual_program
+from meshwright.lowering.lower import lower
+from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, compile_jaxpr
-from meshwright.runtime.virtual import virtual_program
+from meshwright.runtime.executable import Executable, Results, compile_program
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec, Sharding
 from meshwright.spmd import report
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
@@ -206,19 +206,15 @@ class PartitionedProgram:
 
     # --- texts ----------------------------------------------------------------------------------------------
     def _module(self) -> Any:
-        mesh = self.mesh
-        ids = np.array(mesh.device_ids) if isinstance(mesh, Mesh) else None
-        if ids is not None and sorted(ids.tolist()) != list(range(ids.size)):
-            ids = np.argsort(np.argsort(ids))  # a part of the devices: numbered within the mesh
+        target = Target.all_real(self.mesh)
         return lower_to_stablehlo(
             self.jaxpr,
             LoweringOptions(
                 name=f"spmd_{self.name}",
                 scope=f"jit({self.name})",
                 arg_names=self.names,
-                mesh=mesh.abstract_mesh,
-                device_ids=ids,
-                num_replicas=mesh.size,
+                groups=target.grid,
+                num_replicas=target.num_devices,
                 donated=dict.fromkeys(self.donated),
             ),
         )
@@ -249,12 +245,11 @@ class PartitionedProgram:
     def executable(self) -> Executable:
         """The program for the virtual mesh: global arrays in and out."""
         program = virtual_program(self.part)
-        shardings: list[Sharding] = list(self.out_shardings)
         donated = match_donation(self.donated, program.in_avals, program.out_avals)
-        return compile_jaxpr(
-            program, self.name, shardings, True, donated, self.out_avals, options=self.compiler_options,
-            arg_names=self.names,
-        )  # fmt: skip
+        lowered = lower(program, self.name, donated=donated, arg_names=self.names)
+        return compile_program(
+            lowered, Results(self.out_avals, self.out_shardings, True), options=self.compiler_options
+        )
 
     @cached_property
     def _taken(self) -> Taken:

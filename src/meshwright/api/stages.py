@@ -17,11 +17,13 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
+from meshwright.lowering.lower import lower
+from meshwright.lowering.regions import without_regions
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.runtime.executable import Executable, Results, compile_program
 from meshwright.sharding import (
     AbstractMesh,
     Mesh,
@@ -189,7 +191,7 @@ class Lowered(Stage):
         mesh = program.mesh
         donated = match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals)
         return lower_to_stablehlo(
-            on_words(program.jaxpr),
+            without_regions(on_words(program.jaxpr)),
             LoweringOptions(
                 name=f"jit_{program.name}",
                 scope=f"jit({program.name})",
@@ -296,15 +298,9 @@ class Lowered(Stage):
                 if isinstance(eqn.op, InspectSharding):
                     eqn.op.callback(program.single)
             shardings = [program.single] * len(program.out_shardings)
-            executable = compile_jaxpr(
-                program.jaxpr,
-                program.name,
-                shardings,
-                program.place is not None,
-                donated,
-                options=program.compiler_options,
-                arg_names=[a.name for a in program.arguments],
-            )
+            lowered = lower(program.jaxpr, program.name, donated=donated, arg_names=[a.name for a in program.arguments])
+            results = Results(program.jaxpr.out_avals, shardings, program.place is not None)
+            executable = compile_program(lowered, results, options=program.compiler_options)
             return Compiled(program, executable, None)
         part = self.partition()
         part.compiler_options = program.compiler_options

@@ -21,6 +21,8 @@ class Device:
     id: int
     platform: str = "cpu"
     process_index: int = 0
+    #: the real device behind it, which virtual ones share
+    hardware_id: int = 0
 
     def __repr__(self) -> str:
         return f"{self.platform.upper()}:{self.id}"

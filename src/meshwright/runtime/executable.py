@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -15,18 +15,22 @@ from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ConcretizationTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
-from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.runtime.array import Array, from_numpy
-from meshwright.runtime.ordering import order_callbacks
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding
-from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
-from meshwright.stablehlo.hlo import module_bytecode, module_text
-from meshwright.transforms.keys import on_words
+from meshwright.stablehlo.hlo import module_bytecode
 
-#: constants up to this many bytes are written into the program; larger ones are passed to it
-_INLINE_BYTES = 4096
 _LOGGER = logging.getLogger("meshwright")
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the arrays that a program gives are: types, shardings, and whether they stay where they are."""
+
+    avals: Sequence[ShapedArray]
+    shardings: Sequence[Sharding]
+    committed: bool = False
 
 
 @dataclass
@@ -105,66 +109,38 @@ def as_array(x: Any) -> Array:
 
 
 def compile_jaxpr(
-    jaxpr: ClosedJaxpr,
-    name: str,
-    out_shardings: Sequence[Sharding],
-    out_committed: bool = False,
-    donated: Mapping[int, int | None] | None = None,
-    out_avals: Sequence[ShapedArray] | None = None,
-    quick: bool = False,
-    options: tuple[tuple[str, Any], ...] = (),
-    arg_names: Sequence[str] = (),
+    jaxpr: ClosedJaxpr, name: str, out_shardings: Sequence[Sharding], out_committed: bool = False, quick: bool = False
 ) -> Executable:
-    """Compile a single-device program.
+    """Compile a program for one device, as :func:`compile_program`."""
+    return compile_program(lower(jaxpr, name), Results(jaxpr.out_avals, out_shardings, out_committed), quick)
 
-    ``donated`` maps argument numbers to the result that takes their memory. ``quick`` asks for
-    code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their values;
-    ``arg_names`` are what the module calls the arguments.
+
+def compile_program(
+    program: DeviceProgram, results: Results, quick: bool = False, options: tuple[tuple[str, Any], ...] = ()
+) -> Executable:
+    """Compile the program of one device.
+
+    ``quick`` asks for code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their
+    values.
     """
-    out_avals = list(jaxpr.out_avals if out_avals is None else out_avals)
-    jaxpr, constants = hoist_constants(without_constraints(on_words(jaxpr)))  # which XLA would check, and not use
-    shift = len(constants)
-    donated = {i + shift: o for i, o in (donated or {}).items()}
     started = time.perf_counter()
-    names = [*(f"constant {i}" for i in range(shift)), *arg_names] if arg_names else ()
-    lowering = LoweringOptions(name=f"jit_{name}", donated=donated, arg_names=names, scope=f"jit({name})")
-    module, callbacks = lower_with_callbacks(order_callbacks(jaxpr), lowering)
+    module, callbacks = program.emitted
     source = module if callbacks else module_bytecode(module)
-    loaded = pjrt.compile_module(source, name, callbacks, quick, lambda: module_text(module), options)
+    loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options)
     _LOGGER.log(
         logging.WARNING if config.log_compiles else logging.DEBUG,
         "Compiled %s for %s in %.3f s",
-        name, ", ".join(map(str, jaxpr.in_avals[shift:])) or "no arguments", time.perf_counter() - started,
+        program.name, ", ".join(map(str, program.in_avals)) or "no arguments", time.perf_counter() - started,
     )  # fmt: skip
-    buffers = [buffer_of(c) for c in constants]
+    constants = [as_array(c) for c in program.constants]
     return Executable(
         loaded,
-        name,
-        out_avals,
-        list(out_shardings),
-        out_committed,
-        buffers,
-        [i - shift for i in donated],
+        program.name,
+        list(results.avals),
+        list(results.shardings),
+        results.committed,
+        [buffer_of(c) for c in constants],
+        list(program.donated),
         constants,
         bool(callbacks),
     )
-
-
-def hoist_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """Make large constants the first arguments, so that programs do not hold copies of weights."""
-    inner = jaxpr.jaxpr
-    large = [typeof_bytes(c) > _INLINE_BYTES for c in jaxpr.consts]
-    if not any(large):
-        return jaxpr, []
-    moved = [v for v, big in zip(inner.constvars, large) if big]
-    kept = [v for v, big in zip(inner.constvars, large) if not big]
-    new = inner.replace(constvars=kept, invars=[*moved, *inner.invars])
-    return (
-        ClosedJaxpr(new, [c for c, big in zip(jaxpr.consts, large) if not big]),
-        [c for c, big in zip(jaxpr.consts, large) if big],
-    )
-
-
-def typeof_bytes(value: Any) -> int:
-    """Size of a constant in bytes."""
-    return value.nbytes if hasattr(value, "nbytes") else 8

@@ -15,7 +15,6 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, joined
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
-from meshwright.sharding import AbstractMesh
 from meshwright.stablehlo.context import attribute, constant_attribute, context, location, tensor_type
 
 _create = ir.Operation.create
@@ -26,8 +25,8 @@ class LoweringOptions:
     """What a module says besides its ops.
 
     ``arg_shardings`` and ``result_shardings`` are GSPMD texts (or None) for ``mhlo.sharding``; ``donated`` are argument
-    numbers; ``mesh`` gives collectives their device groups, over replica numbers. ``scope`` begins the names of all ops
-    (``jit(f)``); ``arg_names`` and ``result_names`` are the user's.
+    numbers; ``groups`` gives the replica numbers, a row for each group, of collectives along axes. ``scope`` begins the
+    names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's.
     """
 
     name: str = "main"
@@ -37,8 +36,7 @@ class LoweringOptions:
     result_names: Sequence[str] = ()
     scope: str = ""
     donated: Mapping[int, int | None] = field(default_factory=dict)
-    mesh: AbstractMesh | None = None
-    device_ids: np.ndarray | None = None
+    groups: Callable[[tuple[str, ...]], np.ndarray] | None = None
     num_partitions: int = 1
     num_replicas: int = 1
 
@@ -151,21 +149,11 @@ class ModuleBuilder:
         )
 
     # --- collectives ----------------------------------------------------------------------------------------
-    def _mesh(self) -> AbstractMesh:
-        if self.options.mesh is None:
-            raise RuleError("a collective outside a mesh cannot be lowered; use it inside vmap or shard_map")
-        return self.options.mesh
-
     def _device_grid(self, axes: Sequence[str]) -> np.ndarray:
         """Device numbers, one row a group along ``axes``."""
-        mesh = self._mesh()
-        atoms = mesh.atoms
-        ids = self.options.device_ids
-        grid = np.arange(mesh.size) if ids is None else np.asarray(ids).reshape(-1)
-        grid = grid.reshape([mesh.axis_size(a) for a in atoms])
-        inner = [atoms.index(a) for name in axes for a in mesh.atoms_of(name)]
-        outer = [i for i in range(len(atoms)) if i not in inner]
-        return grid.transpose(*outer, *inner).reshape(-1, mesh.sizes(tuple(axes)))
+        if self.options.groups is None:
+            raise RuleError("a collective outside a mesh cannot be lowered; use it inside vmap or shard_map")
+        return self.options.groups(tuple(axes))
 
     def replica_groups(self, axes: Sequence[str]) -> Any:
         """Groups of devices along ``axes``."""

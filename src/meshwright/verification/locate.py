@@ -19,6 +19,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import EVAL
+from meshwright.lowering.units import Units, enter, first_of, leave, with_units
 from meshwright.ops.collective.collectives import ALL_REDUCE, Collective
 from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.regions import RegionOp, split
@@ -26,7 +27,6 @@ from meshwright.ops.control.scan import Scan
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
-from meshwright.runtime.virtual import Units, enter, first_of, leave, with_units
 from meshwright.sharding import Layout
 from meshwright.spmd.partition.partition import Partition
 from meshwright.transforms.batching import BatchTrace
@@ -125,7 +125,7 @@ class _Pair:
         local = with_units(self.part.jaxpr, self.units)
         with extend_axis_env(self.units.sizes):
             with set_trace(top):
-                entered = [enter(x, lo, self.units, self.part.mesh) for x, lo in zip(args, self.part.in_layouts)]
+                entered = [enter(x, lo, self.units) for x, lo in zip(args, self.part.in_layouts)]
             return self.bodies(self.part.source, args, local, entered, "")
 
     # --- both programs, or bodies of theirs -----------------------------------------------------------------

@@ -21,10 +21,10 @@ from meshwright.core.dtypes import wide_types
 from meshwright.core.key_types import is_key
 from meshwright.errors import VerificationError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
+from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, compile_jaxpr
-from meshwright.runtime.virtual import virtual_program
 from meshwright.spmd.partition.partition import Partition
 from meshwright.verification.compare import Difference, compare
 from meshwright.verification.domains import input_domains

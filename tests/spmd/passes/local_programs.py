@@ -14,10 +14,10 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Var
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.ir.verify import verify
+from meshwright.lowering.batched import virtual_program
 from meshwright.ops.collective.collectives import AllSlice
 from meshwright.ops.shape.rearrange import expand_dims
 from meshwright.runtime.executable import compile_jaxpr
-from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import Layout
 from meshwright.spmd import report
 from meshwright.spmd.partition.partition import Partition

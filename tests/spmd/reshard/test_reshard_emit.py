@@ -17,11 +17,11 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
+from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import add, convert, eq, lt, mul, select, sub
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import compile_jaxpr
-from meshwright.runtime.virtual import virtual_program
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.partition import Partition
 from meshwright.spmd.propagate import Propagation

@@ -48,7 +48,7 @@ class Callback(Op):
     """Base. ``function`` takes NumPy arrays and returns arrays of the types ``results``; ``label`` is its name.
 
     With ``ordered``, callbacks run in program order; ``token`` says that order has been made a data dependency, an
-    operand and a result more (see :mod:`meshwright.runtime.ordering`).
+    operand and a result more (see :mod:`meshwright.lowering.ordering`).
     """
 
     function: HostFunction

@@ -22,7 +22,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from meshwright.core.avals import Axes, ShapedArray
-from meshwright.errors import ShapeError, ShardingError
+from meshwright.errors import RuleError, ShapeError, ShardingError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var, all_eqns
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.passes import dead_code
@@ -38,9 +38,6 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
 
 Specs = tuple[PartitionSpec, ...]
-
-#: makes the program on global arrays of a ``shard_map``; the virtual mesh supplies it, as it stands above ``ops``
-GLOBAL_PROGRAM: list[Callable[[ShardMap], ClosedJaxpr]] = []
 
 
 @dataclass(frozen=True)
@@ -224,7 +221,9 @@ class ShardMap(RegionOp):
         return ShardingConstraint(NamedSharding(self.mesh, PartitionSpec(*entries))).bind(x)
 
     def emit(self, b: Builder, *operands: Any) -> Any:
-        return b.call("shard_map", GLOBAL_PROGRAM[0](self), operands)
+        raise RuleError(
+            "a shard_map is no StableHLO: partition the program, or replace its regions before it is written"
+        )
 
 
 def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) -> PartitionSpec:

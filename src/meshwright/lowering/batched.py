@@ -1,0 +1,83 @@
+"""The per-device program, batched over the virtual axes of a target: what each of its real devices computes.
+
+A real device holds the parts of an array that belong to the positions it stands for, joined in row-major order: if no
+axis is real, the whole array. Entering the program, a dimension is cut into tiles by a reshape; the tile number
+is a batch dimension that stays beside the rest of the dimension. Collectives over a batched axis are sums and reshapes
+(``batch_named``). Over virtual axes nothing waits for anything, so nothing can deadlock, and there can be any number
+of devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.op import BatchAxis
+from meshwright.ir.passes import DEAD_CODE, Pass, run_passes
+from meshwright.ir.state import STATE, extend_axis_env, set_trace
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
+from meshwright.lowering.products import merge_dot_dims
+from meshwright.lowering.reductions import merge_reductions
+from meshwright.lowering.target import Target
+from meshwright.lowering.units import Units, enter, first_of, held_aval, leave, with_units
+from meshwright.spmd.partition.partition import Partition
+from meshwright.transforms.batching import BatchTrace
+
+MERGE_PRODUCTS = Pass(
+    "merge dimensions of products", merge_dot_dims, "Neighbouring dimensions of products that play one part become one."
+)
+
+
+def virtual_program(part: Partition) -> ClosedJaxpr:
+    """The program on global arrays that computes what all devices of the mesh compute together."""
+    return on_target(part, Target(part.mesh))
+
+
+def on_target(part: Partition, target: Target) -> ClosedJaxpr:
+    """The program of each real device; collectives over real axes stay."""
+    units = Units.of(part, target)
+    if target.real and not any(target.mesh.axis_size(a) > 1 for a in target.virtual):
+        return part.jaxpr
+    return run_passes(part.jaxpr, batching(part, units))
+
+
+def batching(part: Partition, units: Units) -> tuple[Pass, ...]:
+    """The passes that batch a program over virtual units."""
+    inputs = [frozenset(u for atoms in lo.dims for u in units.of_atoms(atoms)) for lo in part.in_layouts]
+    return (
+        Pass(
+            "name batched axes", lambda j: with_units(j, units), "Collectives name the axes that are batched, or parts."
+        ),
+        Pass(
+            "merge sums of products", lambda j: merge_reductions(j, inputs, units.virtual),
+            "Where a sum completes what a virtual axis has split, the split is undone.",
+        ),
+        Pass("batch virtual axes", lambda j: _batched(j, part, units), "One device computes all virtual positions."),
+        DEAD_CODE,
+        MERGE_PRODUCTS,
+    )  # fmt: skip
+
+
+def _batched(local: ClosedJaxpr, part: Partition, units: Units) -> ClosedJaxpr:
+    in_avals, out_avals = (
+        [held_aval(a, lo, units) for a, lo in zip(avals, layouts)]
+        for avals, layouts in ((part.source.in_avals, part.in_layouts), (part.source.out_avals, part.out_layouts))
+    )
+
+    def fun(*args: Any) -> list[Any]:
+        traces = []
+        top = STATE.trace
+        for name in units.virtual:
+            top = BatchTrace(top, BatchAxis(units.sizes[name], name))
+            traces.append(top)
+        with extend_axis_env(units.sizes), set_trace(top):
+            entered = [enter(x, lo, units) for x, lo in zip(args, part.in_layouts)]
+            outs = eval_jaxpr(local, local.consts, *entered)
+            left = [leave(x, lo, a.shape, units) for x, lo, a in zip(outs, part.out_layouts, out_avals)]
+        for trace in reversed(traces):
+            with set_trace(trace.parent):
+                left = [first_of(*trace.unwrap(x)) for x in left]
+            trace.alive = False
+        return left
+
+    return trace_to_jaxpr(fun, in_avals, local.jaxpr.debug_name)

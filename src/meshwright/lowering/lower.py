@@ -1,0 +1,102 @@
+"""The last step before a compiler: the program of one real device, as StableHLO for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.passes import Pass, run_passes
+from meshwright.lowering.ordering import order_callbacks
+from meshwright.lowering.regions import WHOLE_REGIONS
+from meshwright.lowering.target import Target
+from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.sharding import AbstractMesh
+from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
+from meshwright.stablehlo.hlo import module_text
+from meshwright.transforms.keys import on_words
+
+WORDS = Pass("words of keys", on_words, "Random keys become the words that they are made of.")
+UNCONSTRAINED = Pass(
+    "no constraints", without_constraints, "Sharding constraints, which XLA would check and not use, become identities."
+)
+ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
+#: what is done to a program before it is written
+LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED)
+
+#: constants up to this many bytes are written into the program; larger ones are passed to it
+_INLINE_BYTES = 4096
+#: one device, and no mesh
+ONE_DEVICE = Target(AbstractMesh((), ()))
+
+
+@dataclass(frozen=True)
+class DeviceProgram:
+    """What each real device of ``target`` executes. ``constants`` are passed to it before its arguments.
+
+    ``donated`` maps argument numbers to the result that takes their memory (None: any), ``arg_names`` are the user's.
+    """
+
+    name: str
+    jaxpr: ClosedJaxpr
+    constants: Sequence[Any] = ()
+    target: Target = ONE_DEVICE
+    donated: Mapping[int, int | None] = field(default_factory=dict)
+    arg_names: Sequence[str] = ()
+
+    @property
+    def in_avals(self) -> Sequence[ShapedArray]:
+        """The types of the arguments."""
+        return self.jaxpr.in_avals[len(self.constants) :]
+
+    @cached_property
+    def emitted(self) -> tuple[Any, list[Callable[..., Any]]]:
+        """The StableHLO module, and the Python functions that it calls by number."""
+        shift = len(self.constants)
+        names = [*(f"constant {i}" for i in range(shift)), *self.arg_names] if self.arg_names else ()
+        options = LoweringOptions(
+            name=f"jit_{self.name}",
+            scope=f"jit({self.name})",
+            arg_names=names,
+            donated={i + shift: o for i, o in self.donated.items()},
+            groups=self.target.grid if self.target.real else None,
+            num_replicas=self.target.num_devices,
+        )
+        return lower_with_callbacks(self.jaxpr, options)
+
+    def as_text(self, debug_info: bool = False) -> str:
+        """The StableHLO module: what is compiled."""
+        return module_text(self.emitted[0], debug_info)
+
+    def __repr__(self) -> str:
+        return f"DeviceProgram({self.name!r}, {len(self.jaxpr.eqns)} ops, {self.target!r})"
+
+
+def lower(
+    jaxpr: ClosedJaxpr,
+    name: str,
+    target: Target = ONE_DEVICE,
+    donated: Mapping[int, int | None] | None = None,
+    arg_names: Sequence[str] = (),
+) -> DeviceProgram:
+    """The program of one real device, ready to be written for ``target``."""
+    found, constants = hoist_constants(run_passes(jaxpr, LOWERING))
+    return DeviceProgram(name, found, constants, target, donated or {}, arg_names)
+
+
+def hoist_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Make large constants the first arguments, so that programs do not hold copies of weights."""
+    inner = jaxpr.jaxpr
+    large = [getattr(c, "nbytes", 8) > _INLINE_BYTES for c in jaxpr.consts]
+    if not any(large):
+        return jaxpr, []
+    moved = [v for v, big in zip(inner.constvars, large) if big]
+    kept = [v for v, big in zip(inner.constvars, large) if not big]
+    new = inner.replace(constvars=kept, invars=[*moved, *inner.invars])
+    return (
+        ClosedJaxpr(new, [c for c, big in zip(jaxpr.consts, large) if not big]),
+        [c for c, big in zip(jaxpr.consts, large) if big],
+    )

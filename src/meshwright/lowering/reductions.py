@@ -1,0 +1,146 @@
+"""``psum(op(x, y))``, where ``op`` sums over a factor that is split, becomes ``op`` of the joined tiles.
+
+On a virtual mesh joining tiles is a reshape: a partitioned matrix product becomes the one big product again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.op import Op
+from meshwright.ops.collective.collectives import AllGather, AllSlice, Collective, ReduceScatter
+from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.elementwise.table import copy
+from meshwright.sharding.rule import REDUCTION
+from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.varying import region_inputs, varying
+
+
+def merge_reductions(jaxpr: ClosedJaxpr, inputs: Sequence[frozenset[str]], virtual: Sequence[str]) -> ClosedJaxpr:
+    """``psum(op(x, y))`` where ``op`` sums over a factor becomes ``op(all_gather(x), all_gather(y))`` along it, for
+    sums over ``virtual`` axes alone; ``inputs`` are the axes along which the parameters differ.
+
+    True for every op that is itself on local shapes (sums of block products are products of joined blocks).
+    """
+    return _MergeReductions(jaxpr, inputs, virtual).run()
+
+
+class _MergeReductions:
+    def __init__(self, jaxpr: ClosedJaxpr, inputs: Sequence[frozenset[str]], virtual: Sequence[str]) -> None:
+        self.closed = jaxpr
+        self.virtual = virtual
+        inner = jaxpr.jaxpr
+        self.varying = varying(inner, inputs)
+        self.made: dict[Var, JaxprEqn] = {}
+        self.uses: dict[Var, int] = {}
+        for eqn in inner.eqns:
+            for atom in eqn.invars:
+                if isinstance(atom, Var):
+                    self.uses[atom] = self.uses.get(atom, 0) + 1
+            for var in eqn.outvars:
+                self.made[var] = eqn
+        for atom in inner.outvars:
+            if isinstance(atom, Var):
+                self.uses[atom] = self.uses.get(atom, 0) + 1
+
+    def run(self) -> ClosedJaxpr:
+        inner = self.closed.jaxpr
+        replaced: dict[int, list[JaxprEqn]] = {}
+        for eqn in inner.eqns:
+            op = eqn.op
+            if isinstance(op, RegionOp):
+                replaced[id(eqn)] = [self._regions(eqn, op)]
+                continue
+            summing = (type(op).name == "psum") or (isinstance(op, ReduceScatter) and op.reduction == "sum")
+            if summing and isinstance(eqn.invars[0], Var) and set(op.axes).issubset(self.virtual):  # type: ignore[attr-defined]
+                chain = self._producer(eqn.invars[0], frozenset(op.axes))  # type: ignore[attr-defined]
+                if chain is not None:
+                    self._merge(eqn, chain, replaced)
+        if not replaced:
+            return self.closed
+        eqns = [new for eqn in inner.eqns for new in replaced.get(id(eqn), [eqn])]
+        return self.closed.replace(jaxpr=inner.replace(eqns=eqns))
+
+    def _regions(self, eqn: JaxprEqn, op: RegionOp) -> JaxprEqn:
+        """The same inside of regions."""
+        inputs = region_inputs(eqn, self.varying)
+        merged = [merge_reductions(r, i, self.virtual) for r, i in zip(op.regions(), inputs)]
+        return eqn.replace(op=op.with_regions(merged))
+
+    def _producer(self, var: Var, axes: frozenset[str]) -> list[JaxprEqn] | None:
+        """The equations from a summing op to ``var``: that op, then ops through which a sum over ``axes`` may be moved
+        (linear in this operand, their others equal along ``axes``), each result used once."""
+        chain: list[JaxprEqn] = []
+        while True:
+            eqn = self.made.get(var)
+            if eqn is None or self.uses.get(var) != 1 or eqn.op.multiple_results:
+                return None
+            chain.append(eqn)
+            through = None if isinstance(eqn.op, Collective) else self._linear_operand(eqn, axes)
+            if through is None:
+                return chain[::-1]
+            var = through
+
+    def _linear_operand(self, eqn: JaxprEqn, axes: frozenset[str]) -> Var | None:
+        """The one operand that differs along ``axes``, if the op is linear in it alone and does not sum."""
+        differing = [
+            i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and self.varying.get(a, frozenset()) & axes
+        ]
+        linear = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
+        if len(differing) != 1 or (tuple(differing) not in linear and not eqn.op.moves_only):
+            return None
+        if any(f.kind == REDUCTION for f in eqn_rule(eqn).factors):
+            return None
+        found = eqn.invars[differing[0]]
+        return found if isinstance(found, Var) else None
+
+    def _merge(self, psum: JaxprEqn, chain: list[JaxprEqn], replaced: dict[int, list[JaxprEqn]]) -> None:
+        source = chain[0]
+        axes = psum.op.axes  # type: ignore[attr-defined]
+        sizes = psum.op.sizes  # type: ignore[attr-defined]
+        if isinstance(source.op, Collective) or source.op.holds_jaxprs or id(source) in replaced:
+            return
+        rule = eqn_rule(source)
+        # An op with a ``localize`` of its own may need to know where its blocks stand (a dynamic slice does).
+        if rule.reduction != "sum" or type(source.op).localize is not Op.localize:
+            return
+        for f, factor in enumerate(rule.factors):
+            if factor.kind == REDUCTION:
+                gathered = self._gather_operands(source, rule, f, axes, sizes)
+                if gathered is not None:
+                    new_eqns, operands = gathered
+                    replaced[id(source)] = [*new_eqns, source.replace(invars=operands)]
+                    self._drop_sum(psum, replaced)
+                    return
+
+    def _gather_operands(
+        self, eqn: JaxprEqn, rule: Any, f: int, axes: tuple[str, ...], sizes: tuple[int, ...]
+    ) -> tuple[list[JaxprEqn], list[Any]] | None:
+        new_eqns, operands = [], []
+        for atom, dims in zip(eqn.invars, rule.operands):
+            where = [d for d, fs in enumerate(dims) if fs == (f,)]
+            found = self.varying.get(atom, frozenset()) if isinstance(atom, Var) else frozenset()
+            varies = found & set(axes)
+            if len(where) != 1:
+                if varies or any(f in fs for fs in dims):
+                    return None
+                operands.append(atom)
+                continue
+            if len(varies) != len(axes):
+                return None  # joining equal copies would only multiply the work
+            op = AllGather(axes, sizes, where[0])
+            out = Var(op.infer(atom.aval))
+            new_eqns.append(JaxprEqn(op, [atom], [out], eqn.source))
+            operands.append(out)
+        out_aval = eqn.op.infer(*(a.aval for a in operands))
+        return (new_eqns, operands) if out_aval == eqn.outvars[0].aval else None
+
+    def _drop_sum(self, psum: JaxprEqn, replaced: dict[int, list[JaxprEqn]]) -> None:
+        from_, to = psum.invars[0], psum.outvars[0]
+        if isinstance(psum.op, ReduceScatter):
+            cut = AllSlice(psum.op.axes, psum.op.sizes, psum.op.dimension)
+            replaced[id(psum)] = [JaxprEqn(cut, [from_], [to], psum.source)]
+        else:
+            replaced[id(psum)] = [JaxprEqn(copy, [from_], [to], psum.source)]

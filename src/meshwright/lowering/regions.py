@@ -1,0 +1,86 @@
+"""``shard_map`` in a program that is not partitioned: the region as a program on global arrays.
+
+A partitioned program has none: the partitioner puts regions in. Elsewhere (in a program for one device, or in one op
+that is evaluated by itself) a region is partitioned by itself and batched over its whole mesh.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ir.passes import Pass
+from meshwright.lowering.batched import virtual_program
+from meshwright.ops.control.call import Jit
+from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.ops.sharding.manual import ShardMap
+from meshwright.sharding import PartitionSpec
+from meshwright.spmd.partition.partition import partition
+
+
+def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with calls of global programs in place of every ``shard_map``, wherever it stands."""
+    return _Replacer().jaxpr(jaxpr)
+
+
+class _Replacer:
+    """Each jaxpr is gone through once: what calls the same function still does."""
+
+    def __init__(self) -> None:
+        self.done: dict[ClosedJaxpr, ClosedJaxpr] = {}
+
+    def jaxpr(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+        if not any(isinstance(e.op, ShardMap) for e in all_eqns(jaxpr.jaxpr)):
+            return jaxpr
+        found = self.done.get(jaxpr)
+        if found is None:
+            eqns = [self.equation(e) for e in jaxpr.eqns]
+            found = self.done[jaxpr] = jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=eqns))
+        return found
+
+    def equation(self, eqn: JaxprEqn) -> JaxprEqn:
+        op = eqn.op
+        if isinstance(op, ShardMap):
+            return eqn.replace(op=Jit(op.name, global_program(op)))
+        return eqn.replace(op=with_jaxprs(op, self.jaxpr)) if op.holds_jaxprs else eqn
+
+
+def with_jaxprs(op: Any, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Any:
+    """The op with ``apply`` done to every closed jaxpr among its fields."""
+
+    def applied(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return apply(value)
+        return tuple(map(applied, value)) if isinstance(value, tuple) else value
+
+    old = {f.name: getattr(op, f.name) for f in dataclasses.fields(op) if f.init}
+    new = {name: applied(value) for name, value in old.items()}
+    return dataclasses.replace(op, **{n: v for n, v in new.items() if v is not old[n]})
+
+
+def global_program(op: ShardMap) -> ClosedJaxpr:
+    """What a ``shard_map`` computes on global arrays; how its region is split over automatic axes does not matter."""
+    op = op.with_regions([without_constraints(op.jaxpr)])
+    ins = [Var(a) for a in _global_avals(op, op.jaxpr.in_avals, op.in_specs)]
+    outs = [Var(a) for a in op.infer(*(v.aval for v in ins))]
+    jaxpr = ClosedJaxpr(Jaxpr([], ins, outs, [JaxprEqn(op, ins, outs)], op.name))
+    mesh = op.mesh.abstract_mesh
+    in_layouts = op.layouts(op.in_specs, [v.aval for v in ins])
+    return virtual_program(partition(jaxpr, mesh, in_layouts, op.layouts(op.out_specs, [v.aval for v in outs])))
+
+
+def _global_avals(op: ShardMap, avals: Sequence[ShapedArray], specs: Sequence[PartitionSpec]) -> list[ShapedArray]:
+    layouts = op.layouts(tuple(specs), avals)
+    mesh = op.mesh.abstract_mesh
+    return [
+        a.update(shape=tuple(size * mesh.sizes(axes) for size, axes in zip(a.shape, lo.dims)))
+        for a, lo in zip(avals, layouts)
+    ]
+
+
+WHOLE_REGIONS = Pass(
+    "whole regions", without_regions, "Each shard_map of a program for one device becomes a program on global arrays."
+)

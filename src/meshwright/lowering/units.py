@@ -1,0 +1,143 @@
+"""Cutting mesh axes into units, entering a per-device program and leaving it.
+
+A unit is a whole mesh axis, or one of its atoms where the program (or the target) takes the axis apart. Along virtual
+units the program is batched; along real ones its collectives stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.passes import in_regions
+from meshwright.ir.tracing import typeof
+from meshwright.lowering.target import Target
+from meshwright.ops.collective.collectives import AllGather, AllSlice, Collective
+from meshwright.ops.shape.rearrange import squeeze
+from meshwright.ops.shape.slice_pad import slice_in_dim
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.reshard.emit import fit_rows
+
+
+@dataclass(frozen=True)
+class Units:
+    """The axes to batch over, ``virtual``, and the real ones: whole mesh axes, or their atoms where the program or the
+    target takes them apart."""
+
+    mesh: AbstractMesh
+    names: tuple[str, ...]
+    sizes: dict[str, int]
+    of_atom: dict[str, str]
+    virtual: tuple[str, ...]
+
+    @staticmethod
+    def of(part: Partition, target: Target | None = None, atoms: bool = False) -> Units:
+        """Those of a program, all virtual without a target; with ``atoms``, every axis is taken apart."""
+        mesh = part.mesh
+        real = target.real if target is not None else ()
+        runs = [mesh.coalesce(axes) for lo in (*part.in_layouts, *part.out_layouts) for axes in lo.dims]
+        used = [e.op.axes for e in all_eqns(part.jaxpr.jaxpr) if isinstance(e.op, Collective)]
+        named = {axis for axes in used for axis in axes}
+        whole = {a for a in mesh.axis_names if not atoms or not mesh.atoms_of(a)}
+        whole = {a for a in whole if len({atom in real for atom in mesh.atoms_of(a)}) < 2}
+        for name in (name for run in (*runs, *used) for name in run):
+            if name not in mesh.shape:
+                whole.discard(mesh.axis_of(mesh.atoms_of(name)[0]))
+        names: list[str] = []
+        of_atom: dict[str, str] = {}
+        for axis in mesh.axis_names:
+            parts = mesh.atoms_of(axis)
+            if axis in whole and (parts or axis in named):
+                names.append(axis)
+                of_atom.update(dict.fromkeys(parts, axis))
+            else:
+                names += parts
+                of_atom.update({a: a for a in parts})
+        virtual = tuple(n for n in names if not set(mesh.atoms_of(n)).intersection(real))
+        return Units(mesh, tuple(names), {n: mesh.axis_size(n) for n in names}, of_atom, virtual)
+
+    def of_atoms(self, atoms: Sequence[str]) -> tuple[str, ...]:
+        """The units that a run of atoms is made of."""
+        return tuple(dict.fromkeys(self.of_atom[a] for a in atoms))
+
+    def virtual_of(self, atoms: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The virtual units that a run of atoms is made of, and their sizes."""
+        names = tuple(u for u in self.of_atoms(atoms) if u in self.virtual)
+        return names, tuple(self.sizes[u] for u in names)
+
+
+def with_units(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
+    """Collectives over units instead of the axes they name."""
+
+    def unit_axes(op: Collective) -> Collective:
+        names: list[str] = []
+        for axis in op.axes:
+            names += [axis] if axis in units.sizes else [u for u in units.names if _part_of(u, axis)]
+        return op.over(names, [units.sizes[n] for n in names])
+
+    def rewrite(inner: ClosedJaxpr) -> ClosedJaxpr:
+        eqns = [
+            e.replace(op=unit_axes(e.op)) if isinstance(e.op, Collective) else in_regions(e, rewrite)
+            for e in inner.eqns
+        ]
+        return inner.replace(jaxpr=inner.jaxpr.replace(eqns=eqns))
+
+    return rewrite(jaxpr)
+
+
+def _part_of(unit: str, axis: str) -> bool:
+    """Whether a unit (an atom) lies inside an axis or sub-axis."""
+    name, pre, size = _parse(unit)
+    whole, start, extent = _parse(axis)
+    if name != whole:
+        return False
+    return extent is None or (pre >= start and pre * (size or 1) <= start * extent)
+
+
+def _parse(axis: str) -> tuple[str, int, int | None]:
+    name, sep, rest = axis.rpartition(":(")
+    if not sep:
+        return axis, 1, None
+    pre, _, size = rest.partition(")")
+    return name, int(pre), int(size)
+
+
+# --- entering and leaving -----------------------------------------------------------------------------------
+def held_aval(aval: ShapedArray, layout: Layout, units: Units) -> ShapedArray:
+    """What a real device has of a global array: dimensions that real axes split are padded to tiles of equal size."""
+    shape = list(aval.shape)
+    for dim, atoms in enumerate(layout.dims):
+        names, sizes = units.virtual_of(atoms)
+        if names != units.of_atoms(atoms):
+            shape[dim] = math.prod(sizes) * -(-shape[dim] // units.mesh.sizes(atoms))
+    return aval.update(shape=tuple(shape))
+
+
+def enter(x: Any, layout: Layout, units: Units) -> Any:
+    """The part of what a real device has that belongs to this position."""
+    for dim, atoms in enumerate(layout.dims):
+        names, sizes = units.virtual_of(atoms)
+        if names:
+            n = math.prod(sizes)
+            rows = -(-typeof(x).shape[dim] // n)
+            x = AllSlice(names, sizes, dim).bind(fit_rows(x, dim, n * rows))
+    return x
+
+
+def leave(x: Any, layout: Layout, shape: Sequence[int], units: Units) -> Any:
+    """What a real device has, of ``shape``, of the parts at all its positions."""
+    for dim, atoms in enumerate(layout.dims):
+        names, sizes = units.virtual_of(atoms)
+        if names:
+            x = fit_rows(AllGather(names, sizes, dim).bind(x), dim, shape[dim])
+    return x
+
+
+def first_of(val: Any, dim: int | None) -> Any:
+    """Of a value that is the same on all devices, the first's."""
+    return val if dim is None else squeeze(slice_in_dim(val, 0, 1, axis=dim), [dim])
