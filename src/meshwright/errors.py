@@ -19,6 +19,10 @@ class ArgumentError(MeshwrightError, ValueError):
     """An argument of a public function has a value that cannot be used."""
 
 
+class IntegerRangeError(ArgumentError, OverflowError):
+    """A Python integer beside an array whose dtype cannot hold it. NumPy raises ``OverflowError``."""
+
+
 class AxisError(ArgumentError, IndexError):
     """There is no such axis. NumPy's ``AxisError`` is a ``ValueError`` and an ``IndexError``, so this is both."""
 

@@ -27,7 +27,7 @@ SPECIAL = (0.0, -0.0, onp.inf, -onp.inf, onp.nan, 1.0, -1.0, 0.5, 2.0, 1e-30, 1e
 #: most elements of a value
 LARGEST = 200
 #: so many programs in a row share a palette of shapes and dtypes
-BLOCK = 100
+BLOCK = 400
 
 UNARY = """
 abs acos acosh arccos arcsin arcsinh arctan arctanh asinh atanh cbrt ceil conj cos cosh deg2rad exp exp2 expm1
@@ -85,6 +85,15 @@ class Case:
         lines = "".join(f"{name} = {expression}\n" for name, expression in self.lines)
         return f"# seed {self.seed}, enable_x64({self.x64})\n{inputs}{lines}print({', '.join(self.outputs)})"
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has no numbers narrower than float64."""
+        return all(_wide(v) is v for v in (*self.inputs.values(), *map(onp.asarray, self.values.values())))
+
+    def widened(self) -> Case:
+        """The program of float64 inputs."""
+        return replace(self, inputs={n: _wide(v) for n, v in self.inputs.items()}, x64=True, values={})
+
     # --- smaller ones ---------------------------------------------------------------------------------------
     def of_output(self, name: str) -> Case:
         """The part that makes one value."""
@@ -121,6 +130,14 @@ def shrunk(case: Case, fails: Callable[[Case], bool]) -> Case:
 
 def _mentions(expression: str, name: str) -> bool:
     return re.search(rf"\b{name}\b", expression) is not None
+
+
+def _wide(value: Any) -> Any:
+    """An array of floats in float64; anything else as it is."""
+    kind = value.dtype if isinstance(value, onp.ndarray) else onp.dtype(int)
+    if not jnp.issubdtype(kind, jnp.inexact) or kind.itemsize == (16 if kind.kind == "c" else 8):
+        return value
+    return value.astype(onp.complex128 if kind.kind == "c" else onp.float64)
 
 
 def _literal(value: Any) -> str:

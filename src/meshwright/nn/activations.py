@@ -151,7 +151,9 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     2.0
     """
     x = _weakly_inexact("celu", x)
-    return _linear_above_zero(x, lambda v: multiply(alpha, ops.expm1(v / alpha)))
+    nil = scalar_like(0, x)
+    # A maximum and a minimum, which share the derivatives at 0: of second order these are JAX's there.
+    return add(ops.max_(x, nil), multiply(alpha, ops.expm1(ops.min_(x, nil) / alpha)))
 
 
 @promotes_freely()

@@ -28,6 +28,12 @@ from meshwright.ops.shape.rearrange import reshape
 Axis = Any
 
 
+def _inexact(x: Any, name: str) -> Any:
+    """``x`` as floats or complex numbers, not weakly typed, as what JAX's functions over axes return."""
+    (x,) = operands(name, (x,), to_inexact=True)
+    return convert(x, typeof(x).dtype)
+
+
 def _masked(x: Any, where: Any) -> Any:
     return x if where is None else choose(where, x, np.asarray(-np.inf, typeof(x).dtype))
 
@@ -52,7 +58,7 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> softmax(np.zeros(4, "float32")).tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    (x,) = operands("softmax", (x,), to_inexact=True)
+    x = _inexact(x, "softmax")
     axes = normal_axes(axis, typeof(x).ndim, "softmax")
     shifted, _ = _shifted(_masked(x, where), axes)
     weights = ops.exp(shifted)
@@ -70,7 +76,7 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> log_softmax(np.array([0.0])).tolist()
     [0.0]
     """
-    (x,) = operands("log_softmax", (x,), to_inexact=True)
+    x = _inexact(x, "log_softmax")
     axes = normal_axes(axis, typeof(x).ndim, "log_softmax")
     shifted, _ = _shifted(_masked(x, where), axes)
     total = ops.log(reduce_sum(ops.exp(shifted), axes))
@@ -91,8 +97,7 @@ def logsumexp(
     >>> logsumexp(np.array([1000.0])).item()
     1000.0
     """
-    (a,) = operands("logsumexp", (a,), to_inexact=True)
-    a = ops.convert(a, typeof(a).dtype)  # the result is not weakly typed, as in JAX
+    a = _inexact(a, "logsumexp")
     a = _masked(a, where)
     counted = a if b is None else _masked(a, not_equal(b, 0))
     a = broadcast_to(a, typeof(counted).shape)
@@ -147,7 +152,7 @@ def standardize(
     """
     if algorithm not in ("fast", "precise"):
         raise ArgumentError(f"standardize: algorithm must be 'fast' or 'precise', got {algorithm!r}")
-    (x,) = operands("standardize", (x,), to_inexact=True)
+    x = _inexact(x, "standardize")
     axes = normal_axes(axis, typeof(x).ndim, "standardize")
     if mean is None and variance is None and where is None:
         return _normalized(x, axes, epsilon)

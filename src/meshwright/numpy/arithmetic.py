@@ -103,7 +103,7 @@ trunc = fix = unary("trunc", _trunc, "Rounded towards zero.", ("trunc(-1.7).item
 
 
 def _square(x: Any) -> Any:
-    return convert(x, dtypes.default_int()) if dtypes.is_bool(typeof(x).dtype) else ops.square(x)
+    return convert(x, dtypes.int32) if dtypes.is_bool(typeof(x).dtype) else ops.square(x)
 
 
 square = unary("square", _square, "Each element times itself.", ("square(3).item()", "9"))
@@ -171,8 +171,8 @@ def reciprocal(x: Any, /) -> Any:
 
 
 def _as_integers(x: Any, y: Any) -> tuple[Any, Any]:
-    """Two bools as the default integers, in which JAX computes with them."""
-    return convert(x, dtypes.default_int()), convert(y, dtypes.default_int())
+    """Two bools as int32, in which JAX computes with them, with 64-bit types too."""
+    return convert(x, dtypes.int32), convert(y, dtypes.int32)
 
 
 def remainder(x1: Any, x2: Any, /) -> Any:
@@ -283,13 +283,13 @@ def power(x1: Any, x2: Any, /) -> Any:
     """
     if type(x2) is int and not isinstance(x1, (bool, np.bool_)):
         (x,) = operands("power", (x1,))
+        x = convert(x, dtypes.int32) if dtypes.is_bool(typeof(x).dtype) else x
         dtype = typeof(x).dtype
         if dtypes.is_integer(dtype) and x2 < 0:
             raise DTypeError(
                 f"power: integers ({dtype}) cannot be raised to the negative power {x2}; convert to float with .astype"
             )
-        if not dtypes.is_bool(dtype):
-            return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
+        return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
     x, y = operands("power", (x1, x2))
     dtype = typeof(x).dtype
     if dtypes.is_bool(dtype):
@@ -450,11 +450,25 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
       x, min, max: arrays or numbers whose shapes broadcast together. Complex numbers are ordered by real, then
         imaginary part.
 
+    Raises:
+      IntegerRangeError: a lower bound above all integers of the dtype, or an upper one below.
+
     >>> clip(5, 0, 3).item()
     3
+    >>> clip(np.array([3, 200], "uint8"), -1, 100).tolist()
+    [3, 100]
     """
-    if min is not None:
+    if min is not None and not _beyond(min, x, below=True):
         x = maximum(min, x)
-    if max is not None:
+    if max is not None and not _beyond(max, x, below=False):
         x = minimum(max, x)
     return positive(x)
+
+
+def _beyond(bound: Any, x: Any, below: bool) -> bool:
+    """Whether a bound that is a Python integer bounds nothing: it lies outside of the dtype of ``x``."""
+    dtype = aval_of(x, "clip").dtype
+    if type(bound) is not int or not hasattr(x, "dtype") or not dtypes.is_integer(dtype):
+        return False
+    limits = dtypes.ml_dtypes.iinfo(dtype)
+    return bool(bound < limits.min if below else bound > limits.max)

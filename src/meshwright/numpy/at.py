@@ -145,7 +145,8 @@ class IndexUpdateRef:
     def _update(self, name: str, values: Any, how: Any, options: Mapping[str, Any]) -> Any:
         to = _Options(**options)
         x = asarray(self.array)
-        dtype = typeof(x).dtype
+        aval = typeof(x)
+        dtype = aval.dtype
         value = _value(x, values, name)
         # As in JAX, the elements are combined in the dtype that both promote to.
         # What is set takes the dtype of ``x``; the option is held against it, too.
@@ -153,7 +154,7 @@ class IndexUpdateRef:
         common = result_type(x, value) if strict or how is not _SET else dtype
         wide = dtype if how is _SET else common
         done = self._combined(name, convert(x, wide), converted(value, wide), how, to)
-        return laid_out(as_result(convert(done, dtype)), to.out_sharding)
+        return laid_out(as_result(convert(done, dtype, aval.weak_type)), to.out_sharding)
 
     def _combined(self, name: str, x: Any, value: Any, how: Any, to: _Options) -> Any:
         combine, _ = how

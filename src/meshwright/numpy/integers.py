@@ -146,20 +146,22 @@ _LAYOUT = {dtypes.float16: (10, 14), dtypes.bfloat16: (7, 126), dtypes.float32: 
 def _frexp(x: Any) -> tuple[Any, Any]:
     dtype = typeof(x).dtype
     fraction, bias = _LAYOUT[dtype]
-    whole = np.dtype(f"int{dtypes.bit_width(dtype)}")
-    # Numbers without a leading one are scaled up first, and their exponent down again.
-    tiny = ops.lt(ops.abs_(x), scalar_like(float(dtypes.ml_dtypes.finfo(dtype).smallest_normal), x))
-    scaled = select(tiny, ops.mul(x, scalar_like(2.0**fraction, x)), x)
-    bits = ops.BitcastConvert(whole).bind(scaled)
-    field = ((1 << (dtypes.bit_width(dtype) - 1 - fraction)) - 1) << fraction
-    exponent = ops.shift_right_logical(ops.and_(bits, scalar_like(field, bits)), scalar_like(fraction, bits))
-    exponent = ops.sub(exponent, scalar_like(bias, exponent))
-    as_is = ops.or_(ops.eq(x, scalar_like(0, x)), ops.not_(ops.is_finite(x)))
-    exponent = convert(select(as_is, scalar_like(0, exponent), exponent), dtypes.int32)
+    bits = ops.BitcastConvert(np.dtype(f"int{dtypes.bit_width(dtype)}")).bind(x)
+    magnitude = ops.and_(bits, scalar_like(np.iinfo(typeof(bits).dtype).max, bits))
+    nil, one = scalar_like(0, bits), scalar_like(1 << fraction, bits)
+    # On bits alone, since arithmetic may take numbers without a leading one for zeros.
+    tiny = ops.and_(ops.lt(magnitude, one), ops.ne(magnitude, nil))
+    field = ops.shift_right_logical(magnitude, scalar_like(fraction, bits))
+    as_is = ops.or_(ops.eq(magnitude, nil), ops.not_(ops.is_finite(x)))
+    places = ops.sub(ops.clz(magnitude), scalar_like(dtypes.bit_width(dtype) - 1 - fraction, bits))
+    exponent = ops.sub(select(tiny, ops.sub(scalar_like(1, bits), places), field), scalar_like(bias, bits))
+    exponent = convert(select(as_is, nil, exponent), dtypes.int32)
+    leading = ops.shift_left(magnitude, select(tiny, places, nil))
+    half = ops.BitcastConvert(dtype).bind(ops.add(leading, scalar_like((bias - 1) << fraction, bits)))
+    half = select(ops.lt(bits, nil), ops.neg(half), half)
     # Scaled rather than put together of bits, so that the mantissa moves with x.
-    mantissa = _ldexp(select(as_is, x, scaled), ops.neg(exponent))
-    shift = select(ops.and_(tiny, ops.not_(as_is)), scalar_like(fraction, exponent), scalar_like(0, exponent))
-    return mantissa, ops.sub(exponent, shift)
+    moves = _ldexp(select(tiny, ops.sub(x, ops.stop_gradient(x)), x), ops.neg(exponent))
+    return select(tiny, ops.add(half, moves), moves), exponent
 
 
 def frexp(x: Any, /) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
-from meshwright.errors import ArgumentError, DTypeError
+from meshwright.errors import ArgumentError, DTypeError, IntegerRangeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out
 from meshwright.numpy.makers import Unary, binary, unary
@@ -45,14 +46,43 @@ def _or_keys(compare: Any, fold: Any) -> Any:
     return compared
 
 
-equal = binary("equal", _or_keys(ops.eq, reduce_and), "Whether elements are equal.", ("equal(1, 1.0).item()", "True"))
-not_equal = binary(
-    "not_equal", _or_keys(ops.ne, reduce_or), "Whether elements differ.", ("not_equal(1, 2).item()", "True")
+def _comparison(
+    name: str, compare: Any, numbers: Callable[[int, int], bool], what: str, example: tuple[str, str]
+) -> Any:
+    """A comparison; ``numbers`` is that of Python integers, which decides where a dtype does not hold one."""
+    inner = binary(name, compare, what, example)
+
+    def f(x1: Any, x2: Any, /) -> Any:
+        try:
+            return inner(x1, x2)
+        except IntegerRangeError:
+            # All elements lie on the same side of such a number, as 0 does.
+            array, answer = (x2, numbers(x1, 0)) if type(x1) is int else (x1, numbers(0, x2))
+            return as_result(spread(np.asarray(answer), typeof(array).shape))
+
+    f.__name__ = f.__qualname__ = name
+    f.__doc__ = inner.__doc__
+    return f
+
+
+equal = _comparison(
+    "equal", _or_keys(ops.eq, reduce_and), operator.eq, "Whether elements are equal.", ("equal(1, 1.0).item()", "True")
 )
-less = binary("less", ops.lt, "Whether ``x1 < x2``.", ("less(1, 2).item()", "True"))
-less_equal = binary("less_equal", ops.le, "Whether ``x1 <= x2``.", ("less_equal(2, 2).item()", "True"))
-greater = binary("greater", ops.gt, "Whether ``x1 > x2``.", ("greater(1, 2).item()", "False"))
-greater_equal = binary("greater_equal", ops.ge, "Whether ``x1 >= x2``.", ("greater_equal(2, 2).item()", "True"))
+not_equal = _comparison(
+    "not_equal",
+    _or_keys(ops.ne, reduce_or),
+    operator.ne,
+    "Whether elements differ.",
+    ("not_equal(1, 2).item()", "True"),
+)
+less = _comparison("less", ops.lt, operator.lt, "Whether ``x1 < x2``.", ("less(1, 2).item()", "True"))
+less_equal = _comparison(
+    "less_equal", ops.le, operator.le, "Whether ``x1 <= x2``.", ("less_equal(2, 2).item()", "True")
+)
+greater = _comparison("greater", ops.gt, operator.gt, "Whether ``x1 > x2``.", ("greater(1, 2).item()", "False"))
+greater_equal = _comparison(
+    "greater_equal", ops.ge, operator.ge, "Whether ``x1 >= x2``.", ("greater_equal(2, 2).item()", "True")
+)
 
 bitwise_and = binary(
     "bitwise_and", ops.and_, "And of the bits of integers or bools.", ("bitwise_and(6, 3).item()", "2")
@@ -65,11 +95,11 @@ bitwise_not = bitwise_invert = invert = unary(
 
 
 def _shifted(shift: Any) -> Any:
-    """A shift whose operands are integers: bools are shifted as the default integers, as in JAX."""
+    """A shift whose operands are integers: bools are shifted as int32, as in JAX."""
 
     def f(x: Any, y: Any) -> Any:
         if dtypes.is_bool(typeof(x).dtype):
-            x, y = convert(x, dtypes.default_int()), convert(y, dtypes.default_int())
+            x, y = convert(x, dtypes.int32), convert(y, dtypes.int32)
         return shift(x, y)
 
     return f

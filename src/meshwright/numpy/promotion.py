@@ -22,7 +22,14 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import Setting, config
 from meshwright.core.source import warn
-from meshwright.errors import ArgumentError, ArgumentTypeError, RankPromotionWarning, ShapeError, TypePromotionError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    IntegerRangeError,
+    RankPromotionWarning,
+    ShapeError,
+    TypePromotionError,
+)
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.elementwise.table import convert
@@ -75,7 +82,7 @@ def scalar(value: Any, dtype: np.dtype, weak: bool = False, name: str = "array")
     """A Python number as a rank-0 operand of ``dtype``; a cached array when evaluating, else a literal.
 
     Raises:
-      ArgumentError: an integer that ``dtype`` cannot hold.
+      IntegerRangeError: an integer that ``dtype`` cannot hold.
     """
     if STATE.trace is EVAL:
         kind = type(value)
@@ -119,8 +126,8 @@ def as_result(x: Any) -> Any:
     return x if hasattr(x, "aval") else as_array(x)
 
 
-def _too_large(value: Any, dtype: np.dtype, name: str) -> ArgumentError:
-    return ArgumentError(
+def _too_large(value: Any, dtype: np.dtype, name: str) -> IntegerRangeError:
+    return IntegerRangeError(
         f"{name}: Python integer {value} does not fit in {dtype}; convert the other operand to a wider dtype with "
         ".astype, or pass a NumPy value with the dtype that is meant"
     )

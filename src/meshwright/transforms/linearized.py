@@ -21,7 +21,7 @@ from meshwright.errors import DifferentiationError
 from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import check_alive, typeof
-from meshwright.ops.elementwise.table import convert, materialize
+from meshwright.ops.elementwise.table import ConvertElementType, convert, materialize
 from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.rules import collect_cts
 from meshwright.transforms.tape import Record, Tape, TapeTracer, backward, replay
@@ -41,14 +41,16 @@ def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
 
 
 def tangent_of(aval: ShapedArray, tangent: Any) -> Any:
-    """A tangent (or cotangent) as users see it: zeros are arrays, and those of integers and bools are ``float0``."""
-    return materialize(tangent) if dtypes.is_inexact(aval.dtype) else np.zeros(aval.shape, dtypes.float0)
+    """A tangent (or cotangent) as users see it: zeros are arrays, those of integers and bools are ``float0``.
 
-
-def _cotangent_of(aval: ShapedArray, ct: Any) -> Any:
-    """As :func:`tangent_of`; weakly typed like what it belongs to, a Python number for example."""
-    shown = tangent_of(aval, ct)
-    return convert(shown, aval.dtype, aval.weak_type) if dtypes.is_inexact(aval.dtype) else shown
+    It has the type of what it belongs to: it is weakly typed where that is, a Python number for example.
+    """
+    if not dtypes.is_inexact(aval.dtype):
+        return np.zeros(aval.shape, dtypes.float0)
+    shown = materialize(tangent)
+    if not hasattr(shown, "aval"):  # NumPy's zero of rank 0: users get arrays
+        return ConvertElementType(aval.dtype, aval.weak_type).bind(shown)
+    return convert(shown, aval.dtype, aval.weak_type)
 
 
 def checked_leaves(
@@ -174,7 +176,7 @@ class Linearized:
         found = collect_cts(tape, self.tangents, inexact)
         results = iter(backward(tape, self.records, found, [arg for arg in inputs if arg is not None]))
         arrived = [None if arg is None else next(results) for arg in inputs]
-        return [_cotangent_of(a, ct) for a, ct in zip(self.signature.in_avals, arrived)]
+        return [tangent_of(a, ct) for a, ct in zip(self.signature.in_avals, arrived)]
 
     def split(self) -> tuple[list[Any], _Program]:
         """The known values, each once, and the program that uses them."""

@@ -1,0 +1,99 @@
+"""What types results have: of derivatives by Python numbers, of updates, of bools, beside integers that do not fit."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.nn as nn
+import meshwright.numpy as mnp
+from meshwright.errors import IntegerRangeError
+
+#: of a Python number, by ops that are weakly typed and others that are not
+FUNCTIONS: list[Callable] = [
+    lambda x: x * x, lambda x: x - x, lambda x: x * mnp.arange(3.0), lambda x: mnp.take(x - x, mnp.array([0, 0])),
+    lambda x: nn.logsumexp(x), lambda x: nn.softmax(mnp.stack([x, 2 * x])), lambda x: 1.0, lambda x: x > 1.0,
+    lambda x: nn.one_hot(x, 3), lambda x: mnp.float32(2) * x,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", [2.0, np.float32(2), mnp.asarray(2.0)], ids=["number", "numpy", "array"])
+def test_derivatives_have_the_types_of_what_they_belong_to(argument):
+    """Weakly typed where that is, and always arrays, whatever the ops on the way and the tangents and cotangents."""
+    total = [lambda x, f=f: mnp.sum(f(x) * 1.5) for f in FUNCTIONS]
+    for f, g in zip(FUNCTIONS, total):
+        out, tangent = mw.jvp(f, (argument,), (np.ones((), np.float32),))
+        wanted = mw.typeof(out)
+        if wanted.dtype != bool:
+            assert mw.typeof(tangent) == wanted and isinstance(tangent, mw.Array)
+            assert mw.typeof(mw.linearize(f, argument)[1](np.ones((), np.float32))) == wanted
+            (ct,) = mw.vjp(f, argument)[1](mnp.ones(wanted.shape, wanted.dtype))
+            assert mw.typeof(ct) == mw.typeof(argument) and isinstance(ct, mw.Array)
+        for derivative in (mw.grad(g), mw.jacfwd(mw.grad(g)), mw.jacrev(mw.jacfwd(g))):
+            assert isinstance(derivative(argument), mw.Array)
+        assert mw.typeof(mw.grad(g)(argument)) == mw.typeof(argument)
+        assert mw.typeof(mw.jit(mw.grad(g))(argument)) == mw.typeof(argument)
+
+
+def test_updates_keep_weak_types_and_sums_do_not():
+    for lib, np_ in ((mw, mnp), (jax, jnp)):
+        x = np_.broadcast_to(1.0, (3,))
+        assert lib.typeof(x).weak_type
+        for name in ("set", "add", "subtract", "multiply", "min", "max"):
+            assert lib.typeof(getattr(x.at[0], name)(np_.ones((), "bfloat16"))).weak_type, name
+        for f in (lib.nn.softmax, lib.nn.log_softmax, lib.nn.logsumexp, lib.nn.standardize):
+            assert not lib.typeof(f(x)).weak_type
+
+
+def test_bools_are_computed_with_as_int32():
+    x = np.array([True, False, True])
+    with mw.enable_x64(True), jax.enable_x64(True):
+        for f in (operator.lshift, operator.rshift, operator.pow, operator.mod, operator.floordiv):
+            got, want = f(mnp.asarray(x), mnp.asarray(~x | x)), f(jnp.asarray(x), jnp.asarray(~x | x))
+            assert got.dtype == want.dtype == "int32" and got.tolist() == want.tolist()
+        for got, want in ((mnp.square(x), jnp.square(x)), (mnp.asarray(x) ** 2, jnp.asarray(x) ** 2)):
+            assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type) == ("int32", False)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32"])
+def test_integers_that_do_not_fit_are_compared_and_bound_as_in_numpy(dtype):
+    x = np.array([0, 1, np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
+    ours = mnp.asarray(x)
+    for n in (np.iinfo(dtype).max + 1, np.iinfo(dtype).min - 1, 2**70):
+        for f in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+            assert f(ours, n).tolist() == f(x, n).tolist() == mw.jit(lambda x, f=f, n=n: f(x, n))(ours).tolist()
+            assert f(n, ours).tolist() == f(n, x).tolist()
+        with pytest.raises(IntegerRangeError, match=f"does not fit in {dtype}"):
+            ours + n
+    low, high = np.iinfo(dtype).min - 5, np.iinfo(dtype).max + 5
+    assert mnp.clip(ours, low, high).tolist() == x.tolist() and mnp.clip(ours, low, 1).tolist() == [0, 1, 1, min(x)]
+    for bounds in ((high, None), (None, low)):
+        with pytest.raises(OverflowError, match="does not fit"):
+            mnp.clip(ours, *bounds)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_frexp_of_numbers_without_a_leading_one(name):
+    """Also where the device's arithmetic takes them for zeros."""
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    smallest = ml_dtypes.finfo(dtype).smallest_subnormal
+    with mw.enable_x64(True):
+        x = (np.array([1, -1, 3, 7, -12, 55], np.float64) * float(smallest)).astype(dtype)
+        for f in (mnp.frexp, mw.jit(mnp.frexp)):
+            mantissa, exponent = f(mnp.asarray(x))
+            wanted = np.frexp(x.astype(np.float64))
+            assert np.array_equal(np.asarray(mantissa).astype(np.float64), wanted[0]) and mantissa.dtype == dtype
+            assert np.array_equal(np.asarray(exponent), wanted[1])
+
+
+def test_a_second_derivative_where_two_pieces_meet():
+    for f, g in ((nn.celu, jax.nn.celu), (nn.elu, jax.nn.elu)):
+        for x in (0.0, -0.0, -1.5, 2.0):
+            assert float(mw.grad(mw.grad(f))(x)) == pytest.approx(float(jax.grad(jax.grad(g))(x)), rel=1e-6)
