@@ -217,7 +217,18 @@ __all__ = [
 ]
 
 #: modules that few programs need: imported when one first asks for them
-_LATER = ("experimental", "dlpack", "dtypes", "flatten_util", "image", "scipy", "stages", "test_util", "typing")
+_LATER = (
+    "builder",
+    "experimental",
+    "dlpack",
+    "dtypes",
+    "flatten_util",
+    "image",
+    "scipy",
+    "stages",
+    "test_util",
+    "typing",
+)
 #: names of modules that few programs need
 _FROM_LATER = dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load")
 

@@ -34,7 +34,7 @@ LAYERS = (
     {"numpy", "nn", "random", "optim", "linalg", "fft"},
     {"flatten_util"},
     {"image", "scipy", "test_util"},
-    {"inspect", "interop"},
+    {"inspect", "interop", "builder"},
     NAMES,
     {"cli"},
 )

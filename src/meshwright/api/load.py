@@ -338,6 +338,7 @@ class ImportedProgram:
 
         options = LoweringOptions(
             name=f"jit_{self.name}",
+            arg_names=[p.name for p in self.parameters],
             arg_shardings=texts([p.sharding for p in self.parameters], self.in_avals),
             result_shardings=texts(self.parsed.result_shardings, self.out_avals),
             donated={i: p.alias for i, p in enumerate(self.parameters) if p.donated},

@@ -91,7 +91,7 @@ class PartitionedProgram:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is of this process: another one compiles again.
-        return {k: v for k, v in self.__dict__.items() if k not in ("executable", "memory")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("executable", "memory", "memory_before")}
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -133,7 +133,17 @@ class PartitionedProgram:
     @cached_property
     def memory(self) -> Memory:
         """The memory of one device, predicted without compiling; printed, it names the largest buffers at the peak."""
-        return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated)
+        return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated, self.part.stands_for)
+
+    @cached_property
+    def memory_before(self) -> Memory:
+        """The memory that the program would take on one device, unpartitioned."""
+        return predict(self.part.source, self.mesh.abstract_mesh, self.donated)
+
+    @property
+    def reshardings(self) -> list[report.Resharding]:
+        """The values that are brought from one layout to another, in program order, with the collectives for it."""
+        return report.reshardings(self.collectives)
 
     @cached_property
     def work(self) -> Work:

@@ -127,9 +127,14 @@ def wide_types() -> Iterator[None]:
         _scope.wide = before
 
 
+def keeps_wide() -> bool:
+    """Whether 64-bit types stay what they are here."""
+    return config.enable_x64 or _scope.wide
+
+
 def canonical(dtype: np.dtype) -> np.dtype:
     """``dtype``, narrowed to 32 bits unless ``enable_x64`` is on."""
-    return dtype if config.enable_x64 or _scope.wide else _NARROW.get(dtype, dtype)
+    return dtype if keeps_wide() else _NARROW.get(dtype, dtype)
 
 
 def is_wide(dtype: np.dtype) -> bool:

@@ -17,7 +17,7 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
-from meshwright.core.dtypes import as_dtype, bool_, canonical, default_complex, default_float, default_int, float0
+from meshwright.core.dtypes import as_dtype, canonical, float0, keeps_wide
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -37,11 +37,8 @@ from meshwright.ir.state import STATE, set_trace
 
 # --- avals of values ----------------------------------------------------------------------------------------
 @cache
-def _scalar_aval(kind: type, x64: bool) -> ShapedArray:
-    if kind is bool:
-        return ShapedArray((), bool_)
-    default = {int: default_int, float: default_float, complex: default_complex}[kind]
-    return ShapedArray((), default(), weak_type=True)
+def _scalar_aval(kind: type, wide: bool) -> ShapedArray:
+    return ShapedArray((), canonical(as_dtype(kind)), weak_type=kind is not bool)
 
 
 def refuse_masked(x: np.ndarray | np.generic) -> None:
@@ -76,7 +73,7 @@ def typeof(x: Any) -> ShapedArray:
     if kind in (bool, int, float, complex):
         if kind is int and not -(2**31) <= x < 2**31:
             _check_int(x)
-        return _scalar_aval(kind, config.enable_x64)  # type: ignore[arg-type]
+        return _scalar_aval(kind, keeps_wide())  # type: ignore[arg-type]
     if isinstance(x, (np.ndarray, np.generic)):
         refuse_masked(x)
         try:
@@ -89,7 +86,7 @@ def typeof(x: Any) -> ShapedArray:
             ) from None
     for base in (bool, int, float, complex):
         if isinstance(x, base):
-            return _scalar_aval(base, config.enable_x64)
+            return _scalar_aval(base, keeps_wide())
     raise ArgumentTypeError(
         f"expected an array or a number, got {x!r} of type {type(x).__name__}; "
         "if it is a container of arrays, apply the function to its leaves (meshwright.tree.map)"

@@ -73,6 +73,38 @@ def collectives(jaxpr: Jaxpr, mesh: AbstractMesh) -> list[Collective]:
     return found
 
 
+@dataclass(frozen=True)
+class Resharding:
+    """A value that is brought from one layout to another, and the collectives that do it."""
+
+    value: ShapedArray
+    made_by: str
+    before: str
+    after: str
+    needed_by: str
+    steps: tuple[Collective, ...]
+
+    def __str__(self) -> str:
+        sent = human_bytes(sum(step.bytes_sent for step in self.steps))
+        head = f"{self.value}, {self.made_by}: {self.before} to {self.after} for {self.needed_by}, {sent} sent"
+        return "\n".join([head, *(f"  {step}" for step in self.steps)])
+
+
+def reshardings(found: Iterable[Collective]) -> list[Resharding]:
+    """What the reasons of collectives say was resharded, in program order; what takes no collective is not listed."""
+    steps: dict[tuple[str, ...], tuple[Reason, list[Collective]]] = {}
+    for collective in found:
+        for r in collective.reasons:
+            if r.before is not None and r.after is not None and r.mesh is not None and r.value is not None:
+                before, after = r.before.format(r.mesh), r.after.format(r.mesh)
+                key = str(id(r.value)), r.made_by, before, after, r.op, str(r.number)
+                steps.setdefault(key, (r, []))[1].append(collective)
+    return [
+        Resharding(r.value.aval, r.made_by, key[2], key[3], r.op, tuple(dict.fromkeys(done)))  # type: ignore[union-attr]
+        for key, (r, done) in steps.items()
+    ]
+
+
 def totals(jaxpr: Jaxpr) -> tuple[int, int]:
     """Number of collectives, and the bytes that one device sends in one run."""
     sent = [place.bytes_sent for place in _places(jaxpr.eqns, _Place(None, 1))]

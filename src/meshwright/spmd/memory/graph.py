@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.ir.jaxpr import Var
 
 #: one result element from the elements of the operands at the same place, by name
 ELEMENTWISE = frozenset(
@@ -46,6 +47,8 @@ class Node:
     regions: tuple[Graph, ...] = ()
     #: an elementwise function of CHLO, which the compiler writes out as many operations
     special: bool = False
+    #: the first value of the program that it is
+    var: Var | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
-from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.sharding import AbstractMesh
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place
 from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.fusion import depends, fuse
@@ -29,13 +30,24 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class LiveBuffer:
-    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``, ``what`` the op."""
+    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``, ``what`` the op.
+
+    Where it is a part of a value of the program before it was partitioned, ``whole`` is that value's type and
+    ``sharding`` its layout on the mesh, in words: ``[{x}, {}]``.
+    """
 
     nbytes: int
     kind: str
     what: str
     aval: ShapedArray
     source: SourceLocation
+    whole: ShapedArray | None = None
+    sharding: str = ""
+
+    def __str__(self) -> str:
+        where = "" if self.source is UNKNOWN else f"  at {self.source}"
+        of = "" if self.whole is None else f" of {self.whole} as {self.sharding}"
+        return f"{human_bytes(self.nbytes):>10}  {self.kind:<9}  {self.aval}{of} {self.what}{where}"
 
 
 @dataclass(frozen=True)
@@ -60,24 +72,38 @@ class Memory:
             f"a device holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
             f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
         ]
-        for b in self.buffers[:_SHOWN]:
-            where = "" if b.source is UNKNOWN else f"  at {b.source}"
-            lines.append(f"{show(b.nbytes):>10}  {b.kind:<9}  {b.aval} {b.what}{where}")
+        lines += map(str, self.buffers[:_SHOWN])
         if len(self.buffers) > _SHOWN:
             rest = sum(b.nbytes for b in self.buffers[_SHOWN:])
             lines.append(f"{show(rest):>10}  in {len(self.buffers) - _SHOWN} smaller buffers")
         return "\n".join(lines)
 
 
-def predict(jaxpr: ClosedJaxpr, mesh: AbstractMesh, donated: Sequence[int] = ()) -> Memory:
-    """The memory of a per-device program; ``donated`` are argument numbers."""
-    return _Plan(record(jaxpr, mesh), donated).memory
+def predict(
+    jaxpr: ClosedJaxpr,
+    mesh: AbstractMesh,
+    donated: Sequence[int] = (),
+    stands_for: Mapping[Var, tuple[Var, Layout]] | None = None,
+) -> Memory:
+    """The memory of a per-device program; ``donated`` are argument numbers.
+
+    ``stands_for`` says of which values of the unpartitioned program, in which layouts, its values are parts.
+    """
+    known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
+    return _Plan(record(jaxpr, mesh), donated, known=known).memory
 
 
 class _Plan:
     """One program on its way through the steps."""
 
-    def __init__(self, graph: Graph, donated: Sequence[int] = (), aliases: dict[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        donated: Sequence[int] = (),
+        aliases: dict[int, int] | None = None,
+        known: Mapping[Var, tuple[ShapedArray, str]] = MappingProxyType({}),
+    ) -> None:
+        self.known = known
         scatter_in_place(graph)
         found = kernels_of(graph)
         self.parameters = [found[p] for p in graph.parameters]
@@ -179,7 +205,11 @@ class _Plan:
     def _shown(self, buffer: Buffer) -> LiveBuffer:
         kernel = buffer.kernel
         what = f"input {self.parameters.index(kernel)}" if buffer.kind == "argument" else kernel.root.op
-        return LiveBuffer(buffer.nbytes, buffer.kind, what, buffer.aval, kernel.root.source)
+        node = kernel.root
+        while node.var is None and node.op in ("copy", "reorder"):
+            node = node.operands[0]
+        whole = self.known.get(node.var, (None, "")) if node.var is not None else (None, "")
+        return LiveBuffer(buffer.nbytes, buffer.kind, what, buffer.aval, kernel.root.source, *whole)
 
 
 def inner_bytes(region: Graph, loop: bool) -> int:

@@ -134,7 +134,7 @@ class Recorder:
     # --- programs -------------------------------------------------------------------------------------------
     def graph(self, jaxpr: ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:
         """The graph of a program on parameters, or on ``captured`` values from outside."""
-        parameters = tuple(Node("parameter", (), (a,)) for a in jaxpr.in_avals)
+        parameters = tuple(Node("parameter", (), (v.aval,), var=v) for v in jaxpr.jaxpr.invars)
         outer = dict(zip(parameters, captured)) if captured is not None else {}
         for parameter, node in outer.items():
             parameter.attributes = {"outside": node}
@@ -156,10 +156,9 @@ class Recorder:
             self.in_avals = [a.aval for a in eqn.invars]
             self.out_avals = [v.aval for v in eqn.outvars]
             out = op.emit(self, *map(read, eqn.invars))
-            if op.multiple_results:
-                env.update(zip(eqn.outvars, out))
-            else:
-                env[eqn.outvars[0]] = out
+            for var, node in zip(eqn.outvars, out if op.multiple_results else [out]):
+                env[var] = node
+                node.var = node.var or var
         return [read(a) for a in inner.outvars]
 
 

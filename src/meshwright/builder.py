@@ -1,0 +1,379 @@
+"""Programs built op by op: what ``XlaBuilder`` and ``torch_xla.core.xla_builder`` are for.
+
+>>> b = mw.builder.Builder("products")
+>>> p = b.parameter(0, "f32[4,4]")
+>>> b.set_sharding(p, "{devices=[2,2]<=[4]}")
+>>> y = b.op("dot_general", p, p, dimension_numbers=(((1,), (0,)), ((), ())))
+>>> program = b.build(y)
+>>> program.partition().num_devices
+4
+
+The program is one as :func:`meshwright.load` gives: it runs, is written as text, partitioned, explained and verified.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.load import ImportedProgram
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import canonical, wide_types
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.op import REGISTRY, Op
+from meshwright.ir.state import set_trace
+from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
+from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo, parse_hlo_sharding
+from meshwright.stablehlo.parse import Parameter, ParsedProgram
+
+__all__ = ["Builder", "Region", "Value", "type_of"]
+
+_TYPE = re.compile(r"\s*(\w+)\s*\[\s*((?:\d+\s*(?:,\s*\d+\s*)*)?)\]\s*(?:\{[\d,]*\})?\s*")
+#: dtypes as HLO spells them, where jaxprs do otherwise
+_HLO_DTYPES = {"pred": "bool", "s2": "i2", "s4": "i4", "s8": "i8", "s16": "i16", "s32": "i32", "s64": "i64"}
+#: ops with attributes by the names that HLO has for them
+_HLO_NAMES = {
+    "bitcast_convert": "bitcast_convert_type",
+    "convert": "convert_element_type",
+    "convolution": "conv_general_dilated",
+    "reverse": "rev",
+    "select": "select_n",
+    "Sharding": "sharding_annotation",
+}
+
+
+class Value:
+    """A value of a program that is being built, with its ``shape``, ``dtype`` and ``sharding`` (None: open)."""
+
+    __slots__ = ("_atom", "_trace", "aval", "sharding")
+
+    def __init__(self, trace: JaxprTrace, atom: Any, aval: ShapedArray, sharding: Annotation | None = None) -> None:
+        self._trace = trace
+        self._atom = atom
+        self.aval = aval
+        self.sharding = sharding
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.aval.dtype
+
+    def __repr__(self) -> str:
+        return f"Value({self.aval}{f', sharding={self.sharding}' if self.sharding is not None else ''})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """A function of values that an op runs: the body of a loop, what a reduction combines with."""
+
+    jaxpr: ClosedJaxpr
+
+
+class Builder:
+    """Makes a program op by op, in the order of its calls; ``name`` is the program's."""
+
+    def __init__(self, name: str = "program") -> None:
+        self.name = name
+        self._traces = [JaxprTrace()]
+        self._parameters: dict[int, tuple[Value, str, bool]] = {}
+        self._following: Annotation | NamedSharding | None = None
+
+    # --- values ---------------------------------------------------------------------------------------------
+    def parameter(self, number: int, type: Any, name: str | None = None, *, donated: bool = False) -> Value:
+        """Parameter ``number`` of the program; the memory of a ``donated`` one may be used for results.
+
+        ``type`` is text (``"f32[4,4]"``, as in jaxprs or in HLO), or anything with ``shape`` and ``dtype``.
+
+        Raises:
+          ArgumentError: the number is taken, or no type; a parameter in a region.
+        """
+        if number in self._parameters or not isinstance(number, int) or number < 0:
+            taken = ", ".join(map(str, sorted(self._parameters))) or "none"
+            raise ArgumentError(f"Builder.parameter: number {number!r} is taken or none; taken are {taken}")
+        if len(self._traces) > 1:
+            raise ArgumentError("Builder.parameter: a region has the parameters that its types say")
+        aval = type_of(type)
+        value = Value(self._traces[0], self._traces[0].new_arg(aval), aval)
+        self._parameters[number] = value, name or f"p{number}", donated
+        return self._marked(value)
+
+    def constant(self, value: Any, type: Any = None) -> Value:
+        """A constant: an array or number, or what fills an array of ``type``.
+
+        Arrays keep their dtype; lists and numbers have the default one (32 bits unless ``enable_x64``) without a type.
+
+        Raises:
+          ArgumentError: ``value`` does not have, and does not fill, ``type``.
+        """
+        array = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
+        if type is not None:
+            aval = type_of(type)
+            if array.shape not in ((), aval.shape):
+                raise ArgumentError(f"Builder.constant: an array of shape {array.shape} does not fill {aval}")
+            array = np.broadcast_to(array.astype(aval.dtype), aval.shape)
+        elif array is not value:
+            array = array.astype(canonical(array.dtype))
+        with wide_types():
+            aval = typeof(np.asarray(array))
+        return self._marked(Value(self._traces[-1], np.asarray(array), aval))
+
+    # --- ops ------------------------------------------------------------------------------------------------
+    def op(self, name: str, *operands: Any, **attributes: Any) -> Any:
+        """Append an op: its value, or a list of them where the op may have several results (``reduce``, ``while``).
+
+        ``name`` is that of an op in jaxprs (``"dot_general"``) or in HLO (``"multiply"``), ``operands`` are values and
+        numbers; ``attributes`` are the op's, as jaxprs show them, with regions from :meth:`region`.
+
+        Raises:
+          ArgumentError: no such op; another number of operands, other attributes, values of another builder or region.
+          ShapeError, DTypeError, ...: what the op does not take.
+        """
+        made = _op(name, attributes)
+        _check_count(made, operands)
+        like = next((x.dtype for x in operands if isinstance(x, Value)), None)
+        atoms = [self._operand(made.name, i, x, like) for i, x in enumerate(operands)]
+        with set_trace(self._traces[-1]), wide_types():
+            found = made.bind(*atoms)
+        if made.multiple_results:
+            return [self._marked(self._value(x)) for x in found]
+        value = self._value(found)
+        if isinstance(made, ShardingAnnotation):
+            value.sharding = made.sharding
+            return value
+        return self._marked(value)
+
+    def _value(self, tracer: JaxprTracer) -> Value:
+        return Value(self._traces[-1], tracer, tracer.aval)
+
+    def _operand(self, op: str, number: int, x: Any, like: np.dtype | None = None) -> Any:
+        """What an operand is in the jaxpr; a Python number has the dtype of the first value, if that can hold it."""
+        if not isinstance(x, Value):
+            if isinstance(x, (bool, int, float, complex)):
+                fits = like is not None and np.can_cast(type(x), like, "same_kind")
+                return np.asarray(x, like if fits else canonical(np.asarray(x).dtype))[()]
+            if isinstance(x, np.generic):
+                return x
+            raise ArgumentTypeError(
+                f"Builder.op: operand {number} of {op} is a {type(x).__name__}; expected a value of this builder or a "
+                "number (constant(...) makes values of arrays)"
+            )
+        if x._trace is not self._traces[-1] and not isinstance(x._atom, np.ndarray):
+            raise ArgumentError(
+                f"Builder.op: operand {number} of {op}, {x}, belongs to another builder or region; a region takes what "
+                "it needs as parameters"
+            )
+        return x._atom
+
+    @contextmanager
+    def _inside(self) -> Iterator[JaxprTrace]:
+        self._traces.append(JaxprTrace())
+        following, self._following = self._following, None
+        try:
+            yield self._traces[-1]
+        finally:
+            self._traces.pop()
+            self._following = following
+
+    def region(self, fun: Callable[..., Any], *types: Any) -> Region:
+        """A region that computes ``fun``, which gets one value of each of ``types`` and returns a value or several.
+
+        Example:
+          >>> b = mw.builder.Builder()
+          >>> x = b.parameter(0, "f32[3]")
+          >>> combine = b.region(lambda s, v: b.op("add", s, v), "f32[]", "f32[]")
+          >>> y = b.op("reduce", x, b.constant(0.0), axes=(0,), computation=combine)
+          >>> float(b.build(y)(mnp.array([1.0, 2.0, 4.0])))
+          7.0
+        """
+        with self._inside() as trace:
+            avals = [type_of(t) for t in types]
+            found = fun(*(Value(trace, trace.new_arg(a), a) for a in avals))
+            outs = list(found) if isinstance(found, (tuple, list)) else [found]
+            atoms = [self._operand("the region's results", i, x) for i, x in enumerate(outs)]
+            return Region(trace.finish(atoms, getattr(fun, "__name__", "")))
+
+    # --- shardings ------------------------------------------------------------------------------------------
+    def set_sharding(self, value: Any, sharding: Any = None) -> None:
+        """``set_sharding(value, sharding)`` marks a value; ``set_sharding(sharding)`` all that follow.
+
+        A sharding is text as in HLO (``"{devices=[2,2]<=[4]}"``), an ``HloSharding`` or a ``NamedSharding``, of which
+        the tiles count; ``set_sharding(None)`` ends the marking, as :meth:`clear_sharding` does.
+
+        Raises:
+          ShardingError: it is for another number of dimensions than the value has.
+        """
+        if not isinstance(value, Value):
+            if sharding is not None:
+                raise ArgumentTypeError(f"Builder.set_sharding: expected a value of a builder, got {value!r}")
+            self._following = value if value is None or isinstance(value, NamedSharding) else _annotation(value, None)
+            return
+        said = _annotation(sharding, value.aval.ndim)
+        if all(value is not known for known, _, _ in self._parameters.values()):
+            with set_trace(value._trace), wide_types():
+                value._atom = ShardingAnnotation(said).bind(value._atom)
+        value.sharding = said
+
+    def clear_sharding(self) -> None:
+        """What follows is not marked any more."""
+        self._following = None
+
+    @contextmanager
+    def sharding(self, sharding: Any) -> Iterator[None]:
+        """What is made in the ``with`` block is marked with ``sharding``."""
+        before = self._following
+        self.set_sharding(sharding)
+        try:
+            yield
+        finally:
+            self._following = before
+
+    def _marked(self, value: Value) -> Value:
+        if self._following is not None:
+            self.set_sharding(value, self._following)
+        return value
+
+    # --- programs -------------------------------------------------------------------------------------------
+    def build(self, *results: Value | Sequence[Value]) -> ImportedProgram:
+        """The program that gives ``results``. The builder can be used further, and built again.
+
+        Raises:
+          ArgumentError: no results, or a parameter's number is missing.
+        """
+        outs = [v for r in results for v in ([r] if isinstance(r, Value) else r)]
+        if not outs:
+            raise ArgumentError("Builder.build: expected the values that the program gives, got none")
+        missing = sorted(set(range(len(self._parameters))) - self._parameters.keys())
+        if missing:
+            raise ArgumentError(f"Builder.build: there is no parameter {missing[0]}; number them 0, 1, 2, ...")
+        ordered = [self._parameters[i] for i in range(len(self._parameters))]
+        parameters = tuple(Parameter(name, v.aval, v.sharding, donated) for v, name, donated in ordered)
+        jaxpr = self._finished(outs, [v._atom.variable for v, _, _ in ordered])
+        said = tuple(v.sharding for v in outs)
+        return ImportedProgram(ParsedProgram(self.name, jaxpr, parameters, said, None, {}))
+
+    def _finished(self, outs: Sequence[Value], invars: Sequence[Var]) -> ClosedJaxpr:
+        trace = self._traces[0]
+        with wide_types():
+            closed = trace.finish([self._operand("the results", i, v) for i, v in enumerate(outs)], self.name)
+        return closed.replace(jaxpr=closed.jaxpr.replace(invars=list(invars)))
+
+    def __repr__(self) -> str:
+        return f"Builder({self.name!r}, {len(self._parameters)} parameters, {len(self._traces[0].eqns)} ops)"
+
+
+# --- types, names, attributes -------------------------------------------------------------------------------
+@cache
+def _dtypes_by_name() -> dict[str, np.dtype]:
+    short = {name: dtype for dtype, name in dtypes._SHORT.items()}
+    return {**short, **{hlo: short[name] for hlo, name in _HLO_DTYPES.items() if name in short}}
+
+
+def type_of(spec: Any) -> ShapedArray:
+    """The type that ``"f32[4,4]"``, ``"s32[]"``, or something with ``shape`` and ``dtype`` says.
+
+    Raises:
+      ArgumentError: it says none.
+    """
+    if isinstance(spec, ShapedArray):
+        return spec
+    if isinstance(spec, str):
+        found = _TYPE.fullmatch(spec)
+        dtype = _dtypes_by_name().get(found[1]) if found else None
+        if found is None or dtype is None:
+            raise ArgumentError(f"Builder: {spec!r} is no type of an array; write 'f32[4,4]', 's32[]', 'pred[3]'")
+        return ShapedArray(tuple(int(n) for n in found[2].split(",") if n.strip()), dtype)
+    if hasattr(spec, "shape") and hasattr(spec, "dtype"):
+        return ShapedArray(tuple(spec.shape), np.dtype(spec.dtype))
+    raise ArgumentError(f"Builder: expected a type such as 'f32[4,4]', or something of a shape and dtype, got {spec!r}")
+
+
+@cache
+def _ops_by_name() -> dict[str, type[Op]]:
+    """Ops by their names here and, for those with one operation of HLO and no attributes, by the name there."""
+    found = {hlo: REGISTRY[name] for hlo, name in _HLO_NAMES.items() if name in REGISTRY}
+    for cls in (*REGISTRY.values(), ShardingAnnotation):
+        hlo = getattr(cls, "hlo", "")
+        plain = not dataclasses.fields(cls) and not hlo.endswith("compare") if isinstance(hlo, str) else False
+        if plain and hlo:
+            found.setdefault(hlo.partition(".")[2], cls)
+    return {**found, **REGISTRY, ShardingAnnotation.name: ShardingAnnotation}
+
+
+def _op(name: str, attributes: dict[str, Any]) -> Op:
+    """The op of a name with attributes in whatever form a user writes them."""
+    known = _ops_by_name()
+    cls = known.get(name) or known.get(name.replace("-", "_").removeprefix("stablehlo."))
+    if cls is None:
+        near = difflib.get_close_matches(name, known, 3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise ArgumentError(f"Builder.op: there is no op {name!r}{hint}")
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    needed = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
+    unknown, missing = sorted(attributes.keys() - fields.keys()), [n for n in needed if n not in attributes]
+    if unknown or missing:
+        what = f"has no attribute {unknown[0]!r}" if unknown else f"needs the attribute {missing[0]!r}"
+        listed = ", ".join(n if n in needed else f"{n} (optional)" for n in fields) or "none"
+        raise ArgumentError(f"Builder.op: {cls.name} {what}; its attributes are: {listed}")
+    return cls(**{n: _attribute(cls, fields[n], v) for n, v in attributes.items()})
+
+
+def _attribute(cls: type[Op], field: Any, value: Any) -> Any:
+    if cls is ShardingAnnotation and field.name == "sharding":
+        return _annotation(value, None)
+    if "dtype" in str(field.type) and value is not None:
+        return dtypes.as_dtype(value)
+    return _frozen(value)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples and regions as their jaxprs, however deep."""
+    if isinstance(value, Region):
+        return value.jaxpr
+    if type(value) in (list, tuple):
+        return tuple(map(_frozen, value))
+    return value
+
+
+def _check_count(op: Op, operands: Sequence[Any]) -> None:
+    """Raise unless the op takes so many operands."""
+    parameters = inspect.signature(op.infer).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    most = len(parameters)
+    least = sum(p.default is p.empty for p in parameters)
+    if not least <= len(operands) <= most:
+        names = ", ".join(p.name for p in parameters)
+        raise ArgumentError(f"Builder.op: {op.name} takes {most} operands ({names}), got {len(operands)}")
+
+
+def _annotation(sharding: Any, ndim: int | None) -> Annotation:
+    """What a user says of a value's sharding; for so many dimensions, where they are known."""
+    if isinstance(sharding, NamedSharding) and ndim is not None:
+        return named_to_hlo(sharding, ndim)
+    found = parse_hlo_sharding(sharding) if isinstance(sharding, str) else sharding
+    if not isinstance(found, HloSharding):
+        raise ArgumentTypeError(
+            f"Builder: expected a sharding as in HLO ('{{devices=[2,2]<=[4]}}'), an HloSharding or NamedSharding, got "
+            f"{sharding!r}"
+        )
+    rank = annotated_rank(found)
+    if ndim is not None and rank not in (None, ndim):
+        raise ShardingError(
+            f"Builder: sharding {found} is for {rank} dimensions, the value has {ndim}; give one for each, or end the "
+            "marking of what follows with clear_sharding()"
+        )
+    return found
