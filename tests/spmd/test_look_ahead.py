@@ -12,14 +12,11 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
-from meshwright.ir.state import extend_axis_env
-from meshwright.ops.collective.collectives import AllGather
 from meshwright.spmd.partition import lookahead
 from meshwright.spmd.partition.lookahead import Planner, contests, neighbours
 from meshwright.spmd.partition.partition import partition
 from meshwright.spmd.propagate import Order
 from meshwright.spmd.report import collectives
-from meshwright.spmd.steptime import Rates, step_time
 
 N = 8
 MESH = mw.AbstractMesh((N,), ("d",))
@@ -176,30 +173,3 @@ def test_slices_that_a_loop_needs_whole_are_gathered_once():
 
 
 # --- the time of a step -------------------------------------------------------------------------------------
-def test_collectives_overlap_with_what_does_not_wait_for_them():
-    rates = Rates(operations=1.0, memory=1e9, links=1.0, latency=0.0)
-    x = np.zeros((2, 3), np.float32)
-    gather = AllGather(("d",), (N,), 0)
-
-    def apart(x, w):
-        return gather.bind(x), w @ w
-
-    def in_turn(x, w):
-        return gather.bind(x), gather.bind(w @ w)
-
-    with extend_axis_env({"d": N}):
-        one, two = (mw.make_jaxpr(f)(x, np.zeros((3, 3), np.float32)).jaxpr for f in (apart, in_turn))
-    sent, product = 24 * (N - 1), 2 * 27
-    assert step_time(one, rates).seconds == max(sent, product)
-    assert step_time(two, rates).seconds == max(sent, product) + 36 * (N - 1)
-    assert step_time(two, rates).links == sent + 36 * (N - 1)
-
-
-def test_loops_take_their_trips():
-    rates = Rates(operations=1.0, memory=1e9, links=1.0, latency=0.0)
-
-    def f(x, w):
-        return lax.fori_loop(0, 5, lambda i, x: x @ w, x)
-
-    jaxpr = mw.make_jaxpr(f)(np.zeros((2, 3), np.float32), np.zeros((3, 3), np.float32)).jaxpr
-    assert step_time(jaxpr, rates).seconds == pytest.approx(5 * (2 * 18 + 1), rel=0.05)

@@ -36,6 +36,7 @@ from meshwright.spmd.explain.explanation import Explanation, advised, entries, h
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.partition import Partition, partition
+from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
@@ -91,7 +92,7 @@ class PartitionedProgram:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is of this process: another one compiles again.
-        return {k: v for k, v in self.__dict__.items() if k not in ("executable", "memory", "memory_before")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("executable", "memory", "memory_before", "_time")}
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -150,6 +151,15 @@ class PartitionedProgram:
         """The arithmetic of one device; ``work.redundancy`` is that of all devices over the program's (1: none is
         repeated)."""
         return work_of(self.jaxpr.jaxpr, self.part.source.jaxpr, self.mesh.abstract_mesh)
+
+    def time(self) -> Time:
+        """How long one run takes on the mesh's machine (without one, on an accelerator of no particular make):
+        ``.seconds``, ``.compute``, ``.memory``, ``.communication``, the critical path, and what binds each part."""
+        return self._time
+
+    @cached_property
+    def _time(self) -> Time:
+        return time_of(self.jaxpr.jaxpr, self.mesh.abstract_mesh)
 
     @property
     def peak_bytes(self) -> int:

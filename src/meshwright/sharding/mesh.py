@@ -20,6 +20,7 @@ import numpy as np
 
 from meshwright.errors import MeshError, ShardingError
 from meshwright.hardware.fabric import Fabric, fabric_of
+from meshwright.hardware.links import Link
 from meshwright.hardware.machine import Machine, machine_for
 from meshwright.sharding.axes import MOST_DEVICES, AxisPart, atomic_parts, parse_part
 from meshwright.sharding.axis_type import AxisType, check_types
@@ -211,6 +212,20 @@ class AbstractMesh:
             else:
                 merged.append(part)
         return tuple(part.name(self.shape[part.axis]) for part in merged)
+
+    # --- hardware -------------------------------------------------------------------------------------------
+    def levels(self, axes: Iterable[str]) -> tuple[Link, ...]:
+        """What a group over axes (sub-axes, atoms) lies on."""
+        return self.fabric.levels(self._places(axes))
+
+    def collective_seconds(self, kind: str, axes: Sequence[str], operand: float, result: float) -> float:
+        """Seconds of a collective over axes, for bytes of its operand and result on a device."""
+        return self.fabric.seconds(kind, self._places(axes), operand, result)
+
+    def _places(self, axes: Iterable[str]) -> list[tuple[str, int, int]]:
+        """Axes as parts: of what, after how many positions, of what size."""
+        parts = [(axis, parse_part(axis)) for axis in axes]
+        return [(p.axis, p.pre, p.size) if p is not None else (axis, 1, self.shape[axis]) for axis, p in parts]
 
     def _known(self) -> str:
         return ", ".join(f"{n!r} (size {s})" for n, s in self.shape.items()) or "none, the mesh is empty"

@@ -24,7 +24,7 @@ from meshwright.spmd.factors import factor_axes_of
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.propagate import Order, Propagation, scanned
 from meshwright.spmd.report import collectives, totals
-from meshwright.spmd.steptime import step_time
+from meshwright.spmd.steptime.schedule import step_time
 
 if TYPE_CHECKING:
     from meshwright.spmd.partition.partition import Partition
@@ -91,7 +91,7 @@ class _Search:
 
 def price(part: Partition) -> float:
     """The seconds of a step, and a share of those in which the links are busy."""
-    time = step_time(part.jaxpr.jaxpr)
+    time = step_time(part.jaxpr.jaxpr, part.mesh)
     return time.seconds + HIDDEN * time.links
 
 

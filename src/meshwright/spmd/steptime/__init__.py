@@ -1,0 +1,1 @@
+"""How long a per-device program takes on its mesh's machine."""

@@ -1,0 +1,140 @@
+"""A schedule of a per-device program: when each equation starts and ends, and what it had to wait for.
+
+Equations run in program order on streams: one of arithmetic, one of the links inside a node or slice, one of the
+network between them. Each starts as soon as its operands are there and its stream is free; so a collective overlaps
+with the arithmetic that does not wait for it. Loops run one iteration after the other, and overlap with nothing outside
+of them; of a branch the longest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from meshwright.hardware.links import NETWORK
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.cond import Cond
+from meshwright.ops.control.regions import RegionOp
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.steptime.traffic import traffic
+from meshwright.spmd.work import operations
+
+#: streams
+ARITHMETIC, LINKS, FAR = "arithmetic", "links", "network"
+#: what binds an equation
+MEMORY = "memory"
+
+
+class Step(NamedTuple):
+    """An equation in the schedule: seconds that it takes of arithmetic, memory traffic and links, when it starts and
+    ends, and the number of the step that it waited for last (-1: none). ``inside`` is what a loop or branch waits for
+    in each of its ``trips``, ``parts`` all that it does."""
+
+    eqn: JaxprEqn
+    stream: str
+    arithmetic: float
+    memory: float
+    links: float
+    start: float
+    end: float
+    before: int
+    figures: tuple[str, ...] = ()
+    trips: int = 1
+    inside: tuple[Schedule, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    @property
+    def binds(self) -> str:
+        """What more of would make it quicker."""
+        if self.stream != ARITHMETIC:
+            return self.stream
+        return MEMORY if self.memory > self.arithmetic else ARITHMETIC
+
+
+@dataclass
+class Schedule:
+    """The steps of one run of a jaxpr in program order, its seconds, and how long the links are busy in it."""
+
+    steps: list[Step] = field(default_factory=list)
+    seconds: float = 0.0
+    links: float = 0.0
+
+    def critical(self) -> Iterator[Step]:
+        """The steps of which each waits for the one before, up to the last that ends, in order."""
+        found = []
+        at = max(range(len(self.steps)), key=lambda n: self.steps[n].end, default=-1)
+        while at >= 0:
+            found.append(self.steps[at])
+            at = self.steps[at].before
+        yield from reversed(found)
+
+
+def step_time(jaxpr: Jaxpr, mesh: AbstractMesh) -> Schedule:
+    """The schedule of a per-device program of a mesh, on the mesh's machine."""
+    return _Scheduler(mesh).run(jaxpr)
+
+
+class _Scheduler:
+    def __init__(self, mesh: AbstractMesh) -> None:
+        self.mesh = mesh
+        self.machine = mesh.fabric.machine
+        self.found = Schedule()
+        self.free: dict[str, tuple[float, int]] = {}
+        self.ready: dict[Atom, tuple[float, int]] = {}
+
+    def run(self, jaxpr: Jaxpr) -> Schedule:
+        for number, (eqn, moved) in enumerate(zip(jaxpr.eqns, traffic(jaxpr))):
+            step = self.step(eqn, moved)
+            self.found.steps.append(step)
+            self.found.links += step.links
+            self.ready.update(dict.fromkeys(eqn.outvars, (step.end, number)))
+            if step.seconds:
+                for stream in self.free if step.inside else (step.stream,):
+                    self.free[stream] = (step.end, number)
+        self.found.seconds = max((step.end for step in self.found.steps), default=0.0)
+        return self.found
+
+    def step(self, eqn: JaxprEqn, moved: int) -> Step:
+        op = eqn.op
+        if isinstance(op, Collective) and op.kind:
+            return self.collective(eqn, op)
+        if isinstance(op, RegionOp) and op.regions():
+            return self.regions(eqn, op)
+        count = operations(eqn)
+        rate, figure = self.machine.vector, "vector"
+        if count and eqn_rule(eqn).is_product:
+            rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype)
+        return self.placed(eqn, ARITHMETIC, count / rate, moved / self.machine.memory_bandwidth, 0.0, (figure,))
+
+    def collective(self, eqn: JaxprEqn, op: Collective) -> Step:
+        levels = self.mesh.levels(op.axes)
+        seconds = self.mesh.collective_seconds(op.kind, op.axes, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes)
+        stream = FAR if any(link.topology == NETWORK for link in levels) else LINKS
+        return self.placed(eqn, stream, 0.0, 0.0, seconds, tuple(f for link in levels for f in link.figures))
+
+    def regions(self, eqn: JaxprEqn, op: RegionOp) -> Step:
+        inner = tuple(step_time(region.jaxpr, self.mesh) for region in op.regions())
+        if isinstance(op, Cond):
+            inner = (max(inner, key=lambda t: t.seconds),)
+        trips = op.trips(eqn.invars) or 1
+        for stream in (ARITHMETIC, LINKS, FAR):
+            self.free.setdefault(stream, (0.0, -1))
+        waits = max((self.ready.get(a, (0.0, -1)) for a in eqn.invars), default=(0.0, -1))
+        start, before = max(waits, *self.free.values())
+        links = trips * sum(t.links for t in inner)
+        end = start + trips * sum(t.seconds for t in inner)
+        return Step(eqn, ARITHMETIC, 0.0, 0.0, links, start, end, before, (), trips, inner)
+
+    def placed(
+        self, eqn: JaxprEqn, stream: str, arithmetic: float, memory: float, links: float, figures: tuple[str, ...]
+    ) -> Step:
+        waits = max((self.ready.get(a, (0.0, -1)) for a in eqn.invars), default=(0.0, -1))
+        took = max(arithmetic, memory, links)
+        start, before = max(waits, self.free.get(stream, (0.0, -1))) if took else waits
+        return Step(eqn, stream, arithmetic, memory, links, start, start + took, before, figures)

@@ -1,0 +1,96 @@
+"""What an equation moves to and from memory, where compilers fuse what is elementwise.
+
+A value is written where something reads it that is not fused with what makes it: a product, a collective, a loop, a
+result of the program, or several readers. Fused equations together read a value once; products read their operands
+each time. Reshapes and transposes move nothing, slices and updates in place only what they are of.
+"""
+
+from __future__ import annotations
+
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.indexing.dynamic_slice import DynamicUpdateSlice
+from meshwright.ops.indexing.gather_add import ScatterBase
+from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose
+from meshwright.sharding.rule import PARALLEL, REDUCTION
+from meshwright.spmd.flatten import eqn_rule
+
+#: the same bytes, seen otherwise: products and fused loops read them in any order
+_VIEWS = (Reshape, Squeeze, Transpose)
+
+
+def traffic(jaxpr: Jaxpr) -> list[int]:
+    """For each equation, the bytes that a device reads and writes for it; those of regions count none here."""
+    return _Traffic(jaxpr).found()
+
+
+class _Traffic:
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.eqns = jaxpr.eqns
+        self.results = set(jaxpr.outvars)
+        self.same: dict[Var, Atom] = {}  # what a reshape is of
+        self.readers: dict[Atom, list[int]] = {}
+        self.fuses = [_fuses(eqn) for eqn in self.eqns]
+        self.is_loop = [kind == _LOOP for kind in self.fuses]
+
+    def found(self) -> list[int]:
+        for number, eqn in enumerate(self.eqns):
+            if isinstance(eqn.op, _VIEWS):
+                self.same[eqn.outvars[0]] = self.root(eqn.invars[0])
+                continue
+            for atom in {self.root(a) for a in eqn.invars}:
+                self.readers.setdefault(atom, []).append(number)
+        self.results = {self.root(a) for a in self.results}
+        made = {v: n for n, eqn in enumerate(self.eqns) for v in eqn.outvars}
+        self.fused_away = {v for v, n in made.items() if self.is_loop[n] and not self.is_written(v, self.eqns[n])}
+        read_once: set[Atom] = set()
+        return [self.of(number, eqn, read_once) for number, eqn in enumerate(self.eqns)]
+
+    def root(self, atom: Atom) -> Atom:
+        return self.same.get(atom, atom) if isinstance(atom, Var) else atom
+
+    def is_written(self, var: Var, eqn: JaxprEqn) -> bool:
+        readers = self.readers.get(var, [])
+        if var in self.results or any(not self.fuses[n] for n in readers):
+            return True
+        return len(readers) > 1 and any(isinstance(a, Var) for a in eqn.invars)
+
+    def of(self, number: int, eqn: JaxprEqn, read_once: set[Atom]) -> int:
+        op = eqn.op
+        if isinstance(op, (*_VIEWS, Collective)) or (isinstance(op, RegionOp) and op.regions()):
+            return 0
+        if isinstance(op, (DynamicUpdateSlice, ScatterBase)):
+            return 2 * eqn.invars[1 if isinstance(op, DynamicUpdateSlice) else -1].aval.nbytes
+        written = sum(v.aval.nbytes for v in eqn.outvars if v not in self.fused_away)
+        picked = sum(v.aval.nbytes for v in eqn.outvars) if not op.computes or op.moves_only else None
+        read = 0
+        for atom in {self.root(a): None for a in eqn.invars}:
+            if isinstance(atom, Literal) or atom in self.fused_away or (self.fuses[number] and atom in read_once):
+                continue
+            if self.fuses[number]:
+                read_once.add(atom)
+            read += atom.aval.nbytes if picked is None else min(picked, atom.aval.nbytes)
+        return written + read
+
+
+_LOOP, _REDUCES = "loop", "reduces"
+
+
+def _fuses(eqn: JaxprEqn) -> str | None:
+    """How an equation is fused with what makes its operands: not at all, as a loop, or as a reduction, which writes its
+    results."""
+    op = eqn.op
+    if isinstance(op, (Collective, RegionOp)) or op.holds_jaxprs or op.has_effects:
+        return None
+    if isinstance(op, (DynamicUpdateSlice, ScatterBase)):
+        return None
+    if op.moves_only:
+        return _LOOP
+    rule = eqn_rule(eqn)
+    kinds = {f.kind for f in rule.factors}
+    if rule.is_product or len(eqn.outvars) > 1:
+        return None
+    if kinds <= {PARALLEL}:
+        return _LOOP
+    return _REDUCES if kinds <= {PARALLEL, REDUCTION} else None
