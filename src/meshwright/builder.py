@@ -31,11 +31,12 @@ from meshwright.core.dtypes import canonical, wide_types
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import REGISTRY, Op
+from meshwright.ir.program import Argument
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo, parse_hlo_sharding
-from meshwright.stablehlo.parse import Parameter, ParsedProgram
+from meshwright.stablehlo.parse import ParsedProgram
 
 __all__ = ["Builder", "Region", "Value", "type_of"]
 
@@ -260,7 +261,7 @@ class Builder:
         if missing:
             raise ArgumentError(f"Builder.build: there is no parameter {missing[0]}; number them 0, 1, 2, ...")
         ordered = [self._parameters[i] for i in range(len(self._parameters))]
-        parameters = tuple(Parameter(name, v.aval, v.sharding, donated) for v, name, donated in ordered)
+        parameters = tuple(Argument(name, v.aval, v.sharding, donated) for v, name, donated in ordered)
         jaxpr = self._finished(outs, [v._atom.variable for v, _, _ in ordered])
         said = tuple(v.sharding for v in outs)
         return ImportedProgram(ParsedProgram(self.name, jaxpr, parameters, said, None, {}))

@@ -363,7 +363,7 @@ def test_wrong_arguments():
     program = mw.load(LAYER)
     with pytest.raises(ArgumentError, match="takes 2 arrays, got 1"):
         program(X)
-    with pytest.raises(ShapeError, match=r"parameter 'arg1' is f32\[6,8\], got f32\[8,6\]"):
+    with pytest.raises(ShapeError, match=r"argument arg1 of type f32\[6,8\], got f32\[8,6\]"):
         program(X, W.T)
     with pytest.raises(ArgumentError, match="expected 'jaxpr', 'stablehlo' or 'hlo', got 'c'"):
         program.as_text("c")

@@ -142,7 +142,7 @@ def test_every_order_computes_the_same(seed):
     part = mw.jit(mw.grad(f, (0, 1, 2)), in_shardings=tuple(on), out_shardings=tuple(on)).lower(*args).partition()
     for order in [Order(), *neighbours(part.part, part.part.order)]:
         found = partition(part.part.source, MESH, *part.part.asked, order=order)
-        PartitionedProgram(found, MESH, "f").verify(*args)
+        PartitionedProgram(part.program, found).verify(*args)
 
 
 def test_slices_of_split_rows_are_split_across():

@@ -100,7 +100,7 @@ def changes_results(part: PartitionedProgram, mistaken: PartitionedProgram) -> b
 
 def with_mistake(part: PartitionedProgram, mutation: Mutation) -> PartitionedProgram:
     changed = dataclasses.replace(part.part, jaxpr=mutation.applied(part.jaxpr))
-    return PartitionedProgram(changed, part.mesh, part.name)
+    return PartitionedProgram(part.program, changed)
 
 
 def reached(jaxpr: Jaxpr, place: int) -> Iterator[int]:

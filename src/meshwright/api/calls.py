@@ -10,7 +10,8 @@ from meshwright.api.shardings import brought, common_place
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.float0 import without_float0
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, MeshwrightError, ShapeError
+from meshwright.ir.program import Program
 from meshwright.ir.tracing import typeof
 from meshwright.runtime.array import Array
 from meshwright.sharding import Sharding
@@ -18,47 +19,65 @@ from meshwright.sharding import Sharding
 
 @dataclass(frozen=True)
 class Taken:
-    """What a program takes: the structure of ``(args, kwargs)``, and name, type and sharding of each array.
+    """What a program takes.
 
-    ``made`` says what became of the program (``compiled``), ``place`` is a sharding over the devices that it is for.
+    ``made`` says what became of the program (``compiled``), ``shardings`` are those of its arguments (None: any),
+    ``place`` is a sharding over the devices that it is for (None: arrays may come from anywhere).
     """
 
-    name: str
+    program: Program
     made: str
-    in_tree: Any
-    arguments: Sequence[tuple[str, ShapedArray, Sharding | None]]
-    place: Sharding
+    shardings: Sequence[Sharding | None]
+    place: Sharding | None
 
     def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arrays of a call.
+        """The arrays of a call. An error names every argument that is wrong.
 
         Raises:
           ArgumentError: arguments of another structure. ArgumentTypeError: something that is no array.
           ShapeError: an array of another type. MeshError: an array that was placed on other devices.
         """
-        flat, treedef = pytree.flatten(without_float0((tuple(args), dict(kwargs))))
-        if treedef != self.in_tree:
-            raise ArgumentError(
-                f"{self.name!r} was {self.made} for arguments {_call_text(self.in_tree)}, got {_call_text(treedef)}; "
-                f"it has to be {self.made} again for other arguments"
-            )
-        for x, (name, want, sharding) in zip(flat, self.arguments):
-            self._check(x, name, want, sharding)
+        flat = self._flat(args, kwargs)
+        given = zip(flat, self.program.arguments, self.shardings)
+        wrong = [e for x, a, s in given if (e := self._mistake(x, a.name, a.aval, s)) is not None]
+        if len(wrong) == 1:
+            raise wrong[0]
+        if wrong:
+            listed = "".join(f"\n  {error}" for error in wrong)
+            raise type(wrong[0])(f"{self.program.name!r}: {len(wrong)} arguments are wrong:{listed}")
         return flat
 
-    def _check(self, x: Any, name: str, want: ShapedArray, sharding: Sharding | None) -> None:
+    def _flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        name, in_tree = self.program.name, self.program.in_tree
+        flat, treedef = pytree.flatten(without_float0((tuple(args), dict(kwargs))))
+        if in_tree is None:
+            if len(flat) != len(self.program.arguments):
+                raise ArgumentError(f"{name!r} takes {len(self.program.arguments)} arrays, got {len(flat)}")
+        elif treedef != in_tree:
+            raise ArgumentError(
+                f"{name!r} was {self.made} for arguments {_call_text(in_tree)}, got {_call_text(treedef)}; "
+                f"it has to be {self.made} again for other arguments"
+            )
+        return flat
+
+    def _mistake(self, x: Any, name: str, want: ShapedArray, sharding: Sharding | None) -> MeshwrightError | None:
+        """What is wrong with an argument."""
+        program = self.program.name
         try:
             got = typeof(x)
         except ArgumentTypeError as error:
-            raise ArgumentTypeError(f"{self.name!r}: argument {name}: {error}") from None
+            return ArgumentTypeError(f"{program!r}: argument {name}: {error}")
         if (got.shape, got.dtype) != (want.shape, want.dtype):
-            raise ShapeError(
-                f"{self.name!r} was {self.made} for argument {name} of type {want}, got {got}; it has to be "
+            return ShapeError(
+                f"{program!r} was {self.made} for argument {name} of type {want}, got {got}; it has to be "
                 f"{self.made} again for the new type"
             )
-        if type(x) is Array and x.committed and x.sharding is not sharding:
-            placed = [(f"argument {name}", brought(x)), (f"the {self.made} program", self.place)]
-            common_place(placed, self.name)
+        if type(x) is Array and x.committed and self.place is not None and x.sharding is not sharding:
+            try:
+                common_place([(f"argument {name}", brought(x)), (f"the {self.made} program", self.place)], program)
+            except MeshError as error:
+                return error
+        return None
 
 
 def _call_text(in_tree: Any) -> str:

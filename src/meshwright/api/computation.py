@@ -12,15 +12,14 @@ from typing import Any
 
 from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
-from meshwright.api.partitioned import match_donation
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shardings import is_spec, named, resolve, spread
-from meshwright.api.stages import Program
 from meshwright.core import pytree
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ShardingError
 from meshwright.ir.jaxpr import Var
+from meshwright.ir.program import Program
 from meshwright.ir.state import extend_axis_env
 from meshwright.lowering.regions import without_regions
 from meshwright.lowering.target import Target
@@ -129,7 +128,7 @@ def _module(
         arg_names=[a.name for a in program.arguments],
         arg_shardings=[None if s is None else str(s) for s in ins],
         result_shardings=[None if s is None else str(s) for s in outs],
-        donated=match_donation(program.donated, program.jaxpr.in_avals, program.jaxpr.out_avals),
+        donated=program.aliases,
         groups=Target.all_real(axes).grid,
         num_replicas=axes.size,
         num_partitions=max(counts, default=1),

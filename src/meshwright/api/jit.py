@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
+from meshwright.api.compiled import Compiled
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
-from meshwright.api.stages import Argument, Compiled, Lowered, Program, Traced
+from meshwright.api.stages import Lowered, Traced
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
@@ -26,6 +27,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError,
 from meshwright.ir.jaxpr import ClosedJaxpr, nesting
 from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.passes import inline_calls
+from meshwright.ir.program import Argument, Program
 from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
 from meshwright.ops.control.call import Jit
@@ -304,8 +306,9 @@ class JitFunction:
         donated = self._donated(args, kwargs, static)
         arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
         return Program(
-            self.name, constrain(jaxpr), arguments, tuple(map(named, outs)), treedef, out_tree, self.compiler_options
-        )
+            self.name, constrain(jaxpr), arguments, tuple(map(named, outs)), treedef, out_tree,
+            compiler_options=self.compiler_options,
+        )  # fmt: skip
 
     def _donated(self, args: Any, kwargs: Any, static: Any) -> list[bool]:
         skipped = {i for i, _ in static[1]} if static else set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.api.binding import annotate_ends, bind_to_mesh, is_plain, on_mesh, without_annotations
+from meshwright.api.calls import Taken
+from meshwright.api.compiled import Compiled
 from meshwright.api.partitioned import PartitionedProgram, partition_program
+from meshwright.api.stage import Stage
+from meshwright.api.stages import Lowered, Traced
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
@@ -31,18 +35,16 @@ from meshwright.errors import (
     ImportProgramError,
     MeshError,
     ReplicationWarning,
-    ShapeError,
 )
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ir.program import Argument, Program
+from meshwright.ir.tracing import Tracer
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
 from meshwright.ops.imported.manual_computation import ManualComputation
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
-from meshwright.runtime.array import default_sharding
-from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.sharding import (
     AbstractMesh,
     HloSharding,
@@ -53,10 +55,9 @@ from meshwright.sharding import (
 )
 from meshwright.sharding.device_groups import groups_sharding
 from meshwright.sharding.sdy import SdySharding
-from meshwright.spmd.explain.explanation import Explanation
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
-from meshwright.stablehlo.parse import Parameter, ParsedProgram
+from meshwright.stablehlo.parse import ParsedProgram
 from meshwright.stablehlo.sources import parse_program
 
 AnyMesh = Mesh | AbstractMesh
@@ -72,33 +73,8 @@ class LogicalDevice:
         return f"device {self.id}"
 
 
-class _WidePartitionedProgram(PartitionedProgram):
-    """A per-device program with 64-bit values, which stay what they are without ``enable_x64``."""
-
-    @cached_property
-    def executable(self) -> Executable:
-        with wide_types():
-            return PartitionedProgram.executable.func(self)  # type: ignore[attr-defined]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with wide_types():
-            return super().__call__(*args, **kwargs)
-
-    def verify(self, *args: Any, **options: Any) -> Any:
-        with wide_types():
-            return super().verify(*args, **options)
-
-    def as_text(self, dialect: str = "jaxpr") -> str:
-        with wide_types():
-            return super().as_text(dialect)
-
-    def explain(self, *args: Any, **options: Any) -> Explanation:
-        with wide_types():
-            return super().explain(*args, **options)
-
-
-class ImportedProgram:
-    """A program from elsewhere. Calling it runs it on one device."""
+class ImportedProgram(Stage):
+    """A program from elsewhere: bound to a mesh it is partitioned like any other. Calling it runs it on one device."""
 
     def __init__(self, parsed: ParsedProgram) -> None:
         self.parsed = parsed
@@ -106,7 +82,7 @@ class ImportedProgram:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is of this process: another one compiles again.
-        return {k: v for k, v in self.__dict__.items() if k != "_executable"}
+        return {k: v for k, v in self.__dict__.items() if k != "_compiled"}
 
     # --- what it is -----------------------------------------------------------------------------------------
     @property
@@ -115,9 +91,9 @@ class ImportedProgram:
         return self.parsed.jaxpr
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self) -> tuple[Argument, ...]:
         """Name, type, sharding and donation of each parameter."""
-        return self.parsed.parameters
+        return self.parsed.arguments
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -234,8 +210,24 @@ class ImportedProgram:
         return without_annotations(flat)
 
     @cached_property
-    def _executable(self) -> Executable:
-        return compile_jaxpr(self._plain, self.name, [default_sharding()] * len(self.out_avals))
+    def program(self) -> Program:  # type: ignore[override]
+        """The program for one device."""
+        arguments = tuple(replace(a, sharding=None) for a in self.parameters)
+        count = len(self.out_avals)
+        out_tree = pytree.structure(0 if count == 1 else (0,) * count)
+        with wide_types() if self.is_wide else nullcontext():
+            plain = self._plain
+        return Program(self.name, plain, arguments, (None,) * count, None, out_tree, is_wide=self.is_wide)
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        return Lowered(self._undonated).compile()
+
+    @property
+    def _undonated(self) -> Program:
+        """The program for one device, called as a function: that its text gives memory away binds no caller of it."""
+        arguments = tuple(replace(a, donated=False) for a in self.program.arguments)
+        return replace(self.program, arguments=arguments)
 
     def __call__(self, *args: Any) -> Any:
         """The results for arrays (in any tree): one array, or a tuple of several.
@@ -244,21 +236,15 @@ class ImportedProgram:
 
         Raises:
           ArgumentError: another number of arrays.
-          ShapeError: an array of another type.
+          ShapeError: arrays of another type.
           ConcretizationTypeError: a program with 64-bit values in a traced function, without ``enable_x64``.
         """
-        with wide_types() if self.is_wide else nullcontext():
-            return self._run(pytree.leaves(args))
-
-    def _run(self, values: list[Any]) -> Any:
-        if len(values) != len(self.in_avals):
-            raise ArgumentError(f"{self.name!r} takes {len(self.in_avals)} arrays, got {len(values)}")
-        for value, parameter in zip(values, self.parameters):
-            got, want = typeof(value), parameter.aval
-            if (got.shape, got.dtype) != (want.shape, want.dtype):
-                raise ShapeError(f"{self.name!r}: parameter {parameter.name!r} is {want}, got {got}")
-        outs = self._bound(values) if any(isinstance(x, Tracer) for x in values) else self._executable(values)
-        return outs[0] if len(outs) == 1 else tuple(outs)
+        values = pytree.leaves(args)
+        if not any(isinstance(x, Tracer) for x in values):
+            return self._compiled(*values)
+        with self.program.precision():
+            taken = Taken(self.program, "loaded", [None] * len(values), None)
+            return pytree.unflatten(self.out_tree, self._bound(taken.leaves(values, {})))
 
     def _bound(self, values: list[Any]) -> list[Any]:
         """The program as a call in the function that is being traced."""
@@ -283,33 +269,45 @@ class ImportedProgram:
           MeshError: there is no mesh, or not the number of devices that the program is written for.
           ShardingError: a sharding that the mesh cannot say.
         """
+        return partition_program(self.bound(mesh, num_devices), combine_bytes)
+
+    def bound(self, mesh: AnyMesh | None = None, num_devices: int | None = None) -> Program:
+        """The program on a mesh: its shardings, regions and groups of devices over the axes of that.
+
+        Raises:
+          MeshError, ShardingError: as :meth:`partition`.
+        """
         chosen = self._mesh_for(mesh, num_devices)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
-        in_shardings, out_shardings = (
+        ins, outs = (
             [named if said is None or is_plain(said) else None for named, said in zip(*side)]
             for side in zip(self._shardings_on(chosen), ends)
         )
-        flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
-        jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
-        count = len(self.out_avals)
-        out_tree = pytree.structure(0 if count == 1 else (0,) * count)  # as of a call of the program itself
-        names = [p.name for p in self.parameters]
-        with wide_types() if self.is_wide else nullcontext():
-            made = partition_program(
-                jaxpr,
-                chosen,
-                in_shardings,
-                out_shardings,
-                self.name,
-                None,
-                out_tree,
-                self.donated,
-                names,
-                combine_bytes,
-            )
-        if not self.is_wide:
-            return made
-        return _WidePartitionedProgram(made.part, chosen, self.name, None, out_tree, self.donated, made.chosen, names)
+        arguments = tuple(replace(a, sharding=s) for a, s in zip(self.parameters, ins))
+        with self.program.precision():
+            flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
+            jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
+        return replace(self.program, jaxpr=jaxpr, arguments=arguments, out_shardings=tuple(outs), place=chosen)
+
+    def trace(self) -> Traced:
+        """The program for one device, as a jaxpr."""
+        return Traced(self.program)
+
+    def lower(self, mesh: AnyMesh | None = None) -> Lowered:
+        """The program on ``mesh``, or without one for one device.
+
+        Raises:
+          MeshError, ShardingError: as :meth:`partition`.
+        """
+        return Lowered(self.program if mesh is None else self.bound(mesh))
+
+    def compile(self, mesh: AnyMesh | None = None) -> Compiled:
+        """The program ready to run: on the devices of ``mesh``, or without one on one device.
+
+        Raises:
+          MeshError, ShardingError: as :meth:`partition`. CompileError: XLA refuses the program.
+        """
+        return self.lower(mesh).compile()
 
     def _mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:

@@ -10,6 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from meshwright.api.calls import Taken
+from meshwright.api.compiled import Compiled
+from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import warn
@@ -23,6 +25,7 @@ from meshwright.errors import (
 )
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
+from meshwright.ir.program import Program
 from meshwright.lowering.batched import virtual_program
 from meshwright.lowering.lower import lower
 from meshwright.lowering.target import Target
@@ -30,7 +33,7 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_program
-from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec, Sharding
+from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, NamedSharding, PartitionSpec
 from meshwright.spmd import report
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.suggest import Advisor, Progress
@@ -48,51 +51,45 @@ from meshwright.verification.verify import Request, verify
 __all__ = [
     "PartitionedProgram",
     "Verification",
-    "match_donation",
     "partition_program",
     "warn_of_donations",
 ]
 
 
-class PartitionedProgram:
-    """The program that every device runs; see the members.
+class PartitionedProgram(Stage):
+    """The program that every device runs; see the members."""
 
-    ``chosen`` names the inputs and outputs (``"input 0"``) whose shardings nobody gave; ``names`` are what the user
-    calls the inputs.
-    """
-
-    def __init__(
-        self,
-        part: Partition,
-        mesh: Mesh | AbstractMesh,
-        name: str,
-        in_tree: Any = None,
-        out_tree: Any = None,
-        donated: Sequence[int] = (),
-        chosen: Iterable[str] = (),
-        names: Sequence[str] = (),
-        avals: tuple[Sequence[ShapedArray], Sequence[ShapedArray]] | None = None,
-        written: Sequence[tuple[NamedSharding, int]] = (),
-    ) -> None:
+    def __init__(self, program: Program, part: Partition) -> None:
+        assert program.mesh is not None
+        self.program = program
         self.part = part
-        self.mesh = mesh
-        self.name = name
-        #: the structures of the function's ``(args, kwargs)``, None for any that has as many arrays, and of its output
-        self.in_tree = in_tree
-        self.out_tree = out_tree
-        self.donated = tuple(donated)
-        self.chosen = frozenset(chosen)
-        self.names = tuple(names)
-        #: flags of XLA by name, for :attr:`executable`
-        self.compiler_options: tuple[tuple[str, Any], ...] = ()
-        #: types of arguments and results as the user sees them; the program has the words of random keys
-        self.in_avals, self.out_avals = avals or (part.source.in_avals, part.source.out_avals)
-        #: the shardings that the user wrote, and the ranks of their arrays: their spelling is given back
-        self.written = tuple(written)
+        self.mesh = program.mesh
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is of this process: another one compiles again.
         return {k: v for k, v in self.__dict__.items() if k not in ("executable", "memory", "memory_before", "_time")}
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def names(self) -> list[str]:
+        """What the user calls the inputs."""
+        return self.program.names
+
+    @property
+    def donated(self) -> list[int]:
+        """The numbers of the inputs whose memory may be reused."""
+        return self.program.donated
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.program.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.program.out_avals
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -114,10 +111,20 @@ class PartitionedProgram:
     def _shardings(self, layouts: Sequence[Layout], avals: Sequence[ShapedArray]) -> list[NamedSharding]:
         return [self._spelled(replace(lo, dims=lo.dims[: a.ndim])) for lo, a in zip(layouts, avals)]
 
+    @cached_property
+    def _written(self) -> list[tuple[NamedSharding, int]]:
+        """Shardings as the user wrote them, and the ranks of their values."""
+        program = self.program
+        eqns = program.jaxpr.jaxpr.eqns
+        pairs: list[tuple[Any, ShapedArray]] = [*zip(program.out_shardings, program.out_avals)]
+        pairs += [(e.op.sharding, e.invars[0].aval) for e in eqns if isinstance(e.op, ShardingConstraint)]
+        pairs += [(a.sharding, a.aval) for a in program.arguments]
+        return [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding) and UNCONSTRAINED not in s.spec]
+
     def _spelled(self, layout: Layout) -> NamedSharding:
         """A layout as the user wrote it, if they did: ``P("x")`` stays that, and axes of size one stay named."""
         rank = len(layout.dims)
-        fitting = (s for s, n in self.written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
+        fitting = (s for s, n in self._written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
         return next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
 
     # --- costs ----------------------------------------------------------------------------------------------
@@ -134,12 +141,14 @@ class PartitionedProgram:
     @cached_property
     def memory(self) -> Memory:
         """The memory of one device, predicted without compiling; printed, it names the largest buffers at the peak."""
-        return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated, self.part.stands_for)
+        with self.program.precision():
+            return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated, self.part.stands_for)
 
     @cached_property
     def memory_before(self) -> Memory:
         """The memory that the program would take on one device, unpartitioned."""
-        return predict(self.part.source, self.mesh.abstract_mesh, self.donated)
+        with self.program.precision():
+            return predict(self.part.source, self.mesh.abstract_mesh, self.donated)
 
     @property
     def reshardings(self) -> list[report.Resharding]:
@@ -209,7 +218,8 @@ class PartitionedProgram:
         found = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
         notes = list(self.notes)
         if suggest and found:
-            found, more = advised(found, Advisor(self.part, self.names, seconds, tries), progress)
+            with self.program.precision():
+                found, more = advised(found, Advisor(self.part, self.names, seconds, tries), progress)
             notes += more
         return Explanation(headline(self.collectives, mesh, self.peak_bytes, self.work), found, notes)
 
@@ -220,24 +230,24 @@ class PartitionedProgram:
             warn(text, ReplicationWarning)
         if self.work.warning:
             warn(self.work.warning, RedundancyWarning)
+        chosen = self.program.open_shardings()
         for what, text in self._padding:
-            if what not in self.chosen:
+            if what not in chosen:
                 warn(text, PaddingWarning)
 
     # --- texts ----------------------------------------------------------------------------------------------
     def _module(self) -> Any:
         target = Target.all_real(self.mesh)
-        return lower_to_stablehlo(
-            self.jaxpr,
-            LoweringOptions(
-                name=f"spmd_{self.name}",
-                scope=f"jit({self.name})",
-                arg_names=self.names,
-                groups=target.grid,
-                num_replicas=target.num_devices,
-                donated=dict.fromkeys(self.donated),
-            ),
+        options = LoweringOptions(
+            name=f"spmd_{self.name}",
+            scope=f"jit({self.name})",
+            arg_names=self.names,
+            groups=target.grid,
+            num_replicas=target.num_devices,
+            donated=dict.fromkeys(self.donated),
         )
+        with self.program.precision():
+            return lower_to_stablehlo(self.jaxpr, options)
 
     def as_text(self, dialect: str = "jaxpr") -> str:
         """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""
@@ -264,20 +274,29 @@ class PartitionedProgram:
     @cached_property
     def executable(self) -> Executable:
         """The program for the virtual mesh: global arrays in and out."""
-        program = virtual_program(self.part)
-        donated = match_donation(self.donated, program.in_avals, program.out_avals)
-        lowered = lower(program, self.name, donated=donated, arg_names=self.names)
-        return compile_program(
-            lowered, Results(self.out_avals, self.out_shardings, True), options=self.compiler_options
-        )
+        program = self.program
+        with program.precision():
+            lowered = lower(virtual_program(self.part), self.name, donated=program.aliases, arg_names=self.names)
+            results = Results(self.out_avals, self.out_shardings, True)
+            return compile_program(lowered, results, options=program.compiler_options)
+
+    def compile(self) -> Compiled:
+        """The program, ready to run on the mesh's devices.
+
+        Raises:
+          CompileError: XLA refuses the program. MeshError: the mesh has no devices.
+        """
+        if isinstance(self.mesh, AbstractMesh):
+            raise MeshError(
+                f"compile: {self.name!r} is laid out on {self.mesh!r}, which has no devices; use .partition() to read, "
+                "explain and cost it, or a mesh from make_mesh to run it"
+            )
+        return Compiled(self, self.executable, self.in_shardings)
 
     @cached_property
     def _taken(self) -> Taken:
-        n = len(self.in_avals)
-        names = [*self.names, *(f"input {i}" for i in range(len(self.names), n))]
-        in_tree = self.in_tree if self.in_tree is not None else pytree.structure(((0,) * n, {}))
-        arguments = list(zip(names, self.in_avals, self.in_shardings))
-        return Taken(self.name, "partitioned", in_tree, arguments, NamedSharding(self.mesh, PartitionSpec()))
+        place = NamedSharding(self.mesh, PartitionSpec())
+        return Taken(self.program, "partitioned", self.in_shardings, place)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's output for arguments of the types, and in the trees, that it was partitioned for.
@@ -292,12 +311,10 @@ class PartitionedProgram:
                 f"{self.name!r} is partitioned for {self.mesh!r}, which has no devices; use a mesh from make_mesh to "
                 "run it, or .verify() to compare it with the unpartitioned program"
             )
-        if self.in_tree is None:
-            args = tuple(pytree.leaves((args, kwargs)))
-            kwargs = {}
-        outs = self.executable(self._taken.leaves(args, kwargs))
+        with self.program.precision():
+            outs = self.executable(self._taken.leaves(args, kwargs))
         check_finite(self.name, outs)
-        return outs if self.out_tree is None else pytree.unflatten(self.out_tree, outs)
+        return pytree.unflatten(self.out_tree, outs)
 
     def verify(
         self,
@@ -348,21 +365,6 @@ def _uneven_dims(layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[
     return found
 
 
-def match_donation(
-    donated: Sequence[int], in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]
-) -> dict[int, int | None]:
-    """The result that takes each donated argument's memory: the first unused one of the same type."""
-    free = list(range(len(out_avals)))
-    found: dict[int, int | None] = {}
-    for i in donated:
-        want = in_avals[i]
-        target = next((o for o in free if (out_avals[o].shape, out_avals[o].dtype) == (want.shape, want.dtype)), None)
-        if target is not None:
-            free.remove(target)
-            found[i] = target
-    return found
-
-
 def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
     """Warn of donated arguments (with ``name`` and ``aval``) that no result can take the memory of."""
     if unused:
@@ -374,40 +376,32 @@ def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
         )
 
 
-def partition_program(
-    jaxpr: ClosedJaxpr,
-    mesh: Mesh | AbstractMesh,
-    in_shardings: Sequence[Sharding | None],
-    out_shardings: Sequence[Sharding | None],
-    name: str,
-    in_tree: Any = None,
-    out_tree: Any = None,
-    donated: Sequence[int] = (),
-    names: Sequence[str] = (),
-    combine_bytes: int = 0,
-) -> PartitionedProgram:
-    """Partition a closed jaxpr for a mesh; ``None`` shardings are chosen, ``names`` are those of the inputs.
+def partition_program(program: Program, combine_bytes: int = 0) -> PartitionedProgram:
+    """The per-device program of a program that has a mesh; shardings that are ``None`` are chosen.
 
     ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
+
+    Raises:
+      ArgumentError: a negative ``combine_bytes``. MeshError: the program has no mesh.
     """
     if combine_bytes < 0:
         raise ArgumentError(f"partition: combine_bytes must not be negative, got {combine_bytes}")
-    abstract = mesh.abstract_mesh
+    mesh = program.mesh
+    if mesh is None:
+        raise MeshError(
+            f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) "
+            "to jit, use arrays placed with device_put, or call .partition(mesh)"
+        )
 
-    def layouts(shardings: Sequence[Sharding | None], avals: Sequence[ShapedArray]) -> list[Layout | None]:
+    def layouts(shardings: Iterable[Any], avals: Sequence[ShapedArray]) -> list[Layout | None]:
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(shardings, avals)]
 
-    avals = jaxpr.in_avals, jaxpr.out_avals
-    jaxpr = on_words(jaxpr)
-    ins, outs = layouts(in_shardings, jaxpr.in_avals), layouts(out_shardings, jaxpr.out_avals)
-    part = partition(jaxpr, abstract, ins, outs, combine_bytes)
+    with program.precision():
+        jaxpr = on_words(program.jaxpr)
+        ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
+        outs = layouts(program.out_shardings, jaxpr.out_avals)
+        part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes)
     for eqn in all_eqns(part.jaxpr.jaxpr):
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
-    sides = (("input", in_shardings), ("output", out_shardings))
-    chosen = [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
-    constraints = [(e.op.sharding, e.invars[0].aval) for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingConstraint)]
-    pairs = [*zip(out_shardings, avals[1]), *constraints, *zip(in_shardings, avals[0])]
-    closed = ((s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding) and UNCONSTRAINED not in s.spec)
-    written = list(closed)
-    return PartitionedProgram(part, mesh, name, in_tree, out_tree, donated, chosen, names, avals, written)
+    return PartitionedProgram(program, part)

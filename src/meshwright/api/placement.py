@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named
-from meshwright.api.stages import Argument, Lowered, Program
+from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
@@ -16,6 +16,7 @@ from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
 from meshwright.ir.op import Op
+from meshwright.ir.program import Argument, Program
 from meshwright.ir.tracing import Tracer, check_alive, typeof
 from meshwright.ops.elementwise.table import copy
 from meshwright.ops.sharding.constraint import ShardingConstraint

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.program import Program
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import (
@@ -113,6 +115,19 @@ def named(sharding: Sharding | None) -> Sharding | None:
 def brought(x: Any) -> Sharding | None:
     """The sharding that a value brings along: that of an array which the user placed."""
     return named(getattr(x, "sharding", None)) if getattr(x, "committed", True) else None
+
+
+def placed(program: Program) -> Program:
+    """The program with the mesh or device that its shardings name.
+
+    Raises:
+      MeshError: they name several.
+    """
+    if program.place is not None:
+        return program
+    given = [(f"argument {a.name}", a.sharding) for a in program.arguments]
+    given += [(f"output {i}", s) for i, s in enumerate(program.out_shardings)]
+    return replace(program, place=common_place([*given, *inner_shardings(program.jaxpr)], program.name))
 
 
 # --- one place ----------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.program import Argument
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.control.call import Jit
@@ -40,24 +40,13 @@ from meshwright.stablehlo.read_shardings import (
 )
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a program; ``alias`` is the result that takes its memory, where the program says so."""
-
-    name: str
-    aval: ShapedArray
-    sharding: Annotation | None = None
-    donated: bool = False
-    alias: int | None = None
-
-
 @dataclass
 class ParsedProgram:
     """A module as read: its entry function and what its attributes say."""
 
     name: str
     jaxpr: ClosedJaxpr
-    parameters: tuple[Parameter, ...]
+    arguments: tuple[Argument, ...]
     result_shardings: tuple[Annotation | None, ...]
     num_partitions: int | None
     meshes: dict[str, MeshDeclaration]
@@ -231,11 +220,11 @@ class ModuleReader:
             self.meshes.declared, list(self.notes), list(self.warnings), self.elided,
         )  # fmt: skip
 
-    def _entry_parameters(self, operation: ir.Operation, jaxpr: ClosedJaxpr) -> tuple[Parameter, ...]:
+    def _entry_parameters(self, operation: ir.Operation, jaxpr: ClosedJaxpr) -> tuple[Argument, ...]:
         arguments = self._entry_block(operation, "main").arguments
         attributes = _attribute_list(operation, "arg_attrs", len(arguments))
         aliases = _hlo_aliases(self.module)
-        found: list[Parameter] = []
+        found: list[Argument] = []
         avals = iter(jaxpr.in_avals)
         given = self._shardings(operation, "argument", [a.type for a in arguments])
         for argument, said, shardings in zip(arguments, attributes, given):
@@ -247,7 +236,7 @@ class ModuleReader:
             for i, sharding in enumerate(shardings):
                 target = aliases.get(len(found), alias)
                 suffix = f".{i}" if len(shardings) > 1 else ""
-                found.append(Parameter(name + suffix, next(avals), sharding, donor or target is not None, target))
+                found.append(Argument(name + suffix, next(avals), sharding, donor or target is not None, target))
         return tuple(found)
 
     # --- errors ---------------------------------------------------------------------------------------------

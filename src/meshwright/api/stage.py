@@ -1,0 +1,70 @@
+"""What all stages of a program have: trees, and what is known of arguments and results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.program import Program
+from meshwright.sharding import Sharding
+
+
+@dataclass(frozen=True)
+class ArgInfo:
+    """What a program knows of an argument: its type, and whether it may be written over."""
+
+    aval: ShapedArray
+    donated: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+
+@dataclass(frozen=True)
+class OutInfo:
+    """What a program knows of a result: its type and, where that was said, its sharding."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Sharding | None = None
+
+
+class Stage:
+    """What every stage says of its arguments and results."""
+
+    program: Program
+
+    @property
+    def in_tree(self) -> Any:
+        """The structure of ``(args, kwargs)``; of a program that takes arrays in any tree, one after the other."""
+        if self.program.in_tree is None:
+            return pytree.structure(((0,) * len(self.program.arguments), {}))
+        return self.program.in_tree
+
+    @property
+    def out_tree(self) -> Any:
+        """The structure of the output."""
+        return self.program.out_tree
+
+    @property
+    def args_info(self) -> Any:
+        """``(args, kwargs)`` with an :class:`ArgInfo` for each array."""
+        return pytree.unflatten(self.in_tree, [ArgInfo(a.aval, a.donated) for a in self.program.arguments])
+
+    @property
+    def out_info(self) -> Any:
+        """The output with an :class:`OutInfo` for each array."""
+        outs = zip(self.program.jaxpr.out_avals, self.program.out_shardings)
+        return pytree.unflatten(self.out_tree, [OutInfo(a.shape, a.dtype, s) for a, s in outs])
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The numbers of the arrays that may be written over."""
+        return tuple(self.program.donated)

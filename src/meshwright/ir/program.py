@@ -1,0 +1,106 @@
+"""``Program``: everything that can be partitioned, compiled and run, wherever it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import wide_types
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.sharding import AbstractMesh, AnyMesh, Mesh
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One array that a program takes: what the user calls it, and its type.
+
+    ``sharding`` is as the user or the program writes it (None: open). ``donated`` says that its memory may be reused,
+    ``alias`` is the result that gets it, where that is said.
+    """
+
+    name: str
+    aval: ShapedArray
+    sharding: Any = None
+    donated: bool = False
+    alias: int | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function of arrays with all that was said about it.
+
+    ``in_tree`` is the structure of ``(args, kwargs)``; without one, arrays come in any tree. ``place`` is the mesh or
+    device that it is for, where that is known. A *wide* program keeps its 64-bit types without ``enable_x64``.
+    """
+
+    name: str
+    jaxpr: ClosedJaxpr
+    arguments: tuple[Argument, ...]
+    out_shardings: tuple[Any, ...]
+    in_tree: Any = None
+    out_tree: Any = None
+    place: Any = None
+    is_wide: bool = False
+    #: XLA's flags by name
+    compiler_options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def mesh(self) -> AnyMesh | None:
+        """The mesh that it is for."""
+        return self.place if isinstance(self.place, (Mesh, AbstractMesh)) else None
+
+    @property
+    def names(self) -> list[str]:
+        """What the user calls the arguments."""
+        return [a.name for a in self.arguments]
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
+
+    @property
+    def donated(self) -> list[int]:
+        """The numbers of the arguments whose memory may be reused."""
+        return [i for i, a in enumerate(self.arguments) if a.donated]
+
+    @cached_property
+    def aliases(self) -> dict[int, int]:
+        """The result that takes each donated argument's memory: the one that is said, or else the first free one of the
+        same type. Arguments that no result can take the place of are left out."""
+        ins, outs = self.in_avals, self.out_avals
+        found: dict[int, int] = {}
+        for i in self.donated:
+            alias = self.arguments[i].alias
+            if alias is not None and _same_type(outs[alias], ins[i]):
+                found[i] = alias
+        free = [o for o in range(len(outs)) if o not in found.values()]
+        for i in (i for i in self.donated if i not in found):
+            target = next((o for o in free if _same_type(outs[o], ins[i])), None)
+            if target is not None:
+                free.remove(target)
+                found[i] = target
+        return found
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The mode in which it is traced, compiled and run."""
+        return wide_types() if self.is_wide else nullcontext()
+
+    def open_shardings(self) -> list[str]:
+        """``"input 0"``, ``"output 1"``, …: those whose shardings nobody gave."""
+        sides: Sequence[tuple[str, Sequence[Any]]] = (
+            ("input", [a.sharding for a in self.arguments]),
+            ("output", self.out_shardings),
+        )
+        return [f"{side} {i}" for side, shardings in sides for i, s in enumerate(shardings) if s is None]
+
+
+def _same_type(a: ShapedArray, b: ShapedArray) -> bool:
+    return (a.shape, a.dtype) == (b.shape, b.dtype)
