@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check bench conformance fuzz clean
+.PHONY: demo test test-slow test-tpu test-cuda test-gpu targets check bench conformance fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/meshwright demo
@@ -33,10 +33,29 @@ fuzz: $(STAMP)
 	MESHWRIGHT_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -m slow tests/executable/test_damaged_programs.py
 	MESHWRIGHT_FUZZ_EXAMPLES=3000 $(BIN)/python -m pytest -m slow tests/regions/test_region_fuzz.py
 
+# Compilers for hardware go into environments of their own, where nothing else finds and starts them. That for TPUs is
+# Google's, under the Google Cloud Platform Terms of Service; neither needs the hardware.
+test-tpu: .venv-tpu/.installed
+	.venv-tpu/bin/python -m pytest -m '' tests/targets -k tpu
+
+test-cuda: .venv-cuda/.installed
+	.venv-cuda/bin/python -m pytest -m '' tests/targets -k cuda
+
+# On a machine with NVIDIA GPUs: with NVIDIA's libraries, which are large.
+test-gpu: .venv-gpu/.installed
+	.venv-gpu/bin/python -m pytest -m '' tests/targets tests/devices -k 'cuda or gpu'
+
+.venv-gpu/.installed: EXTRA = dev,cuda' 'jax-cuda13-plugin[with-cuda]
+.venv-%/.installed: EXTRA = dev,$*
+.venv-%/.installed: pyproject.toml
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRA)]'
+	touch $@
+
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-tpu .venv-cuda .venv-gpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

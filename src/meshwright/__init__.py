@@ -103,6 +103,7 @@ from meshwright.transforms.vmap import vmap
 
 if TYPE_CHECKING:
     from meshwright.api.load import ImportedProgram, load
+    from meshwright.targets import load_executable, target
 
 __version__ = "0.1.0"
 
@@ -176,6 +177,7 @@ __all__ = [
     "linearize",
     "live_arrays",
     "load",
+    "load_executable",
     "local_device_count",
     "local_devices",
     "log_compiles",
@@ -206,6 +208,7 @@ __all__ = [
     "set_mesh",
     "shard_map",
     "sharding",
+    "target",
     "tree",
     "tree_util",
     "typeof",
@@ -230,7 +233,10 @@ _LATER = (
     "typing",
 )
 #: names of modules that few programs need
-_FROM_LATER = dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load")
+_FROM_LATER = {
+    **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
+    **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
+}
 
 
 def __getattr__(name: str) -> Any:

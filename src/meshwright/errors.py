@@ -154,6 +154,10 @@ class CompileError(JaxRuntimeError):
     """XLA refused a program."""
 
 
+class MissingExtraError(MeshwrightError, ImportError):
+    """A package that only some of the library needs is not installed, or in a version that does not fit."""
+
+
 class CallbackError(JaxRuntimeError):
     """A Python function that a program calls raised, or returned something else than it was declared to."""
 

@@ -28,7 +28,7 @@ LAYERS = (
     {"transforms", "stablehlo", "spmd"},
     {"lowering"},
     {"runtime"},
-    {"verification"},
+    {"verification", "targets"},
     {"api"},
     {"lax"},
     {"numpy", "nn", "random", "optim", "linalg", "fft"},

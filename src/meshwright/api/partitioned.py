@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.api.calls import Taken
 from meshwright.api.compiled import Compiled
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.late import LateModule
 from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,
@@ -47,6 +48,13 @@ from meshwright.transforms.keys import on_words
 from meshwright.verification.progress import Report, on_terminal
 from meshwright.verification.result import Verification
 from meshwright.verification.verify import Request, verify
+
+if TYPE_CHECKING:
+    from meshwright.targets import CompileTarget, TargetReport
+    from meshwright.targets.child import Progress as CompileProgress
+
+#: few programs are compiled for hardware that is not here
+_targets = LateModule("meshwright.api.targets")
 
 __all__ = [
     "PartitionedProgram",
@@ -235,9 +243,35 @@ class PartitionedProgram(Stage):
             if what not in chosen:
                 warn(text, PaddingWarning)
 
+    @overload
+    def compile(self, target: None = None) -> PartitionedProgram: ...
+    @overload
+    def compile(self, target: str | CompileTarget, *, progress: CompileProgress | None = None) -> TargetReport: ...
+    def compile(self, target: Any = None, *, progress: Any = None) -> TargetReport | PartitionedProgram:
+        """Compile this program: for hardware that one need not own, or without ``target`` for the mesh's devices.
+
+        Args:
+          target: ``mw.target("v5e:4x4")``, or its name. Its compiler runs in a process of its own, within
+            ``config.target_seconds`` and ``config.target_memory``.
+          progress: told seconds, and bytes that the compiler holds; without it, a terminal shows them.
+
+        Returns:
+          For a target a :class:`TargetReport`: whether the program fits, memory, collectives as they were scheduled,
+          kernels, text, and the executable to save. Without one this program, which then runs at once when called.
+
+        Raises:
+          MissingExtraError: the target's compiler is not installed; says what to install.
+          MeshError: the mesh does not go on the target. CompileError: the compiler refuses the program.
+        """
+        if target is None:
+            _ = self.executable
+            return self
+        return _targets.compile_for_target(self, target, progress)
+
     # --- texts ----------------------------------------------------------------------------------------------
-    def _module(self) -> Any:
-        target = Target.all_real(self.mesh)
+    def module(self, positions: bool = False) -> Any:
+        """The StableHLO module; with ``positions``, replicas are positions of the mesh, whatever its devices."""
+        target = Target.all_real(self.mesh.abstract_mesh if positions else self.mesh)
         options = LoweringOptions(
             name=f"spmd_{self.name}",
             scope=f"jit({self.name})",
@@ -255,9 +289,9 @@ class PartitionedProgram(Stage):
             case "jaxpr":
                 return format_jaxpr(self.jaxpr)
             case "stablehlo":
-                return module_text(self._module())
+                return module_text(self.module())
             case "hlo":
-                return hlo_text(self._module())
+                return hlo_text(self.module())
         raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
 
     def _repr_html_(self) -> str:

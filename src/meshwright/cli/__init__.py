@@ -9,7 +9,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from meshwright.cli import demo, programs
+from meshwright.cli import compiling, demo, programs
 from meshwright.errors import MeshwrightError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.command()(demo.demo)
 app.command()(programs.partition)
 app.command()(programs.explain)
 app.command()(programs.compare)
+app.command()(compiling.compile)
 app.command()(programs.passes)
 
 

@@ -67,6 +67,8 @@ OPTIONS: dict[str, Option] = {
     "numpy_dtype_promotion": Option("standard", ("standard", "strict"), traced=True),
     "load_seconds": Option(60, accepts=lambda v: v > 0, expected="a positive number"),
     "load_memory": Option(_half_of_memory(), accepts=lambda v: v > 0, expected="a positive number of bytes"),
+    "target_seconds": Option(3600, accepts=lambda v: v > 0, expected="a positive number"),
+    "target_memory": Option(_half_of_memory(), accepts=lambda v: v > 0, expected="a positive number of bytes"),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
 }
 _TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
@@ -123,6 +125,9 @@ class Config(threading.local):
     #: what reading a program may take: seconds (and one more for every 0.5 MB of it), bytes of memory
     load_seconds: int
     load_memory: int
+    #: what compiling for a target may take: seconds, bytes of this computer's memory
+    target_seconds: int
+    target_memory: int
     default_device: Any
     #: stands for the values of the options that shape traces; part of the key of every cache of traces and programs
     tracing: Setting

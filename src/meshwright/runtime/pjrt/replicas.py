@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import jaxlib
+
 from meshwright.runtime.pjrt.client import compile_options, load, xc
+
+#: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that jaxlib is in
+CHILD = Path(__file__).with_name("target_child.py")
+JAXLIB = str(Path(jaxlib.__path__[0]).parent)
+JAXLIB_VERSION = jaxlib.version.__version__
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,43 @@
+"""Partitioned programs, compiled for hardware that one need not own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from meshwright.spmd.report import human_bytes
+from meshwright.stablehlo.hlo import module_bytecode
+from meshwright.targets.child import Progress as CompileProgress
+from meshwright.targets.compiling import Subject, compile_for
+from meshwright.targets.report import Prediction, TargetReport
+from meshwright.targets.topology import CompileTarget, target
+from meshwright.verification.progress import on_terminal
+
+if TYPE_CHECKING:
+    from meshwright.api.partitioned import PartitionedProgram
+
+__all__ = ["CompileProgress", "CompileTarget", "compile_for_target"]
+
+
+def compile_for_target(
+    part: PartitionedProgram, where: str | CompileTarget, progress: CompileProgress | None = None
+) -> TargetReport:
+    """The report of a per-device program that was compiled for a target; see :meth:`PartitionedProgram.compile`."""
+    chosen = target(where)
+    chosen.order_of(part.mesh)  # which says what does not fit before anything is compiled
+    subject = Subject(
+        part.name, module_bytecode(part.module(positions=True)), part.mesh, part.collectives,
+        Prediction(part.memory, part.bytes_sent),
+    )  # fmt: skip
+    with _shown(f"compiling {part.name} for {chosen.name}", progress) as told:
+        return compile_for(subject, chosen, told)
+
+
+@contextmanager
+def _shown(what: str, progress: CompileProgress | None) -> Iterator[CompileProgress]:
+    if progress is not None:
+        yield progress
+        return
+    with on_terminal(what) as bar:
+        yield lambda seconds, held: bar(f"{seconds:.0f} s, {human_bytes(held)} of memory", 0, 0)

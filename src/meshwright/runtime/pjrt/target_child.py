@@ -1,0 +1,120 @@
+"""The process that compiles for a target: ``python target_child.py FOLDER SITE…``; imports ``jaxlib`` and NumPy alone.
+
+``FOLDER`` holds ``request.json`` and the module's bytecode; the answer goes there too: ``answer.json``, the text that
+XLA has optimized and the executable. Plugins of hardware (libtpu, XLA for CUDA) come into this process only, with their
+threads, locks and environment.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = sys.argv[2:]
+FOLDER = Path(sys.argv[1])
+REQUEST = json.loads((FOLDER / "request.json").read_text())
+os.environ.update(REQUEST["environment"])
+
+import numpy as np
+from jaxlib import _jax
+from jaxlib import xla_client as xc
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
+
+#: figures of ``CompiledMemoryStats`` that are handed back, without ``_in_bytes``
+SIZES = ("argument_size", "output_size", "alias_size", "temp_size", "generated_code_size", "peak_memory",
+         "host_argument_size", "host_output_size", "host_alias_size", "host_temp_size")  # fmt: skip
+
+
+def topology():
+    """The topology that the request names; of a plugin, which is loaded here."""
+    api = xc.load_pjrt_plugin_dynamically(REQUEST["platform"], REQUEST["library"])
+    xc.initialize_pjrt_plugin(REQUEST["platform"])
+    for name, capsule in custom_calls():
+        register(api, name, capsule)
+    return xc.make_c_api_device_topology(api, REQUEST["topology"], **REQUEST["options"])
+
+
+def custom_calls():
+    """What the plugin's companion brings in library calls (cuSOLVER, cuFFT, …), by name."""
+    for module in REQUEST["kernels"]:
+        try:
+            yield from importlib.import_module(module).registrations().items()
+        except ImportError:  # one that needs a library that only machines with a GPU have
+            continue
+
+
+def register(api, name, function):
+    extension = importlib.import_module(REQUEST["kernels"][0].rpartition(".")[0] + ".cuda_plugin_extension")
+    extension.register_custom_call_target(api, name, function, "CUDA", 1 if name.endswith("_ffi") else 0)
+
+
+def context():
+    """An MLIR context with the dialects that programs use."""
+    found = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    found.append_dialect_registry(registry)
+    found.load_all_available_dialects()
+    for dialect in (_stablehlo, _chlo, _sdy):
+        dialect.register_dialect(found)
+    _mlirHlo.register_mhlo_dialect(found)
+    return found
+
+
+def options(ids):
+    made = xc.CompileOptions()
+    made.num_replicas, made.num_partitions = REQUEST["replicas"], REQUEST["partitions"]
+    made.device_assignment = xc.DeviceAssignment.create(np.reshape(ids, (REQUEST["replicas"], REQUEST["partitions"])))
+    made.executable_build_options.use_spmd_partitioning = REQUEST["partitions"] > 1
+    made.env_option_overrides = [(name, value) for name, value in REQUEST["flags"]]
+    return made
+
+
+def compiled(module):
+    """The executable, and the devices it is for."""
+    ids = REQUEST["device_ids"]
+    if REQUEST["platform"] == "cpu":
+        client = xc.make_cpu_client(num_devices=len(ids))
+        devices = client.local_devices()
+        return client.compile_and_load(module, _jax.DeviceList(tuple(devices)), options(ids)), devices
+    devices = topology()._make_compile_only_devices()
+    by_id = {d.id: d for d in devices}
+    chosen = _jax.DeviceList(tuple(by_id[i] for i in ids))
+    return devices[0].client.compile(module, chosen, options(ids)), devices
+
+
+def described(device):
+    return [device.id, list(getattr(device, "coords", ())), getattr(device, "core_on_chip", 0), device.process_index]
+
+
+def answer():
+    start = time.perf_counter()
+    if REQUEST["module"] is None:  # which devices are there?
+        return {"devices": [described(d) for d in topology()._make_compile_only_devices()]}
+    module = ir.Module.parse((FOLDER / REQUEST["module"]).read_bytes(), context())
+    executable, devices = compiled(module)
+    seconds = time.perf_counter() - start
+    stats = executable.get_compiled_memory_stats()
+    found = {
+        "seconds": seconds,
+        "memory": {name: getattr(stats, name + "_in_bytes") for name in SIZES},
+        "devices": [described(d) for d in devices],
+        "device_kind": devices[0].device_kind,
+        "version": devices[0].client.platform_version,
+    }
+    (FOLDER / "module.hlo").write_text(executable.hlo_modules()[0].to_string())
+    (FOLDER / "executable").write_bytes(executable.serialize())
+    return found
+
+
+try:
+    found = answer()
+except Exception as error:
+    found = {"refused": f"{type(error).__name__}: {error}"}
+(FOLDER / "answer.tmp").write_text(json.dumps(found))
+os.replace(FOLDER / "answer.tmp", FOLDER / "answer.json")
+sys.stderr.flush()
+os._exit(0)  # plugins have threads that do not end

@@ -1,0 +1,162 @@
+"""Compilation in a process of its own: compilers for hardware bring threads, locks and an environment, take gigabytes,
+and may end the process that they are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+
+from meshwright.core.config import config
+from meshwright.errors import CompileError
+from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB
+from meshwright.targets.plugins import Plugin
+
+#: told how many seconds it has taken, and how many bytes the compiler holds
+Progress = Callable[[float, int], None]
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+#: what of a compiler's own complaints is shown if it says nothing else
+_LINES = 5
+
+
+@dataclass(frozen=True)
+class Job:
+    """One per-device module, and what it is compiled for; ``device_ids`` are in the order of replica numbers."""
+
+    name: str
+    module: bytes
+    platform: str
+    topology: str
+    options: Mapping[str, Any]
+    device_ids: Sequence[int]
+    flags: Sequence[tuple[str, Any]] = ()
+    partitions: int = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the compiler gave; ``refused`` is its complaint instead."""
+
+    refused: str = ""
+    text: str = ""
+    executable: bytes = b""
+    memory: Mapping[str, int] | None = None
+    seconds: float = 0.0
+    version: str = ""
+    devices: Sequence[Sequence[Any]] = ()
+
+
+def compile_in_child(job: Job, plugin: Plugin | None, progress: Progress | None = None) -> Answer:
+    """Compile; within ``config.target_seconds`` and ``config.target_memory``.
+
+    Raises:
+      CompileError: it took more than that, or the compiler ended its process.
+    """
+    with tempfile.TemporaryDirectory(prefix="meshwright_target_") as name:
+        folder = Path(name)
+        _write(folder, job, plugin)
+        with (folder / "said").open("w+") as said:
+            status = _run(folder, plugin, said, progress, job.name)
+            said.seek(0)
+            return _answer(folder, status, said.read(), job.name)
+
+
+def _write(folder: Path, job: Job, plugin: Plugin | None) -> None:
+    replicas = len(job.device_ids) // job.partitions
+    flags = [*(plugin.flags if plugin else ()), *job.flags]
+    request = {
+        "environment": dict(plugin.environment) if plugin else {},
+        "platform": job.platform,
+        "library": str(plugin.library) if plugin else None,
+        "kernels": list(plugin.kernels) if plugin else [],
+        "topology": job.topology,
+        "options": dict(job.options),
+        "device_ids": [int(i) for i in job.device_ids],
+        "replicas": replicas,
+        "partitions": job.partitions,
+        "flags": list(map(list, flags)),
+        "module": "module.mlirbc" if job.module else None,
+    }
+    (folder / "request.json").write_text(json.dumps(request))
+    (folder / "module.mlirbc").write_bytes(job.module)
+
+
+def _run(folder: Path, plugin: Plugin | None, said: IO[str], progress: Progress | None, name: str) -> int:
+    sites = [JAXLIB, *(str(Path(package.__path__[0]).parent) for package in (np, ml_dtypes))]
+    if plugin is not None:
+        sites.append(str(plugin.folder))
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(CHILD), str(folder), *dict.fromkeys(sites)],
+        stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        start_new_session=True,  # Ctrl-C at a terminal is for us
+        env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
+    )  # fmt: skip
+    try:
+        return _wait(process, progress, name)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], progress: Progress | None, name: str) -> int:
+    start, pause = time.monotonic(), 0.01
+    while True:
+        try:
+            return process.wait(pause)
+        except subprocess.TimeoutExpired:
+            pause = min(2 * pause, 0.5)
+        seconds, held = time.monotonic() - start, _resident(process.pid)
+        if seconds > config.target_seconds:
+            raise CompileError(
+                f"compiling {name} takes longer than {config.target_seconds} s; raise config.target_seconds, or "
+                "compile fewer layers of the program (in a scan, they are compiled once)"
+            )
+        if held > config.target_memory:
+            raise CompileError(
+                f"compiling {name} takes more than {config.target_memory / 2**30:.1f} GiB of this computer's memory; "
+                "raise config.target_memory, or compile fewer layers (in a scan, they are compiled once)"
+            )
+        if progress is not None:
+            progress(seconds, held)
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory that a process holds; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _answer(folder: Path, status: int, said: str, name: str) -> Answer:
+    written = folder / "answer.json"
+    if not written.exists():
+        raise CompileError(_ended(status, said, name))
+    found = json.loads(written.read_text())
+    if "refused" in found:
+        return Answer(refused=found["refused"])
+    if "memory" not in found:
+        return Answer(devices=found["devices"])
+    return Answer(
+        "", (folder / "module.hlo").read_text(), (folder / "executable").read_bytes(), found["memory"],
+        found["seconds"], found["version"], found["devices"],
+    )  # fmt: skip
+
+
+def _ended(status: int, said: str, name: str) -> str:
+    """Why there is no answer."""
+    how = f"with {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    lines = [line for line in said.splitlines() if line.strip()][-_LINES:]
+    return "\n".join([f"compiling {name}: the compiler's process ended {how}" + (", saying:" if lines else ""), *lines])

@@ -1,0 +1,110 @@
+"""A per-device program, compiled for a target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from meshwright.errors import CompileError
+from meshwright.sharding import AbstractMesh, Mesh
+from meshwright.spmd.report import Collective
+from meshwright.targets.child import Answer, Job, Progress, compile_in_child
+from meshwright.targets.hlo import parse_hlo
+from meshwright.targets.matching import matched
+from meshwright.targets.plugins import plugin
+from meshwright.targets.report import Prediction, TargetMemory, TargetReport
+from meshwright.targets.saved import SavedExecutable
+from meshwright.targets.schedule import schedule_of
+from meshwright.targets.topology import CompileTarget
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"([\d.]+)([KMGT]?)\b")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A per-device program: its module's bytecode, replicas numbered by their position on the mesh."""
+
+    name: str
+    module: bytes
+    mesh: Mesh | AbstractMesh
+    collectives: Sequence[Collective]
+    predicted: Prediction
+
+
+def compile_for(subject: Subject, target: CompileTarget, progress: Progress | None = None) -> TargetReport:
+    """Compile for ``target``, in another process, and say what came out.
+
+    Raises:
+      MissingExtraError: the compiler for it is not installed. MeshError: the mesh does not go on it.
+      CompileError: the compiler refuses the program for another reason than its size.
+    """
+    job = job_of(subject, target)
+    found = compile_in_child(job, None if target.platform == "cpu" else plugin(target.platform, target.name), progress)
+    return report_of(subject, target, job.device_ids, found)
+
+
+def job_of(subject: Subject, target: CompileTarget) -> Job:
+    """What the compiler is asked for."""
+    topology, options = described(target)
+    return Job(subject.name, subject.module, target.platform, topology, options, target.order_of(subject.mesh))
+
+
+def report_of(subject: Subject, target: CompileTarget, ids: Sequence[int], found: Answer) -> TargetReport:
+    """The report of what a compiler gave; ``ids`` are the devices in the order of the mesh."""
+    if found.refused:
+        return _refused(subject, target, found)
+    schedule = schedule_of(parse_hlo(found.text), len(ids))
+    assert found.memory is not None
+    return TargetReport(
+        subject.name, target, subject.predicted, TargetMemory.of(dict(found.memory)),
+        matched(schedule, subject.collectives, subject.mesh.abstract_mesh), schedule, found.text, found.seconds,
+        SavedExecutable(subject.name, target.name, target.platform, found.version, dict(subject.mesh.shape),
+                        tuple(ids), found.executable),
+    )  # fmt: skip
+
+
+def described(target: CompileTarget) -> tuple[str, dict[str, Any]]:
+    """How a target is named to its compiler: a text, and options."""
+    machine = target.machine
+    if target.platform == "cpu":
+        return "", {}
+    if target.platform == "cuda":
+        text = resources.files("meshwright").joinpath("data", f"{machine.chip.name}.txtpb").read_text()
+        return "", {"topology": f"1x{machine.nodes}x{machine.shape[0]}", "target_config": text}
+    options: dict[str, Any] = {"num_slices": machine.slices} if machine.slices > 1 else {}
+    if machine.chip.name == "v4":
+        options["chip_config_name"] = "megacore"  # both cores of a chip are one device
+    host = [min(n, most) for n, most in zip((*machine.shape, 1), (2, 2, 1))]
+    if host != [2, 2, 1]:
+        options["chips_per_host_bounds"] = host
+    return f"{machine.chip.name}:{'x'.join(map(str, machine.shape))}", options
+
+
+def _refused(subject: Subject, target: CompileTarget, found: Answer) -> TargetReport:
+    """The report of a program that is too large.
+
+    Raises:
+      CompileError: it was refused for another reason.
+    """
+    if "RESOURCE_EXHAUSTED" not in found.refused:
+        raise CompileError(f"compile: {subject.name!r} for {target.name}: the compiler refuses it: {found.refused}")
+    complaint = " ".join(found.refused.partition("RESOURCE_EXHAUSTED:")[2].split())
+    size, memory = needed(complaint), subject.predicted.memory
+    if size is not None and "temporaries" in complaint:
+        size += memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+    return TargetReport(subject.name, target, subject.predicted, refused=complaint, needed_bytes=size)
+
+
+def needed(complaint: str) -> int | None:
+    """Bytes that XLA's complaint names as too many: of the program, or of its temporaries; None if it names none.
+
+    >>> needed("Used 24.00G of 15.75G hbm. Exceeded hbm capacity by 8.25G.") == 24 * 2**30
+    True
+    """
+    found = re.search(r"(?:Used|\() ?([\d.]+[KMGT]?)(?: of|\))", complaint)
+    size = _SIZE.match(found[1]) if found else None
+    return int(float(size[1]) * _UNITS[size[2]]) if size else None

@@ -1,0 +1,134 @@
+"""Which collective of ours each collective of a compiled program is.
+
+Compilers combine collectives, split, reorder and narrow them, and turn one kind into another. What stays is whom they
+join, how many elements an operand has, and mostly the source line: that is what is compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.core.source import SourceLocation
+from meshwright.sharding import AbstractMesh
+from meshwright.sharding.device_groups import axis_groups
+from meshwright.spmd.report import Collective
+from meshwright.targets.hlo import ArrayType
+from meshwright.targets.schedule import Groups, Kernel, Schedule, Scheduled
+
+#: what a kind may become
+_BECOMES = {"reduce_scatter": {"all_reduce"}, "all_gather": {"all_reduce"}, "all_to_all": {"all_gather"}}
+
+
+@dataclass(frozen=True)
+class CompiledCollective:
+    """One collective as the compiler scheduled it.
+
+    ``asynchronous``: other work is done while it runs, that of ``overlaps``. ``algorithm`` is what the compiler says of
+    how it goes over the links. ``axes`` are those of our mesh, if the groups are along some; ``bytes_sent`` are of one
+    device in a run (ring model), ``count`` how often it runs in one. ``reasons`` and ``source`` are ours: several
+    reasons where it does the work of several collectives, none for one that the compiler has put in.
+    """
+
+    kind: str
+    asynchronous: bool
+    overlaps: tuple[Kernel, ...]
+    algorithm: str
+    axes: tuple[str, ...]
+    group_size: int
+    operands: tuple[str, ...]
+    count: int
+    bytes_sent: int
+    source: SourceLocation
+    reasons: tuple[str, ...]
+    name: str
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(self.reasons) or "put in by the compiler"
+
+    @property
+    def overlapped_cycles(self) -> int | None:
+        """Estimated cycles of what runs beside it; None where the compiler estimates none."""
+        found = [k.cycles for k in self.overlaps if k.cycles is not None]
+        return sum(found) if found else None
+
+    def __str__(self) -> str:
+        how = "asynchronous" if self.asynchronous else "synchronous"
+        over = f" over {', '.join(self.axes)}" if self.axes else ""
+        times = f", {self.count} times" if self.count != 1 else ""
+        return f"{how} {self.kind}{over} ({self.group_size} devices): {', '.join(self.operands)}{times}"
+
+
+def matched(schedule: Schedule, ours: Sequence[Collective], mesh: AbstractMesh) -> list[CompiledCollective]:
+    """The collectives of a compiled program, with the axes and reasons of ours."""
+    pool = _Pool(ours, mesh)
+    return [pool.compiled(found) for found in schedule.collectives]
+
+
+class _Pool:
+    """Our collectives that no compiled one has been found for yet."""
+
+    def __init__(self, ours: Sequence[Collective], mesh: AbstractMesh) -> None:
+        self.free = list(ours)
+        self.groups = {c.axes: _groups(mesh, c.axes) for c in ours}
+        self.axes = {groups: axes for axes, groups in reversed(self.groups.items())}
+
+    def compiled(self, found: Scheduled) -> CompiledCollective:
+        mine = [c for c in (self._take(found, part) for part in found.operands) if c is not None]
+        kinds = {c.kind for c in mine}
+        axes = mine[0].axes if mine else self.axes.get(_unordered(found.groups), ())
+        group = len(next(iter(found.groups)))
+        if found.kind == "collective_permute":
+            group = mine[0].group_size if mine else len(found.groups)
+        source = mine[0].source if mine and mine[0].source.is_known else found.source
+        return CompiledCollective(
+            found.kind if len(kinds) != 1 or found.kind in kinds else f"{found.kind} (for {kinds.pop()})",
+            found.asynchronous, found.overlaps, found.algorithm, axes, group, tuple(map(str, found.operands)),
+            found.count, found.count * _sent(found.kind, group, sum(t.nbytes for t in found.operands)), source,
+            tuple(dict.fromkeys(c.reason for c in mine)), found.name,
+        )  # fmt: skip
+
+    def _take(self, found: Scheduled, part: ArrayType) -> Collective | None:
+        scores = [(self._score(found, part, c), -n) for n, c in enumerate(self.free)]
+        best, number = max(scores, default=(0, 0))
+        return self.free.pop(-number) if best > 0 else None
+
+    def _score(self, found: Scheduled, part: ArrayType, ours: Collective) -> int:
+        """How well one of ours fits; 0: not at all."""
+        permutes = found.kind == "collective_permute"
+        if permutes != (ours.kind == "collective_permute"):
+            return 0
+        if not permutes and self.groups[ours.axes] != _unordered(found.groups):
+            return 0
+        same_kind = ours.kind == found.kind or found.kind in _BECOMES.get(ours.kind, ())
+        size = part.size in (ours.operand.size, ours.result.size if ours.kind != found.kind else -1)
+        here = found.source.is_known and _place(ours.source) == _place(found.source)
+        if not same_kind or not (size or here):
+            return 0
+        return 1 + 8 * size + 4 * here + 2 * (ours.kind == found.kind) + (ours.count == found.count)
+
+
+def _place(source: SourceLocation) -> tuple[str, int]:
+    return os.path.basename(source.file), source.line
+
+
+def _groups(mesh: AbstractMesh, axes: Sequence[str]) -> Groups:
+    return frozenset(tuple(sorted(row)) for row in axis_groups(mesh, axes).tolist())
+
+
+def _unordered(groups: Groups) -> Groups:
+    return frozenset(tuple(sorted(g)) for g in groups)
+
+
+def _sent(kind: str, group: int, operand: int) -> int:
+    """Bytes that one device sends in a ring, from those of its operand."""
+    match kind:
+        case "all_reduce":
+            return -(-2 * operand * (group - 1) // max(group, 1))
+        case "all_gather":
+            return operand * (group - 1)
+        case "reduce_scatter" | "all_to_all" | "ragged_all_to_all":
+            return operand * (group - 1) // max(group, 1)
+    return operand

@@ -1,0 +1,264 @@
+"""What a compiler made of a per-device program, beside what we predicted."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import CompileError
+from meshwright.spmd.report import human_bytes
+from meshwright.targets.matching import CompiledCollective
+from meshwright.targets.saved import SavedExecutable
+from meshwright.targets.schedule import Kernel, Schedule
+from meshwright.targets.topology import CompileTarget
+
+#: rows of a printed table
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class TargetMemory:
+    """A compiler's figures for one device, in bytes.
+
+    ``peak_bytes`` is what is alive at once, in on-chip memory too. ``device_bytes`` is what the program takes of the
+    device's main memory: arguments, results that are not in donated arguments (``alias_bytes``), temporaries that the
+    compiler does not keep on the chip, and code. Arguments and temporaries in the host's memory are in ``host_bytes``.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    code_bytes: int
+    peak_bytes: int
+    host_bytes: int
+
+    @classmethod
+    def of(cls, found: dict[str, int]) -> TargetMemory:
+        host = found["host_argument_size"] + found["host_output_size"] + found["host_temp_size"]
+        whole = found["argument_size"] + found["output_size"] - found["alias_size"] + found["temp_size"]
+        peak = found["peak_memory"]
+        return cls(
+            found["argument_size"], found["output_size"], found["alias_size"], found["temp_size"],
+            found["generated_code_size"], peak or whole, host - found["host_alias_size"],
+        )  # fmt: skip
+
+    @property
+    def device_bytes(self) -> int:
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.code_bytes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What was said of a program before it was compiled: bytes of a device's memory, bytes it sends."""
+
+    memory: Any
+    bytes_sent: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """A per-device program as it was compiled for hardware. Print it.
+
+    ``refused`` is the compiler's complaint where the program does not fit: then there is no executable, and what is not
+    known is empty.
+    """
+
+    name: str
+    target: CompileTarget
+    predicted: Prediction
+    memory: TargetMemory | None = None
+    #: each collective, as the compiler scheduled it
+    collectives: Sequence[CompiledCollective] = ()
+    schedule: Schedule | None = field(default=None, repr=False)
+    #: the compiled program, as HLO text
+    text: str = field(default="", repr=False)
+    #: seconds that compiling took
+    seconds: float = 0.0
+    executable: SavedExecutable | None = field(default=None, repr=False)
+    refused: str = ""
+    #: bytes that the program needs, by the compiler's complaint, where it does not fit
+    needed_bytes: int | None = None
+
+    # --- memory ---------------------------------------------------------------------------------------------
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of memory of a device."""
+        return self.target.memory_bytes
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes that the program takes of a device's memory; of one that does not fit, at least."""
+        return self.memory.device_bytes if self.memory is not None else self.needed_bytes or 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has the memory that the program takes."""
+        return self.memory is not None and self.memory.device_bytes <= self.memory_bytes
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how many bytes it does not fit; 0 if it does."""
+        return 0 if self.fits else max(0, int(self.device_bytes - self.memory_bytes))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes that are alive at once, on the chip and beside it."""
+        return self.memory.peak_bytes if self.memory is not None else self.device_bytes
+
+    @property
+    def argument_bytes(self) -> int:
+        return self.memory.argument_bytes if self.memory is not None else 0
+
+    @property
+    def output_bytes(self) -> int:
+        return self.memory.output_bytes if self.memory is not None else 0
+
+    @property
+    def temp_bytes(self) -> int:
+        return self.memory.temp_bytes if self.memory is not None else 0
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the host's memory: what is kept in ``pinned_host``."""
+        return self.memory.host_bytes if self.memory is not None else 0
+
+    # --- what runs ------------------------------------------------------------------------------------------
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        """Fusions and calls of libraries in the order that they run in, each with its line of the user's program."""
+        return self.schedule.kernels if self.schedule is not None else ()
+
+    fusions = kernels
+
+    @property
+    def estimated_cycles(self) -> int | None:
+        """Cycles of all kernels in a run, loops included, as the compiler estimates them; collectives are not in it.
+        None where it does not estimate."""
+        return self.schedule.cycles if self.schedule is not None else None
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that one device sends in a run, by the compiled collectives (ring model)."""
+        return sum(c.bytes_sent for c in self.collectives)
+
+    @property
+    def overlapped_share(self) -> float:
+        """The share of the bytes sent whose collectives run beside other work; 0 where nothing is sent."""
+        sent = self.bytes_sent
+        return sum(c.bytes_sent for c in self.collectives if c.asynchronous) / sent if sent else 0.0
+
+    # --- the executable -------------------------------------------------------------------------------------
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the executable to a file, for :func:`meshwright.load_executable`; returns the file.
+
+        Raises:
+          CompileError: the program does not fit: there is none.
+        """
+        if self.executable is None:
+            raise CompileError(f"save: {self.name!r} has no executable: {self.headline}")
+        return self.executable.write(path)
+
+    # --- shown ----------------------------------------------------------------------------------------------
+    @property
+    def headline(self) -> str:
+        """One line: what, for what, whether it fits."""
+        where = f"{self.name!r} for {self.target.name} ({self.target.size} × {self.target.device_kind})"
+        held, room = human_bytes(self.device_bytes), human_bytes(self.memory_bytes)
+        if self.fits:
+            return f"{where} fits: a device holds {held} of {room}; compiled in {self.seconds:.1f} s"
+        if self.memory is None and not self.needed_bytes:
+            return f"{where} does not fit into {room}: {self.refused}"
+        return f"{where} does not fit: a device would hold {held} of {room}, {human_bytes(self.excess_bytes)} too much"
+
+    @cached_property
+    def tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        """The tables of a printed report: headers and rows."""
+        found = [(["memory of a device", "compiled", "predicted"], list(self._memory_rows()))]
+        if self.collectives:
+            found.append((["collective", "sends", "runs beside", "on the links", "at"], list(self._collective_rows())))
+        if self.kernels:
+            found.append((["kernel", "times", "cycles", "at"], list(self._kernel_rows())))
+        return found
+
+    def _memory_rows(self) -> Any:
+        ours, theirs = self.predicted.memory, self.memory
+        pairs = (
+            ("arguments", "argument_bytes"), ("results", "output_bytes"),
+            ("of these in donated arguments", "alias_bytes"), ("temporaries", "temp_bytes"),
+            ("alive at once", "peak_bytes"),
+        )  # fmt: skip
+        for what, name in pairs:
+            yield [what, human_bytes(getattr(theirs, name)) if theirs else "", human_bytes(getattr(ours, name))]
+        if theirs is not None:
+            yield ["code", human_bytes(theirs.code_bytes), ""]
+            if theirs.host_bytes:
+                yield ["in the host's memory", human_bytes(theirs.host_bytes), ""]
+        yield ["sent in a run", human_bytes(self.bytes_sent) if theirs else "", human_bytes(self.predicted.bytes_sent)]
+        if self.estimated_cycles is not None or self.predicted.seconds is not None:
+            cycles = f"{self.estimated_cycles:,} cycles" if self.estimated_cycles is not None else ""
+            seconds = f"{self.predicted.seconds * 1e6:,.1f} µs" if self.predicted.seconds is not None else ""
+            yield ["time of a run", cycles, seconds]
+
+    def _collective_rows(self) -> Any:
+        for c in sorted(self.collectives, key=lambda c: -c.bytes_sent)[:_SHOWN]:
+            over = f" over {', '.join(c.axes)}" if c.axes else f" in groups of {c.group_size}"
+            times = f"{c.count} × " if c.count > 1 else ""
+            beside = ", ".join(dict.fromkeys(map(str, c.overlaps[:2]))) or "nothing"
+            more = f" and {len(c.overlaps) - 2} more" if len(c.overlaps) > 2 else ""
+            at = str(c.source) if c.source.is_known else ""
+            yield [f"{times}{c.kind}{over}", human_bytes(c.bytes_sent), beside + more, c.algorithm, at]
+        if len(self.collectives) > _SHOWN:
+            rest = sorted(self.collectives, key=lambda c: -c.bytes_sent)[_SHOWN:]
+            yield [f"{len(rest)} smaller ones", human_bytes(sum(c.bytes_sent for c in rest)), "", "", ""]
+
+    def _kernel_rows(self) -> Any:
+        ranked = sorted(self.kernels, key=lambda k: -(k.cycles or 0) * k.count)
+        for k in ranked[:_SHOWN]:
+            cycles = f"{k.cycles * k.count:,}" if k.cycles is not None else ""
+            yield [k.library or k.what, str(k.count), cycles, str(k.source) if k.source.is_known else ""]
+        if len(ranked) > _SHOWN:
+            rest = sum((k.cycles or 0) * k.count for k in ranked[_SHOWN:])
+            yield [f"{len(ranked) - _SHOWN} smaller ones", "", f"{rest:,}" if rest else "", ""]
+
+    @property
+    def summary(self) -> str:
+        """What of the communication runs beside other work, in words."""
+        if not self.collectives:
+            return "it has no collectives" if self.memory is not None else ""
+        beside = sum(c.asynchronous for c in self.collectives)
+        return (
+            f"{len(self.collectives)} collectives send {human_bytes(self.bytes_sent)} a run; {beside} of them, with "
+            f"{self.overlapped_share:.0%} of the bytes, run beside other work"
+        )
+
+    def __str__(self) -> str:
+        parts = [self.headline, self.summary, *(_table(*t) for t in self.tables)]
+        return "\n".join(filter(None, parts))
+
+    def _repr_html_(self) -> str:
+        def row(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+        tables = (
+            f"<table>{row(head, 'th')}{''.join(row(r, 'td') for r in rows)}</table>" for head, rows in self.tables
+        )
+        return f"<p>{html.escape(self.headline)}</p><p>{html.escape(self.summary)}</p>{''.join(tables)}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their cells; numbers (all columns but the first and those of words) to the right."""
+    widths = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
+    right = [i > 0 and all(not r[i] or r[i][0].isdigit() for r in rows) for i in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right))
+        return "  ".join(padded).rstrip()
+
+    return "\n".join(["", line(head), *map(line, rows)])

@@ -1,0 +1,67 @@
+"""Executables in files: compiled here, run where the hardware is.
+
+A file is a line of JSON, which says what it holds and for what, and the executable as the compiler serialized it. An
+executable is code: it is loaded only if its hash is that of its bytes, and run only if the user says where it is from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from pathlib import Path
+
+from meshwright.errors import ImportProgramError
+
+_FORM = "meshwright executable 1"
+
+
+@dataclass(frozen=True)
+class SavedExecutable:
+    """A compiled per-device program; ``device_ids`` are its devices in the order of the mesh."""
+
+    name: str
+    target: str
+    platform: str
+    version: str
+    mesh: dict[str, int]
+    device_ids: tuple[int, ...]
+    data: bytes = field(repr=False)
+
+    def write(self, path: str | PathLike[str]) -> Path:
+        """Write it to ``path``, at once: there is the whole file or none."""
+        found = Path(path)
+        said = {k: v for k, v in asdict(self).items() if k != "data"}
+        said |= {"form": _FORM, "sha256": hashlib.sha256(self.data).hexdigest(), "bytes": len(self.data)}
+        beside = found.with_name(found.name + ".part")
+        beside.write_bytes(json.dumps(said).encode() + b"\n" + self.data)
+        beside.replace(found)
+        return found
+
+
+def load_executable(path: str | PathLike[str]) -> SavedExecutable:
+    """Read what :meth:`TargetReport.save` has written.
+
+    Raises:
+      ImportProgramError: it is no such file, or a damaged one.
+
+    Example:
+      >>> part = mw.jit(lambda x: 2 * x).lower(mnp.arange(4.0)).partition(mw.AbstractMesh((2,), ("x",)))
+      >>> path = __import__("tempfile").mkdtemp() + "/double"
+      >>> mw.load_executable(part.compile("cpu:2").save(path)).target
+      'cpu:2'
+    """
+    file = Path(path)
+    head, _, data = file.read_bytes().partition(b"\n")
+    try:
+        said = json.loads(head)
+        if said.pop("form") != _FORM:
+            raise ValueError
+        digest, size = said.pop("sha256"), said.pop("bytes")
+        found = SavedExecutable(**{**said, "device_ids": tuple(said["device_ids"])}, data=data)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ImportProgramError(f"{file}: not an executable that report.save(path) has written") from None
+    if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+        raise ImportProgramError(f"{file}: damaged: its bytes are not those that were written; compile it again")
+    return found

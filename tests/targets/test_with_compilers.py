@@ -1,0 +1,103 @@
+"""Programs compiled with the real compilers, where they are installed: ``make test-tpu``, ``make test-cuda``."""
+
+import numpy as np
+import pytest
+from target_programs import layers, mlp
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+from meshwright.errors import MissingExtraError
+from meshwright.targets import plugins
+from meshwright.targets.child import Job, compile_in_child
+from meshwright.targets.compiling import described
+
+
+def needs(platform, extra):
+    try:
+        plugins.plugin(platform, platform)
+    except MissingExtraError as error:
+        return pytest.mark.skip(reason=f"needs meshwright[{extra}]: {str(error).split(';')[0]}")
+    return pytest.mark.filterwarnings("default")
+
+
+tpu, cuda = needs("tpu", "tpu"), needs("cuda", "cuda")
+
+
+@tpu
+@pytest.mark.parametrize(
+    "name, slices",
+    [("v5e:2x2", 1), ("v5e:4x8", 1), ("v5e:1x1", 1), ("v6e:4x4", 1), ("v4:2x2x4", 1), ("v5p:2x2x4", 1),
+     ("tpu7x:2x2x2", 1), ("v5e:2x2", 2)],
+)  # fmt: skip
+def test_devices_of_tpus(name, slices):
+    """Numbers, coordinates, cores and hosts are libtpu's."""
+    target = mw.target(name, slices=slices)
+    topology, options = described(target)
+    found = compile_in_child(Job("", b"", "tpu", topology, options, []), plugins.plugin("tpu", name)).devices
+    ours = {(d.id, d.coords, d.core_on_chip, d.process_index) for d in target.devices}
+    assert ours == {(i, tuple(coords), core, process) for i, coords, core, process in found}
+
+
+@tpu
+def test_compiled_for_tpus():
+    report = mlp().compile("v5e:2x4")
+    assert report.fits and report.estimated_cycles and report.target.device_kind in report.executable.version
+    assert [c.axes for c in report.collectives] == [("model",), ("data",)]
+    assert "T(8,128)" in report.text
+
+
+@tpu
+@pytest.mark.slow
+def test_gathers_go_on_beside_products_on_tpus():
+    assert layers().compile("v5e:2x4").overlapped_share > 0.1
+
+
+@tpu
+def test_a_program_too_large_for_tpus():
+    """32 GiB of temporaries, which no compiler can leave out."""
+    types = [mw.ShapeDtypeStruct((65536, 65536), np.float32)] * 2
+    with mw.set_mesh(mw.AbstractMesh((4,), ("x",))):
+        part = mw.jit(lambda x, w: mnp.tanh(x @ w) @ w, in_shardings=(P("x"), P(None, "x"))).lower(*types).partition()
+    report = part.compile("v5e:2x2")
+    assert not report.fits and report.excess_bytes > 2**30 and "too much" in report.headline
+
+
+@tpu
+def test_four_thousand_chips_on_tpus():
+    """Two layers for 4,096 v5p chips."""
+    mesh = mw.AbstractMesh((256, 16), ("data", "model"))
+    types = [mw.ShapeDtypeStruct(s, mnp.bfloat16) for s in ((65536, 1024), (1024, 4096), (4096, 1024))]
+    with mw.set_mesh(mesh):
+        step = mw.jit(
+            lambda x, up, down: mnp.tanh(x @ up) @ down, in_shardings=(P("data"), P(None, "model"), P("model"))
+        )
+        report = step.lower(*types).partition().compile("v5p:16x16x16")
+    assert report.fits and report.target.size == 4096 and report.seconds < 60
+    assert any(c.axes == ("model",) for c in report.collectives)
+
+
+@cuda
+def test_compiled_for_cuda():
+    report = mlp().compile("h100")
+    assert report.fits and "__cublas$lt$matmul" in {k.library for k in report.kernels}
+    assert [c.axes for c in report.collectives] == [("model",), ("data",)]
+
+
+@cuda
+def test_convolutions_for_cuda_are_cudnns():
+    types = mw.ShapeDtypeStruct((8, 64, 64, 32), np.float32), mw.ShapeDtypeStruct((3, 3, 32, 64), np.float32)
+    numbers = ("NHWC", "HWIO", "NHWC")
+    with mw.set_mesh(mw.AbstractMesh((2,), ("x",))):
+        step = mw.jit(
+            lambda x, w: mw.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers),
+            in_shardings=(P("x"), P()),
+        )
+        report = step.lower(*types).partition().compile("h100:2")
+    assert any("cudnn" in k.library for k in report.kernels)
+
+
+@cuda
+def test_nodes_of_gpus_on_cuda():
+    report = mlp((8, 2)).compile(mw.target("h200", nodes=2))
+    assert report.target.size == 16 and report.fits
