@@ -243,31 +243,6 @@ class PartitionedProgram(Stage):
             if what not in chosen:
                 warn(text, PaddingWarning)
 
-    @overload
-    def compile(self, target: None = None) -> PartitionedProgram: ...
-    @overload
-    def compile(self, target: str | CompileTarget, *, progress: CompileProgress | None = None) -> TargetReport: ...
-    def compile(self, target: Any = None, *, progress: Any = None) -> TargetReport | PartitionedProgram:
-        """Compile this program: for hardware that one need not own, or without ``target`` for the mesh's devices.
-
-        Args:
-          target: ``mw.target("v5e:4x4")``, or its name. Its compiler runs in a process of its own, within
-            ``config.target_seconds`` and ``config.target_memory``.
-          progress: told seconds, and bytes that the compiler holds; without it, a terminal shows them.
-
-        Returns:
-          For a target a :class:`TargetReport`: whether the program fits, memory, collectives as they were scheduled,
-          kernels, text, and the executable to save. Without one this program, which then runs at once when called.
-
-        Raises:
-          MissingExtraError: the target's compiler is not installed; says what to install.
-          MeshError: the mesh does not go on the target. CompileError: the compiler refuses the program.
-        """
-        if target is None:
-            _ = self.executable
-            return self
-        return _targets.compile_for_target(self, target, progress)
-
     # --- texts ----------------------------------------------------------------------------------------------
     def module(self, positions: bool = False) -> Any:
         """The StableHLO module; with ``positions``, replicas are positions of the mesh, whatever its devices."""
@@ -314,16 +289,33 @@ class PartitionedProgram(Stage):
             results = Results(self.out_avals, self.out_shardings, True)
             return compile_program(lowered, results, options=program.compiler_options)
 
-    def compile(self) -> Compiled:
-        """The program, ready to run on the mesh's devices.
+    @overload
+    def compile(self, target: None = None) -> Compiled: ...
+    @overload
+    def compile(self, target: str | CompileTarget, *, progress: CompileProgress | None = None) -> TargetReport: ...
+    def compile(self, target: Any = None, *, progress: Any = None) -> Compiled | TargetReport:
+        """The program, ready to run on the mesh's devices; with ``target``, compiled for hardware one need not own.
+
+        Args:
+          target: ``mw.target("v5e:4x4")``, or its name. Its compiler runs in a process of its own, within
+            ``config.target_seconds`` and ``config.target_memory``.
+          progress: told seconds, and bytes that the compiler holds; without it, a terminal shows them.
+
+        Returns:
+          What can be called; for a target a :class:`TargetReport`: whether the program fits, memory, collectives as
+          they were scheduled, kernels, text, and the executable to save.
 
         Raises:
-          CompileError: XLA refuses the program. MeshError: the mesh has no devices.
+          CompileError: XLA refuses the program. MeshError: the mesh has no devices, or does not go on the target.
+          MissingExtraError: the target's compiler is not installed; says what to install.
         """
+        if target is not None:
+            return _targets.compile_for_target(self, target, progress)
         if isinstance(self.mesh, AbstractMesh):
             raise MeshError(
                 f"compile: {self.name!r} is laid out on {self.mesh!r}, which has no devices; use .partition() to read, "
-                "explain and cost it, or a mesh from make_mesh to run it"
+                "explain and cost it, .compile(target) for hardware that is not here, or a mesh from make_mesh to run "
+                "it"
             )
         return Compiled(self, self.executable, self.in_shardings)
 
