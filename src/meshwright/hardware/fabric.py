@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd, prod
 
 from meshwright.hardware.links import Link, seconds_of
@@ -35,7 +35,7 @@ class Fabric:
         """The same for some of the axes."""
         return Fabric(self.machine, tuple((a, self._by_axis[a]) for a in axes), self.is_given)
 
-    @property
+    @cached_property
     def fastest(self) -> float:
         """Bytes a second that a device sends over the fastest axis."""
         rates = [min(link.rate for link in links) for _, links in self.links if links]

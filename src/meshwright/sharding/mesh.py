@@ -222,6 +222,10 @@ class AbstractMesh:
         """Seconds of a collective over axes, for bytes of its operand and result on a device."""
         return self.fabric.seconds(kind, self._places(axes), operand, result)
 
+    def wire_price(self, kind: str, axes: Sequence[str], operand: float, result: float) -> int:
+        """The same as so many bytes on the fastest links, which is what plans add up."""
+        return round(self.collective_seconds(kind, axes, operand, result) * self.fabric.fastest)
+
     def _places(self, axes: Iterable[str]) -> list[tuple[str, int, int]]:
         """Axes as parts: of what, after how many positions, of what size."""
         parts = [(axis, parse_part(axis)) for axis in axes]

@@ -14,6 +14,8 @@ from meshwright import PartitionSpec as P
 from meshwright.hardware import CHIPS, Chip, Machine
 from meshwright.ir.state import extend_axis_env
 from meshwright.ops.collective.collectives import AllGather
+from meshwright.sharding import Layout
+from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
 from meshwright.spmd.steptime.schedule import step_time
 from meshwright.spmd.steptime.traffic import traffic
 
@@ -166,3 +168,19 @@ def test_loops_count_as_often_as_they_run():
     (product,) = (p for p in ten.parts if p.op == "dot_general")
     assert product.count == 10
     assert 5 * one.seconds < ten.seconds <= 10 * one.seconds * 1.01
+
+
+# --- plans for a machine ------------------------------------------------------------------------------------
+def test_reshards_are_priced_by_the_links_they_take():
+    """The same bytes cost nine times as much between nodes (50 GB/s) as inside of one (450 GB/s)."""
+    near = mw.AbstractMesh((2, 8), ("node", "gpu"), machine="h100:2x8")
+    shape, item = (1024, 1024), 4
+    src, dst = (NamedSharding(near, s).layout(2) for s in (P(("node", "gpu")), P("gpu", "node")))
+    plan = plan_reshard(shape, item, src, dst, near)
+    assert plan.price >= plan.bytes_sent
+    whole = Layout(((), ()))
+    costs = [
+        reshard_cost((1 << 14, 1 << 12), item, NamedSharding(near, P(a)).layout(2), whole, near) for a in near.shape
+    ]
+    sent = [(1 << 28) // 2, (1 << 28) * 7 // 8]
+    assert costs[0] == pytest.approx(9 * sent[0], rel=0.05) and costs[1] == pytest.approx(sent[1], rel=0.05)

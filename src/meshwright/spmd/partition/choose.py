@@ -1,8 +1,9 @@
 """The choice at one equation: which mesh axes split which factors. A pure, cached function of layouts.
 
-Candidates come from what the operands have and what the result should become; each is priced as the bytes of
-resharding the operands, of bringing the result to the layout it should have (combining partial sums included), and of
-the memory traffic and arithmetic that every device does. The cheapest wins, the earlier one on a tie.
+Candidates come from what the operands have and what the result should become. Each is priced: resharding the operands,
+bringing the result to the layout it should have (combining partial sums included), and the memory traffic and the
+arithmetic that every device does, in bytes on the fastest links of the mesh's machine. The cheapest wins, the earlier
+one on a tie.
 
 Products are what bounds a step where the machine is well used, and nothing hides what devices repeat of them, while
 communication overlaps with arithmetic. So for products the cheapest is sought among the assignments that leave a device
@@ -16,6 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout
@@ -23,16 +25,32 @@ from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, Pa
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.reshard.plan import reshard_cost
 
-#: what one byte of memory traffic and one point of a loop nest cost, in bytes on the wire. The ratios are those of
-#: an accelerator with about 100 GB/s of interconnect, 1 TB/s of memory and 100 TFLOP/s.
-MEMORY_COST = 0.1
-WORK_COST = 1e-3
-#: what starting a collective costs, in bytes on the wire
-LATENCY = 256.0
 #: what an assignment may cost, as a share of the most parallel one, for a product to be computed with less parallelism
 LESS_PARALLEL = 0.25
 
 Assignment = tuple[Axes, ...]
+
+
+class Prices(NamedTuple):
+    """What a byte of memory traffic, a point of a loop nest, and starting a collective cost, in bytes on the wire."""
+
+    memory: float
+    work: float
+    latency: float
+
+
+#: of an accelerator with about 100 GB/s of interconnect, 1 TB/s of memory and 100 TFLOP/s
+DEFAULT = Prices(0.1, 1e-3, 256.0)
+
+
+@lru_cache(maxsize=256)
+def prices(mesh: AbstractMesh) -> Prices:
+    """Those of the mesh's machine, computing in bfloat16."""
+    if not mesh.fabric.is_given:
+        return DEFAULT
+    machine, wire = mesh.fabric.machine, mesh.fabric.fastest
+    # Prices of reshards hold what starting their collectives takes.
+    return Prices(wire / machine.memory_bandwidth, 2 * wire / machine.product_rate("bfloat16")[0], 0.0)
 
 
 @dataclass(frozen=True)
@@ -242,19 +260,20 @@ def _partials(q: Question, assignment: Assignment) -> Iterator[tuple[Axes, tuple
 # --- prices -------------------------------------------------------------------------------------------------
 def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ...], kind: str) -> Choice | None:
     rule, mesh = q.rule, q.mesh
+    unit = prices(mesh)
     reduced = tuple(a for f, axes in zip(rule.factors, assignment) if f.kind == REDUCTION for a in axes)
     if kept and reduced and kind != rule.reduction:
         return None
     sizes = [f.size for f in rule.factors]
     work = _work(q, assignment)
-    cost = WORK_COST * work
+    cost = unit.work * work
     in_layouts, versions = [], []
     for o, (operand, factors) in enumerate(zip(q.operands, rule.operands)):
         layout = _layout(factors, sizes, assignment, mesh)
         if kept and o in group:
             layout = layout.with_partial(kept, kind, mesh)
         version, price = _bring(operand, layout, mesh)
-        cost += price + MEMORY_COST * _local_bytes(operand.aval, layout, mesh)
+        cost += price + unit.memory * _local_bytes(operand.aval, layout, mesh)
         in_layouts.append(layout)
         versions.append(version)
     cost += _exchanged(q, assignment, in_layouts)
@@ -266,8 +285,8 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
             layout = layout.with_partial(partial, kind if kept else rule.reduction, mesh)
         target = layout.drop_partial() if wanted is None else wanted
         price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
-        cost += (price + (LATENCY if price else 0)) / (shared if layout.partial else 1)
-        cost += MEMORY_COST * _local_bytes(aval, layout, mesh)
+        cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)
+        cost += unit.memory * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
     return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost, work)
 
@@ -288,7 +307,7 @@ def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -
         if axes and factor.passes is not None:
             operands = {o for o, _ in q.rule.operand_dims(f)}
             tiles = sum(_local_bytes(q.operands[o].aval, layouts[o], q.mesh) for o in operands)
-            cost += LATENCY + factor.passes(q.mesh.sizes(axes)) * tiles
+            cost += prices(q.mesh).latency + factor.passes(q.mesh.sizes(axes)) * tiles
     return cost
 
 
@@ -310,7 +329,7 @@ def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, f
     for i, version in enumerate(operand.versions):
         cost: float = reshard_cost(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)
         if cost:
-            cost += LATENCY
+            cost += prices(mesh).latency
             if (version.partial and not layout.partial) or layout == operand.wanted:
                 cost /= operand.uses
         if cost < price:

@@ -21,33 +21,45 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from meshwright.errors import ShardingError
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of, in_blocks
 from meshwright.spmd.reshard.exchange import chains
 from meshwright.spmd.reshard.permutation import permute_between
-from meshwright.spmd.reshard.search import Move, Search, State
+from meshwright.spmd.reshard.search import Move, Price, Search, State
 from meshwright.spmd.reshard.steps import (
     AllGather,
     AllReduce,
     AllToAll,
     Exchange,
     MakePartial,
+    Permute,
     ReduceScatter,
     Slice,
     Step,
     buffer_bytes,
 )
 
+#: the collectives that steps are done by
+_KINDS: dict[type[Any], str] = {
+    AllGather: "all_gather", AllToAll: "all_to_all", Exchange: "all_to_all", Permute: "collective_permute",
+    ReduceScatter: "reduce_scatter", AllReduce: "all_reduce",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ReshardPlan:
-    """The steps with the layout after each, the bytes a device sends, and the most it holds at a time."""
+    """The steps with the layout after each, the bytes a device sends, and the most it holds at a time.
+
+    ``price``: where the mesh is on a machine, the time that it takes, as bytes on the machine's fastest links.
+    """
 
     steps: tuple[tuple[Step, Layout], ...]
     bytes_sent: int
     peak_bytes: int
+    price: int
 
     def __str__(self) -> str:
         steps = "\n".join(f"  {step} -> {layout}" for step, layout in self.steps) or "  nothing to do"
@@ -71,7 +83,10 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
 
 @lru_cache(maxsize=262144)
 def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The bytes that a device sends to go from ``src`` to ``dst``: ``plan_reshard(...).bytes_sent``, faster."""
+    """What it costs to go from ``src`` to ``dst``: ``plan_reshard(...).price``, faster. Without a machine, the bytes
+    that a device sends."""
+    if mesh.fabric.is_given:
+        return 0 if src == dst else plan_reshard(shape, itemsize, src, dst, mesh).price
     if src.dims == dst.dims:
         return _combine_cost(shape, itemsize, src, dst, mesh)
     if src.partial == dst.partial and src.reduction == dst.reduction and _is_even(shape, src, dst, mesh):
@@ -80,7 +95,7 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
             return 0
         if all(theirs == mine[: len(theirs)] for mine, theirs in pairs):
             return buffer_bytes(shape, itemsize, dst, mesh) - buffer_bytes(shape, itemsize, src, mesh)
-    return plan_reshard(shape, itemsize, src, dst, mesh).bytes_sent
+    return plan_reshard(shape, itemsize, src, dst, mesh).price
 
 
 def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
@@ -105,9 +120,10 @@ def _search(
     combine = tuple(atom for atom in src.partial if atom not in dst.partial)
     start = State(tuple(in_blocks(atoms, blocks) for atoms in src.dims), in_blocks(combine, blocks))
     limit = max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
-    way = Search(sizes, shape, itemsize, goal, limit).cheapest(start)
+    price = _price_of(blocks, mesh) if mesh.fabric.is_given else None
+    way = Search(sizes, shape, itemsize, goal, limit, price).cheapest(start)
     if way is None:
-        way = Search(sizes, shape, itemsize, goal, math.inf).cheapest(start)
+        way = Search(sizes, shape, itemsize, goal, math.inf, price).cheapest(start)
     if way is None:
         raise ShardingError(f"no way to reshard {shape} from {src} to {dst}; this is a bug of the planner")
     layout = src
@@ -115,6 +131,14 @@ def _search(
         step = _step(move, layout, blocks, mesh)
         yield step, layout
         layout = step.apply(layout, mesh)
+
+
+def _price_of(blocks: Sequence[tuple[str, ...]], mesh: AbstractMesh) -> Price:
+    def price(kind: str, chosen: tuple[int, ...], operand: int, result: int) -> int:
+        axes = tuple(atom for block in chosen for atom in blocks[block])
+        return mesh.wire_price(kind, axes, operand, result)
+
+    return price
 
 
 def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: AbstractMesh) -> Step:
@@ -163,13 +187,16 @@ def _merged(first: Step, second: Step) -> Step | None:
 
 
 def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, steps: list[Step], mesh: AbstractMesh) -> ReshardPlan:
-    layout, sent = src, 0
+    layout, sent, price = src, 0, 0
     held = peak = buffer_bytes(shape, itemsize, src, mesh)
     pairs = []
     for step in steps:
-        sent += step.bytes_sent(shape, itemsize, layout, mesh)
+        mine = step.bytes_sent(shape, itemsize, layout, mesh)
         layout = step.apply(layout, mesh)
         before, held = held, buffer_bytes(shape, itemsize, layout, mesh)
+        sent += mine
+        timed = mine and mesh.fabric.is_given
+        price += max(mine, mesh.wire_price(_KINDS[type(step)], step.axes, before, held)) if timed else mine
         peak = max(peak, before + held)
         pairs.append((step, layout))
-    return ReshardPlan(tuple(pairs), sent, peak)
+    return ReshardPlan(tuple(pairs), sent, peak, price)

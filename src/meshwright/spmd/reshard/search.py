@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from meshwright.spmd.reshard.exchange import chains
@@ -30,6 +30,10 @@ MAX_ARRANGEMENTS = 48  # that one layout may be permuted to
 MAX_EXPANDED = 100  # layouts whose moves are tried before the search hurries
 
 Dims = tuple[tuple[int, ...], ...]
+
+
+#: of a kind, blocks, and bytes of the operand and the result
+Price = Callable[[str, tuple[int, ...], int, int], int]
 
 
 class State(NamedTuple):
@@ -54,10 +58,20 @@ class Search:
     """The moves between layouts of one array and the cheapest way through them.
 
     ``sizes`` are the blocks' sizes, ``goal`` the tiles wanted (with nothing left to combine) and ``limit`` the
-    largest buffer allowed, in bytes.
+    largest buffer allowed, in bytes. ``price`` says what a collective over blocks costs where bytes do not cost the
+    same everywhere, in bytes on the fastest links.
     """
 
-    def __init__(self, sizes: tuple[int, ...], shape: tuple[int, ...], itemsize: int, goal: Dims, limit: float) -> None:
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        shape: tuple[int, ...],
+        itemsize: int,
+        goal: Dims,
+        limit: float,
+        price: Price | None = None,
+    ) -> None:
+        self.price = price
         self.sizes = sizes
         self.shape = shape
         self.itemsize = itemsize
@@ -79,6 +93,12 @@ class Search:
 
     def bytes(self, dims: Dims) -> int:
         return self.itemsize * math.prod([self.rows(dim, blocks) for dim, blocks in enumerate(dims)])
+
+    def cost(self, kind: str, blocks: tuple[int, ...], sent: int, before: Dims, after: Dims) -> int:
+        """What a collective costs that sends so many bytes."""
+        if self.price is None:
+            return sent + COLLECTIVE_BYTES
+        return max(sent + COLLECTIVE_BYTES, self.price(kind, blocks, self.bytes(before), self.bytes(after)))
 
     def joins(self, dim: int, kept: tuple[int, ...], moved: tuple[int, ...]) -> bool:
         return joins(self.shape[dim], self.count(kept), self.count(moved))
@@ -220,8 +240,9 @@ class Search:
 
     def _gather(self, state: State, dim: int, cut: int) -> Move:
         kept, moved = state.dims[dim][:cut], state.dims[dim][cut:]
-        cost = (self.count(moved) - 1) * self.bytes(state.dims) + COLLECTIVE_BYTES
-        return Move("all_gather", moved, dim, dim, cost, State(_with(state.dims, dim, kept), state.partial))
+        after = _with(state.dims, dim, kept)
+        cost = self.cost("all_gather", moved, (self.count(moved) - 1) * self.bytes(state.dims), state.dims, after)
+        return Move("all_gather", moved, dim, dim, cost, State(after, state.partial))
 
     def _all_to_alls(self, state: State) -> Iterator[Move]:
         for dim, mine in enumerate(state.dims):
@@ -235,7 +256,9 @@ class Search:
                     split = _with(state.dims, to_dim, theirs + moved)
                     dims = _with(split, dim, kept)
                     if self.bytes(dims) <= self.limit:
-                        cost = (self.count(moved) - 1) * self.bytes(split) + COLLECTIVE_BYTES
+                        cost = self.cost(
+                            "all_to_all", moved, (self.count(moved) - 1) * self.bytes(split), state.dims, dims
+                        )
                         yield Move("all_to_all", moved, dim, to_dim, cost, State(dims, state.partial))
 
     def _exchanges(self, state: State) -> Iterator[Move]:
@@ -250,8 +273,9 @@ class Search:
             group = self.count(tuple(moved))
             renames = any(chain.renames for chain in found)
             if self._even(state.dims, dims) and not (renames and group > MAX_ROUNDS):
-                cost = size if renames else size - size // group
-                cost += COLLECTIVE_BYTES * (group if renames else 1)
+                sent = size if renames else size - size // group
+                cost = self.cost("all_to_all", tuple(moved), sent, state.dims, dims)
+                cost += COLLECTIVE_BYTES * (group - 1 if renames else 0)
                 yield Move("exchange", tuple(moved), 0, 0, cost, State(dims, state.partial))
 
     def _exchange_ends(self, state: State) -> Iterator[Dims]:
@@ -280,7 +304,8 @@ class Search:
         )
 
     def _permutes(self, state: State, size: int) -> Iterator[Move]:
-        cost = size + COLLECTIVE_BYTES
+        everywhere = tuple(range(len(self.sizes)))
+        cost = self.cost("collective_permute", everywhere, size, state.dims, state.dims)
         for dims in itertools.islice(self._arrangements(state), MAX_ARRANGEMENTS):
             if dims != state.dims:
                 yield Move("collective_permute", (), 0, 0, cost, State(dims, state.partial))
@@ -288,7 +313,8 @@ class Search:
     def _all_reduce(self, state: State, blocks: tuple[int, ...]) -> Move:
         left = tuple(block for block in state.partial if block not in blocks)
         group = self.count(blocks)
-        cost = -(-2 * self.bytes(state.dims) * (group - 1) // group) + COLLECTIVE_BYTES
+        sent = -(-2 * self.bytes(state.dims) * (group - 1) // group)
+        cost = self.cost("all_reduce", blocks, sent, state.dims, state.dims)
         return Move("all_reduce", blocks, 0, 0, cost, State(state.dims, left))
 
     def _reductions(self, state: State) -> Iterator[Move]:
@@ -305,7 +331,7 @@ class Search:
         if self.joins(dim, mine, blocks):
             left = tuple(block for block in state.partial if block not in blocks)
             dims = _with(state.dims, dim, mine + blocks)
-            cost = (self.count(blocks) - 1) * self.bytes(dims) + COLLECTIVE_BYTES
+            cost = self.cost("reduce_scatter", blocks, (self.count(blocks) - 1) * self.bytes(dims), state.dims, dims)
             yield Move("reduce_scatter", blocks, dim, dim, cost, State(dims, left))
 
     # --- permutes -------------------------------------------------------------------------------------------
