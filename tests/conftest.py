@@ -18,6 +18,7 @@ from meshwright.errors import MeshwrightError
 
 config.update("num_devices", 8)
 config.update("traceback_filtering", "off")  # a failing test shows all
+config.update("verify_passes", True)
 # Tests compile thousands of small programs, ours and the oracle's, and run each once: code made fast, not fast code.
 # XLA reads this when its first client starts.
 os.environ.setdefault(

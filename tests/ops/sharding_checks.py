@@ -20,8 +20,8 @@ from meshwright.runtime.executable import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.factors import join_axes
-from meshwright.spmd.partition.context import LocalContext
-from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.localize.context import LocalContext
+from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.reshard.emit import named_axes
 
 MESHES = [AbstractMesh((3,), ("a",)), AbstractMesh((2, 2), ("a", "b"))]

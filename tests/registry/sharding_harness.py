@@ -32,9 +32,10 @@ from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.runtime.executable import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
+from meshwright.spmd.driver import partition
 from meshwright.spmd.factors import join_axes
-from meshwright.spmd.partition.context import LocalContext
-from meshwright.spmd.partition.partition import Partition, partition
+from meshwright.spmd.localize.context import LocalContext
+from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.reshard.emit import emit_step, tile_index
 from meshwright.spmd.reshard.plan import plan_reshard

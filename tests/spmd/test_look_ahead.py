@@ -12,9 +12,9 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
+from meshwright.spmd.driver import partition
 from meshwright.spmd.partition import lookahead
 from meshwright.spmd.partition.lookahead import Planner, contests, neighbours
-from meshwright.spmd.partition.partition import partition
 from meshwright.spmd.propagate import Order
 from meshwright.spmd.report import collectives
 
@@ -77,7 +77,7 @@ def test_repeated_layers_are_one_decision(monkeypatch):
 
         return found(Planner(planner.propagate, partition))
 
-    monkeypatch.setattr("meshwright.spmd.partition.partition.look_ahead", counted)
+    monkeypatch.setattr("meshwright.spmd.driver.look_ahead", counted)
     orders = [language_model_step(layers)[0].part.order for layers in (1, 4)]
     assert orders[0] == orders[1] and orders[0].later
     assert tried[0] == tried[1] <= 8

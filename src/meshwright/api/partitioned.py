@@ -36,10 +36,11 @@ from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_program
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, NamedSharding, PartitionSpec
 from meshwright.spmd import report
+from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.predict import Memory, predict
-from meshwright.spmd.partition.partition import Partition, partition
+from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
@@ -209,7 +210,7 @@ class PartitionedProgram(Stage):
         redundant = [self.work.warning] if self.work.warning else []
         order = self.part.order.describe(self.mesh.abstract_mesh)
         changes = (f"communication pass: {c}" for c in self.part.changes)
-        return [*self.part.replicated, *self.padded, *redundant, *order, *changes]
+        return [*map(str, self.part.replicated), *self.padded, *redundant, *order, *changes]
 
     def explain(
         self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None
@@ -234,7 +235,7 @@ class PartitionedProgram(Stage):
     def warn(self) -> None:
         """Warn of operands that had to be replicated, of arithmetic that devices repeat, and of dimensions that were
         padded because of given shardings."""
-        for text in self.part.replicated:
+        for text in map(str, self.part.replicated):
             warn(text, ReplicationWarning)
         if self.work.warning:
             warn(self.work.warning, RedundancyWarning)

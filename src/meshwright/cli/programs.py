@@ -17,10 +17,8 @@ from meshwright.api.compare import our_figures, xla_figures
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.errors import ArgumentError, MeshwrightWarning
-from meshwright.ir.passes import Pass
+from meshwright.lowering.pipeline import whole_pipeline
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.partition.partition import PREPARE
-from meshwright.spmd.passes.pipeline import communication_passes
 from meshwright.spmd.report import Collective, human_bytes
 
 _COLUMNS = (
@@ -92,11 +90,7 @@ def explain(
 
 def passes() -> None:
     """List what is done to a program on its way to its devices, in order (MESHWRIGHT_DUMP_IR=FOLDER writes them)."""
-    after = communication_passes(AbstractMesh((1,), ("devices",)), (), combine_bytes=1).passes
-    partition = Pass("partition", lambda jaxpr: jaxpr, "Axes spread, each equation gets its layouts, and local shapes.")
-    for number, step in enumerate((*PREPARE, partition, *after), 1):
-        optional = " (with combine_bytes)" if step is after[-1] else ""
-        typer.echo(f"{number:2}. {step.name:<36} {step.about}{optional}")
+    typer.echo(whole_pipeline())
 
 
 def compare(file: File) -> None:

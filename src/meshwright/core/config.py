@@ -56,6 +56,7 @@ OPTIONS: dict[str, Option] = {
     "check_tracer_leaks": Option(False, traced=True),
     "log_compiles": Option(False),
     "dump_ir": Option(None, accepts=_is_path, expected="a folder's path or None"),
+    "verify_passes": Option(False),
     "traceback_filtering": Option("auto", ("auto", "off", "remove_frames", "quiet_remove_frames")),
     "compilation_cache_dir": Option(None, accepts=_is_path, expected="a folder's path or None"),
     "persistent_cache_min_compile_time_secs": Option(0.05, accepts=lambda v: v >= 0, expected="a number of seconds"),
@@ -109,6 +110,8 @@ class Config(threading.local):
     log_compiles: bool
     #: where the program is written after every pass; None: nowhere
     dump_ir: str | os.PathLike[str] | None
+    #: whether the program is checked after every pass
+    verify_passes: bool
     #: whether errors show our own frames: "off" shows them, the quiet form does not say that they are left out
     traceback_filtering: str
     #: where compiled programs are kept for other processes; None: nowhere

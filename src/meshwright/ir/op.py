@@ -319,7 +319,7 @@ class Op:
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")
 
     def localize(self, ctx: Any, *operands: Any) -> Any:
-        """The op on local shapes (``ctx``: :class:`meshwright.spmd.partition.context.LocalContext`).
+        """The op on local shapes (``ctx``: :class:`meshwright.spmd.localize.context.LocalContext`).
 
         The default masks the padding of reduced dimensions and binds :meth:`localized`.
         """

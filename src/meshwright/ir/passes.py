@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,17 +24,28 @@ class Pass:
     about: str = ""
 
 
-def run_passes(jaxpr: ClosedJaxpr, passes: tuple[Pass, ...], check: bool = False) -> ClosedJaxpr:
-    """Apply the passes in order; with ``check``, verify the result of each.
+def run_passes(
+    jaxpr: ClosedJaxpr,
+    passes: Sequence[Pass],
+    check: bool = False,
+    changed: Callable[[Pass, ClosedJaxpr, ClosedJaxpr], None] = lambda *_: None,
+) -> ClosedJaxpr:
+    """Apply the passes in order, and tell ``changed`` of each that makes a new program, before and after.
 
-    Each result is written to ``config.dump_ir``, if that is set and it is a new one.
+    A new program is written to ``config.dump_ir``, if that is set, and verified with ``check`` or
+    ``config.verify_passes``.
+
+    Raises:
+      VerifierError: a pass made a malformed program.
     """
     for step in passes:
         after = step.apply(jaxpr)
-        if check:
-            verify(after, f"after pass {step.name}")
-        if after is not jaxpr:
-            dump(after, step.name)
+        if after is jaxpr:
+            continue
+        if check or config.verify_passes:
+            verify(after, f"after pass {step.name!r}")
+        dump(after, step.name)
+        changed(step, jaxpr, after)
         jaxpr = after
     return jaxpr
 

@@ -20,7 +20,7 @@ from meshwright.lowering.products import merge_dot_dims
 from meshwright.lowering.reductions import merge_reductions
 from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units, enter, first_of, held_aval, leave, with_units
-from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.partition.record import Partition
 from meshwright.transforms.batching import BatchTrace
 
 MERGE_PRODUCTS = Pass(

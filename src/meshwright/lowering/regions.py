@@ -18,7 +18,7 @@ from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import PartitionSpec
-from meshwright.spmd.partition.partition import partition
+from meshwright.spmd.driver import partition
 
 
 def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

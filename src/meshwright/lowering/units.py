@@ -20,7 +20,7 @@ from meshwright.ops.collective.collectives import AllGather, AllSlice, Collectiv
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.reshard.emit import fit_rows
 
 

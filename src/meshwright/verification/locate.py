@@ -28,7 +28,7 @@ from meshwright.ops.control.while_loop import While
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import Layout
-from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.partition.record import Partition
 from meshwright.transforms.batching import BatchTrace
 from meshwright.verification.compare import Difference, compare
 

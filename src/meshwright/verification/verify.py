@@ -25,7 +25,7 @@ from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, compile_jaxpr
-from meshwright.spmd.partition.partition import Partition
+from meshwright.spmd.partition.record import Partition
 from meshwright.verification.compare import Difference, compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import MANNERS, draw_inputs

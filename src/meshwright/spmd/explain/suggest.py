@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
+from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.causes import origin_of
 from meshwright.spmd.factors import factor_axes_of, join_axes
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.partition.partition import Partition, partition
+from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.report import Collective, collectives, human_bytes
 from meshwright.spmd.work import operations_of

@@ -26,9 +26,10 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.partition.keep import KeepPartial
+from meshwright.spmd.partition.record import Replicated
 
 if TYPE_CHECKING:
-    from meshwright.spmd.partition.partition import Partitioner
+    from meshwright.spmd.partition.partitioner import Partitioner
 
 #: results on a device, and their layouts
 Results = tuple[Sequence[Any], Sequence[Layout]]
@@ -216,11 +217,9 @@ def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int, after: Layout) 
     """Note an input that is split along the scanned dimension, by axes that do not split its slices instead."""
     layouts = p.value(eqn.invars[number]).layouts
     if all(layout.dims[0] and not after.axes_used.issuperset(layout.dims[0]) for layout in layouts):
-        axes = ", ".join(p.mesh.coalesce(layouts[0].dims[0]))
-        p.replicated.append(
-            f"scan at {eqn.source}: operand {number} is gathered along dimension 0 (was split by {axes}); its slices "
-            "are used one after the other by all devices"
-        )
+        axes = p.mesh.coalesce(layouts[0].dims[0])
+        why = "its slices are used one after the other by all devices"
+        p.replicated.append(Replicated("scan", eqn.source, number, 0, axes, why))
 
 
 def _while(p: Partitioner, op: While, eqn: JaxprEqn) -> Results:

@@ -27,7 +27,7 @@ from meshwright.spmd.report import collectives, totals
 from meshwright.spmd.steptime.schedule import step_time
 
 if TYPE_CHECKING:
-    from meshwright.spmd.partition.partition import Partition
+    from meshwright.spmd.partition.record import Partition
 
 #: equations that may be walked over again for one program, and how many orders are tried at least and at most
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24

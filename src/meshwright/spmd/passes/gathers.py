@@ -19,7 +19,7 @@ from meshwright.ops.collective.collectives import ALL_REDUCE, AllGather, AllRedu
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
 from meshwright.spmd.flatten import eqn_rule
-from meshwright.spmd.partition.context import LocalContext
+from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.passes.partial_sums import meets, reduce_rule
 from meshwright.spmd.passes.sink import Moved, Sinking
 from meshwright.spmd.varying import Variance

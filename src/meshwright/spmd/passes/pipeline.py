@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
-from meshwright.ir.passes import Pass, dump
-from meshwright.ir.verify import verify
+from meshwright.ir.passes import Pass, run_passes
 from meshwright.ops.collective.collectives import Collective
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
@@ -36,12 +35,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Passes in order; printed, a numbered list of them."""
+    """Passes in order; printed, a numbered list of them with a sentence each."""
 
     passes: tuple[Pass, ...]
 
     def __str__(self) -> str:
-        return "\n".join(f"{number}. {step.name}" for number, step in enumerate(self.passes, 1))
+        return "\n".join(f"{n:2}. {step.name:<36} {step.about}".rstrip() for n, step in enumerate(self.passes, 1))
 
     def run(self, jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Change]]:
         """The jaxpr after all passes, verified after each that changed it, and what those did.
@@ -50,18 +49,14 @@ class Pipeline:
           VerifierError: a pass made a malformed jaxpr.
         """
         changes: list[Change] = []
-        if not any(isinstance(e.op, Collective) for e in all_eqns(jaxpr.jaxpr)):
-            return jaxpr, changes
-        for step in self.passes:
-            after = step.apply(jaxpr)
-            if after is jaxpr:
-                continue
-            verify(after, f"after pass {step.name!r}")
-            dump(after, step.name)
-            was, now = totals(jaxpr.jaxpr), totals(after.jaxpr)
+
+        def changed(step: Pass, before: ClosedJaxpr, after: ClosedJaxpr) -> None:
+            was, now = totals(before.jaxpr), totals(after.jaxpr)
             if was != now:
                 changes.append(Change(step.name, (was[0], now[0]), (was[1], now[1])))
-            jaxpr = after
+
+        if any(isinstance(e.op, Collective) for e in all_eqns(jaxpr.jaxpr)):
+            jaxpr = run_passes(jaxpr, self.passes, True, changed)
         return jaxpr, changes
 
 

@@ -20,7 +20,7 @@ from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, ShardingRule
-from meshwright.spmd.partition.window import Piece, affine, plan_ring, plan_window
+from meshwright.spmd.localize.window import Piece, affine, plan_ring, plan_window
 from meshwright.spmd.reshard.emit import named_axes, reduction_identity, tile_index
 
 
@@ -170,7 +170,7 @@ class LocalContext:
 
         Rows outside the dimension are ``fill`` (zero if None); rows from ``stop`` on may be anything, because they
         end in the padding of the result. With ``cyclic``, for tiles without padding, rows count on from the start
-        behind the end. See :mod:`meshwright.spmd.partition.window`.
+        behind the end. See :mod:`meshwright.spmd.localize.window`.
         """
         size = self.in_avals[operand].shape[dim]
         axes = self.axes(operand, dim)

@@ -9,43 +9,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
-from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
-from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
+from meshwright.ir.passes import DEAD_CODE
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective.collectives import Collective
-from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark, ShardingGroup
-from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.factors import operand_layouts
 from meshwright.spmd.flatten import eqn_rule, rule_of
+from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
-from meshwright.spmd.partition.context import LocalContext
 from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.keep import KeepPartial
-from meshwright.spmd.partition.lookahead import Planner, look_ahead
+from meshwright.spmd.partition.record import Partition, Replicated
 from meshwright.spmd.partition.sharing import summands
-from meshwright.spmd.passes.pipeline import Change, communication_passes
-from meshwright.spmd.propagate import Order, Propagation, placement_of, propagate
+from meshwright.spmd.propagate import Propagation, placement_of
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.reshard.emit import emit_step
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
-
-CYCLIC_WINDOWS = Pass(
-    "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
-)
-#: what is done to the whole program before axes spread in it
-PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, DEAD_CODE)
 
 
 @dataclass
@@ -74,59 +64,6 @@ class Value:
         return tuple(layout for layout, _ in self.versions)
 
 
-@dataclass
-class Partition:
-    """The per-device program and the layouts of its inputs and outputs."""
-
-    jaxpr: ClosedJaxpr
-    mesh: AbstractMesh
-    in_layouts: list[Layout]
-    out_layouts: list[Layout]
-    source: ClosedJaxpr
-    propagation: Propagation
-    replicated: list[str] = field(default_factory=list)
-    #: what the communication passes changed
-    changes: list[Change] = field(default_factory=list)
-    #: what values on a device stand for: a value of the source, in a layout
-    stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
-    #: the layouts of inputs and outputs that were asked for
-    asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
-    #: in which order annotations spread
-    order: Order = field(default_factory=Order)
-
-
-def partition(
-    jaxpr: ClosedJaxpr,
-    mesh: AbstractMesh,
-    in_layouts: Sequence[Layout | None],
-    out_layouts: Sequence[Layout | None],
-    combine_bytes: int = 0,
-    order: Order | None = None,
-) -> Partition:
-    """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
-
-    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. ``order``
-    is the one in which annotations spread; without one, the best is looked for.
-    """
-    dump(jaxpr, "input")
-    flat = run_passes(jaxpr, PREPARE)
-
-    def partitioned(found: Propagation) -> Partition:
-        part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
-        dump(part.jaxpr, "partition")
-        passes = communication_passes(mesh, part.in_layouts, combine_bytes)
-        part.jaxpr, part.changes = passes.run(part.jaxpr)
-        return part
-
-    planner = Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned)
-    with config.override("dump_ir", None):
-        part, chosen = look_ahead(planner) if order is None else (partitioned(planner.propagate(order)), order)
-    if config.dump_ir is not None:
-        part = partitioned(planner.propagate(chosen))  # once more, and written down
-    part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))
-    return part
-
-
 def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> bool:
     """Whether an equation makes one value of constants, each element of few of theirs."""
     simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
@@ -153,7 +90,7 @@ class Partitioner:
         self.region = region
         self.env: dict[Var, Value] = {}
         self.trace = JaxprTrace()
-        self.replicated: list[str] = []
+        self.replicated: list[Replicated] = []
         self.stands_for: dict[Var, tuple[Var, Layout]] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
@@ -350,11 +287,8 @@ class Partitioner:
                 factors = rule.operands[n][dim]
                 forced = not factors or any(rule.factors[f].kind == REPLICATED for f in factors)
                 if had and not has and forced and not used.issuperset(had):
-                    axes = ", ".join(self.mesh.coalesce(had))
-                    self.replicated.append(
-                        f"{eqn.op.name} at {eqn.source}: operand {n} is gathered along dimension {dim} (was split by "
-                        f"{axes}); the op cannot work on parts of that dimension"
-                    )
+                    axes = self.mesh.coalesce(had)
+                    self.replicated.append(Replicated(eqn.op.name, eqn.source, n, dim, axes))
 
     def nested(
         self,

@@ -1,0 +1,57 @@
+"""The driver: a program is prepared, axes spread in it, equations are localized, communication is improved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.core.config import config
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
+from meshwright.ops.shape.cyclic import cyclic_windows
+from meshwright.ops.sharding.untyped import UNTYPED
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.partition.lookahead import Planner, look_ahead
+from meshwright.spmd.partition.partitioner import Partitioner
+from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.passes.pipeline import communication_passes
+from meshwright.spmd.propagate import Order, Propagation, propagate
+
+CYCLIC_WINDOWS = Pass(
+    "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
+)
+#: what is done to the whole program before axes spread in it
+PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, DEAD_CODE)
+#: the step between: each equation of the whole program becomes some of a device's
+PARTITION = "partition"
+
+
+def partition(
+    jaxpr: ClosedJaxpr,
+    mesh: AbstractMesh,
+    in_layouts: Sequence[Layout | None],
+    out_layouts: Sequence[Layout | None],
+    combine_bytes: int = 0,
+    order: Order | None = None,
+) -> Partition:
+    """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
+
+    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. ``order``
+    is the one in which annotations spread; without one, the best is looked for.
+    """
+    dump(jaxpr, "input")
+    flat = run_passes(jaxpr, PREPARE)
+
+    def partitioned(found: Propagation) -> Partition:
+        part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+        dump(part.jaxpr, PARTITION)
+        passes = communication_passes(mesh, part.in_layouts, combine_bytes)
+        part.jaxpr, part.changes = passes.run(part.jaxpr)
+        return part
+
+    planner = Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned)
+    with config.override("dump_ir", None):
+        part, chosen = look_ahead(planner) if order is None else (partitioned(planner.propagate(order)), order)
+    if config.dump_ir is not None:
+        part = partitioned(planner.propagate(chosen))  # once more, and written down
+    part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))
+    return part

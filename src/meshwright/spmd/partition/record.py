@@ -1,0 +1,51 @@
+"""What partitioning gives: the per-device program, the layouts at its ends, and what is to be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshwright.core.source import SourceLocation
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.passes.pipeline import Change
+from meshwright.spmd.propagate import Order, Propagation
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """An operand that is gathered along a dimension which its op cannot have in parts."""
+
+    op: str
+    source: SourceLocation
+    operand: int
+    dim: int
+    axes: tuple[str, ...]
+    why: str = "the op cannot work on parts of that dimension"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.op} at {self.source}: operand {self.operand} is gathered along dimension {self.dim} (was split by "
+            f"{', '.join(self.axes)}); {self.why}"
+        )
+
+
+@dataclass
+class Partition:
+    """The per-device program and the layouts of its inputs and outputs."""
+
+    jaxpr: ClosedJaxpr
+    mesh: AbstractMesh
+    in_layouts: list[Layout]
+    out_layouts: list[Layout]
+    source: ClosedJaxpr
+    propagation: Propagation
+    replicated: list[Replicated] = field(default_factory=list)
+    #: what the communication passes changed
+    changes: list[Change] = field(default_factory=list)
+    #: what values on a device stand for: a value of the source, in a layout
+    stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
+    #: the layouts of inputs and outputs that were asked for
+    asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
+    #: in which order annotations spread
+    order: Order = field(default_factory=Order)
