@@ -49,7 +49,6 @@ _HLO_NAMES = {
     "convert": "convert_element_type",
     "convolution": "conv_general_dilated",
     "reverse": "rev",
-    "select": "select_n",
     "Sharding": "sharding_annotation",
 }
 
@@ -57,13 +56,14 @@ _HLO_NAMES = {
 class Value:
     """A value of a program that is being built, with its ``shape``, ``dtype`` and ``sharding`` (None: open)."""
 
-    __slots__ = ("_atom", "_trace", "aval", "sharding")
+    __slots__ = ("_atom", "_trace", "aval", "builder", "sharding")
 
-    def __init__(self, trace: JaxprTrace, atom: Any, aval: ShapedArray, sharding: Annotation | None = None) -> None:
-        self._trace = trace
+    def __init__(self, builder: Builder, atom: Any, aval: ShapedArray) -> None:
+        self.builder = builder
+        self._trace = builder._traces[-1]
         self._atom = atom
         self.aval = aval
-        self.sharding = sharding
+        self.sharding: Annotation | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ class Builder:
         if len(self._traces) > 1:
             raise ArgumentError("Builder.parameter: a region has the parameters that its types say")
         aval = type_of(type)
-        value = Value(self._traces[0], self._traces[0].new_arg(aval), aval)
+        value = Value(self, self._traces[0].new_arg(aval), aval)
         self._parameters[number] = value, name or f"p{number}", donated
         return self._marked(value)
 
@@ -130,7 +130,7 @@ class Builder:
             array = array.astype(canonical(array.dtype))
         with wide_types():
             aval = typeof(np.asarray(array))
-        return self._marked(Value(self._traces[-1], np.asarray(array), aval))
+        return self._marked(Value(self, np.asarray(array), aval))
 
     # --- ops ------------------------------------------------------------------------------------------------
     def op(self, name: str, *operands: Any, **attributes: Any) -> Any:
@@ -158,7 +158,7 @@ class Builder:
         return self._marked(value)
 
     def _value(self, tracer: JaxprTracer) -> Value:
-        return Value(self._traces[-1], tracer, tracer.aval)
+        return Value(self, tracer, tracer.aval)
 
     def _operand(self, op: str, number: int, x: Any, like: np.dtype | None = None) -> Any:
         """What an operand is in the jaxpr; a Python number has the dtype of the first value, if that can hold it."""
@@ -202,7 +202,7 @@ class Builder:
         """
         with self._inside() as trace:
             avals = [type_of(t) for t in types]
-            found = fun(*(Value(trace, trace.new_arg(a), a) for a in avals))
+            found = fun(*(Value(self, trace.new_arg(a), a) for a in avals))
             outs = list(found) if isinstance(found, (tuple, list)) else [found]
             atoms = [self._operand("the region's results", i, x) for i, x in enumerate(outs)]
             return Region(trace.finish(atoms, getattr(fun, "__name__", "")))
@@ -303,7 +303,7 @@ def type_of(spec: Any) -> ShapedArray:
 
 
 @cache
-def _ops_by_name() -> dict[str, type[Op]]:
+def ops_by_name() -> dict[str, type[Op]]:
     """Ops by their names here and, for those with one operation of HLO and no attributes, by the name there."""
     found = {hlo: REGISTRY[name] for hlo, name in _HLO_NAMES.items() if name in REGISTRY}
     for cls in (*REGISTRY.values(), ShardingAnnotation):
@@ -316,7 +316,7 @@ def _ops_by_name() -> dict[str, type[Op]]:
 
 def _op(name: str, attributes: dict[str, Any]) -> Op:
     """The op of a name with attributes in whatever form a user writes them."""
-    known = _ops_by_name()
+    known = ops_by_name()
     cls = known.get(name) or known.get(name.replace("-", "_").removeprefix("stablehlo."))
     if cls is None:
         near = difflib.get_close_matches(name, known, 3)

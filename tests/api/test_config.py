@@ -113,3 +113,29 @@ def test_there_is_one_config():
     for again in (copy.copy(mw.config), copy.deepcopy(mw.config), pickle.loads(pickle.dumps(mw.config))):
         assert again is mw.config
     assert copy.deepcopy({"config": mw.config, "n": [1]})["config"] is mw.config
+
+
+DEVICES_AS_JAX_SAYS = """
+import meshwright as mw
+assert mw.config.jax_num_cpu_devices == mw.config.num_devices == 6
+mw.config.update("jax_num_cpu_devices", 5)
+mw.config.update("jax_platforms", "")
+mw.config.update("jax_platform_name", "cpu")
+assert (mw.device_count(), mw.config.jax_platforms) == (5, "cpu")
+try:
+    mw.config.update("jax_platforms", "no_platform,cpu")
+except mw.errors.ConfigError as error:
+    assert "no_platform" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+def test_names_of_jax_for_devices_mean_what_they_say():
+    import os
+    import subprocess
+    import sys
+
+    environment = {k: v for k, v in os.environ.items() if k != "MESHWRIGHT_NUM_DEVICES"}
+    environment["XLA_FLAGS"] = "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=6"
+    subprocess.run([sys.executable, "-c", DEVICES_AS_JAX_SAYS], env=environment, check=True, timeout=60)

@@ -1,6 +1,7 @@
 """Configuration: a few options, settable by ``config.update``, for a ``with`` block, or by an environment variable.
 
-``MESHWRIGHT_<OPTION>`` in the environment gives the initial value. ``update`` is for all threads, ``override`` for the
+``MESHWRIGHT_<OPTION>`` in the environment gives the initial value; that of ``num_devices`` also
+``XLA_FLAGS=--xla_force_host_platform_device_count=8``. ``update`` is for all threads, ``override`` for the
 block and the thread that runs it: class attributes hold the values of the process, a thread's attributes its own.
 
 Options that shape traces are in the key of every cache, as one object: ``config.tracing``. Changing one therefore
@@ -11,6 +12,7 @@ are frozen once it has started.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +51,7 @@ def _half_of_memory() -> int:
 
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
+    "platform": Option("cpu", ("cpu",)),
     "enable_x64": Option(False, traced=True),
     "debug_nans": Option(False),
     "debug_infs": Option(False),
@@ -72,6 +75,8 @@ OPTIONS: dict[str, Option] = {
     "target_memory": Option(_half_of_memory(), accepts=lambda v: v > 0, expected="a positive number of bytes"),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
 }
+#: names that JAX has for some of them
+JAX_NAMES = {"num_cpu_devices": "num_devices", "platforms": "platform", "platform_name": "platform"}
 _TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
 
 
@@ -102,6 +107,7 @@ class Config(threading.local):
     """The options. Read as attributes, change with :meth:`update` or :meth:`override`."""
 
     num_devices: int
+    platform: str
     enable_x64: bool
     debug_nans: bool
     debug_infs: bool
@@ -142,7 +148,7 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, a value of the wrong type, or an option that is already in use.
         """
-        name = self._checked(name, value)
+        name, value = self._checked(name, value)
         if value == getattr(self, name):
             return
         if name in self._frozen:
@@ -164,7 +170,7 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, or a value of the wrong type.
         """
-        name = self._checked(name, value)
+        name, value = self._checked(name, value)
         before = dict(self.__dict__)
         self._set_here(name, value)
         try:
@@ -179,13 +185,16 @@ class Config(threading.local):
         self.__dict__.update(values)
         self.__dict__["tracing"] = Setting(tuple(values[n] for n in _TRACED))
 
-    def _checked(self, name: str, value: Any) -> str:
-        """The option's own name; JAX's are understood too.
+    def _checked(self, name: str, value: Any) -> tuple[str, Any]:
+        """The option's own name and value; JAX's are understood too.
 
         Raises:
           ConfigError: unknown option, or a value that it cannot have.
         """
         name = name.removeprefix("meshwright_").removeprefix("jax_")
+        name = JAX_NAMES.get(name, name)
+        if name == "platform" and (value is None or isinstance(value, str)):
+            value = (value or "cpu").partition(",")[0]  # JAX lists several, the preferred one first
         option = OPTIONS.get(name)
         if option is None:
             raise ConfigError(f"config.update: unknown option {name!r}; the options are {', '.join(OPTIONS)}")
@@ -202,14 +211,15 @@ class Config(threading.local):
             )
         if option.accepts is not None and not option.accepts(value):
             raise ConfigError(f"config.update({name!r}): expected {option.expected}, got {value!r}")
-        return name
+        return name, value
 
     def __reduce__(self) -> str:
         return "config"  # there is one for the process: copies are itself, and a pickle is its name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("jax_") and name[4:] in OPTIONS:
-            return getattr(self, name[4:])
+        known = JAX_NAMES.get(name.removeprefix("jax_"), name.removeprefix("jax_"))
+        if known != name and known in OPTIONS:
+            return getattr(self, known)
         raise AttributeError(f"there is no option {name!r}; the options are {', '.join(OPTIONS)}")
 
 
@@ -240,10 +250,22 @@ def _parse(name: str, default: Any, text: str) -> Any:
     return text
 
 
+_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count[= ](\d+)")
+
+
+def _in_environment(name: str) -> str | None:
+    """What the environment says of an option: its own variable, or else for the number of devices those of JAX."""
+    own = os.environ.get("MESHWRIGHT_" + name.upper())
+    if own is not None or name != "num_devices":
+        return own
+    flag = _DEVICE_COUNT.search(os.environ.get("XLA_FLAGS", ""))
+    return flag[1] if flag else os.environ.get("JAX_NUM_CPU_DEVICES")
+
+
 def _initialize() -> Config:
     """The options as defaults and environment have them."""
     for name, option in OPTIONS.items():
-        text = os.environ.get("MESHWRIGHT_" + name.upper())
+        text = _in_environment(name)
         value = option.default if text is None or name == "default_device" else _parse(name, option.default, text)
         setattr(Config, name, value)
     Config.tracing = Setting(tuple(vars(Config)[n] for n in _TRACED))

@@ -1,0 +1,352 @@
+"""XLA's own interface: computations compiled for numbered devices, and buffers on each of them.
+
+For programs that are per-device already, or that XLA's own partitioner is to split; beside the arrays and functions of
+the rest, which know nothing of it. The CPU is cut into as many devices as ``config.num_devices`` says. Threads: each
+device's run waits for the others' at collectives, so the client gets two for every device (``NPROC``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from jaxlib import _hlo, _jax
+
+from meshwright.errors import ArgumentError, ArgumentTypeError, CompileError, DeviceError, ShapeError
+from meshwright.runtime.pjrt.client import compile_options, execute, wait, xc
+from meshwright.runtime.pjrt.shielded import shielded
+
+#: XLA's classes by the names that people import them by
+XLA_CLASSES = {
+    "CompileOptions": xc.CompileOptions,
+    "DeviceAssignment": xc.DeviceAssignment,
+    "HloSharding": _hlo.HloSharding,
+    "OpSharding": _hlo.OpSharding,
+    "PrimitiveType": _hlo.PrimitiveType,
+    "ProgramShape": _hlo.ProgramShape,
+    "Shape": _hlo.Shape,
+    "XlaComputation": _hlo.XlaComputation,
+}
+
+
+@contextmanager
+def _threads(devices: int) -> Any:
+    """Lets a client that is made in the ``with`` block have two threads for every device."""
+    before = os.environ.get("NPROC")
+    os.environ["NPROC"] = str(max(2 * devices, os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["NPROC"]
+        else:
+            os.environ["NPROC"] = before
+
+
+@cache
+def client_of(devices: int) -> Any:
+    """The client with so many CPU devices."""
+    with _threads(devices):
+        return xc.make_cpu_client(num_devices=devices)
+
+
+@dataclass(frozen=True)
+class Type:
+    """Shape and dtype of a buffer."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    weak_type: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+class Buffer:
+    """An array on one device."""
+
+    def __init__(self, pjrt: Any, device: Any, type: Type) -> None:
+        self._pjrt = pjrt
+        self._device = device
+        self.type = type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.type.dtype
+
+    def device(self) -> Any:
+        """The device that it is on."""
+        return self._device
+
+    def xla_shape(self) -> Any:
+        """Its type as XLA says it."""
+        return _hlo.Shape.array_shape(self.dtype, self.shape)
+
+    def to_py(self) -> np.ndarray:
+        """Its values; waits for them."""
+        wait(self._pjrt)
+        return self._pjrt._single_device_array_to_np_array_did_copy()[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.to_py(), dtype, copy=copy is not False)
+
+    def block_until_ready(self) -> Buffer:
+        """Itself, once its values are there."""
+        wait(self._pjrt)
+        return self
+
+    def is_deleted(self) -> bool:
+        """Whether its memory was given back."""
+        return self._pjrt.is_deleted()
+
+    def delete(self) -> None:
+        """Give its memory back."""
+        self._pjrt.delete()
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.type} on {self._device})"
+
+
+class LoadedExecutable:
+    """A compiled computation and the devices that it runs on, replica by replica and in each partition by partition."""
+
+    def __init__(self, loaded: Any, devices: Sequence[Any], pjrt: Sequence[Any], assignment: np.ndarray) -> None:
+        self._loaded = loaded
+        self._devices = list(devices)
+        self._pjrt = list(pjrt)
+        self._assignment = assignment
+
+    @property
+    def num_replicas(self) -> int:
+        return self._assignment.shape[0]
+
+    @property
+    def num_partitions(self) -> int:
+        return self._assignment.shape[1]
+
+    def device_assignment(self) -> np.ndarray:
+        """The device number of each replica (rows) and partition (columns)."""
+        return self._assignment
+
+    def local_devices(self) -> list[Any]:
+        """The devices, in the order in which buffers are given and come."""
+        return list(self._devices)
+
+    def hlo_modules(self) -> list[Any]:
+        """The optimized module, as a list of one, with ``to_string()``."""
+        return self._loaded.hlo_modules()
+
+    def cost_analysis(self) -> dict[str, float]:
+        """XLA's cost estimates of one device by name."""
+        return self._loaded.cost_analysis()
+
+    def get_compiled_memory_stats(self) -> Any:
+        """XLA's memory statistics of one device."""
+        return self._loaded.get_compiled_memory_stats()
+
+    def serialize(self) -> bytes:
+        """The executable for another process with the same jaxlib."""
+        return self._loaded.serialize()
+
+    def size_of_generated_code_in_bytes(self) -> int:
+        """The size of the machine code."""
+        return self._loaded.size_of_generated_code_in_bytes()
+
+    def execute(self, arguments: Sequence[Buffer]) -> list[Buffer]:
+        """The results on the one device that it was compiled for.
+
+        Raises:
+          ArgumentError: it was compiled for several; ShapeError: arguments of other types.
+        """
+        if len(self._devices) != 1:
+            raise ArgumentError(
+                f"execute: the computation is compiled for {len(self._devices)} devices; call "
+                "execute_sharded_on_local_devices with a list of buffers, one a device, for each argument"
+            )
+        return [outs[0] for outs in self.execute_sharded_on_local_devices([[a] for a in arguments])]
+
+    def execute_sharded_on_local_devices(self, arguments: Sequence[Sequence[Buffer]]) -> list[list[Buffer]]:
+        """The results, for each a list of its buffers on :meth:`local_devices`; so are the arguments.
+
+        Raises:
+          ArgumentError: another number of arguments or of buffers, or buffers on other devices, or of several shapes.
+          ShapeError: arguments of other types than it was compiled for.
+        """
+        self._check(arguments)
+        if len(self._devices) == 1:
+            found = [[b] for b in execute(self._loaded, [shards[0]._pjrt for shards in arguments])]
+        else:
+            running = self._loaded.execute_sharded([self._array(shards) for shards in arguments])
+            found = running.disassemble_into_single_device_arrays()
+        types = self._types[1]
+        return [[Buffer(b, d, t) for b, d in zip(outs, self._devices)] for outs, t in zip(found, types, strict=True)]
+
+    def _check(self, arguments: Sequence[Sequence[Buffer]]) -> None:
+        wanted = self._types[0]
+        if len(arguments) != len(wanted):
+            raise ArgumentError(f"execute: the computation takes {len(wanted)} arguments, got {len(arguments)}")
+        for i, (shards, type_) in enumerate(zip(arguments, wanted)):
+            if [getattr(b, "_device", None) for b in shards] != self._devices:
+                where = ", ".join(str(getattr(b, "_device", type(b).__name__)) for b in shards) or "none"
+                raise ArgumentError(
+                    f"execute: argument {i} has buffers on {where}; expected one on each of "
+                    f"{', '.join(map(str, self._devices))}, in this order (buffer_from_pyval makes them)"
+                )
+            for b in shards:
+                if b.type != type_:
+                    raise ShapeError(f"execute: argument {i} is {b.type}, the computation takes {type_} there")
+
+    def _array(self, shards: Sequence[Buffer]) -> Any:
+        sharding = _jax.GSPMDSharding(_jax.DeviceList(tuple(self._pjrt)), _hlo.HloSharding.iota_tile((len(shards),)))
+        return _jax.ArrayImpl(shards[0].type, sharding, [b._pjrt for b in shards], True, _skip_checks=True)
+
+    @cached_property
+    def _types(self) -> tuple[list[Type], list[Type]]:
+        """Those of what it takes and gives."""
+        module = self._loaded.hlo_modules()[0]
+        said = _hlo.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape()
+        return _flat(said.parameter_shapes()), _flat([said.result_shape()])
+
+
+def _flat(shapes: Sequence[Any]) -> list[Type]:
+    """The types in XLA's shapes, tuples written out."""
+    flat = [s for shape in shapes for s in (shape.tuple_shapes() if shape.is_tuple() else [shape])]
+    return [Type(tuple(s.dimensions()), np.dtype(s.numpy_dtype())) for s in flat]
+
+
+class PjrtBackend:
+    """Compiles for, and puts buffers on, the devices ``devices``, of which each is one CPU device of XLA."""
+
+    def __init__(self, devices: Sequence[Any]) -> None:
+        self._devices = list(devices)
+        self._client = client_of(len(self._devices))
+        self._pjrt = dict(zip(self._devices, self._client.local_devices()))
+
+    @property
+    def platform(self) -> str:
+        return self._client.platform
+
+    @property
+    def platform_version(self) -> str:
+        return self._client.platform_version
+
+    def devices(self) -> list[Any]:
+        """All devices."""
+        return list(self._devices)
+
+    local_devices = devices
+
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return len(self._devices)
+
+    local_device_count = device_count
+
+    def process_index(self) -> int:
+        """This process's number."""
+        return 0
+
+    host_id = process_index
+
+    def get_default_device_assignment(self, num_replicas: int, num_partitions: int = 1) -> list[list[Any]]:
+        """The first devices: for each replica a list of those of its partitions."""
+        ids = self._checked(np.arange(num_replicas * num_partitions).reshape(num_replicas, num_partitions))
+        return [[self._devices[i] for i in row] for row in ids]
+
+    def _checked(self, assignment: np.ndarray) -> np.ndarray:
+        if assignment.size > len(self._devices) or (assignment.size and assignment.max() >= len(self._devices)):
+            replicas, partitions = assignment.shape
+            raise DeviceError(
+                f"compile: {replicas} replicas of {partitions} partitions need {assignment.size} devices, there are "
+                f"{len(self._devices)}; set config.update('num_devices', {assignment.size}) before the first use"
+            )
+        return assignment
+
+    def buffer_from_pyval(self, value: Any, device: Any = None) -> Buffer:
+        """A copy of an array or number on a device (the first, if none is said), in its own dtype.
+
+        Raises:
+          ArgumentError: a device that there is not. ArgumentTypeError: no array.
+        """
+        where = self._devices[0] if device is None else device
+        if where not in self._pjrt:
+            raise ArgumentError(f"buffer_from_pyval: no device {device!r}; there are {self._devices}")
+        array = np.array(value, order="C", copy=True)
+        if array.dtype.kind not in "biufcV":
+            raise ArgumentTypeError(f"buffer_from_pyval: expected an array or a number, got {type(value).__name__}")
+        type_, pjrt = Type(array.shape, array.dtype), self._pjrt[where]
+        sharding = _jax.GSPMDSharding(_jax.DeviceList((pjrt,)), _hlo.HloSharding.replicate())
+        return Buffer(_jax.batched_device_put(type_, sharding, [array], [pjrt], True, enable_x64=True), where, type_)
+
+    def compile(self, computation: Any, compile_options: Any = None) -> LoadedExecutable:
+        """Compile an ``XlaComputation``, StableHLO (text, bytecode or a module) or HLO text.
+
+        ``compile_options`` say how many replicas and partitions there are, and on which devices; more than one
+        partition are made by XLA's own partitioner, after the computation's shardings.
+
+        Raises:
+          CompileError: XLA refused it. DeviceError: it needs more devices than there are.
+        """
+        options = _default_options(computation) if compile_options is None else _copy(compile_options)
+        shape = options.num_replicas, options.num_partitions
+        given = options.device_assignment
+        ids = np.arange(shape[0] * shape[1]).reshape(shape) if given is None else _numbers(given, shape)
+        self._checked(ids)
+        options.device_assignment = xc.DeviceAssignment.create(ids)
+        options.executable_build_options.use_spmd_partitioning = shape[1] > 1
+        devices = [self._devices[i] for i in ids.flat]
+        pjrt = [self._pjrt[d] for d in devices]
+        module, where = _module(computation), _jax.DeviceList(tuple(pjrt))
+        try:
+            loaded = shielded(lambda: self._client.compile_and_load(module, where, options))
+        except (RuntimeError, ValueError) as error:
+            raise CompileError(f"XLA could not compile the computation: {error}") from None
+        return LoadedExecutable(loaded, devices, pjrt, ids)
+
+    def __repr__(self) -> str:
+        return f"Backend({self.platform!r}, {len(self._devices)} devices)"
+
+
+def _copy(options: Any) -> Any:
+    return xc.CompileOptions.ParseFromString(options.SerializeAsString())
+
+
+def _default_options(computation: Any) -> Any:
+    """For as many replicas as a module says that it is for."""
+    operation = getattr(computation, "operation", None)
+    attributes = operation.attributes if operation is not None else {}
+    replicas = attributes["mhlo.num_replicas"].value if "mhlo.num_replicas" in attributes else 1
+    return compile_options(replicas, 1)
+
+
+def _numbers(assignment: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Device numbers by replica and partition, of an assignment (which tells them as text only) or of nested lists."""
+    if isinstance(assignment, xc.DeviceAssignment):
+        partitions = re.findall(r"Computation\d+\{([\d ]*)\}", repr(assignment))
+        return np.array([[int(n) for n in replicas.split()] for replicas in partitions]).T.reshape(shape)
+    return np.array([[getattr(d, "id", d) for d in np.atleast_1d(row)] for row in assignment]).reshape(shape)
+
+
+def _module(computation: Any) -> Any:
+    """What the compiler takes."""
+    if isinstance(computation, _hlo.XlaComputation):
+        return _jax.mlir.xla_computation_to_mlir_module(computation)
+    if isinstance(computation, str) and computation.lstrip().startswith("HloModule"):
+        module = _hlo.hlo_module_from_text(computation)
+        return _module(_hlo.XlaComputation(module.as_serialized_hlo_module_proto()))
+    return computation
+
+
+def computation_from_stablehlo(text: str) -> Any:
+    """The ``XlaComputation`` of a StableHLO module's text."""
+    return _jax.mlir.mlir_module_to_xla_computation(text.encode(), use_tuple_args=False, return_tuple=False)
