@@ -132,10 +132,6 @@ else:
 
 
 def test_names_of_jax_for_devices_mean_what_they_say():
-    import os
-    import subprocess
-    import sys
-
     environment = {k: v for k, v in os.environ.items() if k != "MESHWRIGHT_NUM_DEVICES"}
     environment["XLA_FLAGS"] = "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=6"
     subprocess.run([sys.executable, "-c", DEVICES_AS_JAX_SAYS], env=environment, check=True, timeout=60)
