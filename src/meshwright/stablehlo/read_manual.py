@@ -26,6 +26,7 @@ from meshwright.ops.collective.collectives import (
     Psum,
     ReduceScatter,
 )
+from meshwright.ops.elementwise.monoid import MONOIDS
 from meshwright.ops.elementwise.table import convert, eq, select, zeros_like
 from meshwright.ops.imported.device_collective import GROUP, DeviceCollective, DeviceNumber
 from meshwright.ops.imported.manual_computation import FullToShard, ManualComputation, ShardToFull
@@ -42,9 +43,6 @@ from meshwright.stablehlo.read_shardings import (
     shardy_attributes,
     unspecified_dims,
 )
-
-#: the reductions of all-reduces, by the op that their region applies
-_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
 # --- regions ------------------------------------------------------------------------------------------------
@@ -186,9 +184,9 @@ def _all_reduce(r: Any) -> Any:
 
 def _reduction(r: Any) -> str:
     name = r.reducer() if r.num_regions() else "add"
-    if name not in _REDUCTIONS:
+    if name not in MONOIDS or (kind := MONOIDS[name].kind) not in ALL_REDUCE:
         r.fail("reduces by something else than add, multiply, maximum, minimum, and, or; expected one of these")
-    return _REDUCTIONS[name]
+    return kind
 
 
 @reads("stablehlo.all_gather")

@@ -22,18 +22,14 @@ from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import CAST, axes_of, cast_all
+from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, SUM, Monoid, monoid_of
 from meshwright.ops.elementwise.table import (
     add,
-    and_,
     convert,
     div,
     eq,
     integer_pow,
-    max_,
-    min_,
     mul,
-    or_,
-    reducer,
     scalar_like,
     select,
     zeros_like,
@@ -129,8 +125,7 @@ class AllReduce(Collective):
     """Base of psum, pmax and pmin."""
 
     kind: ClassVar[str] = "all_reduce"
-    hlo: ClassVar[str] = ""
-    reduction: ClassVar[str] = ""
+    monoid: ClassVar[Monoid]
     gives_all_the_same: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
@@ -139,8 +134,10 @@ class AllReduce(Collective):
     def varies(self, *operands: Axes) -> Axes:
         return NOWHERE.union(*operands).difference(self.axes)
 
-    def combine(self, x: Any, y: Any) -> Any:
-        raise NotImplementedError
+    @property
+    def reduction(self) -> str:
+        """The kind of partial results that it joins."""
+        return self.monoid.kind
 
     def repeat(self, x: Any, size: int) -> Any:
         """The reduction of ``size`` equal values."""
@@ -154,7 +151,7 @@ class AllReduce(Collective):
         if dim is None:
             x = self.repeat(x, axis.size)
         elif axis.size <= _MOST_SLICES or self.reduction != "sum":
-            x = _fold(x, dim, self.combine)
+            x = _fold(x, dim, self.monoid.combine)
         else:
             x = reduce_sum(x, (dim,))
         rest = self.axes[:i] + self.axes[i + 1 :]
@@ -163,7 +160,7 @@ class AllReduce(Collective):
     def emit(self, b: Any, x: Any) -> Any:
         return b.op(
             "stablehlo.all_reduce", [x], b.out_avals,
-            regions=[reducer(b, self.hlo, b.in_avals[0].dtype)], replica_groups=b.replica_groups(self.axes),
+            regions=[self.monoid.region(b, b.in_avals[0].dtype)], replica_groups=b.replica_groups(self.axes),
         )[0]  # fmt: skip
 
 
@@ -177,12 +174,8 @@ class Psum(AllReduce):
     """
 
     name: ClassVar[str] = "psum"
-    hlo: ClassVar[str] = "stablehlo.add"
-    reduction: ClassVar[str] = "sum"
+    monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
-
-    def combine(self, x: Any, y: Any) -> Any:
-        return add(x, y)
 
     def repeat(self, x: Any, size: int) -> Any:
         return mul(x, scalar_like(size, x))
@@ -213,11 +206,7 @@ class Pmax(_PExtremum):
     """Maximum over the devices along ``axes``."""
 
     name: ClassVar[str] = "pmax"
-    hlo: ClassVar[str] = "stablehlo.maximum"
-    reduction: ClassVar[str] = "max"
-
-    def combine(self, x: Any, y: Any) -> Any:
-        return max_(x, y)
+    monoid: ClassVar[Monoid] = MAX
 
 
 @dataclass(frozen=True)
@@ -225,11 +214,7 @@ class Pmin(_PExtremum):
     """Minimum over the devices along ``axes``."""
 
     name: ClassVar[str] = "pmin"
-    hlo: ClassVar[str] = "stablehlo.minimum"
-    reduction: ClassVar[str] = "min"
-
-    def combine(self, x: Any, y: Any) -> Any:
-        return min_(x, y)
+    monoid: ClassVar[Monoid] = MIN
 
 
 @dataclass(frozen=True)
@@ -238,11 +223,7 @@ class Pprod(AllReduce):
 
     name: ClassVar[str] = "pprod"
     linear: ClassVar[bool] = False
-    hlo: ClassVar[str] = "stablehlo.multiply"
-    reduction: ClassVar[str] = "prod"
-
-    def combine(self, x: Any, y: Any) -> Any:
-        return mul(x, y)
+    monoid: ClassVar[Monoid] = PROD
 
     def repeat(self, x: Any, size: int) -> Any:
         return integer_pow(x, size)
@@ -254,11 +235,7 @@ class Pand(AllReduce):
 
     name: ClassVar[str] = "pand"
     linear: ClassVar[bool] = False
-    hlo: ClassVar[str] = "stablehlo.and"
-    reduction: ClassVar[str] = "and"
-
-    def combine(self, x: Any, y: Any) -> Any:
-        return and_(x, y)
+    monoid: ClassVar[Monoid] = AND
 
 
 @dataclass(frozen=True)
@@ -267,11 +244,7 @@ class Por(AllReduce):
 
     name: ClassVar[str] = "por"
     linear: ClassVar[bool] = False
-    hlo: ClassVar[str] = "stablehlo.or"
-    reduction: ClassVar[str] = "or"
-
-    def combine(self, x: Any, y: Any) -> Any:
-        return or_(x, y)
+    monoid: ClassVar[Monoid] = OR
 
 
 @dataclass(frozen=True)
@@ -306,7 +279,7 @@ class PVary(Collective):
 CAST.append(PVary)
 
 #: the all-reduce of each reduction kind
-ALL_REDUCE: dict[str, type[AllReduce]] = {c.reduction: c for c in (Psum, Pmax, Pmin, Pprod, Pand, Por)}
+ALL_REDUCE: dict[str, type[AllReduce]] = {c.monoid.kind: c for c in (Psum, Pmax, Pmin, Pprod, Pand, Por)}
 
 
 # --- gather, slice, reduce-scatter --------------------------------------------------------------------------
@@ -480,6 +453,10 @@ class ReduceScatter(Collective):
     kind: ClassVar[str] = "reduce_scatter"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
+    @property
+    def monoid(self) -> Monoid:
+        return monoid_of(self.reduction)
+
     def moved_dims(self) -> tuple[int, ...]:
         return (self.dimension,)
 
@@ -517,7 +494,7 @@ class ReduceScatter(Collective):
     def emit(self, b: Any, x: Any) -> Any:
         return b.op(
             "stablehlo.reduce_scatter", [x], b.out_avals,
-            regions=[reducer(b, ALL_REDUCE[self.reduction].hlo, b.in_avals[0].dtype)],
+            regions=[self.monoid.region(b, b.in_avals[0].dtype)],
             scatter_dimension=self.dimension, replica_groups=b.replica_groups(self.axes),
         )[0]  # fmt: skip
 

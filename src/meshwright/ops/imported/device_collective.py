@@ -18,7 +18,6 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.collective.collectives import (
-    ALL_REDUCE,
     AllGather,
     AllReduce,
     AllToAll,
@@ -160,7 +159,7 @@ def in_groups(op: Collective, groups: Groups, axes: Sequence[str], sizes: Sequen
 def _combined(op: Any, rows: Sequence[Any], place: Any) -> Any:
     """What the device at ``place`` of its group gets from the members' values."""
     if isinstance(op, (AllReduce, ReduceScatter)):
-        combine = ALL_REDUCE[op.reduction](op.axes, op.sizes).combine
+        combine = op.monoid.combine
         total = rows[0]
         for row in rows[1:]:
             total = combine(total, row)

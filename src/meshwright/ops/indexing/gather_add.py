@@ -23,7 +23,8 @@ from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
 from meshwright.ops.composite import emit_traced
-from meshwright.ops.elementwise.table import eq, materialize, reducer, scalar_like, select
+from meshwright.ops.elementwise.monoid import OR, SUM, Monoid
+from meshwright.ops.elementwise.table import eq, materialize, scalar_like, select
 from meshwright.ops.indexing.indexed import (
     Dims,
     GatherDimensionNumbers,
@@ -234,13 +235,8 @@ class ScatterBase(Op):
     unique_indices: bool = False
     mode: GatherScatterMode = FILL
     computes: ClassVar[bool] = False
-    hlo: ClassVar[str] = ""
-    #: kind of the partial result when the updates are split; empty if their order matters
-    kind: ClassVar[str] = ""
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        """The update that changes nothing."""
-        raise NotImplementedError
+    #: how an element and its updates combine; none if the order of updates matters
+    monoid: ClassVar[Monoid | None] = None
 
     def infer(self, x: ShapedArray, indices: ShapedArray, updates: ShapedArray) -> ShapedArray:
         n = self.dimension_numbers.gather()
@@ -319,23 +315,23 @@ class ScatterBase(Op):
         f = indexed_factors(n, x, indices, self.window(x.shape, updates.shape), updates.ndim)
         kinds = dict.fromkeys(f.kinds, PARALLEL)
         over_updates = {name for name in f.kinds if name.startswith("i")}
-        if self.kind:
+        if self.monoid:
             kinds.update(dict.fromkeys(over_updates, REDUCTION))
 
         def names(dims: Sequence[str | None]) -> list[str | None]:
-            return [None if not self.kind and d in over_updates else d for d in dims]
+            return [None if not self.monoid and d in over_updates else d for d in dims]
 
-        kind = "or" if self.kind == "sum" and dtypes.is_bool(x.dtype) else self.kind or "sum"
+        monoid = OR if self.monoid is SUM and dtypes.is_bool(x.dtype) else self.monoid or SUM
         operands = [*[f.operand] * count, names(f.indices), *[names(f.result)] * count]
-        return make_rule(operands, [f.operand] * count, f.sizes, kinds, kind)
+        return make_rule(operands, [f.operand] * count, f.sizes, kinds, monoid.kind)
 
     def localize(self, ctx: Any, *operands: Any) -> Any:
         count = len(operands) // 2
         n = self.dimension_numbers.gather()
         op = dataclasses.replace(self, indices_are_sorted=False, unique_indices=False)
         xs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
-        if self.kind:
-            x, update = self._count_once(ctx, n, xs[0], updates[0])
+        if self.monoid:
+            x, update = self._count_once(ctx, self.monoid, xs[0], updates[0])
             xs, updates = (x,), (update,)
         shape = ctx.in_avals[0].shape
         window = self.window(shape, ctx.in_avals[-1].shape)
@@ -360,14 +356,14 @@ class ScatterBase(Op):
             return [slice_(y, start, limit) for y in outs]
         return slice_(outs, start, limit)
 
-    def _count_once(self, ctx: Any, n: GatherDimensionNumbers, x: Any, updates: Any) -> tuple[Any, Any]:
+    def _count_once(self, ctx: Any, monoid: Monoid, x: Any, updates: Any) -> tuple[Any, Any]:
         """Where updates are split: the operand on one device only, and no updates from padding."""
         rule = ctx.rule
         reduced = [d for d, fs in enumerate(rule.operands[2]) if any(rule.factors[f].kind == REDUCTION for f in fs)]
         axes = [a for d in reduced if ctx.is_split(2, d) for a in ctx.axes(2, d)]
         if not axes:
             return x, updates
-        nothing = self.identity(typeof(x).dtype)
+        nothing = monoid.identity(typeof(x).dtype)
         for d in reduced:
             updates = ctx.mask(updates, 2, d, nothing)
         if not _is_filled_with(x, nothing):
@@ -402,7 +398,8 @@ class ScatterBase(Op):
 
     def region(self, b: Builder, scalar: ShapedArray) -> Any:
         """How an element and an update combine."""
-        return reducer(b, self.hlo, scalar.dtype)
+        assert self.monoid is not None, "the others have regions of their own"
+        return self.monoid.region(b, scalar.dtype)
 
     def _clipped(self, *operands: Any) -> list[Any]:
         # XLA drops; what should be clipped is moved first.
@@ -429,12 +426,8 @@ class ScatterAdd(ScatterBase):
     """Updates added to windows."""
 
     name: ClassVar[str] = "scatter_add"
-    hlo: ClassVar[str] = "stablehlo.add"
-    kind: ClassVar[str] = "sum"
+    monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 2),)
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.zeros((), dtype)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self.bind(*primals)

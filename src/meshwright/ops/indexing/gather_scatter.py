@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -16,6 +15,7 @@ from meshwright.ir.op import Builder, Linear, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import traced
+from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, Monoid
 from meshwright.ops.elementwise.table import add, convert, div, eq, materialize, mul, scalar_like, select, zeros_like
 from meshwright.ops.indexing.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
@@ -94,12 +94,8 @@ class ScatterMul(ScatterBase):
     """Windows multiplied by updates."""
 
     name: ClassVar[str] = "scatter_mul"
-    hlo: ClassVar[str] = "stablehlo.multiply"
-    kind: ClassVar[str] = "prod"
+    monoid: ClassVar[Monoid] = PROD
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.ones((), dtype)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         x, indices, updates = primals
@@ -141,11 +137,7 @@ class ScatterMin(_ScatterExtremum):
     """Windows with their minimum with updates."""
 
     name: ClassVar[str] = "scatter_min"
-    hlo: ClassVar[str] = "stablehlo.minimum"
-    kind: ClassVar[str] = "min"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.max_value(dtype)
+    monoid: ClassVar[Monoid] = MIN
 
 
 @dataclass(frozen=True)
@@ -153,11 +145,7 @@ class ScatterMax(_ScatterExtremum):
     """Windows with their maximum with updates."""
 
     name: ClassVar[str] = "scatter_max"
-    hlo: ClassVar[str] = "stablehlo.maximum"
-    kind: ClassVar[str] = "max"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.min_value(dtype)
+    monoid: ClassVar[Monoid] = MAX
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.probing import grid, run
 from meshwright.ir.reading import Reader, reads, scalar_of
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import add, and_, convert, max_, min_, mul, or_, xor
+from meshwright.ops.elementwise.monoid import MONOIDS
+from meshwright.ops.elementwise.table import convert
 from meshwright.ops.elementwise.total_order import total_order_direction
 from meshwright.ops.reduce.body import read_reduce_body
 from meshwright.ops.reduce.reductions import (
@@ -31,7 +32,6 @@ _REDUCTIONS: dict[str, Any] = {
     "add": ReduceSum, "mul": ReduceProd, "max": ReduceMax, "min": ReduceMin, "and": ReduceAnd, "or": ReduceOr,
     "xor": ReduceXor,
 }  # fmt: skip
-_COMBINE = {"add": add, "mul": mul, "max": max_, "min": min_, "and": and_, "or": or_, "xor": xor}
 
 
 def reduces_by(name: str) -> bool:
@@ -45,9 +45,9 @@ def reduce_by(name: str, x: Any, init: Any, axes: tuple[int, ...]) -> Any:
         name = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(name, name)
     out = _REDUCTIONS[name](axes).bind(x) if axes else x
     value = scalar_of(init)
-    if value is not None and bool(value == _identity(name, typeof(x).dtype)):
+    if value is not None and bool(value == MONOIDS[name].identity(typeof(x).dtype)):
         return out
-    return _COMBINE[name](out, init)
+    return MONOIDS[name].combine(out, init)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -59,10 +59,6 @@ def _read_reduce(r: Reader) -> Any:
         return _read_arg_extremum(r, axes) or read_reduce_body(r)
     x, init = (convert(v, r.out_avals[0].dtype) for v in r.operands)
     return reduce_by(name, x, init, axes)
-
-
-def _identity(name: str, dtype: np.dtype) -> np.ndarray:
-    return np.zeros((), dtype) if name == "add" else _REDUCTIONS[name](()).identity(dtype)
 
 
 def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
@@ -77,7 +73,7 @@ def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
         return []
     arg, extremum = (ArgMax, ReduceMax) if kind == "max" else (ArgMin, ReduceMin)
     value = scalar_of(start)
-    if value is None or not bool(value == extremum(()).identity(typeof(x).dtype)) or not shape[axes[0]]:
+    if value is None or not bool(value == extremum.monoid.identity(typeof(x).dtype)) or not shape[axes[0]]:
         return []
     axes = tuple(axes)
     return [extremum(axes).bind(x), arg(axes, typeof(positions).dtype).bind(x)]

@@ -23,13 +23,9 @@ from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.library import logaddexp
+from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid
 from meshwright.ops.elementwise.table import (
-    add,
     lt,
-    max_,
-    min_,
-    mul,
-    reducer,
     scalar_like,
     select,
 )
@@ -169,15 +165,16 @@ class Cumulative(Op):
 class _Windowed(Cumulative):
     """Base of those that XLA has a binary op for."""
 
-    hlo: ClassVar[str] = ""
-    #: the binary op; its ``jvp`` rule is the tangent of a step
-    binary: ClassVar[Any] = None
+    monoid: ClassVar[Monoid]
 
     def combine(self, a: Any, b: Any) -> Any:
-        return self.binary.bind(a, b)
+        return self.monoid.combine.bind(a, b)
 
     def combine_tangents(self, a: Arrays, b: Arrays) -> Arrays:
-        return self.binary.jvp((a[0], b[0]), (a[1], b[1]))
+        return self.monoid.combine.jvp((a[0], b[0]), (a[1], b[1]))
+
+    def identity(self, dtype: np.dtype) -> np.ndarray:
+        return self.monoid.identity(dtype)
 
     def emit(self, b: Builder, x: Any) -> Any:
         (aval,) = b.in_avals
@@ -191,7 +188,7 @@ class _Windowed(Cumulative):
             "stablehlo.reduce_window",
             [x, b.constant(self.identity(aval.dtype), scalar)],
             b.out_avals,
-            regions=[reducer(b, self.hlo, aval.dtype)],
+            regions=[self.monoid.region(b, aval.dtype)],
             window_dimensions=tuple(n if d == self.axis else 1 for d in range(aval.ndim)),
             padding=padding,
         )[0]
@@ -202,12 +199,8 @@ class CumSum(_Windowed):
     """Cumulative sum."""
 
     name: ClassVar[str] = "cumsum"
-    hlo: ClassVar[str] = "stablehlo.add"
-    binary: ClassVar[Any] = add
+    monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.zeros((), dtype)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(*tangents)
@@ -221,11 +214,7 @@ class CumProd(_Windowed):
     """Cumulative product."""
 
     name: ClassVar[str] = "cumprod"
-    hlo: ClassVar[str] = "stablehlo.multiply"
-    binary: ClassVar[Any] = mul
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.ones((), dtype)
+    monoid: ClassVar[Monoid] = PROD
 
 
 @dataclass(frozen=True)
@@ -233,11 +222,7 @@ class CumMax(_Windowed):
     """Cumulative maximum."""
 
     name: ClassVar[str] = "cummax"
-    hlo: ClassVar[str] = "stablehlo.maximum"
-    binary: ClassVar[Any] = max_
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.min_value(dtype)
+    monoid: ClassVar[Monoid] = MAX
 
 
 @dataclass(frozen=True)
@@ -245,11 +230,7 @@ class CumMin(_Windowed):
     """Cumulative minimum."""
 
     name: ClassVar[str] = "cummin"
-    hlo: ClassVar[str] = "stablehlo.minimum"
-    binary: ClassVar[Any] = min_
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.max_value(dtype)
+    monoid: ClassVar[Monoid] = MIN
 
 
 @dataclass(frozen=True)

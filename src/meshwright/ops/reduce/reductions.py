@@ -19,6 +19,7 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
+from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, XOR, Monoid
 from meshwright.ops.elementwise.table import (
     add,
     convert,
@@ -28,7 +29,6 @@ from meshwright.ops.elementwise.table import (
     mul,
     ne,
     or_,
-    reducer,
     scalar_like,
     select,
 )
@@ -53,15 +53,9 @@ class Reduction(Op):
     """Base: a binary op of a commutative monoid, applied over ``axes``."""
 
     axes: tuple[int, ...]
-    hlo: ClassVar[str] = ""
-    #: kind of the partial result that splitting a reduced dimension leaves
-    kind: ClassVar[str] = ""
+    monoid: ClassVar[Monoid]
     accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(lambda d: True)
     wanted: ClassVar[str] = ""
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        """The value that changes nothing."""
-        raise NotImplementedError
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if not type(self).accepts(x.dtype):
@@ -81,11 +75,11 @@ class Reduction(Op):
         return type(self)(new).bind(*args), out
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        return reduce_rule(x, self.axes, self.kind)
+        return reduce_rule(x, self.axes, self.monoid.kind)
 
     def emit(self, b: Builder, x: Any) -> Any:
         dtype = b.in_avals[0].dtype
-        return emit_reduce(b, x, self.axes, reducer(b, self.hlo, dtype), self.identity(dtype))
+        return emit_reduce(b, x, self.axes, self.monoid.region(b, dtype), self.monoid.identity(dtype))
 
 
 def _bits(dtype: np.dtype) -> bool:
@@ -106,11 +100,7 @@ class ReduceMax(_Extremum):
     """Maximum over ``axes``; NaN if there is one."""
 
     name: ClassVar[str] = "reduce_max"
-    hlo: ClassVar[str] = "stablehlo.maximum"
-    kind: ClassVar[str] = "max"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.min_value(dtype)
+    monoid: ClassVar[Monoid] = MAX
 
 
 @dataclass(frozen=True)
@@ -118,11 +108,7 @@ class ReduceMin(_Extremum):
     """Minimum over ``axes``; NaN if there is one."""
 
     name: ClassVar[str] = "reduce_min"
-    hlo: ClassVar[str] = "stablehlo.minimum"
-    kind: ClassVar[str] = "min"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.max_value(dtype)
+    monoid: ClassVar[Monoid] = MIN
 
 
 @dataclass(frozen=True)
@@ -130,11 +116,7 @@ class ReduceProd(Reduction):
     """Product over ``axes``."""
 
     name: ClassVar[str] = "reduce_prod"
-    hlo: ClassVar[str] = "stablehlo.multiply"
-    kind: ClassVar[str] = "prod"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.ones((), dtype)
+    monoid: ClassVar[Monoid] = PROD
 
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
         # Dividing the product by each factor fails at zeros; a tree of products of two is right there too, and so are
@@ -173,11 +155,7 @@ class ReduceAnd(_Bitwise):
     """Bitwise and over ``axes``."""
 
     name: ClassVar[str] = "reduce_and"
-    hlo: ClassVar[str] = "stablehlo.and"
-    kind: ClassVar[str] = "and"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.invert(np.zeros((), dtype))
+    monoid: ClassVar[Monoid] = AND
 
 
 @dataclass(frozen=True)
@@ -185,11 +163,7 @@ class ReduceOr(_Bitwise):
     """Bitwise or over ``axes``."""
 
     name: ClassVar[str] = "reduce_or"
-    hlo: ClassVar[str] = "stablehlo.or"
-    kind: ClassVar[str] = "or"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.zeros((), dtype)
+    monoid: ClassVar[Monoid] = OR
 
 
 def _split_axes(ctx: Any, axes: Sequence[int]) -> tuple[str, ...]:
@@ -202,17 +176,14 @@ class ReduceXor(_Bitwise):
     """Bitwise exclusive or over ``axes``. No collective reduces with it: the local results are gathered."""
 
     name: ClassVar[str] = "reduce_xor"
-    hlo: ClassVar[str] = "stablehlo.xor"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.zeros((), dtype)
+    monoid: ClassVar[Monoid] = XOR
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return _exchanging_rule(x, self.axes)
 
     def localize(self, ctx: Any, x: Any) -> Any:
         for d in self.axes:
-            x = ctx.mask(x, 0, d, self.identity(typeof(x).dtype))
+            x = ctx.mask(x, 0, d, self.monoid.identity(typeof(x).dtype))
         y = self.bind(x)
         axes = _split_axes(ctx, self.axes)
         return ReduceXor((0,)).bind(ctx.all_gather(expand_dims(y, [0]), axes, 0)) if axes else y
@@ -233,8 +204,6 @@ class _ArgExtremum(Composite):
     axes: tuple[int, ...]
     index_dtype: np.dtype
     reduction: ClassVar[type[Reduction]] = Reduction
-    #: kind of the all-reduce that finds the extremum among tiles
-    kind: ClassVar[str] = ""
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         out = infer_reduce(self.name, x, self.axes)
@@ -278,12 +247,12 @@ class _ArgExtremum(Composite):
             return self.bind(x)
         axes = ctx.axes(0, d)
         reduction = self.reduction(self.axes)
-        x = ctx.mask(x, 0, d, reduction.identity(typeof(x).dtype))
+        x = ctx.mask(x, 0, d, reduction.monoid.identity(typeof(x).dtype))
         value = reduction.bind(x)
         first = convert(ctx.tile_index(axes), self.index_dtype)
         first = mul(first, np.array(ctx.in_local_shapes[0][d], self.index_dtype))
         position = add(self.bind(x), first)
-        best = ctx.all_reduce(value, axes, self.kind)
+        best = ctx.all_reduce(value, axes, reduction.monoid.kind)
         nowhere = match_shape(dtypes.max_value(self.index_dtype), typeof(position))
         return ctx.all_reduce(select(_is_best(value, best), position, nowhere), axes, "min")
 
@@ -300,7 +269,6 @@ class ArgMax(_ArgExtremum):
 
     name: ClassVar[str] = "argmax"
     reduction: ClassVar[type[Reduction]] = ReduceMax
-    kind: ClassVar[str] = "max"
 
 
 @dataclass(frozen=True)
@@ -309,7 +277,6 @@ class ArgMin(_ArgExtremum):
 
     name: ClassVar[str] = "argmin"
     reduction: ClassVar[type[Reduction]] = ReduceMin
-    kind: ClassVar[str] = "min"
 
 
 # --- functions ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.monoid import Monoid
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import above, move_dim
 from meshwright.ops.window.geometry import Pads, WindowDim, make_windows
@@ -30,8 +31,8 @@ class WindowOp(Op):
     padding: Pads
     base_dilation: Dims
     window_dilation: Dims
-    #: the kind of partial result where one window sees a whole split dimension; empty if that may not be split so
-    reduction: ClassVar[str] = ""
+    #: what joins the parts of a split dimension that one window sees whole; none if it may not be split so
+    monoid: ClassVar[Monoid | None] = None
 
     @property
     def windows(self) -> tuple[WindowDim, ...]:
@@ -85,7 +86,7 @@ class WindowOp(Op):
         """How a dimension of ``n`` rows may be split."""
         if window.is_trivial:
             return PARALLEL
-        return REDUCTION if self.reduction and window.covers(n) else WINDOW
+        return REDUCTION if self.monoid and window.covers(n) else WINDOW
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         shapes = [a.shape for a in (*avals, self.infer(*avals))]
@@ -100,7 +101,7 @@ class WindowOp(Op):
                 dims.append(name if splittable else None)
             if kind == REDUCTION:
                 names[-1][d] = None
-        return make_rule(names[:-1], names[-1:], sizes, kinds, self.reduction or "sum")
+        return make_rule(names[:-1], names[-1:], sizes, kinds, self.monoid.kind if self.monoid else "sum")
 
     # --- StableHLO ------------------------------------------------------------------------------------------
     def emit_reduce_window(

@@ -19,8 +19,9 @@ from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.op import Builder, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.elementwise.table import add, convert, max_, min_, mul, reducer, scalar_like
-from meshwright.ops.reduce.cumulative import CumMax, CumMin, CumProd, CumSum, Cumulative
+from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid
+from meshwright.ops.elementwise.table import add, convert, mul, scalar_like
+from meshwright.ops.reduce.cumulative import CumMax, CumMin, CumProd, CumSum
 from meshwright.ops.reduce.function import reduction_function
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.ops.window.body import ReduceWindowBody, cumulative_axis, read_reduce_window_body
@@ -35,18 +36,14 @@ from meshwright.sharding.rule import REDUCTION, WINDOW
 class ReduceWindow(WindowOp):
     """Base: what each window sees, combined by a binary op; padding is that op's identity."""
 
-    hlo: ClassVar[str] = ""
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        """The value that leaves others unchanged."""
-        raise NotImplementedError
+    monoid: ClassVar[Monoid]
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         return x.update(shape=self.result_shape(x))
 
     def localize(self, ctx: Any, x: Any) -> Any:
         (aval,) = ctx.in_avals
-        fill = self.identity(aval.dtype)
+        fill = self.monoid.identity(aval.dtype)
         windows = []
         for d, window in enumerate(self.windows):
             kind = self.split_kind(window, aval.shape[d])
@@ -59,8 +56,8 @@ class ReduceWindow(WindowOp):
 
     def emit(self, b: Builder, x: Any) -> Any:
         (aval,) = b.in_avals
-        region = reducer(b, self.hlo, aval.dtype)
-        init = b.constant(self.identity(aval.dtype), ShapedArray((), aval.dtype))
+        region = self.monoid.region(b, aval.dtype)
+        init = b.constant(self.monoid.identity(aval.dtype), ShapedArray((), aval.dtype))
         return self.emit_reduce_window(b, [x], [init], b.out_avals, region)[0]
 
 
@@ -69,11 +66,7 @@ class ReduceWindowSum(ReduceWindow, Linear1):
     """Sums."""
 
     name: ClassVar[str] = "reduce_window_sum"
-    hlo: ClassVar[str] = "stablehlo.add"
-    reduction: ClassVar[str] = "sum"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.zeros((), dtype)
+    monoid: ClassVar[Monoid] = SUM
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         _need_numbers(self.name, x)
@@ -99,12 +92,8 @@ class ReduceWindowMax(_Extreme):
     """Maxima."""
 
     name: ClassVar[str] = "reduce_window_max"
-    hlo: ClassVar[str] = "stablehlo.maximum"
-    reduction: ClassVar[str] = "max"
+    monoid: ClassVar[Monoid] = MAX
     selects: ClassVar[str] = "ge"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.min_value(dtype)
 
 
 @dataclass(frozen=True)
@@ -112,12 +101,8 @@ class ReduceWindowMin(_Extreme):
     """Minima."""
 
     name: ClassVar[str] = "reduce_window_min"
-    hlo: ClassVar[str] = "stablehlo.minimum"
-    reduction: ClassVar[str] = "min"
+    monoid: ClassVar[Monoid] = MIN
     selects: ClassVar[str] = "le"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.max_value(dtype)
 
 
 @dataclass(frozen=True)
@@ -125,11 +110,7 @@ class ReduceWindowProd(ReduceWindow):
     """Products."""
 
     name: ClassVar[str] = "reduce_window_prod"
-    hlo: ClassVar[str] = "stablehlo.multiply"
-    reduction: ClassVar[str] = "prod"
-
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return np.ones((), dtype)
+    monoid: ClassVar[Monoid] = PROD
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         _need_numbers(self.name, x)
@@ -189,12 +170,9 @@ def window_dims(
     return make_windows(sizes, strides, pad_pairs(op, padding, shape, extents, strides), base, window)
 
 
-#: the window reduction and the elementwise op, by the name of the latter
-_REDUCTIONS: dict[str, tuple[type[ReduceWindow], Any]] = {
-    "add": (ReduceWindowSum, add),
-    "max": (ReduceWindowMax, max_),
-    "min": (ReduceWindowMin, min_),
-    "mul": (ReduceWindowProd, mul),
+#: the window reductions by the name of the binary op
+_REDUCTIONS: dict[str, type[ReduceWindow]] = {
+    cls.monoid.name: cls for cls in (ReduceWindowSum, ReduceWindowMax, ReduceWindowMin, ReduceWindowProd)
 }
 _SYNONYMS = {
     "sum": "add", "maximum": "max", "fmax": "max", "minimum": "min", "fmin": "min", "multiply": "mul", "prod": "mul",
@@ -212,8 +190,8 @@ def _op_name(computation: Any) -> str:
     return computation.name if isinstance(computation, Op) else ""
 
 
-def _reduction(name: str, dtype: np.dtype) -> tuple[type[ReduceWindow], Any] | None:
-    """The window reduction and the binary op of a name; None if it has none of its own."""
+def _reduction(name: str, dtype: np.dtype) -> type[ReduceWindow] | None:
+    """The window reduction of a name; None if it has none of its own."""
     name = _SYNONYMS.get(name, name)
     return _REDUCTIONS.get(_BOOL_SYNONYMS.get(name, name) if dtypes.is_bool(dtype) else name)
 
@@ -262,24 +240,21 @@ def reduce_window(
         found = _reduction(name, first.dtype)
         if found is None:
             raise ArgumentError(f"reduce_window: no reduction has the name {name!r}; give a function of two scalars")
-        computation = found[1]
+        computation = found.monoid.combine
     asked = reduction_function("reduce_window", operand, init_value, computation)
     found = _reduction(name or asked.op_name, first.dtype)
     if found is None:
         outs = ReduceWindowBody(**params, computation=asked.body).bind(*asked.arrays, *asked.inits)
     else:
-        kind, combine = found
-        op = kind(**params)
-        out = op.bind(*asked.arrays)
-        identity = op.identity(typeof(out).dtype)
-        outs = [out if _equals(asked.inits[0], identity) else combine(out, *asked.inits)]
+        outs = [_from(asked.inits[0], found.monoid, found(**params).bind(*asked.arrays))]
     return pytree.unflatten(asked.tree, outs)
 
 
-def _equals(value: Any, identity: np.ndarray) -> bool:
-    if isinstance(value, Tracer):
-        return False
-    return bool(np.asarray(value).astype(identity.dtype) == identity)
+def _from(init: Any, monoid: Monoid, out: Any) -> Any:
+    """What was reduced from the identity on, as if it had been from ``init`` on."""
+    identity = monoid.identity(typeof(out).dtype)
+    same = not isinstance(init, Tracer) and bool(np.asarray(init).astype(identity.dtype) == identity)
+    return out if same else monoid.combine(out, init)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -311,8 +286,7 @@ def _read_reduce_window(r: Reader) -> Any:
     if scanned is None or is_bool:
         return reduce_window(x, init, name, **window)
     op = _CUMULATIVE[name](*scanned)
-    out = op.bind(x)
-    return out if _equals(init, op.identity(typeof(x).dtype)) else _REDUCTIONS[name][1](out, init)
+    return _from(init, op.monoid, op.bind(x))
 
 
-_CUMULATIVE: dict[str, type[Cumulative]] = {"add": CumSum, "max": CumMax, "min": CumMin, "mul": CumProd}
+_CUMULATIVE = {cls.monoid.name: cls for cls in (CumSum, CumMax, CumMin, CumProd)}

@@ -13,6 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.collectives import ALL_REDUCE, AllGather, AllToAll, Ppermute
+from meshwright.ops.elementwise.monoid import monoid_of
 from meshwright.ops.elementwise.table import add, and_, convert, eq, ge, lt, mul, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
@@ -21,7 +22,7 @@ from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.spmd.localize.window import Piece, affine, plan_ring, plan_window
-from meshwright.spmd.reshard.emit import named_axes, reduction_identity, tile_index
+from meshwright.spmd.reshard.emit import named_axes, tile_index
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class LocalContext:
     def _mask_reduced(self, x: Any, operand: int) -> Any:
         for dim, factors in enumerate(self.rule.operands[operand]):
             if any(self.rule.factors[f].kind == REDUCTION for f in factors):
-                x = self.mask(x, operand, dim, reduction_identity(self.rule.reduction, typeof(x).dtype))
+                x = self.mask(x, operand, dim, monoid_of(self.rule.reduction).identity(typeof(x).dtype))
         return x
 
     def mask(self, x: Any, operand: int, dim: int, fill: Any) -> Any:

@@ -20,9 +20,6 @@ from meshwright.spmd.passes.sink import Moved, Sinking, plain_price
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance
 
-#: the binary op that combines as a reduction does; sums are known by the ops' own linearity
-_JOINS = {"max": "max", "min": "min", "prod": "mul", "and": "and", "or": "or"}
-
 
 def reassociate(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
     """All-reduces where they send least."""
@@ -54,11 +51,11 @@ def _commutes(eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce) -> 
     op = eqn.op
     if op.moves_only and pending == {0}:
         return True
-    if collective.reduction == "sum":
+    if collective.reduction == "sum":  # known by the ops' own linearity
         return any(pending == set(group) for group in op.linear_groups(*(a.aval for a in eqn.invars)))
     if isinstance(op, Reduction):
-        return op.kind == collective.reduction
-    return op.name == _JOINS[collective.reduction] and len(pending) == len(eqn.invars)
+        return op.monoid is collective.monoid
+    return op.name == collective.monoid.name and len(pending) == len(eqn.invars)
 
 
 def _price(collective: Collective, value: ShapedArray, user: JaxprEqn | None) -> int:

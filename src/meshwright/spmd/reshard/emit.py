@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.core import dtypes
 from meshwright.errors import PartitionError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.collectives import (
@@ -20,6 +19,7 @@ from meshwright.ops.collective.collectives import (
     ReduceScatter,
     axis_index_of,
 )
+from meshwright.ops.elementwise.monoid import monoid_of
 from meshwright.ops.elementwise.table import add, eq, rem, select, sub, zeros_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice, dynamic_update_slice
 from meshwright.ops.shape.broadcast_reduce import match_shape
@@ -39,22 +39,6 @@ def named_axes(axes: Sequence[str], mesh: AbstractMesh) -> tuple[tuple[str, ...]
 def tile_index(axes: Sequence[str], mesh: AbstractMesh) -> Any:
     """This device's position along atoms (int32 scalar)."""
     return axis_index_of(*named_axes(axes, mesh))
-
-
-def reduction_identity(reduction: str, dtype: np.dtype) -> np.ndarray:
-    """The value that leaves others unchanged under a reduction kind."""
-    match reduction:
-        case "sum" | "or":
-            return np.zeros((), dtype)
-        case "prod":
-            return np.ones((), dtype)
-        case "and":
-            return np.array(True) if dtypes.is_bool(dtype) else np.array(-1).astype(dtype)
-        case "max":
-            return dtypes.min_value(dtype)
-        case "min":
-            return dtypes.max_value(dtype)
-    raise PartitionError(f"unknown reduction {reduction!r}")
 
 
 def fit_rows(x: Any, dim: int, rows: int) -> Any:
@@ -92,7 +76,7 @@ def emit_step(x: Any, step: S.Step, shape: Sequence[int], before: Layout, after:
             moved = AllToAll(names, sizes, dst, src).bind(fit_rows(x, dst, n * rows[dst]))
             return fit_rows(moved, src, rows[src])
         case S.MakePartial(reduction=reduction):
-            identity = match_shape(reduction_identity(reduction, typeof(x).dtype), typeof(x))
+            identity = match_shape(monoid_of(reduction).identity(typeof(x).dtype), typeof(x))
             return select(eq(tile_index(step.axes, mesh), np.int32(0)), x, identity)
     raise PartitionError(f"unknown reshard step {step}")
 

@@ -1,0 +1,77 @@
+"""Commutative monoids: a binary op that joins elements in any order, and the value that changes nothing.
+
+Reductions, windows, cumulative ops, scatters and all-reduces are families over them, with a class for each monoid that
+they take; what differs between the classes of a family is the monoid, and the derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.errors import PartitionError
+from meshwright.ir.op import Builder
+from meshwright.ops.elementwise.table import Elementwise, add, and_, max_, min_, mul, or_, reducer, xor
+
+
+@dataclass(frozen=True, repr=False)
+class Monoid:
+    """A commutative, associative binary op with its identity."""
+
+    #: what a partial result that it joins is called: ``"sum"``
+    kind: str
+    combine: Elementwise
+    #: the value of a dtype that changes nothing
+    identity: Callable[[np.dtype], np.ndarray]
+
+    @property
+    def name(self) -> str:
+        """That of the binary op: ``"add"``."""
+        return self.combine.name
+
+    def region(self, b: Builder, dtype: np.dtype) -> Any:
+        """The region of a StableHLO op that combines two scalars of ``dtype``."""
+        return reducer(b, self.combine.hlo, dtype)
+
+    def __repr__(self) -> str:
+        return f"Monoid({self.kind})"
+
+
+def _zero(dtype: np.dtype) -> np.ndarray:
+    return np.zeros((), dtype)
+
+
+def _one(dtype: np.dtype) -> np.ndarray:
+    return np.ones((), dtype)
+
+
+def _all_bits(dtype: np.dtype) -> np.ndarray:
+    return np.invert(np.zeros((), dtype))
+
+
+SUM = Monoid("sum", add, _zero)
+PROD = Monoid("prod", mul, _one)
+MAX = Monoid("max", max_, dtypes.min_value)
+MIN = Monoid("min", min_, dtypes.max_value)
+AND = Monoid("and", and_, _all_bits)
+OR = Monoid("or", or_, _zero)
+#: no collective reduces with it: a partial result of this kind does not exist
+XOR = Monoid("xor", xor, _zero)
+
+MONOIDS = {m.name: m for m in (SUM, PROD, MAX, MIN, AND, OR, XOR)}
+_KINDS = {m.kind: m for m in MONOIDS.values()}
+
+
+def monoid_of(kind: str) -> Monoid:
+    """The monoid that joins partial results of a kind: ``"sum"``, ``"max"``, …
+
+    Raises:
+      PartitionError: there is none.
+    """
+    if kind not in _KINDS:
+        raise PartitionError(f"unknown reduction {kind!r}; expected one of {', '.join(_KINDS)}")
+    return _KINDS[kind]
