@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 import numpy as np
 import pytest
 from numpy_eval import NUMPY, evaluate, evaluate_fun, results_of
@@ -17,8 +14,7 @@ from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ir.verify import verify
 from meshwright.runtime.eager import single_op_jaxpr
 
-for _module in pkgutil.iter_modules(meshwright.ops.__path__):
-    importlib.import_module(f"meshwright.ops.{_module.name}")
+meshwright.ops.register_all()
 
 
 @pytest.mark.parametrize("name", sorted(n for n, c in REGISTRY.items() if c.__module__.startswith("meshwright.")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from typing import Any
 
@@ -21,8 +19,7 @@ from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import typeof
 from meshwright.ir.verify import verify
 
-for module in pkgutil.iter_modules(ops.__path__):  # some are imported when they are first needed
-    importlib.import_module(f"meshwright.ops.{module.name}")
+ops.register_all()
 OURS = {n: c for n, c in REGISTRY.items() if c.__module__.startswith("meshwright.")}
 #: operations of StableHLO whose results are functions of their operands, on whichever device
 FUNCTIONS = set(

@@ -8,7 +8,6 @@ one has written it. Diagnostics of MLIR's and XLA's parsers become errors with f
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 from dataclasses import dataclass
 
@@ -25,8 +24,7 @@ from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
 from meshwright.stablehlo.reader import Refused, read
 
 # Every op's file declares its reading rules.
-for _found in pkgutil.iter_modules(ops.__path__):
-    importlib.import_module(f"{ops.__name__}.{_found.name}")
+ops.register_all()
 for _name in ("read_structure", "read_manual", "read_custom_calls", "read_derived", "read_products", "read_random"):
     importlib.import_module(f"meshwright.stablehlo.{_name}")
 
