@@ -15,7 +15,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
-from meshwright.ops.window import reduce_window
+from meshwright.ops.window.reductions import reduce_window
 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 12])
 MESHES = [

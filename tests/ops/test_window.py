@@ -19,7 +19,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, Shap
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.elementwise.table import add, integer_pow, max_, mul, sin
 from meshwright.ops.shape.broadcast_reduce import reduce_sum
-from meshwright.ops.window import reduce_window as W
+from meshwright.ops.window import reductions as W
 from meshwright.ops.window import select as S
 from meshwright.stablehlo.emit import lower_to_stablehlo
 from meshwright.transforms.autodiff import grad, jvp, vjp

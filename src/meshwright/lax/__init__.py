@@ -194,7 +194,7 @@ from meshwright.ops.sort.top_k import top_k
 from meshwright.ops.special.bessel import bessel_i0e, bessel_i1e
 from meshwright.ops.special.incomplete_beta import betainc
 from meshwright.ops.special.incomplete_gamma import igamma, igamma_grad_a, igammac, random_gamma_grad
-from meshwright.ops.window import reduce_window
+from meshwright.ops.window.reductions import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.implicit import custom_linear_solve, custom_root
 

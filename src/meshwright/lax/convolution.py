@@ -26,7 +26,7 @@ from meshwright.ops.products.conv_op import ConvGeneralDilated
 from meshwright.ops.products.dot import dot_general
 from meshwright.ops.shape.rearrange import transpose
 from meshwright.ops.window.geometry import int_tuple, pad_pairs
-from meshwright.ops.window.reduce_window import window_dims
+from meshwright.ops.window.reductions import window_dims
 
 Shape = tuple[int, ...]
 

@@ -21,7 +21,7 @@ from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.products.conv import conv_general_dilated
 from meshwright.ops.products.conv import conv_transpose as conv_transpose_op
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
-from meshwright.ops.window.reduce_window import reduce_window_max, reduce_window_sum
+from meshwright.ops.window.reductions import reduce_window_max, reduce_window_sum
 from meshwright.random import bernoulli
 
 Padding = str | Sequence[tuple[int, int]]

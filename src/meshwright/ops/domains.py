@@ -27,7 +27,7 @@ from meshwright.ops.random import gamma  # noqa: F401
 from meshwright.ops.reduce import cumulative, reductions  # noqa: F401
 from meshwright.ops.sort import sorting  # noqa: F401
 from meshwright.ops.special import incomplete_beta, incomplete_gamma  # noqa: F401
-from meshwright.ops.window import reduce_window  # noqa: F401
+from meshwright.ops.window import reductions as windowed  # noqa: F401
 
 Wishes = Sequence[Interval]
 Avals = Sequence[ShapedArray]

@@ -13,7 +13,7 @@ from meshwright.ops.indexing.gather_scatter import Scatter, ScatterMax, ScatterM
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
 from meshwright.ops.products.conv import conv_general_dilated
 from meshwright.ops.random.bits import RandomBits
-from meshwright.ops.window.reduce_window import ReduceWindowMax, ReduceWindowMin, ReduceWindowProd, ReduceWindowSum
+from meshwright.ops.window.reductions import ReduceWindowMax, ReduceWindowMin, ReduceWindowProd, ReduceWindowSum
 from meshwright.ops.window.select import SelectAndGatherAdd, SelectAndScatterAdd
 from samples.sample import Sample, floats, ints, recorded, sample
 
