@@ -60,6 +60,10 @@ from meshwright.core.options import (
     log_compiles,
     numpy_dtype_promotion,
     numpy_rank_promotion,
+    transfer_guard,
+    transfer_guard_device_to_device,
+    transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
 )
 from meshwright.core.pytree_classes import register_dataclass, register_pytree_node, register_pytree_node_class
 from meshwright.core.source import name_scope as named_scope
@@ -209,6 +213,10 @@ __all__ = [
     "shard_map",
     "sharding",
     "target",
+    "transfer_guard",
+    "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host",
+    "transfer_guard_host_to_device",
     "tree",
     "tree_util",
     "typeof",

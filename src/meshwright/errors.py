@@ -47,11 +47,19 @@ class TypePromotionError(DTypeError, ValueError):
     """Operands whose dtypes go together in no way, or in none that ``numpy_dtype_promotion`` allows."""
 
 
-class IndexingError(MeshwrightError, IndexError):
+class JAXIndexError(MeshwrightError, IndexError):
+    """What programs written for JAX catch of errors of indices."""
+
+
+class JAXTypeError(MeshwrightError, TypeError):
+    """What programs written for JAX catch of errors of traced values."""
+
+
+class IndexingError(JAXIndexError):
     """An index expression that is not understood, or is out of range where that is an error."""
 
 
-class TracerError(MeshwrightError, TypeError):
+class TracerError(JAXTypeError):
     """A traced value was used where a concrete one is needed."""
 
 
@@ -71,12 +79,19 @@ class TracerArrayConversionError(TracerError):
     """A traced value was handed to NumPy, or to something else that reads the memory of an array."""
 
 
-class NonConcreteBooleanIndexError(ConcretizationTypeError, IndexError):
+class NonConcreteBooleanIndexError(ConcretizationTypeError, JAXIndexError):
     """``x[mask]`` with a traced mask, whose number of true elements, and so the result's shape, is not known."""
 
 
 class UnexpectedTracerError(TracerError):
     """A tracer was used after the function that was being traced had returned."""
+
+
+class InconclusiveDimensionOperation(MeshwrightError):
+    """Of dimensions that are not known it cannot be said how they compare.
+
+    Dimensions are numbers here, so that this is not raised; programs written for JAX may name it.
+    """
 
 
 class KeyReuseError(MeshwrightError, TypeError):
@@ -107,7 +122,11 @@ class NonFiniteError(MeshwrightError, FloatingPointError):
     """A NaN or infinity appeared while checking for them was on."""
 
 
-class VerifierError(MeshwrightError):
+class JaxprTypeError(MeshwrightError, TypeError):
+    """A jaxpr whose types do not fit each other."""
+
+
+class VerifierError(JaxprTypeError):
     """A jaxpr is malformed: a bug in the pass that made it."""
 
 
@@ -148,6 +167,10 @@ class ImportProgramError(MeshwrightError, ValueError):
 
 class JaxRuntimeError(MeshwrightError, RuntimeError):
     """A program could not be compiled or run; the name that programs written for JAX know."""
+
+
+class TransferError(JaxRuntimeError):
+    """A value moved between host and devices, or devices, where a transfer guard refuses it."""
 
 
 class CompileError(JaxRuntimeError):

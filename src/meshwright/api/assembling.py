@@ -96,7 +96,7 @@ def make_array_from_process_local_data(
             f"global_shape is {wanted}; leave it out"
         )
     _indices(function, value.shape, sharding)
-    return from_numpy(value, sharding=sharding)
+    return from_numpy(value, sharding=sharding, transfer="explicit")
 
 
 def _indices(function: str, shape: tuple[int, ...], sharding: Any) -> dict[Any, tuple[slice, ...]]:
@@ -124,7 +124,7 @@ def _assembled(
                 f"got {part.shape}"
             )
         whole[index] = part
-    return from_numpy(whole, sharding=sharding, copy=False)
+    return from_numpy(whole, sharding=sharding, copy=False, transfer="explicit")
 
 
 def copy_to_host_async(x: Any) -> Any:

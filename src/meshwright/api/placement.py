@@ -23,7 +23,7 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
-from meshwright.runtime.executable import as_array
+from meshwright.runtime.transfers import check_transfer
 from meshwright.sharding import AbstractMesh, NamedSharding, Sharding, SingleDeviceSharding
 
 
@@ -68,12 +68,23 @@ def _put(x: Any, sharding: Sharding | None, copied: bool = False) -> Any:
         return _constraint(x, sharding, "device_put")
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         raise ArgumentTypeError(f"device_put: {sharding.mesh!r} has no devices; use a mesh from make_mesh")
-    array = as_array(x) if type(x) is Array or isinstance(x, (int, float, complex)) else from_numpy(x, copy=False)
+    array = _given(x)
     if copied:
         array = copy.bind(array)
     if sharding is None:
         return array
+    if array is x and array.sharding != sharding:
+        check_transfer("device_to_device", True, array.aval)
     return Array(array.aval, array.buffer, sharding, committed=True)
+
+
+def _given(x: Any) -> Array:
+    """A value as an array; NumPy's memory is shared."""
+    if type(x) is Array:
+        return x
+    if isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic)):
+        return from_numpy(np.asarray(x), weak_type=True, transfer="explicit")
+    return from_numpy(x, copy=False, transfer="explicit")
 
 
 def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
@@ -111,7 +122,9 @@ def device_get(x: Any) -> Any:
 
 def _on_host(x: Any) -> Any:
     check_alive(x)
-    return x if isinstance(x, Tracer) or is_key(typeof(x).dtype) else np.asarray(x)
+    if isinstance(x, Tracer) or is_key(typeof(x).dtype):
+        return x
+    return x._host(explicit=True) if type(x) is Array else np.asarray(x)
 
 
 def _check_leaves(function: str, x: Any) -> list[ShapedArray]:

@@ -29,7 +29,6 @@ ABSENT: dict[str, dict[str, str]] = {
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
         "memory": _ELSEWHERE,
         "version": "use meshwright.__version__",
-        "transfer_guard.*": "devices are of the host and share its memory, so that there are no transfers to guard",
     },
     "lax": {
         ".*_p": _PRIMITIVES,

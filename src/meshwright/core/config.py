@@ -49,6 +49,8 @@ def _half_of_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+#: what becomes of transfers: the first three of implicit ones only
+GUARDS = (None, "allow", "log", "disallow", "log_explicit", "disallow_explicit")
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
     "platform": Option("cpu", ("cpu",)),
@@ -73,6 +75,10 @@ OPTIONS: dict[str, Option] = {
     "load_memory": Option(_half_of_memory(), accepts=lambda v: v > 0, expected="a positive number of bytes"),
     "target_seconds": Option(3600, accepts=lambda v: v > 0, expected="a positive number"),
     "target_memory": Option(_half_of_memory(), accepts=lambda v: v > 0, expected="a positive number of bytes"),
+    "transfer_guard": Option(None, GUARDS),
+    "transfer_guard_host_to_device": Option(None, GUARDS),
+    "transfer_guard_device_to_device": Option(None, GUARDS),
+    "transfer_guard_device_to_host": Option(None, GUARDS),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
 }
 #: names that JAX has for some of them
@@ -137,6 +143,11 @@ class Config(threading.local):
     #: what compiling for a target may take: seconds, bytes of this computer's memory
     target_seconds: int
     target_memory: int
+    #: for transfers of all kinds, and of each; None: as ``transfer_guard`` says, which allows all
+    transfer_guard: str | None
+    transfer_guard_host_to_device: str | None
+    transfer_guard_device_to_device: str | None
+    transfer_guard_device_to_host: str | None
     default_device: Any
     #: stands for the values of the options that shape traces; part of the key of every cache of traces and programs
     tracing: Setting

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from os import PathLike
 from typing import Any
 
@@ -204,3 +205,69 @@ def numpy_dtype_promotion(new_val: str) -> AbstractContextManager[None]:
       add: no implicit promotion between dtypes f32,
     """
     return config.override("numpy_dtype_promotion", new_val)
+
+
+@contextmanager
+def transfer_guard(new_val: str) -> Iterator[None]:
+    """What becomes of transfers between host and devices, and between devices, in the ``with`` block.
+
+    ``"allow"``, ``"log"`` and ``"disallow"`` are for implicit transfers: of NumPy values and Python numbers that meet
+    arrays or jitted functions. ``"log_explicit"`` and ``"disallow_explicit"`` are for those too that ``device_put`` and
+    ``device_get`` make. Reading an array of the CPU is no transfer: it shares its memory; nor is a number that was
+    transferred before.
+
+    Raises (in the block):
+      TransferError: a transfer that is not allowed.
+
+    Example:
+      >>> step, x = mw.jit(lambda x: x * 2), mw.device_put(np.arange(3))
+      >>> with mw.transfer_guard("disallow"):
+      ...     y = step(x)
+      ...     try:
+      ...         step(np.arange(3))
+      ...     except mw.errors.TransferError as error:
+      ...         print(str(error)[:47])
+      implicit host-to-device transfer of i32[3], whi
+    """
+    kinds = ("", "_host_to_device", "_device_to_device", "_device_to_host")
+    with ExitStack() as stack:
+        for kind in kinds:
+            stack.enter_context(config.override("transfer_guard" + kind, new_val))
+        yield
+
+
+def transfer_guard_host_to_device(new_val: str) -> AbstractContextManager[None]:
+    """:func:`transfer_guard` of transfers to devices alone.
+
+    Example:
+      >>> with mw.transfer_guard_host_to_device("allow"):
+      ...     mnp.asarray(2.0).item()
+      2.0
+    """
+    return config.override("transfer_guard_host_to_device", new_val)
+
+
+def transfer_guard_device_to_device(new_val: str) -> AbstractContextManager[None]:
+    """:func:`transfer_guard` of transfers from device to device alone.
+
+    Example:
+      >>> x = mw.device_put(np.arange(3), mw.devices()[0])
+      >>> with mw.transfer_guard_device_to_device("disallow_explicit"):
+      ...     try:
+      ...         mw.device_put(x, mw.devices()[1])
+      ...     except mw.errors.TransferError as error:
+      ...         print(str(error)[:47])
+      explicit device-to-device transfer of i32[3], w
+    """
+    return config.override("transfer_guard_device_to_device", new_val)
+
+
+def transfer_guard_device_to_host(new_val: str) -> AbstractContextManager[None]:
+    """:func:`transfer_guard` of transfers to the host alone. Arrays of the CPU are there already.
+
+    Example:
+      >>> with mw.transfer_guard_device_to_host("disallow"):
+      ...     mw.device_get(mnp.arange(2)).tolist()
+      [0, 1]
+    """
+    return config.override("transfer_guard_device_to_host", new_val)

@@ -17,6 +17,7 @@ from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError,
 from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.transfers import check_transfer, level_of
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
 
@@ -133,7 +134,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         for device, index in self.sharding.devices_indices_map(self.shape).items():
             key = tuple((s.start, s.stop) for s in index)
             replica = seen[key] = seen.get(key, -1) + 1
-            data = from_numpy(whole[index], sharding=SingleDeviceSharding(device))
+            data = from_numpy(whole[index], sharding=SingleDeviceSharding(device), transfer="none")
             shards.append(Shard(device, index, data, replica))
         return shards
 
@@ -171,15 +172,17 @@ class Array(ArrayMethods, metaclass=_ArrayType):
                 "gives the words"
             )
 
-    def _host(self) -> np.ndarray:
+    def _host(self, explicit: bool = False) -> np.ndarray:
         """The value as a read-only NumPy array that shares the buffer's memory.
 
         Raises:
-          ArgumentTypeError: random keys, which NumPy has no dtype for.
+          ArgumentTypeError: random keys, which NumPy has no dtype for. TransferError: the guard refuses it.
         """
         self._check_numbers()
         if self._numpy is None or self._buffer is None:
             buffer = self.buffer
+            if level_of("device_to_host") != "allow" and any(d.platform != "cpu" for d in self.devices()):
+                check_transfer("device_to_host", explicit, self.aval)
             pjrt.wait(buffer)
             carrier = _carrier(self.dtype)
             if carrier is None:
@@ -311,11 +314,15 @@ CONVERSIONS = _Conversions()
 
 def from_numpy(
     value: Any, dtype: np.dtype | None = None, sharding: Sharding | None = None, copy: bool = True,
-    weak_type: bool = False,
+    weak_type: bool = False, transfer: str = "implicit",
 ) -> Array:  # fmt: skip
     """An array of a NumPy value. Without ``copy`` it may share the value's memory, which must then not be written to.
 
-    Memory is shared where it is contiguous and, as XLA wants it, starts at a multiple of 64 bytes.
+    Memory is shared where it is contiguous and, as XLA wants it, starts at a multiple of 64 bytes. To the guard of
+    transfers this is one that is ``"explicit"`` or ``"implicit"``, or ``"none"`` at all.
+
+    Raises:
+      TransferError: the guard refuses it.
     """
     if isinstance(value, np.ndarray):
         refuse_masked(value)
@@ -324,11 +331,13 @@ def from_numpy(
     if value.dtype != target:
         value, copy = value.astype(target), False
     aval = ShapedArray(value.shape, target, weak_type)
+    if transfer != "none":
+        check_transfer("host_to_device", transfer == "explicit", aval)
     sharding_ = sharding or default_sharding()
     carrier = _carrier(target)
     if carrier is not None:
         carried = value.view(carrier) if carrier.kind == "u" else value.astype(carrier)
-        return CONVERSIONS.from_carrier(from_numpy(carried), aval, sharding_, sharding is not None)
+        return CONVERSIONS.from_carrier(from_numpy(carried, transfer="none"), aval, sharding_, sharding is not None)
     if copy or not (value.flags.c_contiguous and value.flags.writeable):
         value = np.array(value, order="C", copy=True)
     return Array(aval, pjrt.buffer_from_dlpack(value), sharding_, sharding is not None)

@@ -115,7 +115,7 @@ def _moved(op: Op, arrays: Sequence[Array]) -> Array | None:
     if out.dtype not in dtypes.NUMPY_DTYPES:
         return None
     value = op.moved(*[np.from_dlpack(pjrt.Exporter(x.buffer)) for x in arrays])  # type: ignore[misc]
-    return from_numpy(value, out.dtype, weak_type=out.weak_type)
+    return from_numpy(value, out.dtype, weak_type=out.weak_type, transfer="none")
 
 
 def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:

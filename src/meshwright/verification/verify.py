@@ -146,7 +146,7 @@ def _run(request: Request, whole: Executable, args: Sequence[Any] | None) -> tup
     tries = []
     for manner in MANNERS:
         drawn = draw_inputs(source.in_avals, domains, request.seed, manner)
-        values = [from_numpy(x, a.dtype, copy=False) for x, a in zip(drawn, source.in_avals)]
+        values = [from_numpy(x, a.dtype, copy=False, transfer="none") for x, a in zip(drawn, source.in_avals)]
         results = whole(values)
         share = min((_finite(x) for x in results), default=1.0)
         if share >= request.finite:
@@ -159,7 +159,7 @@ def _argument(x: Any, aval: ShapedArray) -> Array:
     """An argument as the program takes it: of random keys, the words."""
     if type(x) is Array and is_key(x.dtype):
         return Array(aval, x.buffer, default_sharding())
-    return from_numpy(np.asarray(x), aval.dtype)
+    return from_numpy(np.asarray(x), aval.dtype, transfer="none")
 
 
 def _finite(x: Array) -> float:
@@ -226,7 +226,7 @@ def _differs(
     worst = max(wrong, key=lambda d: d.relative)
     more = f", and {len(wrong) - 1} more outputs differ" if len(wrong) > 1 else ""
     most = f"{worst.allowed:.1e} by rounding" if worst.allowed else f"{request.rtol:g} of each element"
-    args = [from_numpy(np.asarray(x).astype(wide_dtype(x.dtype))) for x in values]
+    args = [from_numpy(np.asarray(x).astype(wide_dtype(x.dtype)), transfer="none") for x in values]
     first = first_difference(
         wide.part, args, request.rtol, request.atol,
         lambda done, total: request.progress("looking for the first difference", done, total),
@@ -244,7 +244,7 @@ def _not_finite(
     request: Request, wide: _Wide, values: Sequence[Array], poor: Sequence[OutputDifference], drawn: bool
 ) -> str:
     least = min(poor, key=lambda d: d.finite)
-    args = [from_numpy(np.asarray(x).astype(wide_dtype(x.dtype))) for x in values]
+    args = [from_numpy(np.asarray(x).astype(wide_dtype(x.dtype)), transfer="none") for x in values]
     where = first_not_finite(wide.part.source, args)
     begins = f", which begins with {where.op.name} at {where.source}" if where is not None else ""
     how = "verify(*args), with inputs for which the results are numbers" if drawn else "inputs that give numbers"
