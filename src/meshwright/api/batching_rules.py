@@ -9,8 +9,9 @@ from meshwright.api.control_flow import map_
 from meshwright.api.jit import jit
 from meshwright.core import pytree
 from meshwright.core.pytree_classes import Partial
-from meshwright.transforms.autodiff import argument_numbers, function_of, require_callable, vjp
+from meshwright.transforms.autodiff import argument_numbers, function_of, vjp
 from meshwright.transforms.custom_vmap import custom_vmap
+from meshwright.transforms.wrapped import require_callable
 
 
 def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:

@@ -29,7 +29,8 @@ from meshwright.ir.tracing import JaxprTrace, Tracer, check_alive, typeof
 from meshwright.ops.control.regions import arranged
 from meshwright.ops.elementwise.table import convert
 from meshwright.sharding import get_mesh
-from meshwright.transforms.autodiff import lift_constants, name_of
+from meshwright.transforms.autodiff import lift_constants
+from meshwright.transforms.wrapped import name_of
 
 
 @dataclass(frozen=True)

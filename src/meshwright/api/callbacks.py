@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError
 from meshwright.ops.control.callback import IoCallback, PureCallback
 from meshwright.runtime.executable import as_array
-from meshwright.transforms.autodiff import name_of, require_callable
+from meshwright.transforms.wrapped import name_of, require_callable
 
 _VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
 

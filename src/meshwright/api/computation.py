@@ -29,8 +29,8 @@ from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.spmd.varying import varying
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import to_hlo
-from meshwright.transforms.autodiff import require_callable
 from meshwright.transforms.keys import on_words
+from meshwright.transforms.wrapped import require_callable
 
 #: with ``tuple_args=None``, functions of more arrays than this take one tuple: some platforms limit parameters
 MOST_PARAMETERS = 100

@@ -32,8 +32,8 @@ from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.table import add, clamp, convert, ne, or_, scalar_like
 from meshwright.ops.shape.rearrange import reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
-from meshwright.transforms.autodiff import require_callable
 from meshwright.transforms.vmap import vmap
+from meshwright.transforms.wrapped import require_callable
 
 _MISSING: Any = object()
 

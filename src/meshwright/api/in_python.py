@@ -11,7 +11,7 @@ from meshwright.errors import ArgumentTypeError
 from meshwright.ir.tracing import Tracer, check_alive
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
-from meshwright.transforms.autodiff import name_of
+from meshwright.transforms.wrapped import name_of
 
 
 def known_value(x: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -37,7 +36,8 @@ from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, buffer_of
 from meshwright.sharding import SingleDeviceSharding, get_mesh
-from meshwright.transforms.autodiff import lift_constants, name_of, require_callable
+from meshwright.transforms.autodiff import lift_constants
+from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
 
 #: jitted functions in jitted functions: so many levels stay calls
 _MOST_NESTED = 32
@@ -140,17 +140,11 @@ class JitFunction:
 
     def __reduce__(self) -> Any:
         # The function that a decorator has replaced cannot be found by its name, but this can.
-        name = getattr(self, "__qualname__", "")
-        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is self:
-            return name
-        return JitFunction, (
-            self.fun, self.in_shardings, self.out_shardings, self.static_argnums, self.static_argnames,
-            self.donate_argnums, self.donate_argnames, self.inline,
-            dict(self.compiler_options),
+        options = (
+            self.in_shardings, self.out_shardings, self.static_argnums, self.static_argnames,
+            self.donate_argnums, self.donate_argnames, self.inline, dict(self.compiler_options),
         )  # fmt: skip
+        return found_by_name(self) or (JitFunction, (self.fun, *options))
 
     def __deepcopy__(self, memo: Any) -> JitFunction:
         return self

@@ -28,8 +28,9 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.runtime.devices import devices as all_devices
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.vmap import flat_axes, vmap
+from meshwright.transforms.wrapped import name_of, require_callable
 
 
 class _Leaf:

@@ -14,7 +14,7 @@ from meshwright.errors import ArgumentTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr
-from meshwright.transforms.autodiff import require_callable
+from meshwright.transforms.wrapped import require_callable
 
 
 def make_jaxpr(

@@ -25,7 +25,7 @@ from meshwright.ops.control.callback import DebugCallback
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import as_array
 from meshwright.sharding import Sharding
-from meshwright.transforms.autodiff import name_of, require_callable
+from meshwright.transforms.wrapped import name_of, require_callable
 
 __all__ = [
     "ShardingPicture",

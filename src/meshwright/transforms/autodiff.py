@@ -10,7 +10,6 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.identity import made_of
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
@@ -25,37 +24,7 @@ from meshwright.ops.elementwise.table import stop_gradient as stop_gradient_op
 from meshwright.transforms.linearized import checked_leaves, jvp_flat, linearized, pulled, pushed, tangent_of
 from meshwright.transforms.rules import collect_cts
 from meshwright.transforms.tape import Tape, backward, require_alive
-
-
-def name_of(fun: Any) -> str:
-    """A function's name, for messages and jaxprs."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
-    return getattr(fun, "__name__", type(fun).__name__)
-
-
-def require_callable(fun: Any, where: str) -> None:
-    """Raise unless ``fun`` can be called."""
-    if not callable(fun):
-        raise ArgumentTypeError(f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}")
-
-
-def transformed(made: Any, fun: Callable[..., Any], name: str, *options: Any) -> Any:
-    """``made``, which the transformation ``name`` with ``options`` made of ``fun``.
-
-    To caches it is one function with all that are made so. Its ``lower`` and ``trace`` say that only jitted functions
-    have stages.
-    """
-    text = f"{name}({name_of(fun)})"
-
-    def stage(*args: Any, **kwargs: Any) -> Any:
-        raise ArgumentTypeError(
-            f"{text} was not jitted, and only jitted functions can be traced and lowered; write jit({text}).lower(...)"
-        )
-
-    made = boundary(made)
-    made.lower = made.trace = stage
-    return made_of(made, fun, name, options)
+from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
 
 # --- forward ------------------------------------------------------------------------------------------------
@@ -285,7 +254,6 @@ def value_and_grad(
     require_callable(fun, "grad")
     refuse_reduce_axes(reduce_axes, "grad")
 
-    @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         numbers = argument_numbers(argnums, len(args), "grad")
         wanted = [args[i] for i in numbers]
@@ -366,7 +334,6 @@ def grad(
     """
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
-    @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient

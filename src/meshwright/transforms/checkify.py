@@ -30,7 +30,8 @@ from meshwright.ops.indexing.gather_add import Gather, ScatterBase
 from meshwright.ops.indexing.indexed import in_bounds
 from meshwright.ops.reduce.reductions import reduce_and, reduce_or
 from meshwright.ops.shape.broadcast_reduce import match_shape
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call
+from meshwright.transforms.wrapped import name_of, require_callable
 
 #: what :func:`checkify` looks for; sets, to be joined by ``|``
 user_checks = frozenset({"user"})

@@ -15,9 +15,10 @@ from meshwright.errors import ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.control.custom_vmap import LinearCall
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_vjp import custom_vjp
 from meshwright.transforms.jaxprs import Stand
+from meshwright.transforms.wrapped import name_of, require_callable
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from meshwright.ir.op import Zero
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.control.call import CustomJvpCall
 from meshwright.ops.elementwise.table import convert, materialize
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_vjp import nondiff_numbers, positional, with_operands, with_static
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import Differentiation, ResultTypes, closes_over_tracers, differentiation, traced_once
 from meshwright.transforms.linearized import jvp_flat, tangent_of
+from meshwright.transforms.wrapped import name_of, require_callable
 
 
 class custom_jvp:

@@ -17,7 +17,7 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
 from meshwright.ops.elementwise.table import materialize
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import (
     Differentiation,
@@ -29,6 +29,7 @@ from meshwright.transforms.levels import (
 )
 from meshwright.transforms.linearized import tangent_of
 from meshwright.transforms.rules import batched_backward
+from meshwright.transforms.wrapped import name_of, require_callable
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.control.custom_vmap import CustomVmapCall, leading
 from meshwright.ops.elementwise.table import materialize
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_vjp import positional
 from meshwright.transforms.jaxprs import TRANSFORMS
 from meshwright.transforms.linearized import jvp_flat
+from meshwright.transforms.wrapped import name_of, require_callable
 
 
 class custom_vmap:

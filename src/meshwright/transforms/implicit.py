@@ -17,8 +17,9 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.control.call import CustomJvpCall
 from meshwright.ops.elementwise.table import convert, materialize, neg
 from meshwright.ops.linalg.linear_solve import LinearSolve
-from meshwright.transforms.autodiff import closed_call, linear_transpose, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call, linear_transpose
 from meshwright.transforms.linearized import jvp_flat
+from meshwright.transforms.wrapped import name_of, require_callable
 
 Matvec = Callable[[Any], Any]
 #: a jaxpr of what it closes over and its arguments, and what it closes over

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -17,17 +16,9 @@ from meshwright.errors import ArgumentTypeError, DifferentiationError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
 from meshwright.ops.shape.rearrange import reshape
-from meshwright.transforms.autodiff import (
-    argument_numbers,
-    function_of,
-    jvp,
-    lift_constants,
-    name_of,
-    require_callable,
-    transformed,
-    vjp,
-)
+from meshwright.transforms.autodiff import argument_numbers, function_of, jvp, lift_constants, vjp
 from meshwright.transforms.vmap import vmap
+from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
 
 def _selected(argnums: int | Sequence[int], args: Sequence[Any], where: str) -> tuple[tuple[int, ...], Any]:
@@ -88,7 +79,6 @@ def jacfwd(
     """
     require_callable(fun, "jacfwd")
 
-    @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         numbers, value = _selected(argnums, args, "jacfwd")
         _check("jacfwd", "input", value, holomorphic)
@@ -124,7 +114,6 @@ def jacrev(
     """
     require_callable(fun, "jacrev")
 
-    @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         numbers, value = _selected(argnums, args, "jacrev")
         if not allow_int:
@@ -215,7 +204,6 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
     """
     require_callable(fun, "named_call")
 
-    @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with name_scope(name or name_of(fun)):
             return fun(*args, **kwargs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.signature import described, without_closure
 from meshwright.errors import DifferentiationError
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
-from meshwright.ir.tracing import check_alive, typeof
+from meshwright.ir.tracing import JaxprTrace, check_alive, eval_jaxpr, typeof
 from meshwright.ops.elementwise.table import ConvertElementType, convert, materialize
 from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.rules import collect_cts
@@ -157,14 +159,17 @@ class Linearized:
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
         """Result tangents for input tangents."""
+        return [tangent_of(a, t) for a, t in zip(self.signature.out_avals, self.replayed(tangents))]
+
+    def replayed(self, tangents: Sequence[Any]) -> list[Any]:
+        """As :meth:`push`, with zeros as they are."""
         env = {
             id(arg): fitting(t, arg.aval, "linearize: a tangent", "the argument")
             for arg, t in zip(self.signature.inputs, tangents)
             if arg is not None
         }
         replay(self.records, env)
-        results = [env.get(id(t), t) if isinstance(t, TapeTracer) else t for t in self.tangents]
-        return [tangent_of(a, t) for a, t in zip(self.signature.out_avals, results)]
+        return [env.get(id(t), t) if isinstance(t, TapeTracer) else t for t in self.tangents]
 
     def pull(self, cts: Sequence[Any]) -> list[Any]:
         """Input cotangents for result cotangents; zeros where nothing arrives."""
@@ -197,6 +202,40 @@ class Linearized:
         records = tuple((r.op, tuple(map(slot, r.args)), r.outs, r.location) for r in self.records)
         self.parts = values, _Program(self.signature, records, tuple(map(slot, self.tangents)))
         return self.parts
+
+    # --- pickles --------------------------------------------------------------------------------------------
+    def __reduce__(self) -> Any:
+        values, program = self.split()
+        s = self.signature
+        linear = [not isinstance(t, Zero) for t in self.tangents]
+        trace = JaxprTrace()
+        args = [trace.new_arg(typeof(v)) for v in values]
+        inputs = [None if arg is None else trace.new_arg(arg.aval) for arg in s.inputs]
+        try:
+            with set_trace(trace):
+                outs = [t for t in program.filled(args).replayed(inputs) if not isinstance(t, Zero)]
+            jaxpr = trace.finish(outs, "linear")
+        finally:
+            trace.alive = False
+        return _taped_again, (described(s.fun), jaxpr, values, linear, s.in_avals, s.out_avals, s.in_tree, s.out_tree)
+
+    def __deepcopy__(self, memo: Any) -> Linearized:
+        return self
+
+
+def _taped_again(
+    name: str, jaxpr: ClosedJaxpr, values: list[Any], linear: list[bool], in_avals: tuple[ShapedArray, ...],
+    out_avals: tuple[ShapedArray, ...], in_tree: Any, out_tree: Any,
+) -> Linearized:  # fmt: skip
+    """A linear function out of a pickle, where it is a jaxpr of the known values and the tangents that there are."""
+    tape = Tape(STATE.trace)
+    inputs = tuple(tape.new_arg(a.strong()) if dtypes.is_inexact(a.dtype) else None for a in in_avals)
+    with set_trace(tape):
+        outs = iter(eval_jaxpr(jaxpr, (), *values, *(arg for arg in inputs if arg is not None)))
+    tangents = [next(outs) if there else Zero(a) for there, a in zip(linear, out_avals)]
+    signature = _Signature(SimpleNamespace(__name__=name), tape, inputs, in_avals, out_avals, in_tree, out_tree)
+    records, tape.records = tape.records, []
+    return Linearized(signature, records, tangents)
 
 
 register_pytree_node(Linearized, Linearized.split, lambda program, values: program.filled(values))

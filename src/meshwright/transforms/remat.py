@@ -15,7 +15,8 @@ from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.markers import Named
 from meshwright.ops.control.remat import Checkpoint, Policy
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable, transformed
+from meshwright.transforms.autodiff import closed_call
+from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
 
 def checkpoint(
@@ -56,7 +57,6 @@ def checkpoint(
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
-    @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if any(not -len(args) <= i < len(args) for i in numbers):
             raise ArgumentError(
@@ -82,7 +82,8 @@ def checkpoint(
         jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
         return pytree.unflatten(out_tree, Checkpoint(jaxpr, policy, prevent_cse).bind(*hoisted, *flat))
 
-    return transformed(wrapped, fun, "checkpoint", prevent_cse, policy, numbers, names)
+    options = {"prevent_cse": prevent_cse, "policy": policy, "static_argnums": numbers, "static_argnames": names}
+    return transformed(wrapped, fun, "checkpoint", **options)
 
 
 def checkpoint_name(x: Any, name: str) -> Any:

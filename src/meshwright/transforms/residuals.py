@@ -11,8 +11,9 @@ from meshwright.core.signature import leaf_names
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.passes import dead_code, inline_calls
 from meshwright.ops.control.call import Jit
-from meshwright.transforms.autodiff import closed_call, name_of, require_callable
+from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.jaxprs import TRANSFORMS
+from meshwright.transforms.wrapped import name_of, require_callable
 
 
 def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[ShapedArray, str]]:

@@ -19,8 +19,8 @@ from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import check_alive, typeof
-from meshwright.transforms.autodiff import name_of, require_callable, transformed
 from meshwright.transforms.batching import BatchTrace, put_batch_dim
+from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
 
 def _is_none(x: Any) -> bool:

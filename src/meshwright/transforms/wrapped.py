@@ -1,0 +1,92 @@
+"""What transformations of functions return: functions that say what they are made of, and pickle as that."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import MethodType
+from typing import Any
+
+from meshwright.core.identity import made_of
+from meshwright.core.tracebacks import without_own_frames
+from meshwright.errors import ArgumentTypeError
+
+
+def name_of(fun: Any) -> str:
+    """A function's name, for messages and jaxprs."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def require_callable(fun: Any, where: str) -> None:
+    """Raise unless ``fun`` can be called."""
+    if not callable(fun):
+        raise ArgumentTypeError(f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}")
+
+
+def found_by_name(function: Any) -> str | None:
+    """The qualified name under which a pickle finds ``function`` itself, which a decorator may have put there."""
+    name = getattr(function, "__qualname__", "")
+    found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is function else None
+
+
+class Transformed:
+    """What the transformation ``name`` with ``options`` made of ``fun``: a function, to caches one with all made so.
+
+    ``options`` are the arguments after ``fun``, ``keywords`` those that have names. Errors leave it without our frames.
+    """
+
+    def __init__(
+        self, call: Callable[..., Any], fun: Any, name: str, options: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self._call, self._made = call, (name, fun, options, keywords)
+        made_of(self, fun, name, options, keywords)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._call(*args, **kwargs)
+        except Exception as error:
+            without_own_frames(error)
+            raise
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        name, fun, *_ = self._made
+        return f"<{name} of {name_of(fun)}>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: only jitted functions have stages."""
+        name, fun, *_ = self._made
+        text = f"{name}({name_of(fun)})"
+        raise ArgumentTypeError(
+            f"{text} was not jitted, and only jitted functions can be traced and lowered; write jit({text}).lower(...)"
+        )
+
+    trace = lower
+
+    def __reduce__(self) -> Any:
+        return found_by_name(self) or (_made_again, self._made)
+
+    def __copy__(self) -> Transformed:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Transformed:
+        return self
+
+
+def _made_again(name: str, fun: Any, options: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return getattr(import_module("meshwright"), name)(fun, *options, **keywords)
+
+
+def transformed(call: Callable[..., Any], fun: Callable[..., Any], name: str, *options: Any, **keywords: Any) -> Any:
+    """``call``, which the transformation ``name`` made of ``fun``; see :class:`Transformed`."""
+    return Transformed(call, fun, name, options, keywords)
