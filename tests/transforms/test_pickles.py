@@ -1,4 +1,4 @@
-"""What transformations return pickles, and deep-copies: wrapped functions, and the linear functions of vjp and linearize."""
+"""What transformations return pickles and deep-copies: wrapped functions, linear functions of vjp and linearize."""
 
 from __future__ import annotations
 
