@@ -121,5 +121,5 @@ def test_a_pass_is_named_when_it_breaks_the_jaxpr() -> None:
     jaxpr = mw.make_jaxpr(lambda x: mnp.sin(x) + 1)(1.0)
     verify(run_passes(jaxpr, (INLINE, DEAD_CODE), check=True))
     spoil = Pass("spoil", lambda closed: closed.replace(jaxpr=closed.jaxpr.replace(eqns=closed.eqns[1:])))
-    with pytest.raises(VerifierError, match="after pass spoil"):
+    with pytest.raises(VerifierError, match="after pass 'spoil'"):
         run_passes(jaxpr, (INLINE, spoil), check=True)

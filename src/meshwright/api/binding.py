@@ -13,7 +13,8 @@ from typing import Any
 from meshwright.core import dtypes, source
 from meshwright.errors import ImportProgramError, MeshwrightError, ShardingError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.passes import in_regions, inline_calls
+from meshwright.ir.passes import inline_calls
+from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.collective.collectives import AllReduce, AxisIndex, Ppermute, axis_index_of
 from meshwright.ops.control.call import Jit
@@ -127,21 +128,7 @@ class _Binder:
         self.grids: dict[tuple[str, ...], ManualGrid] = {}
 
     def jaxpr(self, jaxpr: ClosedJaxpr, manual: tuple[str, ...]) -> ClosedJaxpr:
-        inner = jaxpr.jaxpr
-        env: dict[Var, Atom] = {}
-
-        def read(atom: Atom) -> Atom:
-            return env.get(atom, atom) if isinstance(atom, Var) else atom
-
-        eqns = []
-        for eqn in inner.eqns:
-            eqn = eqn.replace(invars=[read(a) for a in eqn.invars])
-            bound = self.equation(eqn, manual)
-            if bound is None:
-                env[eqn.outvars[0]] = eqn.invars[0]
-            else:
-                eqns.append(bound)
-        return jaxpr.replace(jaxpr=inner.replace(eqns=eqns, outvars=[read(a) for a in inner.outvars]))
+        return replaced(jaxpr, lambda eqn: self.equation(eqn, manual))
 
     def equation(self, eqn: JaxprEqn, manual: tuple[str, ...]) -> JaxprEqn | None:
         """The equation on the mesh; None for an annotation that says nothing there."""
@@ -270,16 +257,13 @@ def annotate_ends(
     """``jaxpr`` with annotations, as equations, on parameters and results whose shardings say more than their split."""
     inner = jaxpr.jaxpr
     before: list[JaxprEqn] = []
-    env = {v: _marked(v, s, before) for v, s in zip(inner.invars, ins)}
-
-    def read(atom: Atom) -> Atom:
-        return env.get(atom, atom) if isinstance(atom, Var) else atom
-
+    marked = {v: _marked(v, s, before) for v, s in zip(inner.invars, ins)}
+    names = {v: new for v, new in marked.items() if new is not v}
     after: list[JaxprEqn] = []
-    results = [_marked(read(a), s, after) for a, s in zip(inner.outvars, outs)]
+    results = [_marked(resolve(names, a), s, after) for a, s in zip(inner.outvars, outs)]
     if not before and not after:
         return jaxpr
-    eqns = [e.replace(invars=[read(a) for a in e.invars]) for e in inner.eqns] if before else inner.eqns
+    eqns = [renamed(e, names) for e in inner.eqns]
     return jaxpr.replace(jaxpr=inner.replace(eqns=[*before, *eqns, *after], outvars=results))
 
 
@@ -304,4 +288,4 @@ def without_annotations(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     def free(eqn: JaxprEqn) -> JaxprEqn:
         return eqn.replace(op=copy) if isinstance(eqn.op, ShardingAnnotation) else in_regions(eqn, without_annotations)
 
-    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[free(e) for e in jaxpr.jaxpr.eqns]))
+    return replaced(jaxpr, free)

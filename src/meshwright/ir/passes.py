@@ -102,12 +102,6 @@ def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: T
     )
 
 
-def in_regions(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
-    """The equation with ``apply`` done to its regions, if it has any."""
-    regions = eqn.op.regions()
-    return eqn.replace(op=eqn.op.with_regions([apply(r) for r in regions])) if regions else eqn
-
-
 class _Inliner:
     def __init__(self, chosen: Callable[[Op], bool]) -> None:
         self.chosen = chosen

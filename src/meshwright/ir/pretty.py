@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.ir import jaxpr as jaxpr_module
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.rewrite import use_counts
 
 _WIDTH = 110
 
@@ -49,8 +50,7 @@ class _Printer:
         pad = " " * indent
         consts = " ".join(self.typed(v) for v in jaxpr.constvars)
         args = " ".join(self.typed(v) for v in jaxpr.invars)
-        uses = Counter(a for e in jaxpr.eqns for a in e.invars if isinstance(a, Var))
-        uses.update(a for a in jaxpr.outvars if isinstance(a, Var))
+        uses = use_counts(jaxpr.eqns, jaxpr.outvars)
         lines = [f"{{ lambda {consts + ' ' if consts else ''}; {args}. let".replace(" . let", ". let")]
         for eqn in jaxpr.eqns:
             lines += [pad + "    " + line for line in self.eqn(eqn, uses)]

@@ -8,6 +8,7 @@ to their ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 
 from meshwright.core import dtypes, source
 from meshwright.errors import RuleError
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.op import Op
 from meshwright.ir.passes import inline_calls
+from meshwright.ir.rewrite import Interpreter
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.callback import Callback, IoCallback
 from meshwright.ops.elementwise.table import convert, sub, xor
@@ -35,36 +37,35 @@ def _ordered(jaxpr: ClosedJaxpr) -> bool:
 
 
 def _threaded(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    inner = jaxpr.jaxpr
-
-    def fun(*args: Any) -> list[Any]:
-        env: dict[Any, Any] = dict(zip((*inner.constvars, *inner.invars), (*jaxpr.consts, *args)))
-        token: Any = np.int32(0)
-        for eqn in inner.eqns:
-            operands = [a.val if isinstance(a, Literal) else env[a] for a in eqn.invars]
-            with source.at(eqn.source):
-                token, outs = _apply(eqn, operands, token)
-            env.update(zip(eqn.outvars, outs))
-        return [a.val if isinstance(a, Literal) else env[a] for a in inner.outvars]
-
-    return trace_to_jaxpr(fun, jaxpr.in_avals, inner.debug_name)
+    return trace_to_jaxpr(lambda *args: _Threading().run(jaxpr, args), jaxpr.in_avals, jaxpr.jaxpr.debug_name)
 
 
-def _apply(eqn: JaxprEqn, operands: list[Any], token: Any) -> tuple[Any, list[Any]]:
-    op = eqn.op
-    if isinstance(op, Callback) and op.ordered:
-        token, *outs = replace(op, token=True).bind(token, *operands)
-        return token, outs
-    regions = op.regions() if op.holds_jaxprs else ()
-    inside = any(map(_ordered, regions))
-    if regions:
-        op = op.with_regions([_threaded(r) if _ordered(r) else r for r in regions])
-    if inside:
-        i = min(range(len(operands)), key=lambda i: typeof(operands[i]).nbytes or 2**62)
-        operands[i] = _after(token, operands[i])
-    outs = op.bind(*operands)
-    outs = outs if op.multiple_results else [outs]
-    return (_joined(op, token, outs) if inside else token), outs
+class _Threading(Interpreter[Any]):
+    """Applies the equations, and keeps the token that the last of the callbacks gave."""
+
+    def __init__(self) -> None:
+        self.token: Any = np.int32(0)
+
+    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
+        with source.at(eqn.source):
+            return self.applied(eqn.op, args)
+
+    def applied(self, op: Op, args: list[Any]) -> Sequence[Any]:
+        if isinstance(op, Callback) and op.ordered:
+            self.token, *outs = replace(op, token=True).bind(self.token, *args)
+            return outs
+        regions = op.regions() if op.holds_jaxprs else ()
+        inside = any(map(_ordered, regions))
+        if regions:
+            op = op.with_regions([_threaded(r) if _ordered(r) else r for r in regions])
+        if inside:
+            i = min(range(len(args)), key=lambda i: typeof(args[i]).nbytes or 2**62)
+            args[i] = _after(self.token, args[i])
+        found = op.bind(*args)
+        outs = found if op.multiple_results else [found]
+        if inside:
+            self.token = _joined(op, self.token, outs)
+        return outs
 
 
 def _after(token: Any, x: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.passes import in_regions
+from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.shape.rearrange import Reshape
 
@@ -20,11 +20,7 @@ Runs = list[tuple[int, ...]]
 
 def merge_dot_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Neighbouring dimensions of matrix products that play the same part become one."""
-    inner = jaxpr.jaxpr
-    eqns: list[JaxprEqn] = []
-    for eqn in inner.eqns:
-        eqns += _merged(eqn) if isinstance(eqn.op, DotGeneral) else [in_regions(eqn, merge_dot_dims)]
-    return jaxpr.replace(jaxpr=inner.replace(eqns=eqns))
+    return replaced(jaxpr, lambda e: _merged(e) if isinstance(e.op, DotGeneral) else in_regions(e, merge_dot_dims))
 
 
 def _runs(dims: Sequence[int]) -> Runs:

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
+from meshwright.ir.rewrite import producers_of, use_counts
 from meshwright.ops.collective.collectives import AllGather, AllSlice, Collective, ReduceScatter
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.elementwise.table import copy
@@ -33,17 +34,8 @@ class _MergeReductions:
         self.virtual = virtual
         inner = jaxpr.jaxpr
         self.varying = varying(inner, inputs)
-        self.made: dict[Var, JaxprEqn] = {}
-        self.uses: dict[Var, int] = {}
-        for eqn in inner.eqns:
-            for atom in eqn.invars:
-                if isinstance(atom, Var):
-                    self.uses[atom] = self.uses.get(atom, 0) + 1
-            for var in eqn.outvars:
-                self.made[var] = eqn
-        for atom in inner.outvars:
-            if isinstance(atom, Var):
-                self.uses[atom] = self.uses.get(atom, 0) + 1
+        self.made = producers_of(inner)
+        self.uses = use_counts(inner.eqns, inner.outvars)
 
     def run(self) -> ClosedJaxpr:
         inner = self.closed.jaxpr
@@ -75,7 +67,7 @@ class _MergeReductions:
         chain: list[JaxprEqn] = []
         while True:
             eqn = self.made.get(var)
-            if eqn is None or self.uses.get(var) != 1 or eqn.op.multiple_results:
+            if eqn is None or self.uses[var] != 1 or eqn.op.multiple_results:
                 return None
             chain.append(eqn)
             through = None if isinstance(eqn.op, Collective) else self._linear_operand(eqn, axes)

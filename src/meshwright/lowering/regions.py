@@ -6,13 +6,12 @@ that is evaluated by itself) a region is partitioned by itself and batched over 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.passes import Pass
+from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import without_constraints
@@ -35,30 +34,15 @@ class _Replacer:
     def jaxpr(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         if not any(isinstance(e.op, ShardMap) for e in all_eqns(jaxpr.jaxpr)):
             return jaxpr
-        found = self.done.get(jaxpr)
-        if found is None:
-            eqns = [self.equation(e) for e in jaxpr.eqns]
-            found = self.done[jaxpr] = jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=eqns))
-        return found
+        if jaxpr not in self.done:
+            self.done[jaxpr] = replaced(jaxpr, self.equation)
+        return self.done[jaxpr]
 
     def equation(self, eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if isinstance(op, ShardMap):
             return eqn.replace(op=Jit(op.name, global_program(op)))
-        return eqn.replace(op=with_jaxprs(op, self.jaxpr)) if op.holds_jaxprs else eqn
-
-
-def with_jaxprs(op: Any, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Any:
-    """The op with ``apply`` done to every closed jaxpr among its fields."""
-
-    def applied(value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return apply(value)
-        return tuple(map(applied, value)) if isinstance(value, tuple) else value
-
-    old = {f.name: getattr(op, f.name) for f in dataclasses.fields(op) if f.init}
-    new = {name: applied(value) for name, value in old.items()}
-    return dataclasses.replace(op, **{n: v for n, v in new.items() if v is not old[n]})
+        return in_jaxprs(eqn, self.jaxpr)
 
 
 def global_program(op: ShardMap) -> ClosedJaxpr:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
-from meshwright.ir.passes import in_regions
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.target import Target
 from meshwright.ops.collective.collectives import AllGather, AllSlice, Collective
@@ -78,16 +78,15 @@ def with_units(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
         names: list[str] = []
         for axis in op.axes:
             names += [axis] if axis in units.sizes else [u for u in units.names if _part_of(u, axis)]
-        return op.over(names, [units.sizes[n] for n in names])
+        return op if tuple(names) == op.axes else op.over(names, [units.sizes[n] for n in names])
 
-    def rewrite(inner: ClosedJaxpr) -> ClosedJaxpr:
-        eqns = [
-            e.replace(op=unit_axes(e.op)) if isinstance(e.op, Collective) else in_regions(e, rewrite)
-            for e in inner.eqns
-        ]
-        return inner.replace(jaxpr=inner.jaxpr.replace(eqns=eqns))
+    def rename(eqn: JaxprEqn) -> JaxprEqn:
+        if not isinstance(eqn.op, Collective):
+            return in_regions(eqn, lambda region: with_units(region, units))
+        op = unit_axes(eqn.op)
+        return eqn if op is eqn.op else eqn.replace(op=op)
 
-    return rewrite(jaxpr)
+    return replaced(jaxpr, rename)
 
 
 def _part_of(unit: str, axis: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshwright.errors import ImportProgramError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, sub_jaxprs
-from meshwright.ir.passes import in_regions
+from meshwright.ir.rewrite import in_regions
 from meshwright.ops.imported.device_collective import DeviceOp
 from meshwright.ops.imported.manual_computation import FullToShard, ManualAxes, ManualComputation, ShardToFull
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation

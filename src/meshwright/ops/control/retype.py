@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 from meshwright.core import source
 from meshwright.core.avals import Axes
 from meshwright.errors import ShardingError
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.rewrite import Interpreter
 from meshwright.ir.state import STATE, scope
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ir.varying import axes_of, cast, in_order
@@ -54,31 +55,19 @@ def retyped(jaxpr: ClosedJaxpr, ins: Sequence[Axes], outs: Sequence[Axes] = ()) 
     if key not in entries:
         avals = [a.update(vma=axes) for a, axes in zip(jaxpr.in_avals, ins)]
         entries[key] = trace_to_jaxpr(
-            lambda *args: cast_each(_bound(jaxpr, args), outs, literals=True), avals, jaxpr.jaxpr.debug_name
+            lambda *args: cast_each(_Retyping().run(jaxpr, args), outs, literals=True), avals, jaxpr.jaxpr.debug_name
         )
     return entries[key]
 
 
-def _bound(jaxpr: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-    """The jaxpr's equations applied anew, so that casts are put in where types have changed."""
-    inner = jaxpr.jaxpr
-    env: dict[Var, Any] = dict(zip((*inner.constvars, *inner.invars), (*jaxpr.consts, *args)))
+class _Retyping(Interpreter[Any]):
+    """Applies a jaxpr's equations anew, so that casts are put in where types have changed."""
 
-    def read(atom: Var | Literal) -> Any:
-        return atom.val if isinstance(atom, Literal) else env[atom]
-
-    for eqn in inner.eqns:
-        with source.at(eqn.source):
-            outs = _applied(eqn, [read(a) for a in eqn.invars])
-        env.update(zip(eqn.outvars, outs))
-    return [read(a) for a in inner.outvars]
-
-
-def _applied(eqn: JaxprEqn, args: Sequence[Any]) -> Sequence[Any]:
-    if isinstance(eqn.op, PVary):
-        return [cast(args[0], axes_of(args[0]).union(eqn.op.axes))]
-    outs = eqn.op.bind(*args)
-    return outs if eqn.op.multiple_results else [outs]
+    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
+        if isinstance(eqn.op, PVary):
+            with source.at(eqn.source):
+                return [cast(args[0], axes_of(args[0]).union(eqn.op.axes))]
+        return super().equation(eqn, args)
 
 
 def require_together(what: str, axes: Axes, jaxprs: Sequence[ClosedJaxpr]) -> None:

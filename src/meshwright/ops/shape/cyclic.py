@@ -19,7 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis
-from meshwright.ir.passes import in_regions
+from meshwright.ir.rewrite import in_regions
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, scalar_like
 from meshwright.ops.shape.rearrange import Linear1, above

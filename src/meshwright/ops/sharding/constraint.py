@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, Builder
-from meshwright.ir.passes import in_regions
+from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
 from meshwright.ops.elementwise.table import copy
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding import UNCONSTRAINED, NamedSharding, PartitionSpec, named_to_hlo
@@ -90,13 +90,11 @@ class ShardingConstraint(Linear1):
 
 def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """``jaxpr`` with identities in the place of constraints, in its regions too."""
-    if not any(isinstance(eqn.op, ShardingConstraint) for eqn in all_eqns(jaxpr.jaxpr)):
-        return jaxpr
 
     def free(eqn: JaxprEqn) -> JaxprEqn:
         return eqn.replace(op=copy) if isinstance(eqn.op, ShardingConstraint) else in_regions(eqn, without_constraints)
 
-    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[free(e) for e in jaxpr.jaxpr.eqns]))
+    return replaced(jaxpr, free)
 
 
 def constrain(
@@ -111,10 +109,8 @@ def constrain(
     wanted += zip(inner.invars, in_shardings or ())
     before: list[JaxprEqn] = []
     constrained = {var: _constrained(var, s, before) for var, s in wanted if isinstance(s, NamedSharding)}
-    eqns = inner.eqns
-    if constrained:
-        eqns = [e.replace(invars=[_read(a, constrained) for a in e.invars]) for e in eqns]
-    outs = [_read(a, constrained) for a in inner.outvars]
+    eqns = [renamed(e, constrained) for e in inner.eqns]
+    outs = [resolve(constrained, a) for a in inner.outvars]
     after: list[JaxprEqn] = []
     for i, sharding in enumerate(out_shardings or ()):
         if isinstance(sharding, NamedSharding):
@@ -127,10 +123,6 @@ def constrain(
 def _placed(value: Any) -> Any:
     """The sharding of a constant that the user placed."""
     return value.sharding if getattr(value, "committed", False) else None
-
-
-def _read(atom: Atom, env: dict[Var, Var]) -> Atom:
-    return atom if isinstance(atom, Literal) else env.get(atom, atom)
 
 
 def _constrained(atom: Atom, sharding: NamedSharding, eqns: list[JaxprEqn]) -> Var:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from meshwright.core.avals import NOWHERE
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
-from meshwright.ir.passes import Pass, in_regions
+from meshwright.ir.passes import Pass
+from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ops.collective.collectives import AllGather, AllGatherInvariant, PVary
 from meshwright.ops.sharding.manual import ShardMap
 
@@ -20,13 +21,11 @@ def without_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     def bare(eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if not isinstance(op, ShardMap):
-            return in_regions(eqn, without_types) if op.holds_jaxprs else eqn
+            return in_regions(eqn, without_types)
         region = _bare(op.jaxpr) if op.check_vma else without_types(op.jaxpr)
         return eqn.replace(op=dataclasses.replace(op, jaxpr=region, check_vma=False))
 
-    if not any(e.op.holds_jaxprs for e in jaxpr.eqns):
-        return jaxpr
-    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[bare(e) for e in jaxpr.eqns]))
+    return replaced(jaxpr, bare)
 
 
 def _bare(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.rewrite import producers_of
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
 from meshwright.spmd.driver import partition
@@ -99,7 +100,7 @@ class Advisor:
         self.tried: dict[Candidate, _Outcome] = {}
         inner = part.source.jaxpr
         self.inputs = {v: i for i, v in enumerate(inner.invars)}
-        self.made = {v: e for e in inner.eqns for v in e.outvars}
+        self.made = producers_of(inner)
         self.before = _Outcome.of(part)
 
     @property

@@ -14,7 +14,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
+from meshwright.ir.rewrite import Interpreter
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
 from meshwright.spmd.memory.orders import in_orders, ordered
@@ -30,7 +31,7 @@ def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> Graph:
     return Recorder(mesh).graph(jaxpr)
 
 
-class Recorder:
+class Recorder(Interpreter[Node]):
     """Implements :class:`meshwright.ir.op.Builder` with nodes as values."""
 
     def __init__(self, mesh: AbstractMesh) -> None:
@@ -97,7 +98,7 @@ class Recorder:
 
     def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Node]) -> list[Node]:
         saved = self.in_avals, self.out_avals, self._source
-        outs = self._body(jaxpr, operands)
+        outs = self.run(jaxpr, operands)
         self.in_avals, self.out_avals, self._source = saved
         return outs
 
@@ -138,28 +139,18 @@ class Recorder:
         outer = dict(zip(parameters, captured)) if captured is not None else {}
         for parameter, node in outer.items():
             parameter.attributes = {"outside": node}
-        results = self._body(jaxpr, parameters)
+        results = self.run(jaxpr, parameters)
         return Graph(parameters, tuple(results), tuple(self._effects))
 
-    def _body(self, jaxpr: ClosedJaxpr, args: Sequence[Node]) -> list[Node]:
-        inner = jaxpr.jaxpr
-        env: dict[Var, Node] = dict(zip(inner.invars, args))
-        for var, value in zip(inner.constvars, jaxpr.consts):
-            env[var] = self.constant(value, var.aval)
-
-        def read(atom: Any) -> Node:
-            return self.constant(atom.val, atom.aval) if type(atom) is Literal else env[atom]
-
-        for eqn in inner.eqns:
-            op = eqn.op
-            self._source = eqn.source
-            self.in_avals = [a.aval for a in eqn.invars]
-            self.out_avals = [v.aval for v in eqn.outvars]
-            out = op.emit(self, *map(read, eqn.invars))
-            for var, node in zip(eqn.outvars, out if op.multiple_results else [out]):
-                env[var] = node
-                node.var = node.var or var
-        return [read(a) for a in inner.outvars]
+    def equation(self, eqn: JaxprEqn, args: list[Node]) -> Sequence[Node]:
+        self._source = eqn.source
+        self.in_avals = [a.aval for a in eqn.invars]
+        self.out_avals = [v.aval for v in eqn.outvars]
+        out = eqn.op.emit(self, *args)
+        nodes = out if eqn.op.multiple_results else [out]
+        for var, node in zip(eqn.outvars, nodes):
+            node.var = node.var or var
+        return nodes
 
 
 def _captured(graph: Graph) -> list[Node]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
+from meshwright.ir.rewrite import uses_of
 from meshwright.ir.tracing import record_again
 from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.regions import split
@@ -73,14 +74,7 @@ class _Sum:
 
 def _sums(jaxpr: Jaxpr, first: int, count: int, used: Sequence[bool]) -> list[_Sum]:
     """The sums among carries ``first .. first + count`` of the parameters; ``used`` marks those used elsewhere."""
-    uses: dict[Var, list[JaxprEqn | None]] = {}
-    for eqn in jaxpr.eqns:
-        for atom in eqn.invars:
-            if isinstance(atom, Var):
-                uses.setdefault(atom, []).append(eqn)
-    for atom in jaxpr.outvars:
-        if isinstance(atom, Var):
-            uses.setdefault(atom, []).append(None)
+    uses = uses_of(jaxpr)
     found = (_sum(jaxpr, first, place, uses) for place in range(count) if not used[place])
     return [s for s in found if s is not None]
 

@@ -7,10 +7,10 @@ contractions flow into the same completed sum, so that each can be charged its p
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
+from meshwright.ir.rewrite import use_counts
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 
 
@@ -25,8 +25,7 @@ def summands(
     ``repeats`` are the outputs that are added up further outside, so many times.
     """
     repeats = repeats or {}
-    uses = Counter(a for e in eqns for a in e.invars if isinstance(a, Var))
-    uses.update(a for a in outvars if isinstance(a, Var))
+    uses = use_counts(eqns, outvars)
     leaves: dict[Var, int] = {}
     flows: dict[Var, Var] = {}
     for eqn, rule in zip(eqns, rules):

@@ -11,8 +11,9 @@ from collections.abc import Hashable, Iterator, Mapping
 import numpy as np
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.rewrite import rebuilt, renamed
 from meshwright.ops.collective.collectives import Collective
-from meshwright.spmd.passes.rewrite import merged_note, rebuilt, renamed
+from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.varying import Variance
 
 

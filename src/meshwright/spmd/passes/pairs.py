@@ -23,6 +23,7 @@ from typing import Any
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
+from meshwright.ir.rewrite import rebuilt, renamed, resolve, uses_of
 from meshwright.ops.collective.collectives import (
     ALL_REDUCE,
     AllGather,
@@ -34,7 +35,7 @@ from meshwright.ops.collective.collectives import (
 )
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.passes.rewrite import merged_note, rebuilt, renamed, resolve, uses_of
+from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.varying import Variance
 
 

@@ -1,47 +1,16 @@
-"""What the communication passes share: uses of values, substitution, notes of collectives that became one."""
+"""What the communication passes share: the way into regions, notes of collectives that became one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
+from meshwright.ir.rewrite import in_regions
 from meshwright.spmd.reason import Merged, Part, Reason
 from meshwright.spmd.varying import Axes, Units, Variance, region_inputs
 
 #: a rewrite of one jaxpr, regions aside, that may ask where its values differ
 Rewrite = Callable[[Jaxpr, Variance], Jaxpr]
-
-
-def uses_of(jaxpr: Jaxpr) -> dict[Var, list[JaxprEqn | None]]:
-    """The equations that use each value, once for each operand; None stands for the results of the jaxpr."""
-    found: dict[Var, list[JaxprEqn | None]] = {}
-    for eqn in jaxpr.eqns:
-        for atom in eqn.invars:
-            if isinstance(atom, Var):
-                found.setdefault(atom, []).append(eqn)
-    for atom in jaxpr.outvars:
-        if isinstance(atom, Var):
-            found.setdefault(atom, []).append(None)
-    return found
-
-
-def resolve(names: Mapping[Var, Atom], atom: Atom) -> Atom:
-    """What ``atom`` is called after the substitutions ``names``."""
-    while isinstance(atom, Var) and atom in names:
-        atom = names[atom]
-    return atom
-
-
-def renamed(eqn: JaxprEqn, names: Mapping[Var, Atom]) -> JaxprEqn:
-    """The equation with its operands substituted."""
-    if not any(a in names for a in eqn.invars if not isinstance(a, Literal)):
-        return eqn
-    return eqn.replace(invars=[resolve(names, a) for a in eqn.invars])
-
-
-def rebuilt(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], names: Mapping[Var, Atom]) -> Jaxpr:
-    """The jaxpr with other equations and its results substituted."""
-    return jaxpr.replace(eqns=eqns, outvars=[resolve(names, a) for a in jaxpr.outvars])
 
 
 def with_regions(jaxpr: ClosedJaxpr, inputs: Sequence[Axes], units: Units, rewrite: Rewrite) -> ClosedJaxpr:
@@ -57,13 +26,8 @@ def with_regions(jaxpr: ClosedJaxpr, inputs: Sequence[Axes], units: Units, rewri
 
 
 def _in_regions(eqn: JaxprEqn, variance: Variance, rewrite: Rewrite) -> JaxprEqn:
-    regions = eqn.op.regions()
-    if not regions:
-        return eqn
-    inputs = region_inputs(eqn, variance.found, variance.units)
-    after = [with_regions(r, i, variance.units, rewrite) for r, i in zip(regions, inputs)]
-    same = all(new is old for new, old in zip(after, regions))
-    return eqn if same else eqn.replace(op=eqn.op.with_regions(after))
+    inputs = iter(region_inputs(eqn, variance.found, variance.units) if eqn.op.regions() else ())
+    return in_regions(eqn, lambda region: with_regions(region, next(inputs), variance.units, rewrite))
 
 
 def merged_note(eqns: Sequence[JaxprEqn]) -> Reason | Merged | None:
