@@ -7,6 +7,7 @@ from meshwright import (
     ad_checkpoint,
     custom_batching,
     custom_derivatives,
+    distributed,
     errors,
     hardware,
     lax,

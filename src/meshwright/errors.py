@@ -193,6 +193,23 @@ class DeviceError(JaxRuntimeError):
     """A device that does not exist, or a backend that failed."""
 
 
+class DistributedError(DeviceError):
+    """Processes that compute together could not find each other, or one of them failed.
+
+    ``ranks`` are the processes that failed, as far as they are known.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+
+class ProgramMismatchError(DistributedError):
+    """Processes were about to run different programs together; says which, and where they first differ."""
+
+
+class CheckpointError(MeshwrightError, OSError):
+    """A checkpoint that cannot be written or read, is damaged, or is of another tree."""
+
+
 class ConfigError(MeshwrightError, ValueError):
     """A configuration option that does not exist or cannot be changed any more."""
 
@@ -224,6 +241,10 @@ class ElidedConstantWarning(MeshwrightWarning):
 
 class CompilationCacheWarning(MeshwrightWarning):
     """A compiled program could not be read from ``compilation_cache_dir``, or not be written to it."""
+
+
+class CheckpointWarning(MeshwrightWarning):
+    """A damaged checkpoint was passed over."""
 
 
 class DTypeWarning(MeshwrightWarning):

@@ -35,7 +35,8 @@ def make_array_from_callback(
     """
     function = "make_array_from_callback"
     found: dict[Any, Any] = {}
-    for index in _indices(function, tuple(shape), sharding).values():
+    indices, here = _indices(function, tuple(shape), sharding), sharding.addressable_devices
+    for index in (index for device, index in indices.items() if device in here):
         key = tuple((s.start, s.stop) for s in index)
         if key not in found:
             found[key] = index, np.asarray(data_callback(index))
@@ -59,7 +60,8 @@ def make_array_from_single_device_arrays(
       Array([ 0,  1,  2, 10, 11, 12], dtype=int32)
     """
     function = "make_array_from_single_device_arrays"
-    indices = _indices(function, tuple(shape), sharding)
+    here = sharding.addressable_devices if isinstance(sharding, Sharding) else ()
+    indices = {d: i for d, i in _indices(function, tuple(shape), sharding).items() if d in here}
     for number, x in enumerate(arrays):
         if type(x) is not Array or x.sharding.num_devices != 1:
             raise ArgumentTypeError(f"{function}: arrays[{number}] must be an array on one device, got {x!r}")
@@ -78,8 +80,11 @@ def make_array_from_process_local_data(
 ) -> Array:
     """The array with this sharding whose part on this process is ``local_data``: with one process, all of it.
 
+    Where ``global_shape`` (or an entry of it) is None, a dimension is as many times as large as it is split between
+    processes; where it is the size of ``local_data``, the data is all of that dimension.
+
     Raises:
-      ShapeError: ``global_shape`` (whose entries may be None) is not the shape of the data.
+      ShapeError: ``global_shape`` does not fit the data and the sharding.
       ShardingError: a sharding that does not fit the shape, or that has no devices.
 
     Example:
@@ -89,14 +94,45 @@ def make_array_from_process_local_data(
     """
     function = "make_array_from_process_local_data"
     value = np.asarray(local_data)
-    wanted = value.shape if global_shape is None else tuple(global_shape)
-    if len(wanted) != value.ndim or any(w not in (None, n) for w, n in zip(wanted, value.shape)):
+    given = (None,) * value.ndim if global_shape is None else tuple(global_shape)
+    if len(given) != value.ndim:
         raise ShapeError(
-            f"{function}: local_data of shape {value.shape} is all of the array, as there is one process, but "
-            f"global_shape is {wanted}; leave it out"
+            f"{function}: global_shape {given} has {len(given)} entries, the data is of shape {value.shape}"
         )
     _indices(function, value.shape, sharding)
-    return from_numpy(value, sharding=sharding, transfer="explicit")
+    boxes = [_box(sharding, d, n, g) for d, (n, g) in enumerate(zip(value.shape, given))]
+    for dim, (size, (start, stop, whole)) in enumerate(zip(value.shape, boxes)):
+        if stop - start != size:
+            raise ShapeError(
+                f"{function}: this process has rows {start}:{stop} of dimension {dim}, of {whole}, and local_data of "
+                f"shape {value.shape} has {size} (global_shape is {given}); give those rows, or all of them"
+            )
+    if all(stop - start == whole for start, stop, whole in boxes):
+        return from_numpy(value, sharding=sharding, transfer="explicit")
+    full = np.empty([whole for _, _, whole in boxes], value.dtype)  # memory that nobody writes to is not taken
+    full[tuple(slice(start, stop) for start, stop, _ in boxes)] = value
+    return from_numpy(full, sharding=sharding, transfer="explicit")
+
+
+def _box(sharding: Sharding, dim: int, size: int, given: int | None) -> tuple[int, int, int]:
+    """The first row that this process has of a dimension, the one past its last, and how many all have.
+
+    Raises:
+      ShardingError: its rows are not neighbours.
+    """
+    counts = sharding.tile_counts(dim + 1)
+    table, here = sharding.tile_table(dim + 1)[:, dim], sharding.addressable_devices
+    tiles = sorted({int(t) for t, d in zip(table, sharding.devices) if d in here})
+    if not tiles or tiles[-1] - tiles[0] + 1 != len(tiles):
+        raise ShardingError(
+            f"make_array_from_process_local_data: of dimension {dim} this process has the tiles {tiles} of "
+            f"{counts[dim]}, which are no block; use make_array_from_callback"
+        )
+    whole = size * counts[dim] // len(tiles) if given is None else given
+    if size == whole:
+        return 0, whole, whole
+    rows = -(-whole // counts[dim])
+    return min(tiles[0] * rows, whole), min((tiles[-1] + 1) * rows, whole), whole
 
 
 def _indices(function: str, shape: tuple[int, ...], sharding: Any) -> dict[Any, tuple[slice, ...]]:
@@ -114,6 +150,8 @@ def _indices(function: str, shape: tuple[int, ...], sharding: Any) -> dict[Any, 
 def _assembled(
     function: str, shape: tuple[int, ...], sharding: Sharding, parts: Sequence[tuple[Any, np.ndarray]], dtype: Any
 ) -> Array:
+    if not parts and dtype is None:
+        raise ArgumentError(f"{function}: no device of this process has a part of the array; give its dtype")
     kind = parts[0][1].dtype if dtype is None else requested(dtype, function)
     whole = np.empty(shape, kind)
     for index, part in parts:

@@ -34,7 +34,7 @@ from meshwright.ops.sharding.constraint import constrain
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, buffer_of
+from meshwright.runtime.executable import Executable
 from meshwright.sharding import SingleDeviceSharding, get_mesh
 from meshwright.transforms.autodiff import lift_constants
 from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
@@ -178,7 +178,7 @@ class JitFunction:
                     return self(*args, **kwargs)
                 entry = self._programs[key] = self._compile(dynamic, named, static)
             executable, out_tree = entry
-            outs = executable(leaves) if executable.donated else executable.run([buffer_of(x) for x in leaves])
+            outs = executable(leaves) if executable.donated else executable.run(executable.take(leaves))
             if config.debug_nans or config.debug_infs:
                 self._check_finite(outs, leaves, treedef, static, bool(executable.donated))
             return pytree.unflatten(out_tree, outs)

@@ -27,14 +27,15 @@ from meshwright.errors import (
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
-from meshwright.lowering.batched import virtual_program
-from meshwright.lowering.lower import lower
+from meshwright.lowering.batched import on_target, virtual_program
+from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, Results, compile_program
-from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, NamedSharding, PartitionSpec
+from meshwright.runtime.executable import Executable, Results, compile_program, one_device
+from meshwright.runtime.spread import compile_spread, needs_spread
+from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
 from meshwright.spmd import report
 from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
@@ -283,12 +284,24 @@ class PartitionedProgram(Stage):
     # --- running --------------------------------------------------------------------------------------------
     @cached_property
     def executable(self) -> Executable:
-        """The program for the virtual mesh: global arrays in and out."""
+        """The program for the mesh's devices, virtual or real: global arrays in and out."""
         program = self.program
+        results = Results(self.out_avals, self.out_shardings, True)
         with program.precision():
+            if isinstance(self.mesh, Mesh) and needs_spread(self.mesh):
+                lowered = self._on_real_devices(self.mesh)
+                return compile_spread(lowered, results, self.mesh, self.in_shardings, program.compiler_options)
             lowered = lower(virtual_program(self.part), self.name, donated=program.aliases, arg_names=self.names)
-            results = Results(self.out_avals, self.out_shardings, True)
-            return compile_program(lowered, results, options=program.compiler_options)
+            place = one_device(NamedSharding(self.mesh, PartitionSpec()), self.in_shardings)
+            return compile_program(lowered, results, options=program.compiler_options, place=place)
+
+    def _on_real_devices(self, mesh: Mesh) -> DeviceProgram:
+        """What each real device runs; it may write over donated parts, which are of other shapes than the arrays."""
+        target = Target.of(mesh)
+        jaxpr = on_target(self.part, target)
+        ins, outs = ([(a.shape, a.dtype) for a in avals] for avals in (jaxpr.in_avals, jaxpr.out_avals))
+        donated = {i: o for i, o in self.program.aliases.items() if ins[i] == outs[o]}
+        return lower(jaxpr, self.name, target, donated, self.names)
 
     @overload
     def compile(self, target: None = None) -> Compiled: ...

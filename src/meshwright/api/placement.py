@@ -23,6 +23,7 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
+from meshwright.runtime.moving import buffer_with
 from meshwright.runtime.transfers import check_transfer
 from meshwright.sharding import AbstractMesh, NamedSharding, Sharding, SingleDeviceSharding
 
@@ -75,7 +76,7 @@ def _put(x: Any, sharding: Sharding | None, copied: bool = False) -> Any:
         return array
     if array is x and array.sharding != sharding:
         check_transfer("device_to_device", True, array.aval)
-    return Array(array.aval, array.buffer, sharding, committed=True)
+    return Array(array.aval, buffer_with(array, sharding), sharding, committed=True)
 
 
 def _given(x: Any) -> Array:
@@ -215,7 +216,7 @@ def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
         program = Program(op.name, jaxpr, arguments, (None,) * len(jaxpr.out_avals), tree, tree)
         # Not ``compile``, which warns: what becomes of single ops is nothing to act upon.
         executable = _sharded_cache[key] = Lowered(program).partition().executable
-    outs = executable.run([x.buffer for x in arrays])
+    outs = executable.run(executable.take(arrays))
     return outs if op.multiple_results else outs[0]
 
 

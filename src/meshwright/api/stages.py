@@ -23,7 +23,7 @@ from meshwright.lowering.lower import lower
 from meshwright.lowering.regions import without_regions
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.runtime.executable import Results, compile_program
+from meshwright.runtime.executable import Results, compile_program, one_device
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
@@ -174,7 +174,8 @@ class Lowered(Stage):
         with program.precision():
             lowered = lower(program.jaxpr, program.name, donated=taken, arg_names=program.names)
             results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
-            executable = compile_program(lowered, results, options=program.compiler_options)
+            place = one_device(single, [single] * len(program.arguments))
+            executable = compile_program(lowered, results, options=program.compiler_options, place=place)
         return Compiled(self, executable, [single] * len(program.arguments))
 
     def _compiled_on_mesh(self) -> Compiled:

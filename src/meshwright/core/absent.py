@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 _PRIMITIVES = "ops are dataclasses in meshwright.ops here, and have their rules as methods; call the function instead"
 _REFERENCES = "arrays do not change here; carry the value through scan, or use x.at[...]"
 _ELSEWHERE = "it is for devices that are not here"
-_ONE_PROCESS = "there is one process; mesh axes are devices of it"
 
 #: by module (of ``jax``): a pattern of names, and what to do
 ABSENT: dict[str, dict[str, str]] = {
@@ -19,7 +18,6 @@ ABSENT: dict[str, dict[str, str]] = {
         "host_count|host_id|host_ids": "use process_count, process_index, process_indices",
         "smap": "use shard_map with its axes",
         "ds": "use lax.dynamic_slice_in_dim, or an index",
-        "distributed": _ONE_PROCESS,
         "ffi": "use pure_callback",
         "export": "use jit(f).lower(...).as_text() or .partition(), and load",
         "profiler|monitoring": "use part.explain(), part.memory and log_compiles",

@@ -53,7 +53,9 @@ def _half_of_memory() -> int:
 GUARDS = (None, "allow", "log", "disallow", "log_explicit", "disallow_explicit")
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
-    "platform": Option("cpu", ("cpu",)),
+    "real_devices": Option(0, accepts=lambda v: v >= 0, expected="a number of devices, or 0 for the platform's own"),
+    "platform": Option("cpu", ("cpu", "cuda", "tpu")),
+    "collective_timeout": Option(60.0, accepts=lambda v: v > 0, expected="a positive number of seconds"),
     "enable_x64": Option(False, traced=True),
     "debug_nans": Option(False),
     "debug_infs": Option(False),
@@ -112,8 +114,13 @@ class Setting:
 class Config(threading.local):
     """The options. Read as attributes, change with :meth:`update` or :meth:`override`."""
 
+    #: devices of this process, which share its real ones
     num_devices: int
+    #: what computes for them: devices that XLA has; 0: one processor, or all there are of an accelerator
+    real_devices: int
     platform: str
+    #: seconds after which a collective that waits for another process fails
+    collective_timeout: float
     enable_x64: bool
     debug_nans: bool
     debug_infs: bool

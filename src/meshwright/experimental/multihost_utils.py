@@ -1,16 +1,24 @@
-"""``jax.experimental.multihost_utils`` for one process: what is of all processes is of this one."""
+"""``jax.experimental.multihost_utils``: values that processes give each other, as NumPy arrays."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
+from meshwright.api.assembling import make_array_from_process_local_data
+from meshwright.api.jit import jit
 from meshwright.api.placement import block_until_ready, device_put
 from meshwright.core import pytree
+from meshwright.core.config import config
 from meshwright.core.float0 import is_float0
-from meshwright.errors import ArgumentError
-from meshwright.sharding import NamedSharding, PartitionSpec
+from meshwright.errors import ArgumentError, DistributedError
+from meshwright.numpy import max as maximum_along
+from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.devices import devices, process_count, process_index
+from meshwright.runtime.processes import agreement, signs
+from meshwright.sharding import Mesh, NamedSharding, PartitionSpec
 
 __all__ = [
     "assert_equal", "broadcast_one_to_all", "global_array_to_host_local_array", "host_local_array_to_global_array",
@@ -22,32 +30,95 @@ def _values(tree: Any) -> Any:
     return pytree.map(lambda x: x if is_float0(x) else np.asarray(x), tree)
 
 
-def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """A tree of arrays as the source process has it, as NumPy arrays: this process is the source.
+def _one_each() -> Mesh:
+    """The first device of each process, in a row."""
+    first = [next(d for d in devices() if d.process_index == p) for p in range(process_count())]
+    return Mesh(np.array(first, dtype=object), ("processes",))
+
+
+def _stacked(x: Any) -> Array:
+    """What each process has of ``x``, along a new first dimension: an array whose parts are on the processes.
 
     Raises:
-      ArgumentError: ``is_source`` says that it is not.
+      ArgumentError: an array on a mesh.
+    """
+    if _is_global(x):
+        raise ArgumentError(f"a value of this process was expected, got an array with {x.sharding!r}")
+    value = np.asarray(x)
+    whole = np.empty((process_count(), *value.shape), value.dtype)
+    whole[process_index()] = value
+    return from_numpy(whole, sharding=NamedSharding(_one_each(), PartitionSpec("processes")))
+
+
+def _for_all(x: Array) -> np.ndarray:
+    """All of an array, from the parts that processes have."""
+    if np.ndim(x) and not x.is_fully_addressable and not x.is_fully_replicated:
+        x = device_put(x, NamedSharding(_mesh_of(x), PartitionSpec()))
+    return np.asarray(x)
+
+
+def _mesh_of(x: Array) -> Mesh:
+    mesh = getattr(x.sharding, "mesh", None)
+    return mesh if isinstance(mesh, Mesh) else Mesh(np.array(x.sharding.devices, dtype=object), ("devices",))
+
+
+@jit
+def _largest(x: Any) -> Any:
+    return maximum_along(x, 0)
+
+
+def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
+    """A tree of arrays as the source process (0 unless ``is_source`` says otherwise) has it, as NumPy arrays; the trees
+    of the others must have the same structure, shapes and dtypes.
+
+    Raises:
+      ArgumentError: there is one process, and ``is_source`` says that it is not the source.
 
     Example:
       >>> from meshwright.experimental import multihost_utils
       >>> multihost_utils.broadcast_one_to_all({"a": mnp.arange(3)})
       {'a': array([0, 1, 2], dtype=int32)}
     """
-    if is_source is not None and not is_source:
-        raise ArgumentError("broadcast_one_to_all: there is one process, which must be the source; is_source=True")
-    return _values(in_tree)
+    source = process_index() == 0 if is_source is None else is_source
+    if process_count() == 1:
+        if not source:
+            raise ArgumentError("broadcast_one_to_all: there is one process, which must be the source; is_source=True")
+        return _values(in_tree)
+    return pytree.map(lambda x: x if is_float0(x) else _broadcast(np.asarray(x), source), in_tree)
+
+
+def _broadcast(value: np.ndarray, source: bool) -> np.ndarray:
+    """The source's value: of bits that are zeros elsewhere, the largest."""
+    raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+    found = _for_all(_largest(_stacked(raw if source else np.zeros_like(raw))))
+    return np.frombuffer(found.tobytes(), value.dtype).reshape(value.shape)
 
 
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     """A tree of arrays of all processes, as NumPy arrays: along a new first dimension, or joined along the first
-    (``tiled``). Those on a mesh are whole already.
+    (``tiled``). Of those on a mesh, all of the array.
 
     Example:
       >>> from meshwright.experimental import multihost_utils
       >>> multihost_utils.process_allgather(np.arange(3)).shape
       (1, 3)
     """
-    return pytree.map(lambda x: np.asarray(x) if tiled or _is_global(x) else np.asarray(x)[None], in_tree)
+
+    def gathered(x: Any) -> np.ndarray:
+        if _is_global(x):
+            return _for_all(x)
+        value = _gathered(np.asarray(x))
+        return value.reshape(-1, *value.shape[2:]) if tiled and value.ndim > 1 else value
+
+    return pytree.map(gathered, in_tree)
+
+
+def _gathered(value: np.ndarray) -> np.ndarray:
+    """The values of all processes, bit for bit."""
+    if process_count() == 1:
+        return value[None]
+    raw = _for_all(_stacked(np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)))
+    return np.frombuffer(raw.tobytes(), value.dtype).reshape(process_count(), *value.shape)
 
 
 def _is_global(x: Any) -> bool:
@@ -55,16 +126,46 @@ def _is_global(x: Any) -> bool:
 
 
 def assert_equal(in_tree: Any, fail_message: str = "") -> None:
-    """Check that a tree of arrays is the same in all processes, which of one it is.
+    """Check that a tree of arrays is the same in all processes as in process 0.
 
     Raises:
-      ArgumentTypeError: a leaf that is no array.
+      DistributedError: it is not; names the leaf and the processes. ArgumentTypeError: a leaf that is no array.
     """
-    _values(in_tree)
+    mine = _values(in_tree)
+    if process_count() == 1:
+        return
+    for path, leaf in zip(pytree.paths(mine), pytree.leaves(mine)):
+        same = np.array_equal(_broadcast(leaf, process_index() == 0), leaf, equal_nan=leaf.dtype.kind in "fc")
+        odd = np.flatnonzero(~process_allgather(np.array(same)))
+        if odd.size:
+            raise DistributedError(
+                f"{fail_message or 'assert_equal'}: value{path} of process {', '.join(map(str, odd))} is not that of "
+                "process 0"
+            )
+
+
+_barriers = itertools.count()
 
 
 def sync_global_devices(name: str) -> None:
-    """Wait until all processes are here: this one is. Devices may still be computing, as elsewhere."""
+    """Wait until all processes are here, each with the same ``name``. Devices may still be computing, as elsewhere.
+
+    Raises:
+      DistributedError: one does not come within ``config.collective_timeout`` seconds, or comes with another name.
+    """
+    table = signs.LIVING.table
+    if table is None:
+        return
+    number = next(_barriers)
+    table.put(f"meshwright/barrier/{number}/{process_index()}", name.encode())
+    what = f"rank {process_index()} waited at sync_global_devices({name!r})"
+    for rank in range(process_count()):
+        found = table.get(f"meshwright/barrier/{number}/{rank}", config.collective_timeout)
+        if found is None:
+            late = {rank: "is late: it lives, but did not come"}
+            raise agreement.blamed(what, signs.suspects((rank,)) or late)
+        if found.decode() != name:
+            raise agreement.blamed(what, {rank: f"is at sync_global_devices({found.decode()!r})"})
 
 
 def reached_preemption_sync_point(step_id: int) -> bool:
@@ -81,16 +182,21 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Any, pspecs
       >>> multihost_utils.host_local_array_to_global_array(np.arange(8), mesh, P("x")).sharding.spec
       PartitionSpec('x',)
     """
-    shardings = pytree.map(
-        lambda spec: NamedSharding(global_mesh, PartitionSpec() if spec is None else spec),
+    return pytree.map(make_array_from_process_local_data, _shardings(local_inputs, global_mesh, pspecs), local_inputs)
+
+
+def _shardings(tree: Any, mesh: Any, pspecs: Any) -> Any:
+    """A sharding for each leaf, from a tree prefix of specs."""
+    marked = pytree.map(
+        lambda spec: NamedSharding(mesh, PartitionSpec() if spec is None else spec),
         pspecs,
         is_leaf=lambda s: s is None or isinstance(s, PartitionSpec),
     )
-    return device_put(local_inputs, shardings)
+    return pytree.unflatten(pytree.structure(tree), pytree.broadcast_prefix(marked, tree, "pspecs"))
 
 
 def global_array_to_host_local_array(global_inputs: Any, global_mesh: Any, pspecs: Any) -> Any:
-    """The part of each array on a mesh that lies in this process: all of it.
+    """The part of each array on a mesh that lies in this process: all of it, if there is one.
 
     Example:
       >>> from meshwright.experimental import multihost_utils
@@ -98,4 +204,21 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Any, pspec
       >>> multihost_utils.global_array_to_host_local_array(mnp.arange(8), mesh, P("x")).shape
       (8,)
     """
-    return block_until_ready(host_local_array_to_global_array(global_inputs, global_mesh, pspecs))
+
+    def local(x: Any, sharding: NamedSharding) -> Any:
+        placed = device_put(x, sharding)
+        if placed.is_fully_addressable:
+            return block_until_ready(placed)
+        shards = placed.addressable_shards
+        starts = [min(s.index[d].start or 0 for s in shards) for d in range(placed.ndim)]
+        stops = [
+            max(n if s.index[d].stop is None else s.index[d].stop for s in shards) for d, n in enumerate(placed.shape)
+        ]
+        out = np.empty([b - a for a, b in zip(starts, stops)], placed.dtype)
+        for s in shards:
+            at = [slice((i.start or 0) - a, (n if i.stop is None else i.stop) - a)
+                  for i, a, n in zip(s.index, starts, placed.shape)]  # fmt: skip
+            out[tuple(at)] = s.data
+        return from_numpy(out)
+
+    return pytree.map(local, global_inputs, _shardings(global_inputs, global_mesh, pspecs))

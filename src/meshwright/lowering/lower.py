@@ -90,7 +90,9 @@ def lower(
 def hoist_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     """Make large constants the first arguments, so that programs do not hold copies of weights."""
     inner = jaxpr.jaxpr
-    large = [getattr(c, "nbytes", 8) > _INLINE_BYTES for c in jaxpr.consts]
+    large = [
+        getattr(c, "nbytes", 8) > _INLINE_BYTES or not getattr(c, "is_fully_addressable", True) for c in jaxpr.consts
+    ]
     if not any(large):
         return jaxpr, []
     moved = [v for v, big in zip(inner.constvars, large) if big]

@@ -16,6 +16,7 @@ from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
+from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_of, shard_in_part, spread_of, tiles_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.transfers import check_transfer, level_of
 from meshwright.sharding import Sharding, SingleDeviceSharding
@@ -72,7 +73,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     # --- buffers --------------------------------------------------------------------------------------------
     @property
     def buffer(self) -> Any:
-        """The PJRT buffer.
+        """The PJRT buffer; of an array that does not lie on one real device of this process, :class:`Parts`.
 
         Raises:
           DeletedArrayError: the array was donated or deleted.
@@ -116,11 +117,12 @@ class Array(ArrayMethods, metaclass=_ArrayType):
 
     @property
     def is_fully_addressable(self) -> bool:
-        return True
+        return self.sharding.is_fully_addressable
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """One shard a device of this process, with its part of the data (a copy, made once, without padding)."""
+        """One shard a device of this process, with its part of the data, without padding: on real devices of their own
+        the memory is shared, of virtual ones it is a copy, made once."""
         if self._shards is None or self._buffer is None:
             self._shards = self._cut_into_shards()
         return list(self._shards)
@@ -128,17 +130,39 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     def _cut_into_shards(self) -> list[Shard]:
         if is_key(self.dtype):
             return [dataclasses.replace(s, data=s.data.keys(self.dtype)) for s in self.words().addressable_shards]
-        whole = np.asarray(self)
         seen: dict[Any, int] = {}
-        shards = []
-        for device, index in self.sharding.devices_indices_map(self.shape).items():
+        shards, here = [], self.sharding.addressable_devices
+        for position, (device, index) in enumerate(self.sharding.devices_indices_map(self.shape).items()):
             key = tuple((s.start, s.stop) for s in index)
             replica = seen[key] = seen.get(key, -1) + 1
-            data = from_numpy(whole[index], sharding=SingleDeviceSharding(device), transfer="none")
-            shards.append(Shard(device, index, data, replica))
+            if device in here:
+                shards.append(Shard(device, index, self._shard(position, device), replica))
         return shards
 
-    global_shards = addressable_shards
+    def _shard(self, position: int, device: Device) -> Array:
+        sharding = SingleDeviceSharding(device)
+        if not isinstance(self.buffer, Parts):
+            whole = self._host()[self.sharding.devices_indices_map(self.shape)[device]]
+            return from_numpy(whole, sharding=sharding, transfer="none")
+        part = self._part(real_of(device))
+        where = shard_in_part(self.sharding, self.shape, position)
+        if all(s == slice(0, n) for s, n in zip(where, part.shape)):
+            return Array(part.aval.update(weak_type=self.weak_type), part.buffer, sharding, committed=True)
+        return from_numpy(np.asarray(part)[where], sharding=sharding, transfer="none")
+
+    def _part(self, real: int) -> Array:
+        """The part on one of this process's real devices, as an array there."""
+        spread = spread_of(self.sharding)
+        device = next(d for d in self.sharding.devices if real_of(d) == real)
+        buffer = self.buffer.buffers[spread.here.index(real)]
+        return Array(ShapedArray(buffer.shape, self.dtype), buffer, SingleDeviceSharding(device), committed=True)
+
+    @property
+    def global_shards(self) -> list[Shard]:
+        """One shard a device of all processes; those of others have no data."""
+        mine = {s.device: s for s in self.addressable_shards}
+        indices = self.sharding.devices_indices_map(self.shape)
+        return [mine.get(d) or Shard(d, index, None, -1) for d, index in indices.items()]  # type: ignore[arg-type]
 
     def addressable_data(self, index: int) -> Array:
         """The part of the array on this process's device number ``index``, in the order of the sharding."""
@@ -184,6 +208,9 @@ class Array(ArrayMethods, metaclass=_ArrayType):
             if level_of("device_to_host") != "allow" and any(d.platform != "cpu" for d in self.devices()):
                 check_transfer("device_to_host", explicit, self.aval)
             pjrt.wait(buffer)
+            if isinstance(buffer, Parts):
+                self._numpy = self._gathered()
+                return self._numpy
             carrier = _carrier(self.dtype)
             if carrier is None:
                 self._numpy = np.from_dlpack(pjrt.Exporter(buffer))
@@ -191,6 +218,16 @@ class Array(ArrayMethods, metaclass=_ArrayType):
                 value = np.from_dlpack(pjrt.Exporter(CONVERSIONS.to_carrier(self, carrier).buffer))
                 self._numpy = value.view(self.dtype) if carrier.kind == "u" else value.astype(self.dtype)
         return self._numpy
+
+    def _gathered(self) -> np.ndarray:
+        """All of it, from the parts that this process has."""
+        spread = spread_of(self.sharding)
+        held = tiles_of(self.sharding, self.ndim)
+        if spread.here and all(t is None for t in held[spread.here[0]]):
+            return np.asarray(self._part(spread.here[0]))
+        value = assembled([np.asarray(self._part(r)) for r in spread.here], self.sharding, self.shape)
+        value.flags.writeable = False
+        return value
 
     def __dlpack__(
         self,
@@ -211,6 +248,11 @@ class Array(ArrayMethods, metaclass=_ArrayType):
                 f"dl_device={dl_device} and stream={stream}; export it without them and move it afterwards"
             )
         self._check_numbers()
+        if isinstance(self._buffer, Parts):
+            raise DLPackError(
+                f"__dlpack__: the array lies on {len(spread_of(self.sharding).reals)} devices; export the arrays of "
+                "x.addressable_shards (shard.data), or put it on one device with device_put first"
+            )
         return pjrt.dlpack_capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -264,6 +306,8 @@ class Array(ArrayMethods, metaclass=_ArrayType):
             return f"Array({self.aval}, deleted)"
         if is_key(self.dtype):
             return f"Array({self.shape}, dtype={self.dtype}) overlaying:\n{self.words()}"
+        if not is_whole_here(self.sharding, self.ndim):
+            return f"Array(shape={self.shape}, dtype={self.dtype.name}, on devices of several processes)"
         text = np.array2string(np.asarray(self), separator=", ", prefix="Array(")
         shape = f", shape={self.shape}" if 0 in self.shape else ""  # which "[]" does not tell
         weak = ", weak_type=True" if self.weak_type else ""
@@ -334,10 +378,24 @@ def from_numpy(
     if transfer != "none":
         check_transfer("host_to_device", transfer == "explicit", aval)
     sharding_ = sharding or default_sharding()
+    spread = spread_of(sharding_)
+    if not spread.is_one:
+        return Array(aval, _parts_of(value, sharding_), sharding_, sharding is not None)
     carrier = _carrier(target)
     if carrier is not None:
         carried = value.view(carrier) if carrier.kind == "u" else value.astype(carrier)
-        return CONVERSIONS.from_carrier(from_numpy(carried, transfer="none"), aval, sharding_, sharding is not None)
+        carried_ = from_numpy(carried, sharding=sharding_, transfer="none")
+        return CONVERSIONS.from_carrier(carried_, aval, sharding_, sharding is not None)
     if copy or not (value.flags.c_contiguous and value.flags.writeable):
         value = np.array(value, order="C", copy=True)
-    return Array(aval, pjrt.buffer_from_dlpack(value), sharding_, sharding is not None)
+    return Array(aval, pjrt.buffer_from_dlpack(value, spread.reals[0]), sharding_, sharding is not None)
+
+
+def _parts_of(value: np.ndarray, sharding: Sharding) -> Parts:
+    """The parts of a NumPy array that this process's devices hold, copied: several devices may hold the same."""
+    buffers = []
+    for real in spread_of(sharding).here:
+        device = next(d for d in sharding.devices if real_of(d) == real)
+        part = from_numpy(cut(value, sharding, real), sharding=SingleDeviceSharding(device), transfer="none")
+        buffers.append(part.buffer)
+    return Parts(buffers)

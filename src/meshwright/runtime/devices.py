@@ -1,4 +1,8 @@
-"""Devices. By default there is one process with ``config.num_devices`` *virtual* devices, which share one real one."""
+"""Devices. By default there is one process with ``config.num_devices`` *virtual* devices, which share one real one.
+
+With ``config.real_devices``, a process has so many real ones, and its devices are shared out among them evenly: one
+each, unless ``num_devices`` asks for more. All processes have equally many.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from functools import cache
 import numpy as np
 
 from meshwright.core.config import config
-from meshwright.errors import ArgumentError, MeshError
+from meshwright.errors import ArgumentError, ConfigError, MeshError
 from meshwright.hardware.machine import Machine
+from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import AxisType, Mesh
 
 
@@ -23,6 +28,9 @@ class Device:
     process_index: int = 0
     #: the real device behind it, which virtual ones share
     hardware_id: int = 0
+    #: its number among those of its process
+    local_hardware_id: int = 0
+    is_virtual: bool = True
 
     def __repr__(self) -> str:
         return f"{self.platform.upper()}:{self.id}"
@@ -32,13 +40,39 @@ class Device:
 
     @property
     def device_kind(self) -> str:
-        return "virtual " + self.platform
+        return "virtual " + self.platform if self.is_virtual else self.platform
+
+    @property
+    def is_addressable(self) -> bool:
+        """Whether it is a device of this process."""
+        return self.process_index == WORLD.rank
 
 
 @cache
 def _all_devices() -> tuple[Device, ...]:
-    config.freeze("num_devices", "the devices are already in use; set it before the first use of meshwright")
-    return tuple(Device(i) for i in range(config.num_devices))
+    for name in ("num_devices", "real_devices", "platform", "collective_timeout"):
+        config.freeze(name, "the devices are already in use; set it before the first use of meshwright")
+    real, count = max(config.real_devices, 1), max(config.num_devices, config.real_devices)
+    if count % real:
+        raise ConfigError(
+            f"config: {count} devices (num_devices) cannot be shared out evenly among {real} real ones (real_devices); "
+            "make one a multiple of the other"
+        )
+    return tuple(
+        Device(p * count + i, config.platform, p, p * real + i // (count // real), i, config.real_devices != count)
+        for p in range(WORLD.count)
+        for i in range(count)
+    )
+
+
+def are_listed() -> bool:
+    """Whether somebody has asked for devices."""
+    return _all_devices.cache_info().currsize > 0
+
+
+@cache
+def _own_devices() -> tuple[Device, ...]:
+    return tuple(d for d in _all_devices() if d.process_index == WORLD.rank)
 
 
 def _check_backend(name: str, backend: str | None) -> None:
@@ -73,9 +107,10 @@ def local_devices(
     """
     _check_backend("local_devices", backend)
     wanted = process_index if process_index is not None else host_id
-    if wanted not in (None, 0):
-        raise ArgumentError(f"local_devices: there is one process, number 0, got {wanted}")
-    return list(_all_devices())
+    if wanted is not None and not 0 <= wanted < WORLD.count:
+        raise ArgumentError(f"local_devices: there are processes 0 to {WORLD.count - 1}, got {wanted}")
+    rank = WORLD.rank if wanted is None else wanted
+    return [d for d in _all_devices() if d.process_index == rank]
 
 
 def device_count(backend: str | None = None) -> int:
@@ -97,7 +132,7 @@ def local_device_count(backend: str | None = None) -> int:
       True
     """
     _check_backend("local_device_count", backend)
-    return len(_all_devices())
+    return len(_own_devices())
 
 
 def process_index(backend: str | None = None) -> int:
@@ -108,7 +143,7 @@ def process_index(backend: str | None = None) -> int:
       0
     """
     _check_backend("process_index", backend)
-    return 0
+    return WORLD.rank
 
 
 def process_count(backend: str | None = None) -> int:
@@ -119,23 +154,23 @@ def process_count(backend: str | None = None) -> int:
       1
     """
     _check_backend("process_count", backend)
-    return 1
+    return WORLD.count
 
 
 def process_indices(backend: str | None = None) -> list[int]:
-    """The numbers of all processes, of which there is one.
+    """The numbers of all processes.
 
     Example:
       >>> mw.process_indices()
       [0]
     """
     _check_backend("process_indices", backend)
-    return [0]
+    return list(range(WORLD.count))
 
 
 def default_device() -> Device:
     """Where arrays are made that nobody places."""
-    return config.default_device or _all_devices()[0]
+    return config.default_device or _own_devices()[0]
 
 
 def make_mesh(
@@ -168,8 +203,9 @@ def make_mesh(
     if needed > len(available):
         raise MeshError(
             f"make_mesh: a mesh of shape {shape} needs {needed} devices, there are {len(available)}; set "
-            f"meshwright.config.update('num_devices', {needed}) (or MESHWRIGHT_NUM_DEVICES={needed}) before first use, "
-            "or use AbstractMesh to plan without devices"
+            f"meshwright.config.update('num_devices', {-(-needed // WORLD.count)}) (or "
+            f"MESHWRIGHT_NUM_DEVICES={-(-needed // WORLD.count)}) before first use"
+            f"{' in each process' if WORLD.count > 1 else ''}, or use AbstractMesh to plan without devices"
         )
     return Mesh(
         np.array(available[:needed], dtype=object).reshape(shape), tuple(axis_names), axis_types, machine=machine

@@ -20,7 +20,8 @@ from meshwright.ops.control.call import Jit
 from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
 from meshwright.ops.random.keys import KeyOp, RandomUnwrap
 from meshwright.runtime.array import CONVERSIONS, Array, default_sharding, from_numpy
-from meshwright.runtime.executable import Executable, as_array, compile_jaxpr
+from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, one_device
+from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
@@ -85,29 +86,31 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
                     "device or mesh with device_put first"
                 )
             sharding = x.sharding
-    key = (config.tracing, op, *(x.aval for x in arrays))
+    place = sharding or default_sharding()
+    key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place))
     found = _cache.get(key)
-    if found is None and op.moved is not None and (out := _moved(op, arrays)) is not None:
-        out.sharding, out.committed = sharding or default_sharding(), committed
+    if found is None and op.moved is not None and (out := _moved(op, arrays, place)) is not None:
+        out.committed = committed
         return check_finite(op.name, out)
     if found is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
         n = len(jaxpr.out_avals)
         # a loop over small arrays may still run for long
         quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
-        found = _cache[key] = compile_jaxpr(jaxpr, op.name, [default_sharding()] * n, quick=quick)
+        found = _cache[key] = compile_jaxpr(
+            jaxpr, op.name, [place] * n, quick=quick, place=one_device(place, [place] * len(arrays))
+        )
         if op.holds_jaxprs:
             _with_jaxprs.append(key)
             if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
                 _cache.pop(_with_jaxprs.popleft(), None)
-    outs = found.run([x.buffer for x in arrays])
-    if committed:
-        for x in outs:
-            x.sharding, x.committed = sharding or default_sharding(), True
+    outs = found.run(found.take(arrays))
+    for x in outs:
+        x.sharding, x.committed = place, committed
     return check_finite(op.name, outs if op.multiple_results else outs[0])
 
 
-def _moved(op: Op, arrays: Sequence[Array]) -> Array | None:
+def _moved(op: Op, arrays: Sequence[Array], place: Sharding) -> Array | None:
     """What ``op`` moves, by NumPy, where that is exact and costs less than compiling: or else nothing."""
     out = infer_cached(op, tuple(x.aval for x in arrays))
     if out.nbytes > _MOST_HOST_BYTES or not all(x.dtype in dtypes.NUMPY_DTYPES and x.is_ready() for x in arrays):
@@ -115,7 +118,7 @@ def _moved(op: Op, arrays: Sequence[Array]) -> Array | None:
     if out.dtype not in dtypes.NUMPY_DTYPES:
         return None
     value = op.moved(*[np.from_dlpack(pjrt.Exporter(x.buffer)) for x in arrays])  # type: ignore[misc]
-    return from_numpy(value, out.dtype, weak_type=out.weak_type, transfer="none")
+    return from_numpy(value, out.dtype, place, weak_type=out.weak_type, transfer="none")
 
 
 def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:

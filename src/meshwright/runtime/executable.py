@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.parts import Parts, spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.hlo import module_bytecode
@@ -47,6 +48,14 @@ class Executable:
     keep: Any = field(default=None, repr=False)
     #: it calls Python: a run is over when all its effects have happened
     waits: bool = False
+    #: where arguments must be; None: there is one real device, and all are there
+    in_shardings: Sequence[Sharding] | None = None
+
+    def take(self, args: Sequence[Any]) -> list[Any]:
+        """The buffers of arguments, brought to where the program wants them."""
+        if self.in_shardings is None:
+            return [buffer_of(x) for x in args]
+        return [buffer_at(x, s) for x, s in zip(args, self.in_shardings)]
 
     def run(self, buffers: list[Any]) -> list[Array]:
         """Run on buffers (of the arguments, in order); returns without waiting, unless the program calls Python."""
@@ -63,7 +72,7 @@ class Executable:
         for x in args:
             if isinstance(x, Tracer):
                 refuse_traced(self.name, x)
-        buffers = [buffer_of(x) for x in args]
+        buffers = self.take(args)
         if self.donated:
             self._check_donated_once(args)
         outs = self.run(buffers)
@@ -99,6 +108,37 @@ def buffer_of(x: Any) -> Any:
     return as_array(x).buffer
 
 
+#: brings an array to another sharding, and gives its buffer; ``runtime.moving`` supplies it, as it compiles programs
+MOVED: list[Callable[[Array, Sharding], Any]] = []
+
+
+def buffer_at(x: Any, sharding: Sharding) -> Any:
+    """The buffer of ``x`` with a sharding, to which it is brought if it has another."""
+    if type(x) is not Array:
+        x = as_array(x) if isinstance(x, (int, float, complex)) else from_numpy(x, sharding=sharding)
+    return x.buffer if x.sharding == sharding else MOVED[0](x, sharding)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The devices that run a program, and the shardings of its arguments; constants are on each of them."""
+
+    sharding: Sharding
+    in_shardings: Sequence[Sharding]
+
+    def constant(self, value: Array) -> Any:
+        """A constant on all devices, as an operand."""
+        buffer = buffer_at(value, self.sharding)
+        if not isinstance(buffer, Parts):
+            return buffer
+        return buffer.joined(spread_of(self.sharding), value.shape, value.dtype)
+
+
+def one_device(sharding: Sharding, in_shardings: Sequence[Sharding]) -> Place | None:
+    """The place of a program for one real device, that of ``sharding``; None if there is only one."""
+    return Place(sharding, in_shardings) if pjrt.has_many() else None
+
+
 def as_array(x: Any) -> Array:
     """``x`` as an array; Python numbers are weakly typed."""
     if type(x) is Array:
@@ -109,16 +149,19 @@ def as_array(x: Any) -> Array:
 
 
 def compile_jaxpr(
-    jaxpr: ClosedJaxpr, name: str, out_shardings: Sequence[Sharding], out_committed: bool = False, quick: bool = False
-) -> Executable:
+    jaxpr: ClosedJaxpr, name: str, out_shardings: Sequence[Sharding], out_committed: bool = False, quick: bool = False,
+    place: Place | None = None,
+) -> Executable:  # fmt: skip
     """Compile a program for one device, as :func:`compile_program`."""
-    return compile_program(lower(jaxpr, name), Results(jaxpr.out_avals, out_shardings, out_committed), quick)
+    results = Results(jaxpr.out_avals, out_shardings, out_committed)
+    return compile_program(lower(jaxpr, name), results, quick, place=place)
 
 
 def compile_program(
-    program: DeviceProgram, results: Results, quick: bool = False, options: tuple[tuple[str, Any], ...] = ()
-) -> Executable:
-    """Compile the program of one device.
+    program: DeviceProgram, results: Results, quick: bool = False, options: tuple[tuple[str, Any], ...] = (),
+    place: Place | None = None,
+) -> Executable:  # fmt: skip
+    """Compile the program of one real device, our first, or of several that run it together: those of ``place``.
 
     ``quick`` asks for code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their
     values.
@@ -126,7 +169,8 @@ def compile_program(
     started = time.perf_counter()
     module, callbacks = program.emitted
     source = module if callbacks else module_bytecode(module)
-    loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options)
+    reals = None if place is None else spread_of(place.sharding).reals
+    loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
     _LOGGER.log(
         logging.WARNING if config.log_compiles else logging.DEBUG,
         "Compiled %s for %s in %.3f s",
@@ -139,8 +183,9 @@ def compile_program(
         list(results.avals),
         list(results.shardings),
         results.committed,
-        [buffer_of(c) for c in constants],
+        [buffer_of(c) if place is None else place.constant(c) for c in constants],
         list(program.donated),
         constants,
         bool(callbacks),
+        None if place is None else place.in_shardings,
     )

@@ -16,13 +16,15 @@ import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # silences the client's log lines; read at import
 
-from jaxlib import _jax
+from jaxlib import _hlo, _jax
 from jaxlib import xla_client as xc
 from jaxlib.cpu import _lapack
 
+from meshwright.core.config import config
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.control.callback import failure_in
-from meshwright.runtime.pjrt import disk_cache, shielded
+from meshwright.runtime.pjrt import disk_cache, platforms, shielded
+from meshwright.runtime.pjrt.world import WORLD
 
 #: the device of a DLPack tensor in main memory
 DLPACK_CPU = (1, 0)
@@ -42,7 +44,7 @@ def _load_lapack() -> None:
 
 @cache
 def _start() -> Any:
-    return xc.make_cpu_client(num_devices=1)
+    return platforms.make_client(config.platform, config.real_devices)
 
 
 class _Process:
@@ -74,6 +76,11 @@ def require_own_process() -> None:
         )
 
 
+def is_started() -> bool:
+    """Whether there is a client, whose devices cannot be changed any more."""
+    return _start.cache_info().currsize > 0
+
+
 def client() -> Any:
     """The CPU client, made at first use: once, however many threads ask."""
     require_own_process()
@@ -85,13 +92,16 @@ def _is_xla_error(error: Exception) -> bool:
     return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError")
 
 
-def _raise(error: Exception, what: str) -> NoReturn:
-    """Raise what a failed run or a failed wait means for the user."""
+def _raise(error: Exception, what: str, maker: Any = None) -> NoReturn:
+    """Raise what a failed run or a failed wait means for the user; ``maker`` is what was run, if that is known."""
     if not _is_xla_error(error):
         raise error
     of_callback = failure_in(str(error))
     if of_callback is not None:
         raise of_callback from of_callback.__cause__
+    of_others = WORLD.explain(error, maker) if WORLD.service is not None and WORLD.explain is not None else None
+    if of_others is not None:
+        raise of_others from None
     raise _failure(error, what) from None
 
 
@@ -105,9 +115,26 @@ def _failure(error: Exception, what: str) -> MeshwrightError:
 
 
 @cache
-def device() -> Any:
-    """The PJRT device behind all virtual devices."""
-    return client().local_devices()[0]
+def real_devices() -> tuple[Any, ...]:
+    """PJRT's devices of all processes, by the numbers that :class:`~meshwright.runtime.devices.Device` has for them."""
+    return tuple(sorted(client().devices(), key=lambda d: (d.process_index, d.id)))
+
+
+@cache
+def has_many() -> bool:
+    """Whether there are several real devices, so that it matters where buffers are."""
+    return len(real_devices()) > 1
+
+
+@cache
+def first_local() -> int:
+    """The number of this process's first real device."""
+    return real_devices().index(client().local_devices()[0])
+
+
+def is_local(real: int) -> bool:
+    """Whether a real device is this process's."""
+    return real_devices()[real].process_index == client().process_index()
 
 
 #: for every program: without fusions of XLA's experimental library of kernels, whose compiler ends the process on some
@@ -126,8 +153,12 @@ _COMPLETE = [("xla_cpu_use_fusion_emitters", "True")]
 
 
 @cache
-def _compile_options(quick: bool, complete: bool = False, overrides: tuple[tuple[str, Any], ...] = ()) -> Any:
-    options = compile_options(1, 1)
+def _compile_options(
+    reals: tuple[int, ...], quick: bool, complete: bool = False, overrides: tuple[tuple[str, Any], ...] = ()
+) -> Any:
+    options = compile_options(len(reals), 1)
+    ids = np.array([[real_devices()[r].id] for r in reals])
+    options.device_assignment = xc.DeviceAssignment.create(ids)
     if quick or complete:
         options.env_option_overrides = [*SAFE, *(_COMPLETE if complete else _QUICK)]
     if overrides:
@@ -152,15 +183,18 @@ def load(
     what: str,
     callbacks: Sequence[Any] = (),
     text: Callable[[], str] | None = None,
+    reals: Sequence[int] | None = None,
 ) -> Any:
-    """Compile ``module`` with ``options`` for the client's devices; ``what`` begins the message of an error.
+    """Compile ``module`` with ``options`` for the client's devices, or those of our client by their numbers, ``reals``;
+    ``what`` begins the message of an error.
 
     With its ``text``, it may come from the cache on disk, or go there; programs with callbacks never do.
 
     Raises:
       CompileError: XLA refused the program; carries its message.
     """
-    devices = _jax.DeviceList(tuple(client.local_devices()))
+    used = tuple(client.local_devices()) if reals is None else tuple(real_devices()[r] for r in reals)
+    devices = _jax.DeviceList(used)
     host = [list(callbacks)] if callbacks else []
 
     def compile() -> Any:
@@ -183,8 +217,10 @@ def compile_module(
     quick: bool = False,
     text: Callable[[], str] | None = None,
     overrides: tuple[tuple[str, Any], ...] = (),
+    reals: tuple[int, ...] | None = None,
 ) -> Any:
-    """Compile StableHLO bytecode for the device, or a module that calls the Python functions ``callbacks`` by number.
+    """Compile StableHLO bytecode, or a module that calls the Python functions ``callbacks`` by number: for our first
+    real device, or with a replica for each of ``reals``, which are numbers of real devices.
 
     ``quick`` asks for code that is made fast, rather than fast code; ``text()`` is what the cache on disk knows the
     program by.
@@ -195,39 +231,70 @@ def compile_module(
     if callbacks or (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
         _load_lapack()  # a module with callbacks is no text to look into
     what = f"XLA could not compile {name!r}"
+    reals = (first_local(),) if reals is None else reals
     try:
-        return load(client(), module, _compile_options(quick, overrides=overrides), what, callbacks, text)
+        options = _compile_options(reals, quick, overrides=overrides)
+        return load(client(), module, options, what, callbacks, text, reals)
     except CompileError as error:
         if "UNIMPLEMENTED" not in str(error):
             raise
-    return load(client(), module, _compile_options(quick, True, overrides), what, callbacks, text)
+    return load(client(), module, _compile_options(reals, quick, True, overrides), what, callbacks, text, reals)
 
 
 def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:
-    """Run; returns at once with buffers that become ready later, or with ``wait`` when all is done.
+    """Run on one device; returns at once with buffers that become ready later, or with ``wait`` when all is done.
 
     Raises:
       DeviceError: the run could not be started; DeletedArrayError: a buffer was donated before.
     """
+    return [r[0] for r in execute_on_all(executable, buffers, wait)]
+
+
+def execute_on_all(executable: Any, arrays: Sequence[Any], wait: bool = False, maker: Any = None) -> list[list[Any]]:
+    """As :func:`execute`, on all devices of the program; for each result, the buffers of this process's devices.
+
+    With more devices than one, ``arrays`` are made by :func:`joined`.
+    """
     require_own_process()
     try:
         if wait:
-            running = executable.execute_sharded(buffers, with_tokens=True)
+            running = executable.execute_sharded(arrays, with_tokens=True)
             running.consume_token().block_until_ready()
         else:
-            running = executable.execute_sharded(buffers)
-        results = [r[0] for r in running.disassemble_into_single_device_arrays()]
+            running = executable.execute_sharded(arrays)
+        results = running.disassemble_into_single_device_arrays()
     except Exception as error:
-        _raise(error, "the program")
-    if results:
-        shielded.started(results[0])
+        _raise(error, "the program", maker)
+    if results and results[0]:
+        shielded.started(results[0][0])
     return results
 
 
-def buffer_from_dlpack(exporter: Any) -> Any:
+class _Aval:
+    """What PJRT's arrays want to know of their type."""
+
+    __slots__ = ("dtype", "shape", "weak_type")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape, self.dtype, self.weak_type = shape, dtype, False
+
+
+@cache
+def _on_each(reals: tuple[int, ...]) -> Any:
+    devices = _jax.DeviceList(tuple(real_devices()[r] for r in reals))
+    return _jax.GSPMDSharding(devices, _hlo.HloSharding.replicate())
+
+
+def joined(buffers: Sequence[Any], shape: tuple[int, ...], dtype: Any, reals: tuple[int, ...]) -> Any:
+    """Buffers of one ``shape``, on the devices ``reals``, as one operand of a program that runs on all of these."""
+    return _jax.ArrayImpl(_Aval(shape, dtype), _on_each(reals), list(buffers), True, _skip_checks=True)
+
+
+def buffer_from_dlpack(exporter: Any, real: int | None = None) -> Any:
     """A device buffer that shares the exporter's memory."""
     require_own_process()
-    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device(), None)
+    device = real_devices()[first_local() if real is None else real]
+    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
 
 
 def dlpack_capsule(buffer: Any) -> Any:
@@ -261,4 +328,4 @@ def wait(buffer: Any) -> None:
     try:
         buffer.block_until_ready()
     except Exception as error:
-        _raise(error, "the computation")
+        _raise(error, "the computation", getattr(buffer, "maker", None))

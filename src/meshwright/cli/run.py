@@ -1,0 +1,69 @@
+"""``meshwright run``: a program in several processes on this machine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.runtime.processes.launching import Launch, described, environment
+
+_writing = threading.Lock()
+
+
+def _write(stream: str, rank: int, line: str) -> None:
+    with _writing:
+        out = getattr(sys, stream)
+        out.write(f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}")
+        out.flush()
+
+
+def _say(text: str) -> None:
+    print(f"meshwright run: {text}", file=sys.stderr, flush=True)
+
+
+def run(
+    script: Annotated[Path, typer.Argument(help="A Python program that calls mw.distributed.initialize().")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    processes: Annotated[int, typer.Option("-n", "--processes", min=1, help="How many processes.")] = 1,
+    devices: Annotated[int | None, typer.Option(min=1, help="Devices of each process; virtual ones.")] = None,
+    real_devices: Annotated[int | None, typer.Option(min=1, help="Real devices of each process.")] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a process failed.")] = 0,
+    min_processes: Annotated[
+        int | None, typer.Option(min=1, help="Start again with those that did not die, down to so many.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which a collective fails.")] = None,
+) -> None:
+    """Run a program in several processes that compute together.
+
+    Lines that process 1 prints begin with [1]. If a process fails, the others raise errors that name it, and all end;
+    with --restarts they are started again, and resume from their last checkpoint.
+    """
+    command = [sys.executable, str(script), *(arguments or [])]
+    env, count = environment(devices, real_devices, timeout), processes
+    for attempt in range(restarts + 1):
+        launch = Launch(command, count, env, _write)
+        if timeout is not None:
+            launch.grace = timeout + 4
+        try:
+            failed = launch.run(attempt)
+        except KeyboardInterrupt:
+            _say("interrupted; all processes have ended")
+            raise typer.Exit(130) from None
+        if not failed:
+            return
+        first = next(iter(failed))
+        _say(f"rank {first} {described(failed[first])}" + _others(failed))
+        if attempt < restarts:
+            killed = sum(status < 0 for status in failed.values())
+            count = max(count - max(killed, 1), min_processes) if min_processes is not None else count
+            _say(f"restart {attempt + 1} of {restarts}, with {count} processes")
+    raise typer.Exit(failed[first] if failed[first] > 0 else 128 - failed[first])
+
+
+def _others(failed: dict[int, int]) -> str:
+    rest = list(failed)[1:]
+    return f"; then rank {', '.join(map(str, rest))} too" if rest else ""

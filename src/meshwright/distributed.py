@@ -1,0 +1,92 @@
+"""Programs of several processes: ``initialize`` joins this one to the others. Source: ``jax.distributed``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from meshwright.core.config import config
+from meshwright.errors import ArgumentError, DistributedError
+from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.processes.jobs import Job, find_job
+from meshwright.runtime.processes.joining import join, leave
+
+__all__ = ["initialize", "is_initialized", "shutdown"]
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: int | Sequence[int] | None = None,
+    *,
+    initialization_timeout: float = 300,
+) -> None:
+    """Join this process to the others of its job; then ``devices()`` are those of all processes.
+
+    Without arguments, the place in the job is that which ``meshwright run``, torchrun (and what sets ``RANK``,
+    ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``), SLURM, Open MPI or a JobSet of Kubernetes give it; without any
+    of these the process stays alone. Elsewhere process 0 holds the coordinator, at ``coordinator_address``
+    (``host:port``): the others live no longer than it does. Call it before anything that asks for devices.
+
+    ``local_device_ids`` are as many devices as this process has (their numbers are not chosen here). Collectives fail
+    after ``config.collective_timeout`` seconds (``MESHWRIGHT_COLLECTIVE_TIMEOUT``). The connections between processes
+    are neither encrypted nor authenticated; they are on loopback unless an address says otherwise.
+
+    Raises:
+      DistributedError: the others do not come within ``initialization_timeout`` seconds, or have other devices; the
+        arguments or variables do not fit together.
+      ConfigError: devices are in use already.
+
+    Example:
+      >>> mw.distributed.is_initialized()  # after initialize(), under meshwright run
+      False
+    """
+    given = [coordinator_address, num_processes, process_id]
+    if local_device_ids is not None:
+        count = 1 if isinstance(local_device_ids, int) else len(local_device_ids)
+        config.update("num_devices", count)
+    if all(g is not None for g in given):
+        job = Job(int(process_id or 0), int(num_processes or 0), str(coordinator_address), "the call")
+    elif any(g is not None for g in given):
+        job = _completed(coordinator_address, num_processes, process_id)
+    else:
+        found = find_job(os.environ)
+        if found is None:
+            return
+        job = found
+    join(job, initialization_timeout)
+
+
+def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
+    """The job of a call that gives some of it.
+
+    Raises:
+      ArgumentError: the environment does not tell the rest.
+    """
+    found = find_job(os.environ)
+    if found is None:
+        raise ArgumentError(
+            "distributed.initialize: give coordinator_address, num_processes and process_id, all three, or start the "
+            "program with a launcher that says them (meshwright run -n 4 script.py)"
+        )
+    return Job(
+        found.rank if rank is None else rank, found.count if count is None else count,
+        address or found.coordinator, found.launcher, found.is_served and address is None,
+    )  # fmt: skip
+
+
+def is_initialized() -> bool:
+    """Whether this process has joined others."""
+    return WORLD.service is not None
+
+
+def shutdown() -> None:
+    """Leave the other processes, as the end of the program does.
+
+    Raises:
+      DistributedError: ``initialize`` was not called.
+    """
+    if WORLD.service is None:
+        raise DistributedError("distributed.shutdown: initialize() was not called")
+    leave()

@@ -1,0 +1,98 @@
+"""Arrays from one sharding to another.
+
+Between shardings of the same devices a compiled program moves them, with the collectives that the reshard planner
+chooses. Between other devices of this process their parts are put together and cut again, in main memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.caches import on_clear
+from meshwright.core.key_types import is_key
+from meshwright.errors import ShardingError
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.lowering.batched import on_target
+from meshwright.lowering.lower import lower
+from meshwright.lowering.target import Target
+from meshwright.ops.elementwise.table import copy
+from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.executable import MOVED, Executable, Results
+from meshwright.runtime.parts import is_whole_here, spread_of, tiles_of
+from meshwright.runtime.spread import compile_spread
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, PositionalSharding, Sharding
+from meshwright.spmd.driver import partition
+
+
+def buffer_with(x: Array, target: Sharding) -> Any:
+    """The buffer of ``x``, or one of the same values, with the sharding ``target``.
+
+    Raises:
+      DeviceError: other processes hold parts of ``x`` that the move would need.
+    """
+    if is_key(x.dtype):
+        return buffer_with(x.words(), target)
+    old, new = spread_of(x.sharding), spread_of(target)
+    if old == new and tiles_of(x.sharding, x.ndim) == tiles_of(target, x.ndim):
+        return x.buffer
+    if old == new and not old.is_one and _ordered(x.sharding) and _ordered(target):
+        return _mover(x.aval, _flat(x.sharding, x.ndim), _flat(target, x.ndim)).run([x.buffer])[0].buffer
+    if not is_whole_here(x.sharding, x.ndim) and _ordered(x.sharding):
+        whole = NamedSharding(_flat_mesh(x.sharding), PartitionSpec())
+        x = Array(x.aval, buffer_with(x, whole), whole)
+    return from_numpy(np.asarray(x), sharding=target, transfer="none").buffer
+
+
+MOVED.append(buffer_with)
+
+
+def _ordered(sharding: Sharding) -> bool:
+    """Whether its devices are in the order of their numbers, as those of a flat mesh."""
+    ids = [getattr(d, "id", d) for d in sharding.devices]
+    return isinstance(sharding, (NamedSharding, PositionalSharding)) and ids == sorted(ids)
+
+
+def _flat_mesh(sharding: Sharding) -> Mesh:
+    return Mesh(np.array(sharding.devices, dtype=object), ("devices",))
+
+
+@lru_cache(maxsize=4096)
+def _flat(sharding: Sharding, ndim: int) -> NamedSharding:
+    """The sharding on a mesh of one axis, whose parts stand for the axes of its own."""
+    found = sharding.to_named() if isinstance(sharding, PositionalSharding) else sharding
+    if not isinstance(found, NamedSharding):
+        raise ShardingError(f"expected a sharding over a mesh, got {sharding!r}")
+    mesh = found.abstract_mesh
+    flat = _flat_mesh(found)
+    atoms = dict(zip(mesh.atoms, _parts(flat.abstract_mesh, mesh)))
+    layout = found.layout(ndim)
+    return NamedSharding(flat, PartitionSpec(*(tuple(atoms[a] for a in dim) for dim in layout.dims)))
+
+
+def _parts(flat: AbstractMesh, mesh: AbstractMesh) -> list[str]:
+    """The sub-axis of the flat mesh for each atom."""
+    found, before = [], 1
+    for size in mesh.atom_sizes:
+        found.append(flat.axis_names[0] if size == flat.size else f"{flat.axis_names[0]}:({before}){size}")
+        before *= size
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _mover(aval: ShapedArray, source: NamedSharding, target: NamedSharding) -> Executable:
+    """The program that moves an array of this type."""
+    x, y = Var(aval), Var(aval)
+    jaxpr = ClosedJaxpr(Jaxpr([], [x], [y], [JaxprEqn(copy, [x], [y])], "reshard"))
+    mesh = source.mesh
+    assert isinstance(mesh, Mesh)
+    where = Target.of(mesh)
+    part = partition(jaxpr, mesh.abstract_mesh, [source.layout(aval.ndim)], [target.layout(aval.ndim)])
+    program = lower(on_target(part, where), "reshard", where)
+    return compile_spread(program, Results([aval], [target], True), mesh, [source])
+
+
+on_clear(_mover.cache_clear)

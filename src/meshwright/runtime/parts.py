@@ -1,0 +1,197 @@
+"""Arrays over several real devices: which of them holds which part, cutting, and putting together.
+
+A device of a mesh is *virtual* if it shares a real device with others. A real device has one buffer of an array: the
+tiles of its devices, in global order. A dimension of which every real device has all tiles is not padded in it; a
+dimension that real devices split has whole tiles, the last of them padded. With one real device that is the array in
+global order, and with a real device for every device it is what each device of a cluster has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import DeviceError, MeshError
+from meshwright.runtime.pjrt import client as pjrt
+from meshwright.sharding import Sharding
+
+#: for each dimension, the tiles that a real device has, or None where each has all
+Tiles = tuple[tuple[int, ...] | None, ...]
+
+
+class Parts:
+    """The buffers of an array on this process's real devices, in the order of their numbers; ``maker`` is the program
+    that makes them."""
+
+    __slots__ = ("__weakref__", "_joined", "buffers", "maker")
+
+    def __init__(self, buffers: Sequence[Any], maker: Any = None) -> None:
+        self.buffers = buffers
+        self.maker = maker
+        self._joined: Any = None
+
+    def joined(self, spread: Spread, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The buffers as one operand of a program."""
+        if self._joined is None:
+            self._joined = pjrt.joined(self.buffers, shape, dtype, spread.here)
+        return self._joined
+
+    def block_until_ready(self) -> None:
+        for buffer in self.buffers:
+            buffer.block_until_ready()
+
+    def is_ready(self) -> bool:
+        return all(b.is_ready() for b in self.buffers)
+
+    def is_deleted(self) -> bool:
+        return any(b.is_deleted() for b in self.buffers)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The real devices behind a sharding, by number: of all processes, and those of this one (``here``)."""
+
+    reals: tuple[int, ...]
+    here: tuple[int, ...]
+
+    @cached_property
+    def is_one(self) -> bool:
+        """Whether it is one real device of this process, so that arrays are single buffers."""
+        return len(self.reals) == 1 and self.here == self.reals
+
+
+def real_of(device: Any) -> int:
+    """The number of the real device behind ``device``; numbers without a device are computed by our first."""
+    found = getattr(device, "hardware_id", None)
+    return pjrt.first_local() if found is None else found
+
+
+@lru_cache(maxsize=4096)
+def spread_of(sharding: Sharding) -> Spread:
+    """The real devices of a sharding."""
+    reals = tuple(sorted({real_of(d) for d in sharding.devices}))
+    return Spread(reals, tuple(r for r in reals if pjrt.is_local(r)))
+
+
+@lru_cache(maxsize=4096)
+def tiles_of(sharding: Sharding, ndim: int) -> dict[int, Tiles]:
+    """What each real device has of an ``ndim``-dimensional array.
+
+    Raises:
+      MeshError: a real device whose tiles do not make a block.
+    """
+    table, counts = sharding.tile_table(ndim), sharding.tile_counts(ndim)
+    rows: dict[int, list[Any]] = {}
+    for device, tiles in zip(sharding.devices, table.tolist()):
+        rows.setdefault(real_of(device), []).append(tuple(tiles))
+    held = {real: [sorted({t[d] for t in tiles}) for d in range(ndim)] for real, tiles in rows.items()}
+    for real, tiles in rows.items():
+        if len(set(tiles)) != math.prod(map(len, held[real])) or len({tuple(map(len, h)) for h in held.values()}) > 1:
+            raise MeshError(
+                f"{sharding!r} gives real device {real} the tiles {sorted(set(tiles))}, which are no block; devices of "
+                "one process (or real device) must be neighbours along axes of the mesh: exchange its axes, or make "
+                "it with make_mesh"
+            )
+    whole = [all(len(h[d]) == counts[d] for h in held.values()) for d in range(ndim)]
+    return {real: tuple(None if w else tuple(t) for w, t in zip(whole, h)) for real, h in held.items()}
+
+
+def part_shape(sharding: Sharding, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a real device's buffer of an array."""
+    tiles = next(iter(tiles_of(sharding, len(shape)).values()))
+    counts = sharding.tile_counts(len(shape))
+    return tuple(
+        size if t is None else len(t) * -(-size // n) for size, n, t in zip(shape, counts, tiles)
+    )  # fmt: skip
+
+
+# --- cutting ------------------------------------------------------------------------------------------------
+def cut(value: np.ndarray, sharding: Sharding, real: int) -> np.ndarray:
+    """The part of ``value`` that a real device has; padding is zeros."""
+    counts = sharding.tile_counts(value.ndim)
+    for dim, (tiles, n) in enumerate(zip(tiles_of(sharding, value.ndim)[real], counts)):
+        if tiles is not None:
+            value = _taken(value, dim, tiles, -(-value.shape[dim] // n))
+    return value
+
+
+def _taken(value: np.ndarray, dim: int, tiles: tuple[int, ...], rows: int) -> np.ndarray:
+    pieces = []
+    for first, count in _runs(tiles):
+        at = (slice(None),) * dim
+        piece = value[(*at, slice(first * rows, (first + count) * rows))]
+        missing = count * rows - piece.shape[dim]
+        if missing:
+            piece = np.pad(piece, [(0, missing if d == dim else 0) for d in range(value.ndim)])
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, dim)
+
+
+def _runs(tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First tile and length of each run of neighbours."""
+    for _, run in itertools.groupby(enumerate(tiles), lambda pair: pair[1] - pair[0]):
+        members = [tile for _, tile in run]
+        yield members[0], len(members)
+
+
+# --- putting together ---------------------------------------------------------------------------------------
+def assembled(parts: Sequence[np.ndarray], sharding: Sharding, shape: Sequence[int]) -> np.ndarray:
+    """The array whose parts on this process's real devices these are.
+
+    Raises:
+      DeviceError: other processes have parts of it that this one has not.
+    """
+    held, here = tiles_of(sharding, len(shape)), spread_of(sharding).here
+    if not is_whole_here(sharding, len(shape)):
+        raise DeviceError(
+            f"an array of shape {tuple(shape)} with {sharding!r} lies on devices of other processes too; "
+            "multihost_utils.process_allgather(x) gets all of it, x.addressable_shards is what is here"
+        )
+    counts = sharding.tile_counts(len(shape))
+    whole = np.empty(tuple(shape), parts[0].dtype)
+    for part, real in zip(parts, here):
+        pairs = [list(_places(t, n, size)) for t, n, size in zip(held[real], counts, shape)]
+        for places in itertools.product(*pairs):
+            whole[tuple(to for _, to in places)] = part[tuple(from_ for from_, _ in places)]
+    return whole
+
+
+@lru_cache(maxsize=4096)
+def is_whole_here(sharding: Sharding, ndim: int) -> bool:
+    """Whether this process's devices have all tiles."""
+    held, here = tiles_of(sharding, ndim), spread_of(sharding).here
+    wanted = math.prod(n for n, t in zip(sharding.tile_counts(ndim), next(iter(held.values()))) if t is not None)
+    found = {tile for real in here for tile in itertools.product(*(t for t in held[real] if t is not None))}
+    return bool(here) and len(found) == wanted
+
+
+def _places(tiles: tuple[int, ...] | None, n: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Where rows stand in a part and in the whole."""
+    if tiles is None:
+        yield slice(None), slice(None)
+        return
+    rows, at = -(-size // n), 0
+    for first, count in _runs(tiles):
+        start, stop = min(first * rows, size), min((first + count) * rows, size)
+        yield slice(at, at + stop - start), slice(start, stop)
+        at += count * rows
+
+
+def shard_in_part(sharding: Sharding, shape: Sequence[int], position: int) -> tuple[slice, ...]:
+    """Where, in its real device's part, the shard of the device at ``position`` of the sharding stands."""
+    ndim = len(shape)
+    tiles, counts = sharding.tile_table(ndim)[position].tolist(), sharding.tile_counts(ndim)
+    held = tiles_of(sharding, ndim)[real_of(sharding.devices[position])]
+    found = []
+    for tile, n, size, mine in zip(tiles, counts, shape, held):
+        rows = -(-size // n)
+        have = max(min((tile + 1) * rows, size) - tile * rows, 0)
+        start = min(tile * rows, size) if mine is None else mine.index(tile) * rows
+        found.append(slice(start, start + have))
+    return tuple(found)

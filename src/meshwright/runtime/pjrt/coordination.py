@@ -1,0 +1,120 @@
+"""XLA's coordination service: who takes part in a job, a table of keys and values, barriers.
+
+The service knows no passwords: whoever reaches its port can take part. It listens on the address that it is given,
+which is loopback unless a user names another; between machines it belongs into a network of the job's own.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from jaxlib import _jax
+
+from meshwright.errors import DistributedError
+
+#: seconds without a sign of life after which the service takes a process for dead
+HEARTBEAT = 10
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as s:
+        s.bind((host, 0))
+        return s.getsockname()[1]
+
+
+def address_towards(address: str) -> str:
+    """The address of this machine on the way to another's ``host:port``: where others reach it."""
+    host, _, port = address.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.connect((host, int(port)))  # sends nothing
+        return s.getsockname()[0]
+
+
+def serve(address: str, count: int, wait: float) -> Any:
+    """Start the service for ``count`` processes, which have ``wait`` seconds to come; keep what is returned.
+
+    Raises:
+      DistributedError: it cannot listen there.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind((host, int(port)))
+        return _jax.get_distributed_runtime_service(
+            address, count, heartbeat_timeout=HEARTBEAT, shutdown_timeout=5, cluster_register_timeout=int(wait),
+            recoverable=True,
+        )  # fmt: skip
+    except (OSError, RuntimeError) as error:
+        raise DistributedError(
+            f"the coordinator of {count} processes cannot listen on {address}: {error}; another program may use the "
+            "port: choose another address"
+        ) from None
+
+
+def connect(address: str, rank: int, wait: float) -> Any:
+    """The connection of process ``rank`` to the service.
+
+    Raises:
+      DistributedError: nobody listens there for ``wait`` seconds, or not all processes come.
+    """
+    _await_listener(address, rank, wait)
+    service = _jax.get_distributed_runtime_client(
+        address, rank, init_timeout=int(wait), heartbeat_timeout=HEARTBEAT, shutdown_timeout=5,
+        shutdown_on_destruction=False,
+    )  # fmt: skip
+    try:
+        service.connect()
+    except RuntimeError as error:
+        raise DistributedError(f"process {rank} could not join the job at {address} in {wait:.0f} s: {error}") from None
+    return service
+
+
+def _await_listener(address: str, rank: int, wait: float) -> None:
+    """Wait until the port is open: XLA ends the process if it connects to none."""
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + wait
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=min(wait, 5)).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise DistributedError(
+                    f"process {rank} found no coordinator at {address} in {wait:.0f} s ({error}); process 0 (or the "
+                    "launcher) must run there, and the port be open"
+                ) from None
+        time.sleep(0.05)
+
+
+class Table:
+    """Keys and values that all processes see. Failures are DistributedError."""
+
+    def __init__(self, service: Any) -> None:
+        self.service = service
+
+    def put(self, key: str, value: bytes) -> None:
+        try:
+            self.service.key_value_set_bytes(key, value, allow_overwrite=True)
+        except RuntimeError as error:
+            raise DistributedError(f"the coordinator does not answer: {error}") from None
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        """The value, for which this waits; None if it does not come in ``seconds``."""
+        try:
+            return self.service.blocking_key_value_get_bytes(key, max(int(1000 * seconds), 1))
+        except RuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
+                return None
+            raise DistributedError(f"the coordinator does not answer: {error}") from None
+
+    def barrier(self, name: str, seconds: float) -> bool:
+        """Whether all processes came to the barrier in time."""
+        try:
+            self.service.wait_at_barrier(name, max(int(1000 * seconds), 1))
+            return True
+        except RuntimeError:
+            return False

@@ -1,0 +1,1 @@
+"""Several processes that compute together: finding one's place, joining, agreeing, and saying who failed."""

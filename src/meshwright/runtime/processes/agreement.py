@@ -1,0 +1,148 @@
+"""All processes must be about to run the same program: its hash is compared before its first run.
+
+Programs of different sizes would end the processes, or make them wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from meshwright.core.config import config
+from meshwright.errors import DistributedError, ProgramMismatchError
+from meshwright.ir.jaxpr import all_eqns
+from meshwright.lowering.lower import DeviceProgram
+from meshwright.ops.collective.collectives import Collective
+from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.processes import signs
+
+#: how many programs each group of processes has begun
+_begun: Counter[tuple[int, ...]] = Counter()
+
+
+def agree(program: DeviceProgram, ranks: tuple[int, ...]) -> None:
+    """Wait until the processes ``ranks`` are about to run ``program``.
+
+    Raises:
+      ProgramMismatchError: one is about to run another; names it, and the first equation that differs.
+      DistributedError: one does not come in ``config.collective_timeout`` seconds.
+    """
+    table = signs.LIVING.table
+    if table is None or len(ranks) < 2:
+        return
+    key = f"meshwright/program/{'-'.join(map(str, ranks))}/{_begun[ranks]}"
+    _begun[ranks] += 1
+    lines = _lines(program)
+    mine = hashlib.sha256("\n".join(text for text, _ in lines).encode()).hexdigest()
+    table.put(f"{key}/{WORLD.rank}/hash", mine.encode())
+    others = {r: _wait_for(f"{key}/{r}/hash", r, program).decode() for r in ranks if r != WORLD.rank}
+    hashes = {WORLD.rank: mine, **others}
+    if len(set(hashes.values())) > 1:
+        table.put(f"{key}/{WORLD.rank}/lines", zlib.compress(json.dumps(lines).encode()))
+        _differ(program, key, hashes, lines)
+
+
+def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
+    """Each equation as text, with its source line: what must be the same, and what need not."""
+    target = program.target
+    head = [(f"the mesh {target.mesh!r} on devices {[d.id for d in target.assignment]}", "")]
+    head += [(f"argument {i} of type {a}", "") for i, a in enumerate(program.in_avals)]
+    head += [(f"the donated arguments {sorted(program.donated)}", "")]
+    numbers: dict[Any, int] = {}
+
+    def name(atom: Any) -> str:
+        if hasattr(atom, "val"):
+            return str(atom.val)
+        return f"v{numbers.setdefault(atom, len(numbers))}:{atom.aval}"
+
+    body = [
+        (f"{', '.join(map(name, e.outvars))} = {e.op!r} {', '.join(map(name, e.invars))}", str(e.source))
+        for e in program.jaxpr.eqns
+    ]
+    body += [(f"the results {', '.join(map(name, program.jaxpr.jaxpr.outvars))}", "")]
+    return [*head, *body]
+
+
+def _wait_for(key: str, rank: int, program: DeviceProgram) -> bytes:
+    table = signs.LIVING.table
+    found = table.get(key, config.collective_timeout) if table is not None else None
+    if found is not None:
+        return found
+    raise blamed(
+        f"rank {WORLD.rank} waited {config.collective_timeout:g} s for rank {rank} to run {program.name!r}",
+        signs.suspects((rank,)) or {rank: "is late: it lives, but has not begun this program"},
+    )
+
+
+def _differ(program: DeviceProgram, key: str, hashes: dict[int, str], lines: list[tuple[str, str]]) -> None:
+    """Raise, naming the processes that are in the minority (with two, the later one).
+
+    Raises:
+      ProgramMismatchError
+    """
+    usual = Counter(hashes[r] for r in sorted(hashes)).most_common(1)[0][0]
+    odd = sorted(r for r, h in hashes.items() if h != usual)
+    other = odd[0] if hashes[WORLD.rank] == usual else min(r for r, h in hashes.items() if h == usual)
+    theirs = json.loads(zlib.decompress(_wait_for(f"{key}/{other}/lines", other, program)))
+    pairs = zip_longest(lines, map(tuple, theirs), fillvalue=("nothing more", ""))
+    where = next(((a, b) for a, b in pairs if a[0] != b[0]), (lines[0], lines[0]))
+    (here, here_at), (there, there_at) = where
+    error = ProgramMismatchError(
+        f"rank {', '.join(map(str, odd))} is about to run another program than the others of {sorted(hashes)} in place "
+        f"of {program.name!r}. They first differ here: rank {WORLD.rank} has\n    {here}{_at(here_at)}\n  rank {other} "
+        f"has\n    {there}{_at(there_at)}\nAll processes must run the same programs in the same order, on values of "
+        "the same shapes"
+    )
+    error.ranks = tuple(odd)
+    raise error
+
+
+def _at(source: str) -> str:
+    return f"  at {source}" if source else ""
+
+
+def blamed(what: str, found: dict[int, str]) -> DistributedError:
+    """The error for a failure of other processes, which it names."""
+    said = "; ".join(f"rank {rank} {text}" for rank, text in found.items())
+    error = DistributedError(f"{said}. {what}")
+    error.ranks = tuple(found)
+    signs.note_blame(error.ranks)
+    return error
+
+
+# --- failed runs --------------------------------------------------------------------------------------------
+def explain(error: Exception, maker: Any) -> DistributedError | None:
+    """What a failed run means where it is another process that failed; None if none did.
+
+    ``maker`` is the program that failed, if it is known.
+    """
+    found = signs.suspects()
+    if not found:
+        return None
+    what = f"Rank {WORLD.rank} waited in {_waited_in(maker, str(error))}"
+    return blamed(f"{what}. XLA says: {str(error).splitlines()[0][:300]}", found)
+
+
+def _waited_in(maker: Any, message: str) -> str:
+    program = getattr(maker, "program", None)
+    if program is None:
+        return "a program that all run together"
+    known = collectives(program)
+    named = [c for c in known if c[0].replace("_", "-") in message or c[0].replace("_", "") in message.lower()]
+    places = list(dict.fromkeys(f"{name} at {source}" for _, name, source in named or known))
+    listed = " or ".join(places[:3]) + (f" or {len(places) - 3} more" if len(places) > 3 else "")
+    return f"{program.name!r}, in {listed}" if places else repr(program.name)
+
+
+def collectives(program: DeviceProgram) -> Sequence[tuple[str, str, str]]:
+    """Kind, name and source line of each collective between devices, in program order."""
+    found = [e for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, Collective) and e.op.kind]
+    return [(type(e.op).kind, e.op.name, str(e.source)) for e in found]  # type: ignore[attr-defined]
+
+
+WORLD.explain = explain

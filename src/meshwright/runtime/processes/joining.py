@@ -1,0 +1,85 @@
+"""Joining a job, and leaving it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+from meshwright.core.config import config
+from meshwright.errors import ConfigError, DistributedError
+from meshwright.runtime import devices
+from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt import coordination
+from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.processes import signs
+from meshwright.runtime.processes.jobs import Job
+
+
+def join(job: Job, wait: float) -> None:
+    """Make this process the one of ``job`` that it is.
+
+    Raises:
+      DistributedError: the coordinator or other processes do not come in ``wait`` seconds, or have other devices.
+      ConfigError: devices are in use already.
+    """
+    if WORLD.service is not None:
+        raise DistributedError("distributed.initialize was called before; call it once, when the program begins")
+    if pjrt.is_started() or devices.are_listed():
+        raise ConfigError(
+            "distributed.initialize: the devices are already in use; call it before anything that makes an array or "
+            "asks for devices"
+        )
+    if not job.is_served and job.rank == 0:
+        WORLD.keep = coordination.serve(job.coordinator, job.count, wait)
+    service = coordination.connect(job.coordinator, job.rank, wait)
+    WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
+    if not job.coordinator.startswith(("127.", "localhost")):
+        WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
+    table = signs.begin(service)
+    _check_devices(table, wait)
+    sys.excepthook = _end_at_once
+    atexit.register(leave)
+
+
+def _check_devices(table: Any, wait: float) -> None:
+    """Raise unless all processes have as many devices.
+
+    Raises:
+      DistributedError: naming one that has others, or that did not say.
+    """
+    mine = f"{config.platform} {config.num_devices} {config.real_devices}"
+    table.put(f"meshwright/devices/{WORLD.rank}", mine.encode())
+    for rank in range(WORLD.count):
+        found = table.get(f"meshwright/devices/{rank}", wait)
+        if found is None or found.decode() != mine:
+            said = "did not come" if found is None else "has {1} devices, {2} of them real, on {0}".format(
+                *found.decode().split())  # fmt: skip
+            error = DistributedError(
+                f"process {rank} {said}; this one, {WORLD.rank}, has {config.num_devices} devices (num_devices), "
+                f"{config.real_devices} of them real (real_devices), on {config.platform}: all must have as many"
+            )
+            error.ranks = (rank,)
+            raise error
+
+
+def _end_at_once(kind: Any, value: Any, trace: Any) -> None:
+    """End a process that an exception ends without waiting for the others, which XLA would do at its exit."""
+    traceback.print_exception(kind, value, trace)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+
+def leave() -> None:
+    """Leave the job: what runs is finished first, and the other processes are waited for, a few seconds long."""
+    if WORLD.service is None:
+        return
+    signs.end()
+    service, WORLD.service = WORLD.service, None
+    with suppress(RuntimeError):  # of processes that failed: they have said so themselves
+        service.shutdown()
+    WORLD.keep = None

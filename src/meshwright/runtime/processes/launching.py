@@ -1,0 +1,137 @@
+"""Starting the processes of a job on this machine, watching and ending them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.errors import DistributedError
+from meshwright.runtime.pjrt import coordination
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Launch:
+    """What to start: ``command`` ``count`` times, each with ``env`` and its place in the job.
+
+    After the first process that fails, the others have ``grace`` seconds to end by themselves. ``write`` gets the
+    lines that they print, with a stream's name and the rank.
+    """
+
+    command: Sequence[str]
+    count: int
+    env: Mapping[str, str]
+    write: Callable[[str, int, str], None]
+    grace: float = 90.0
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    #: signals of the user
+    interrupts: int = 0
+
+    def run(self, attempt: int) -> dict[int, int]:
+        """Exit statuses by rank of the processes that failed, in the order in which they did; none if all is well.
+
+        Raises:
+          DistributedError: no port could be had. KeyboardInterrupt: the user ended the job.
+        """
+        service, address = _served(self.count)
+        self.processes = [self._started(rank, address, attempt) for rank in range(self.count)]
+        readers = [self._reader(rank, name) for rank in range(self.count) for name in ("stdout", "stderr")]
+        try:
+            failed = self._watched()
+        except KeyboardInterrupt:
+            self._end(signal.SIGINT, 5)
+            raise
+        finally:
+            self._end(signal.SIGTERM, 3)
+            for reader in readers:
+                reader.join(2)
+            del service
+        return failed
+
+    def _started(self, rank: int, address: str, attempt: int) -> subprocess.Popen[str]:
+        place = {"MESHWRIGHT_COORDINATOR": address, "MESHWRIGHT_PROCESS_ID": str(rank),
+                 "MESHWRIGHT_PROCESS_COUNT": str(self.count), "MESHWRIGHT_RESTART": str(attempt),
+                 "PYTHONUNBUFFERED": "1"}  # fmt: skip
+        return subprocess.Popen(
+            self.command, env={**self.env, **place}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True, preexec_fn=_end_with_parent,
+        )  # fmt: skip
+
+    def _reader(self, rank: int, name: str) -> threading.Thread:
+        stream = getattr(self.processes[rank], name)
+
+        def read() -> None:
+            for line in stream:
+                self.write(name, rank, line)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        return thread
+
+    def _watched(self) -> dict[int, int]:
+        failed: dict[int, int] = {}
+        end = None
+        while True:
+            states = [p.poll() for p in self.processes]
+            for rank, state in enumerate(states):
+                if state and rank not in failed:
+                    failed[rank] = state
+                    end = end or time.monotonic() + self.grace
+            if None not in states or (end is not None and time.monotonic() > end):
+                return failed
+            time.sleep(0.02)
+
+    def _end(self, number: int, seconds: float) -> None:
+        """End what still runs: kindly first."""
+        for wanted, wait in ((number, seconds), (signal.SIGKILL, 5)):
+            running = [p for p in self.processes if p.poll() is None]
+            for process in running:
+                process.send_signal(wanted)
+                if wanted != signal.SIGKILL:
+                    process.send_signal(signal.SIGCONT)  # one that is stopped takes no other
+            limit = time.monotonic() + wait
+            while any(p.poll() is None for p in running) and time.monotonic() < limit:
+                time.sleep(0.02)
+
+
+_libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """In the new process: ends with the launcher, however that ends."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _served(count: int) -> tuple[Any, str]:
+    """The coordination service on a free port of loopback, another one if that is taken in the meantime."""
+    for tries_left in (4, 3, 2, 1, 0):
+        address = f"127.0.0.1:{coordination.free_port()}"
+        try:
+            return coordination.serve(address, count, 600), address
+        except DistributedError:
+            if not tries_left:
+                raise
+    raise AssertionError
+
+
+def described(status: int) -> str:
+    """An exit status in words."""
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def environment(devices: int | None, real_devices: int | None, timeout: float | None) -> dict[str, str]:
+    """This process's environment with what the command line says."""
+    said = {"NUM_DEVICES": devices, "REAL_DEVICES": real_devices, "COLLECTIVE_TIMEOUT": timeout}
+    return {**os.environ, **{f"MESHWRIGHT_{k}": str(v) for k, v in said.items() if v is not None}}

@@ -1,0 +1,151 @@
+"""Signs of life, and what they say when a collective fails: who is dead, stopped, silent or late.
+
+Each process says twice a second what it last started. Whoever finds that a program failed reads what the others say,
+waits for a moment, and reads again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import DistributedError
+from meshwright.runtime.pjrt.coordination import HEARTBEAT, Table
+from meshwright.runtime.pjrt.world import WORLD
+
+PERIOD = 0.5
+
+
+@dataclass
+class Sign:
+    """What a process says of itself: ``number`` grows as long as it lives, ``runs`` with each program on all processes
+    that it starts; ``last`` is the latest of these."""
+
+    number: int = 0
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    runs: int = 0
+    last: str = "nothing"
+    #: processes whose failure makes this one fail
+    blames: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Living:
+    sign: Sign = field(default_factory=Sign)
+    table: Table | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+LIVING = _Living()
+
+
+def begin(service: Any) -> Table:
+    """Begin to give signs of life."""
+    LIVING.sign, LIVING.stop, LIVING.table = Sign(), threading.Event(), Table(service)
+    _give()
+    threading.Thread(target=_keep_giving, args=(LIVING.stop,), name="meshwright-signs", daemon=True).start()
+    return LIVING.table
+
+
+def end() -> None:
+    LIVING.stop.set()
+    LIVING.table = None
+
+
+def note_run(what: str) -> None:
+    """Note that a program is started which other processes take part in."""
+    LIVING.sign.runs += 1
+    LIVING.sign.last = what
+
+
+def note_blame(ranks: tuple[int, ...]) -> None:
+    """Say which processes make this one fail, so that others do not blame this one."""
+    LIVING.sign.blames = list(ranks)
+    with suppress(DistributedError):
+        _give()
+
+
+def _give() -> None:
+    LIVING.sign.number += 1
+    if LIVING.table is not None:
+        LIVING.table.put(f"meshwright/sign/{WORLD.rank}", json.dumps(asdict(LIVING.sign)).encode())
+
+
+def _keep_giving(stop: threading.Event) -> None:
+    failed_since = None
+    while not stop.wait(PERIOD):
+        try:
+            _give()
+            failed_since = None
+        except DistributedError as error:
+            failed_since = failed_since or time.monotonic()
+            if time.monotonic() - failed_since > HEARTBEAT / 2 and not stop.is_set():
+                _end(f"rank {WORLD.rank}: the coordinator is lost, and with it the job: {error}")
+
+
+def _end(message: str) -> None:
+    """End the process: XLA would end it too, without a word to the user."""
+    print(f"meshwright.errors.DistributedError: {message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+# --- who failed ---------------------------------------------------------------------------------------------
+def read_signs(ranks: tuple[int, ...]) -> dict[int, Sign]:
+    """What the processes said last."""
+    table, found = LIVING.table, {}
+    for rank in ranks if table is not None else ():
+        value = table.get(f"meshwright/sign/{rank}", 0.2)  # type: ignore[union-attr]
+        if value is not None:
+            found[rank] = Sign(**json.loads(value))
+    return found
+
+
+def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
+    """Which other processes are behind a failure, and what is the matter with each, in words."""
+    others = tuple(r for r in (range(WORLD.count) if ranks is None else ranks) if r != WORLD.rank)
+    before = read_signs(others)
+    time.sleep(2.5 * PERIOD)
+    after = read_signs(others)
+    found: dict[int, str] = {}
+    for rank in others:
+        if rank not in after:
+            found[rank] = "never joined"
+        elif rank in before and after[rank].number == before[rank].number:
+            found[rank] = f"on host {after[rank].host}, {_state(after[rank])} (it had last started {after[rank].last})"
+    followers = {rank for rank in found if rank in after and after[rank].blames}
+    if followers and followers != set(found):
+        return {rank: text for rank, text in found.items() if rank not in followers}
+    if found:
+        given_up = {r: f"{t}; it had given up on rank {after[r].blames}" for r, t in found.items() if r in followers}
+        return {**found, **given_up}
+    mine = LIVING.sign
+    late = {r: s for r, s in after.items() if s.runs < mine.runs}
+    return {
+        r: f"on host {s.host}, is late: it lives, but has started {s.last} last (run {s.runs}, this process is at run "
+        f"{mine.runs})"
+        for r, s in late.items()
+    }
+
+
+def _state(sign: Sign) -> str:
+    """What is the matter with a process that gives no sign."""
+    if sign.host == socket.gethostname() and Path("/proc/self").exists():
+        stat = Path(f"/proc/{sign.pid}/stat")
+        try:
+            state = stat.read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return f"is dead (process {sign.pid} is gone)"
+        if state in "ZX":
+            return f"is dead (process {sign.pid} has ended)"
+        if state in "Tt":
+            return f"is stopped (process {sign.pid})"
+    return f"gives no sign of life (process {sign.pid} is dead, frozen or cut off)"

@@ -1,0 +1,87 @@
+"""Programs on several real devices, of one process or of several.
+
+Each runs the per-device program, batched over the virtual axes of the mesh; along real axes the collectives are XLA's,
+in memory between the devices of a process and through its network layer between processes. The module has a replica
+for every real device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import RuleError
+from meshwright.ir.jaxpr import all_eqns
+from meshwright.lowering.lower import DeviceProgram
+from meshwright.ops.control.callback import Callback
+from meshwright.runtime.array import Array
+from meshwright.runtime.executable import Executable, Place, Results, compile_program
+from meshwright.runtime.parts import Parts, Spread, spread_of
+from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.processes.agreement import agree
+from meshwright.runtime.processes.signs import note_run
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
+
+
+def needs_spread(mesh: Mesh | AbstractMesh) -> bool:
+    """Whether the mesh's devices are not all one real device of this process."""
+    return isinstance(mesh, Mesh) and not spread_of(NamedSharding(mesh, PartitionSpec())).is_one
+
+
+@dataclass
+class SpreadExecutable(Executable):
+    """A program on several real devices, of one or more processes: arrays in, arrays out, each a part a device."""
+
+    spread: Spread = field(default_factory=lambda: Spread((), ()))
+    program: DeviceProgram | None = field(default=None, repr=False)
+    #: what each device takes
+    local_avals: Sequence[ShapedArray] = field(default=(), repr=False)
+    started: bool = False
+    #: the processes that take part; none if that is only this one
+    ranks: tuple[int, ...] = ()
+
+    def run(self, buffers: list[Any]) -> list[Array]:
+        if self.ranks:
+            self._note_run()
+        joined = [b.joined(self.spread, a.shape, a.dtype) for b, a in zip(buffers, self.local_avals)]
+        outs = pjrt.execute_on_all(self.loaded, [*self.constants, *joined], self.waits, self)
+        made = zip(self.out_avals, outs, self.out_shardings)
+        return [Array(a, Parts(b, self), s, self.out_committed) for a, b, s in made]
+
+    def _note_run(self) -> None:
+        """Before the first run, all processes must be about to run the same program."""
+        if not self.started and self.program is not None:
+            agree(self.program, self.ranks)
+            self.started = True
+        note_run(self.name)
+
+
+def compile_spread(
+    program: DeviceProgram, results: Results, mesh: Mesh, in_shardings: Sequence[Sharding],
+    options: tuple[tuple[str, Any], ...] = (),
+) -> SpreadExecutable:  # fmt: skip
+    """Compile the program of the real devices that its target has.
+
+    Raises:
+      RuleError: it calls Python for an effect. CompileError: XLA refused it.
+    """
+    _refuse_effects(program)
+    where = NamedSharding(mesh, PartitionSpec())
+    base = compile_program(program, results, options=options, place=Place(where, in_shardings))
+    local = program.in_avals
+    ranks = tuple(sorted({d.process_index for d in where.devices}))
+    return SpreadExecutable(
+        **vars(base), spread=spread_of(where), program=program, local_avals=local,
+        ranks=ranks if len(ranks) > 1 else (),
+    )  # fmt: skip
+
+
+def _refuse_effects(program: DeviceProgram) -> None:
+    for eqn in all_eqns(program.jaxpr.jaxpr):
+        if isinstance(eqn.op, Callback) and eqn.op.has_effects:
+            raise RuleError(
+                f"{program.name}: {eqn.op.name} at {eqn.source} calls Python for its effect, which each real device "
+                "would do once more; return the value and use it outside of the program, or run it on virtual devices"
+            )

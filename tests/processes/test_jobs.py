@@ -1,0 +1,122 @@
+"""Jobs of several processes on this machine, started by the command."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from meshwright.errors import DistributedError
+from meshwright.runtime.processes.jobs import Job, find_job, first_node
+
+HERE = Path(__file__).parent
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "meshwright", "run", *map(str, arguments)]
+
+
+def run(*arguments, seconds=300):
+    """Exit status, and the lines of both streams, of a job."""
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=seconds)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_processes_work_together():
+    status, out, err = run("-n", 2, "--devices", 4, "--timeout", 60, HERE / "work_together.py")
+    assert status == 0, out[-3000:] + err[-5000:]
+    assert "[0] all is well in 0" in out and "[1] all is well in 1" in out
+
+
+def survivors(how, timeout):
+    """What the processes say that see another one go."""
+    status, out, err = run("-n", 3, "--timeout", timeout, HERE / "lose_one.py", how)
+    assert status != 0 and "no error" not in out, out + err
+    return out, err
+
+
+def test_a_dead_process_is_named():
+    out, err = survivors("killed", 20)
+    for rank in (0, 2):
+        line = re.search(rf"^\[{rank}\] ranks \(1,\): (.*)$", out, re.M)
+        assert line, out + err
+        for word in ("rank 1 on host", "is dead", "psum at lose_one.py", f"Rank {rank} waited in"):
+            assert word in line[1], line[1]
+    assert "rank 1 was ended by SIGKILL" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "word"), [("stopped", "is stopped"), ("late", "is late"), ("raises", "is dead"), ("killed", "is dead")]
+)
+def test_lost_processes_are_named_in_time(how, word):
+    timeout = 5
+    out, err = survivors(how, timeout)
+    for rank in (0, 2):
+        line = re.search(rf"^\[{rank}\] ranks \(1,\): (.*)$", out, re.M)
+        assert line and word in line[1] and "lose_one.py" in line[1], out + err
+    waits = [float(s) for s in re.findall(r"^\[[02]\] after ([\d.]+) s", out, re.M)]
+    assert len(waits) == 2 and max(waits) < timeout + 2, waits
+
+
+def test_an_interrupt_ends_all(tmp_path):
+    script = tmp_path / "wait.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    job = subprocess.Popen(command("-n", 2, script), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pids = [int(job.stdout.readline().split()[1]) for _ in range(2)]
+    job.send_signal(signal.SIGINT)
+    assert job.wait(60) == 130
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{p}").exists() for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{p}").exists() for p in pids)
+
+
+def test_restarts(tmp_path):
+    script = tmp_path / "fail.py"
+    script.write_text(
+        "import os, sys\nprint('attempt', os.environ['MESHWRIGHT_RESTART'], os.environ['MESHWRIGHT_PROCESS_COUNT'])\n"
+        "sys.exit(os.environ['MESHWRIGHT_RESTART'] < '2' and os.environ['MESHWRIGHT_PROCESS_ID'] == '0')\n"
+    )
+    status, out, err = run("-n", 3, "--restarts", 2, "--min-processes", 2, "--timeout", 1, script)
+    assert status == 0, out + err
+    assert out.count("attempt 0 3") == 3 and out.count("attempt 1 2") == 2 and out.count("attempt 2 2") == 2, out
+    assert "rank 0 ended with status 1" in err and "restart 2 of 2" in err
+
+
+SLURM = {"SLURM_JOB_ID": "7001", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "node[004-007,9],b"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"}  # fmt: skip
+TORCH = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "host0", "MASTER_PORT": "29500"}
+JOB_SET = {"JOBSET_NAME": "train", "REPLICATED_JOB_NAME": "workers", "JOB_COMPLETION_INDEX": "1", "JOB_INDEX": "2",
+           "JOB_REPLICAS": "3", "PROCESSES_PER_JOB": "4", "COORDINATOR_PORT": "8476"}  # fmt: skip
+OURS = {"MESHWRIGHT_COORDINATOR": "127.0.0.1:1234", "MESHWRIGHT_PROCESS_ID": "0", "MESHWRIGHT_PROCESS_COUNT": "2"}
+
+
+def test_places_in_jobs():
+    assert find_job({"PATH": "/bin"}) is None
+    assert find_job(SLURM) == Job(3, 8, f"node004:{61000 + 7001 % 4000}", "SLURM")
+    assert find_job(OPEN_MPI) == Job(1, 2, f"10.96.0.1:{61000 + 1531576320 % 4000}", "Open MPI")
+    assert find_job(TORCH) == Job(2, 4, "host0:29501", "RANK and WORLD_SIZE")
+    assert find_job(JOB_SET) == Job(9, 12, "train-workers-0-0.train:8476", "JobSet")
+    assert find_job({**SLURM, **OURS}) == Job(0, 2, "127.0.0.1:1234", "meshwright run", True)
+    assert [first_node(n) for n in ("a", "a,b", "n[3-4]", "n[03,5]x")] == ["a", "a", "n3", "n03"]
+
+
+def test_bad_places(refuses):
+    with refuses(DistributedError, "RANK", "'x'"):
+        find_job({**TORCH, "RANK": "x"})
+    with refuses(DistributedError, "process 4 of 4"):
+        find_job({**TORCH, "RANK": "4"})
+    with refuses(DistributedError, "PROCESSES_PER_JOB"):
+        find_job({k: v for k, v in JOB_SET.items() if k != "PROCESSES_PER_JOB"})
+
+
+def test_a_coordinator_that_is_not_there(refuses):
+    program = "import meshwright as mw\nmw.distributed.initialize('127.0.0.1:1', 2, 1, initialization_timeout=0.2)\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 1 and "process 1 found no coordinator at 127.0.0.1:1" in done.stderr, done.stderr

@@ -1,0 +1,84 @@
+"""Run by ``test_jobs`` in two processes with four virtual devices each: a mesh of 8 that is real and virtual."""
+
+import numpy as np
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding
+from meshwright import PartitionSpec as P
+from meshwright.errors import DeviceError, ProgramMismatchError
+from meshwright.experimental import multihost_utils as mh
+
+mw.distributed.initialize()
+RANK, COUNT = mw.process_index(), mw.process_count()
+assert (COUNT, mw.device_count(), mw.local_device_count(), mw.process_indices()) == (2, 8, 4, [0, 1])
+assert [d.process_index for d in mw.devices()] == [0] * 4 + [1] * 4
+assert mw.local_devices() == mw.devices()[4 * RANK : 4 * RANK + 4] and mw.local_devices(1) == mw.devices()[4:]
+
+# values between processes
+mh.sync_global_devices("start")
+mine = np.array([RANK, 0.1])
+np.testing.assert_array_equal(mh.process_allgather(mine), [[0, 0.1], [1, 0.1]])
+np.testing.assert_array_equal(mh.process_allgather(mine, tiled=True), [0, 0.1, 1, 0.1])
+got = mh.broadcast_one_to_all({"a": np.full(3, -RANK), "b": np.float32(RANK + 7)})
+np.testing.assert_array_equal(got["a"], [0, 0, 0])
+assert got["b"] == 7 and mh.broadcast_one_to_all(np.int8(RANK), is_source=RANK == 1) == 1
+mh.assert_equal({"a": np.arange(3)})
+try:
+    mh.assert_equal({"a": np.arange(3) + RANK})
+    raise SystemExit("assert_equal did not raise")
+except DeviceError as error:
+    assert "['a'] of process 1" in str(error), error
+
+# arrays
+mesh = mw.make_mesh((4, 2), ("x", "y"))
+value = np.arange(80, dtype=np.float32).reshape(8, 10)
+half = value[4 * RANK : 4 * RANK + 4]
+rows = NamedSharding(mesh, P("x"))
+x = mw.make_array_from_process_local_data(rows, half)
+assert x.shape == (8, 10) and not x.is_fully_addressable and len(x.addressable_shards) == 4 == len(x.global_shards) - 4
+for shard in x.addressable_shards:
+    np.testing.assert_array_equal(shard.data, value[shard.index])
+whole = mw.make_array_from_process_local_data(rows, value, (8, 10))
+called = mw.make_array_from_callback((8, 10), rows, lambda index: value[index])
+for y in (x, whole, called, mw.device_put(value, rows), mw.device_put(x, NamedSharding(mesh, P("y", "x")))):
+    np.testing.assert_array_equal(mh.process_allgather(y), value)
+np.testing.assert_array_equal(mh.global_array_to_host_local_array(x, mesh, P("x")), half)
+np.testing.assert_array_equal(mh.process_allgather(mh.host_local_array_to_global_array(half, mesh, P("x"))), value)
+assert "several processes" in repr(x)
+try:
+    np.asarray(x)
+    raise SystemExit("np.asarray did not raise")
+except DeviceError as error:
+    assert "process_allgather" in str(error)
+
+# programs: partitioned, per device, eager
+loss = mw.jit(lambda x, w: (mnp.tanh(x @ w) ** 2).mean())
+w = mw.device_put(value.T[:, :6] / 80, NamedSharding(mesh, P(None, "y")))
+want = (np.tanh(value @ value.T[:, :6] / 80) ** 2).mean()
+np.testing.assert_allclose(loss(x, w), want, rtol=1e-5)
+g = mw.jit(mw.grad(loss, argnums=1))(x, w)
+assert g.sharding.mesh == mesh
+np.testing.assert_allclose(mh.process_allgather(x.sum(0)), value.sum(0))
+f = mw.shard_map(
+    lambda v: mw.lax.psum(v, "x") + mw.lax.ppermute(v, "x", [(i, (i + 1) % 4) for i in range(4)]),
+    mesh=mesh, in_specs=P("x"), out_specs=P("x"),
+)  # fmt: skip
+blocks = value.reshape(4, 2, 10)
+np.testing.assert_array_equal(
+    mh.process_allgather(f(x)), (blocks.sum(0) + np.roll(blocks, 1, 0)).reshape(8, 10)
+)  # fmt: skip
+for _ in range(100):
+    w = mw.jit(lambda w, g: w - 0.1 * g)(w, g)
+np.testing.assert_array_equal(mnp.arange(3) + 1, [1, 2, 3])  # this process's own
+
+# another program
+try:
+    mw.jit(lambda x: (x * (2.0 + RANK)).sum())(x)
+    raise SystemExit("the mismatch was not seen")
+except ProgramMismatchError as error:
+    text = str(error)
+    assert error.ranks == (1,) and "rank 1 is about to run another program" in text, text
+    assert "2.0" in text and "3.0" in text and "work_together.py" in text, text
+np.testing.assert_allclose(loss(x, w), loss(x, w))
+print(f"all is well in {RANK}")

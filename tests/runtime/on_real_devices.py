@@ -1,0 +1,136 @@
+"""Tests that ``test_real_devices`` runs in processes with several real devices; in others they are not collected."""
+
+import os
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding
+from meshwright import PartitionSpec as P
+from meshwright.errors import DLPackError, MeshError
+
+pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.MeshwrightWarning")
+REAL = int(os.environ["MESHWRIGHT_REAL_DEVICES"])
+MESH = mw.make_mesh((4, 2), ("x", "y"))
+#: neither dimension is divided by all the axes below
+VALUE = np.arange(70, dtype=np.float32).reshape(7, 10)
+SPECS = [P(), P("x"), P("y", "x"), P(None, ("x", "y")), P(("y", "x")), P(("x", "y"), None)]
+
+
+def at(*spec, mesh=MESH):
+    return NamedSharding(mesh, P(*spec))
+
+
+def test_devices():
+    assert (
+        len(mw.devices()) == 8 and mw.local_device_count() == 8 and len({d.hardware_id for d in mw.devices()}) == REAL
+    )
+    assert mw.devices()[0].device_kind == ("cpu" if REAL == 8 else "virtual cpu")
+    assert [d.local_hardware_id for d in mw.local_devices()] == list(range(8))
+
+
+@pytest.mark.parametrize("source", SPECS, ids=str)
+def test_placing_and_resharding(source):
+    x = mw.device_put(VALUE, NamedSharding(MESH, source))
+    np.testing.assert_array_equal(x, VALUE)
+    for shard in x.addressable_shards:
+        np.testing.assert_array_equal(shard.data, VALUE[shard.index])
+        assert shard.data.devices() == {shard.device}
+    for target in SPECS:
+        np.testing.assert_array_equal(mw.device_put(x, NamedSharding(MESH, target)), VALUE)
+    other = mw.make_mesh((2, 4), ("a", "b"))
+    for spec in (P("a", "b"), P(("b", "a")), P()):
+        np.testing.assert_array_equal(mw.device_put(x, NamedSharding(other, spec)), VALUE)
+    reversed_ = mw.sharding.Mesh(np.array(mw.devices()[::-1]).reshape(4, 2), ("x", "y"))
+    np.testing.assert_array_equal(mw.device_put(x, at("y", "x", mesh=reversed_)), VALUE)
+    np.testing.assert_array_equal(mw.device_put(x, mw.devices()[5]), VALUE)
+
+
+def test_resharding_does_not_go_through_the_host(monkeypatch):
+    x = mw.device_put(VALUE, at("x"))
+    monkeypatch.setattr(type(x), "_host", lambda self: pytest.fail("the array was fetched"))
+    mw.device_put(x, at(None, "y")).block_until_ready()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool", "int4", "complex64", "float8_e4m3fn"])
+def test_dtypes(dtype):
+    x = mw.device_put(mnp.asarray(VALUE > 20).astype(dtype), at("x", "y"))
+    np.testing.assert_array_equal(np.asarray(x, np.complex64), VALUE > 20)
+    np.testing.assert_array_equal(np.asarray(mw.device_put(x, at("y")), np.complex64), VALUE > 20)
+
+
+def test_random_keys():
+    keys = mw.device_put(mw.random.split(mw.random.key(0), 8), at(("x", "y")))
+    draw = mw.jit(mw.vmap(lambda k: mw.random.normal(k, (3,))))
+    np.testing.assert_array_equal(draw(keys), draw(mw.random.split(mw.random.key(0), 8)))
+    assert keys.addressable_shards[3].data.shape == (1,)
+
+
+def test_single_devices_compute_where_their_arrays_are():
+    x = mw.device_put(mnp.arange(4.0), mw.devices()[5])
+    for y in (x + 1, mw.jit(lambda x: x + 1)(x), x + mnp.ones(4)):
+        assert y.devices() == {mw.devices()[5]}
+        np.testing.assert_array_equal(y, np.arange(4.0) + 1)
+    with pytest.raises(MeshError, match="another on"):
+        x + mw.device_put(mnp.arange(4.0), mw.devices()[1])
+
+
+def test_donation():
+    step = mw.jit(lambda x, y: (x + y, y), donate_argnums=0)
+    x, y = (mw.device_put(VALUE, at("x", "y")) for _ in range(2))
+    before = [np.asarray(s.data) for s in y.addressable_shards]
+    z, _ = step(x, y)
+    assert x.is_deleted() and not y.is_deleted()
+    np.testing.assert_array_equal(z, 2 * VALUE)
+    for shard, old in zip(y.addressable_shards, before):
+        np.testing.assert_array_equal(shard.data, old)
+
+
+def test_dlpack_of_shards():
+    x = mw.device_put(VALUE, at("x"))
+    with pytest.raises(DLPackError, match="addressable_shards"):
+        np.from_dlpack(x)
+    np.testing.assert_array_equal(np.from_dlpack(x.addressable_shards[2].data), VALUE[2:4])
+
+
+def test_closed_over_constants_are_on_all_devices():
+    table = np.arange(9000, dtype=np.float32).reshape(90, 100)
+    split = mw.device_put(table, at(None, "x"))
+    f = mw.jit(lambda i: mnp.sum(mnp.asarray(table)[i] + split[i], -1))
+    np.testing.assert_allclose(f(mw.device_put(np.arange(8), at("x"))), 2 * table[:8].sum(-1), rtol=1e-6)
+
+
+def test_pure_callbacks_give_each_device_its_result():
+    f = mw.jit(lambda x: mw.pure_callback(np.sin, mw.ShapeDtypeStruct((7, 10), "float32"), x) * 2)
+    np.testing.assert_allclose(f(mw.device_put(VALUE, at("x"))), 2 * np.sin(VALUE), rtol=1e-6)
+
+
+def test_per_device_functions():
+    f = mw.shard_map(
+        lambda x: (
+            mw.lax.psum(x, ("x", "y")) + mw.lax.ppermute(x, "x", [(i, (i + 1) % 4) for i in range(4)])
+            + mw.lax.axis_index(("x", "y"))
+        ),
+        mesh=MESH, in_specs=P(("x", "y")), out_specs=P(("x", "y")),
+    )  # fmt: skip
+    v = np.arange(16, dtype=np.float32)
+    blocks = v.reshape(4, 2, 2)
+    want = blocks.sum((0, 1)) + np.roll(blocks, 1, 0) + np.arange(8).reshape(4, 2, 1)
+    np.testing.assert_array_equal(f(v), want.reshape(-1))
+    np.testing.assert_array_equal(mw.pmap(lambda x: mw.lax.psum(x, "i"), axis_name="i")(np.arange(8)), [28] * 8)
+
+
+def test_thousands_of_steps_are_started_without_waiting():
+    @mw.jit
+    def step(w, x):
+        return w - 0.1 * mw.grad(lambda w: (mnp.tanh(x @ w) ** 2).mean())(w)
+
+    w, x = (
+        mw.device_put(np.ones((8, 4), np.float32), at(None, "y")),
+        mw.device_put(np.ones((8, 8), np.float32), at("x")),
+    )
+    for _ in range(3000):
+        w = step(w, x)
+    assert np.isfinite(np.asarray(w)).all()

@@ -1,0 +1,32 @@
+"""Programs on several real devices of one process: the same tests, in processes that have them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def run_tests(real, *files):
+    """Run tests in a process with 8 devices on ``real`` real ones."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, files)]
+    done = subprocess.run(
+        command, env={**os.environ, "MESHWRIGHT_REAL_DEVICES": str(real)}, capture_output=True, text=True, timeout=500,
+        cwd=HERE.parents[1],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("real", [8, 2], ids=["8 real", "2 real of 4 virtual"])
+def test_on_real_devices(real):
+    run_tests(real, HERE / "on_real_devices.py")
+
+
+@pytest.mark.slow
+def test_what_virtual_devices_do_real_ones_do():
+    files = ["executable/test_control_sharding.py", "executable/test_jax_sharded_programs.py", "api/test_shard_map.py",
+             "api/test_jit_shardings.py", "api/test_assembling.py", "api/test_shard_map_automatic.py"]  # fmt: skip
+    run_tests(8, *(HERE.parent / f for f in files))
