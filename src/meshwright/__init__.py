@@ -1,6 +1,8 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from meshwright import (
@@ -228,19 +230,6 @@ __all__ = [
     "xla_computation",
 ]
 
-#: modules that few programs need: imported when one first asks for them
-_LATER = (
-    "builder",
-    "experimental",
-    "dlpack",
-    "dtypes",
-    "flatten_util",
-    "image",
-    "scipy",
-    "stages",
-    "test_util",
-    "typing",
-)
 #: names of modules that few programs need
 _FROM_LATER = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
@@ -249,13 +238,13 @@ _FROM_LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return import_module(f"meshwright.{name}")
     if name in _FROM_LATER:
         value = globals()[name] = getattr(import_module(_FROM_LATER[name]), name)
         return value
+    if not name.startswith("_") and find_spec(f"meshwright.{name}"):  # a module that nothing has needed yet
+        return import_module(f"meshwright.{name}")
     return _absent("")(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, *_FROM_LATER})
+    return sorted({*globals(), *_FROM_LATER, *(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))})
