@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-tpu test-cuda test-gpu targets check bench conformance fuzz clean
+.PHONY: demo test test-slow test-torch test-tpu test-cuda test-gpu targets check bench conformance fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/meshwright demo
@@ -14,6 +14,16 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+# PyTorch and the libraries of models are large, and no part of the environment that the other targets use.
+TORCH := .venv-torch
+test-torch: $(TORCH)/.installed
+	$(TORCH)/bin/python -m pytest tests/interop -m "slow or not slow"
+
+$(TORCH)/.installed: pyproject.toml
+	test -x $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]' transformers diffusers
+	touch $(TORCH)/.installed
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks examples
@@ -58,4 +68,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-tpu .venv-cuda .venv-gpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH) .venv-tpu .venv-cuda .venv-gpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -110,6 +110,7 @@ from meshwright.transforms.vmap import vmap
 
 if TYPE_CHECKING:
     from meshwright.api.load import ImportedProgram, load
+    from meshwright.interop import from_torch
     from meshwright.targets import load_executable, target
 
 __version__ = "0.1.0"
@@ -167,6 +168,7 @@ __all__ = [
     "eval_shape",
     "fft",
     "float0",
+    "from_torch",
     "fwd_and_bwd",
     "get_mesh",
     "grad",
@@ -234,6 +236,7 @@ __all__ = [
 _FROM_LATER = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
+    "from_torch": "meshwright.interop",
 }
 
 

@@ -165,6 +165,10 @@ class ImportProgramError(MeshwrightError, ValueError):
     """HLO or StableHLO that cannot be read; names file and line where they are known."""
 
 
+class WeightsError(MeshwrightError, ValueError):
+    """Weights that cannot be read, or do not fit the model: names or shapes differ."""
+
+
 class JaxRuntimeError(MeshwrightError, RuntimeError):
     """A program could not be compiled or run; the name that programs written for JAX know."""
 
@@ -233,6 +237,10 @@ class RedundancyWarning(MeshwrightWarning):
 
 class PaddingWarning(MeshwrightWarning):
     """A dimension was padded because a mesh axis does not divide it."""
+
+
+class MutationWarning(MeshwrightWarning):
+    """A program from elsewhere writes to its arguments, which a pure function cannot."""
 
 
 class ElidedConstantWarning(MeshwrightWarning):

@@ -42,7 +42,10 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 #: parts of one layer that may import each other
 NEIGHBOURS = ({"errors", "core"}, {"numpy", "nn", "random", "optim", "linalg", "fft"})
 #: third parties and the only parts that may import them
-ONLY_IN = {"jaxlib": ("stablehlo/", "runtime/pjrt/"), "jax": ("interop/",), "torch": ("interop/",), "typer": ("cli/",)}
+ONLY_IN = {
+    "jaxlib": ("stablehlo/", "runtime/pjrt/"), "typer": ("cli/",),
+    **dict.fromkeys(("jax", "torch", "safetensors", "transformers"), ("interop/",)),
+}  # fmt: skip
 #: where a function may import: optional third parties
 LATE_IMPORTS = {"interop", "cli"}
 

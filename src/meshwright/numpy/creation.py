@@ -22,6 +22,7 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import expand_dims
 from meshwright.ops.shape.slice_pad import concatenate
 from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.array import from_dlpack as dlpack_array
 from meshwright.runtime.devices import Device
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
@@ -135,11 +136,18 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
         return from_numpy(_to_dtype(np.asarray(x), dtype), sharding=sharding, copy=copy_)
     if hasattr(x, "__jax_array__"):
         return _make(x.__jax_array__(), dtype, copy_, sharding)
+    if hasattr(x, "__dlpack__") and not _numpy_has(x):
+        return _make(dlpack_array(x, sharding, copy_), dtype, False, sharding)
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or _is_buffer(x):
         return from_numpy(_to_dtype(_checked(np.asarray(x), x, "array"), dtype), sharding=sharding, copy=copy_)
     if hasattr(x, "__dlpack__"):
-        return from_numpy(_to_dtype(np.from_dlpack(x), dtype), sharding=sharding, copy=copy_)
+        return _make(dlpack_array(x, sharding, copy_), dtype, False, sharding)
     raise ArgumentTypeError(f"array: cannot make an array of {x!r} of type {type(x).__name__}")
+
+
+def _numpy_has(x: Any) -> bool:
+    """Whether NumPy can read what another library has made: not what is of a dtype that it does not have."""
+    return not any(name in str(getattr(x, "dtype", "")) for name in ("bfloat16", "float8", "float4"))
 
 
 def _strongly(x: Any, dtype: np.dtype) -> Any:
@@ -345,7 +353,7 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
         return asarray(external_array, copy=copy)
     if not hasattr(external_array, "__dlpack__"):
         raise ArgumentTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(external_array).__name__}")
-    return from_numpy(np.from_dlpack(external_array), sharding=_sharding(device, "from_dlpack"), copy=bool(copy))
+    return dlpack_array(external_array, _sharding(device, "from_dlpack"), bool(copy))
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:

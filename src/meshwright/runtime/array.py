@@ -399,3 +399,37 @@ def _parts_of(value: np.ndarray, sharding: Sharding) -> Parts:
         part = from_numpy(cut(value, sharding, real), sharding=SingleDeviceSharding(device), transfer="none")
         buffers.append(part.buffer)
     return Parts(buffers)
+
+
+def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = False) -> Array:
+    """An array of anything that speaks DLPack, of any dtype that XLA has, sharing its memory where it can.
+
+    It is shared where it is in row-major order, aligned as XLA wants it, and of a dtype that needs no narrowing.
+    What NumPy has no dtype for (bfloat16, 8-bit floats) does not pass through NumPy.
+
+    Raises:
+      DLPackError: memory that is not on the host, or with gaps between its elements.
+    """
+    try:
+        host = np.from_dlpack(exporter)
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        host = None
+    if host is not None:
+        return from_numpy(host, sharding=sharding, copy=copy)
+    try:
+        buffer = pjrt.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])
+    except Exception as error:
+        raise DLPackError(
+            f"from_dlpack: cannot take the memory of a {type(exporter).__name__} ({error}); make it contiguous, in "
+            "main memory and without a gradient first (x.detach().cpu().contiguous())"
+        ) from None
+    dtype = as_dtype(buffer.dtype)
+    array = Array(ShapedArray(tuple(buffer.shape), dtype), buffer, default_sharding())
+    if not pjrt.is_row_major(buffer):
+        raise DLPackError(
+            f"from_dlpack: a {type(exporter).__name__} of dtype {dtype} and shape {array.shape} is not in row-major "
+            "order; make it contiguous first"
+        )
+    if sharding is not None:
+        return from_numpy(np.asarray(array), sharding=sharding)
+    return array.__deepcopy__({}) if copy else array

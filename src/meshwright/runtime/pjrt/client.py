@@ -297,6 +297,11 @@ def buffer_from_dlpack(exporter: Any, real: int | None = None) -> Any:
     return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
 
 
+def is_row_major(buffer: Any) -> bool:
+    """Whether a buffer from elsewhere has the order of elements that programs expect."""
+    return str(buffer._pjrt_layout) == "{" + ",".join(map(str, reversed(range(buffer.ndim)))) + "}"
+
+
 def dlpack_capsule(buffer: Any) -> Any:
     """A DLPack capsule of a buffer, sharing its memory; waits until it is ready."""
     wait(buffer)  # which, unlike the export, can be interrupted

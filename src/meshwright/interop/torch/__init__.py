@@ -1,0 +1,13 @@
+"""PyTorch modules as functions, tensors as arrays and back.
+
+The route is ``torch.export``, and a table that says what each of torch's ops is here (:func:`register`).
+"""
+
+from meshwright.interop.torch import needed as _needed
+from meshwright.interop.torch import ops as _ops
+from meshwright.interop.torch.model import TorchModel, from_torch
+from meshwright.interop.torch.registry import register
+from meshwright.interop.torch.tensors import from_tensors, to_torch
+from meshwright.interop.torch.trees import Outputs
+
+__all__ = ["Outputs", "TorchModel", "from_tensors", "from_torch", "register", "to_torch"]

@@ -1,0 +1,68 @@
+"""Whether arrays fit what a module was exported for: shapes, with those that may vary, and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from meshwright.core import dtypes
+from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
+from meshwright.interop.torch.dtypes import array_dtype
+from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.ir.tracing import typeof
+from meshwright.numpy.creation import asarray
+
+
+class Sizes:
+    """The sizes that a program's symbols have in one call."""
+
+    def __init__(self, ranges: Mapping[Any, Any]) -> None:
+        self.ranges = ranges
+        self.values: dict[Any, int] = {}
+
+    def fits(self, wanted: Any, size: int) -> bool:
+        """Whether a dimension of ``size`` is what the export assumed."""
+        if isinstance(wanted, int):
+            return wanted == size
+        expression = wanted.node.expr
+        if expression.is_Symbol and expression not in self.values:
+            limits = self.ranges.get(expression)
+            self.values[expression] = size
+            return limits is None or limits.lower <= size <= limits.upper
+        known = expression.subs(self.values)
+        return not known.is_number or int(known) == size
+
+
+def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
+    """``x`` as an array of the type that the graph's input has; integers of another width are converted.
+
+    Raises:
+      ShapeError, DTypeError, ArgumentTypeError: it does not fit; says what to do.
+    """
+    try:
+        x = x if hasattr(x, "aval") else asarray(x)
+    except (ArgumentTypeError, TypeError) as error:
+        raise ArgumentTypeError(f"argument {name}: {error}") from None
+    aval = typeof(x)
+    wanted = tuple(meta.shape)
+    if len(wanted) != aval.ndim or not all(sizes.fits(w, s) for w, s in zip(wanted, aval.shape)):
+        raise ShapeError(
+            f"argument {name} has shape {aval.shape}, the module was exported for {shown(wanted)}; convert it for that "
+            "shape, or let the dimension vary: from_torch(..., dynamic=...)"
+        )
+    dtype = array_dtype(meta.dtype)
+    if aval.dtype == dtype:
+        return x
+    if dtypes.is_integer(aval.dtype) and dtypes.is_integer(dtype):
+        return cast(x, dtype)
+    raise DTypeError(
+        f"argument {name} has dtype {aval.dtype}, the module was exported for {dtype}; convert the argument, or the "
+        "module for arguments of that dtype"
+    )
+
+
+def shown(shape: Sequence[Any]) -> str:
+    """A shape with the names of dimensions that may vary."""
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"

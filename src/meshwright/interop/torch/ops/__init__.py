@@ -1,0 +1,19 @@
+"""What torch's ops are here, a file a kind; importing this fills the table."""
+
+from meshwright.interop.torch.ops import (
+    attention,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    losses,
+    normalization,
+    pooling,
+    products,
+    randomness,
+    recurrent,
+    reductions,
+    regions,
+    shapes,
+    sorting,
+)

@@ -1,0 +1,110 @@
+"""New tensors: filled, counting, like others. What torch leaves uninitialized is zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from meshwright import numpy as mnp
+from meshwright.core import dtypes
+from meshwright.interop.torch.dtypes import array_dtype
+from meshwright.interop.torch.registry import register
+
+
+def _dtype_of(value: Any, dtype: Any) -> np.dtype:
+    if dtype is not None:
+        return array_dtype(dtype)
+    if isinstance(value, bool):
+        return dtypes.bool_
+    return array_dtype(torch.int64 if isinstance(value, int) else torch.get_default_dtype())
+
+
+@register("aten.full")
+def full(size: Any, fill_value: Any, dtype: Any = None) -> Any:
+    return mnp.full(tuple(size), fill_value, _dtype_of(fill_value, dtype))
+
+
+@register("aten.full_like")
+def full_like(self: Any, fill_value: Any, dtype: Any = None) -> Any:
+    return mnp.full(self.shape, fill_value, self.dtype if dtype is None else array_dtype(dtype))
+
+
+@register("aten.new_full")
+def new_full(self: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
+    return mnp.full(tuple(size), fill_value, self.dtype if dtype is None else array_dtype(dtype))
+
+
+@register("aten.fill")
+def fill(self: Any, value: Any) -> Any:
+    return mnp.broadcast_to(mnp.asarray(value).astype(self.dtype), self.shape)
+
+
+def _constants(name: str, value: int) -> None:
+    register(f"aten.{name}")(lambda size, dtype=None: full(size, float(value), dtype))
+    register(f"aten.{name}_like")(lambda self, dtype=None: full_like(self, value, dtype))
+    register(f"aten.new_{name}")(lambda self, size, dtype=None: new_full(self, size, value, dtype))
+
+
+for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0)):
+    _constants(_name, _value)
+register("aten.zero")(mnp.zeros_like)
+
+
+@register("aten.empty_strided", "aten.empty_permuted")
+def empty(size: Any, dtype: Any = None) -> Any:
+    return full(size, 0.0, dtype)
+
+
+@register("aten.new_empty_strided")
+def new_empty(self: Any, size: Any, dtype: Any = None) -> Any:
+    return new_full(self, size, 0, dtype)
+
+
+@register("aten.scalar_tensor")
+def scalar_tensor(s: Any, dtype: Any = None) -> Any:
+    return mnp.full((), s, _dtype_of(0.0, dtype))
+
+
+@register("aten.arange")
+def arange(end: Any, dtype: Any = None) -> Any:
+    return arange_step(0, end, 1, dtype)
+
+
+register("aten.arange.start")(lambda start, end, dtype=None: arange_step(start, end, 1, dtype))
+
+
+@register("aten.arange.start_step")
+def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Any:
+    whole = all(isinstance(x, int) for x in (start, end, step))
+    return mnp.asarray(np.arange(start, end, step)).astype(_dtype_of(0 if whole else 0.0, dtype))
+
+
+@register("aten.linspace")
+def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Any:
+    return mnp.linspace(start, end, steps, dtype=_dtype_of(0.0, dtype))
+
+
+@register("aten.eye")
+def eye(n: int, dtype: Any = None) -> Any:
+    return mnp.eye(n, dtype=_dtype_of(0.0, dtype))
+
+
+register("aten.eye.m")(lambda n, m, dtype=None: mnp.eye(n, m, dtype=_dtype_of(0.0, dtype)))
+
+
+def _triangle_indices(function: Any) -> Any:
+    def rule(row: int, col: int, offset: int = 0, dtype: Any = None) -> Any:
+        return mnp.asarray(np.stack(function(row, offset, col))).astype(_dtype_of(0, dtype))
+
+    return rule
+
+
+register("aten.tril_indices")(_triangle_indices(np.tril_indices))
+register("aten.triu_indices")(_triangle_indices(np.triu_indices))
+
+
+@register("aten.one_hot")
+def one_hot(self: Any, num_classes: int = -1) -> Any:
+    return (self[..., None] == mnp.arange(num_classes, dtype=self.dtype)).astype(array_dtype(torch.int64))

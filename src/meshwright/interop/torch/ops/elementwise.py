@@ -1,0 +1,421 @@
+"""Ops of one element each: operands are promoted as torch promotes them, then it is the function of the row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.core import dtypes
+from meshwright.errors import RuleError
+from meshwright.interop.torch.dtypes import array_dtype, common_dtype
+from meshwright.interop.torch.registry import register, rows
+from meshwright.nn import activations
+from meshwright.scipy import special
+
+Function = Callable[..., Any]
+
+
+# --- promotion ----------------------------------------------------------------------------------------------
+def cast(x: Any, dtype: np.dtype) -> Any:
+    """An array, or a Python number as a scalar, of a dtype."""
+    if isinstance(x, (bool, int, float, complex)):
+        return np.asarray(x).astype(dtype)
+    return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
+
+
+def promoted(*values: Any) -> list[Any]:
+    """Operands of one dtype, torch's."""
+    dtype = common_dtype(*values)
+    return [None if x is None else cast(x, dtype) for x in values]
+
+
+def to_float(x: Any) -> Any:
+    """Integers and bools as floats, others as they are."""
+    return x if dtypes.is_inexact(x.dtype) else cast(x, dtypes.default_float())
+
+
+def unary(function: Function) -> Function:
+    """Of anything, with the operand's dtype."""
+    return lambda self: function(self)
+
+
+def of_floats(function: Function) -> Function:
+    """Of floats; integers become floats."""
+    return lambda self: function(to_float(self))
+
+
+def binary(function: Function) -> Function:
+    """Of two operands of one dtype, and that dtype."""
+    return lambda self, other: function(*promoted(self, other))
+
+
+def binary_of_floats(function: Function) -> Function:
+    return lambda self, other: function(*map(to_float, promoted(self, other)))
+
+
+def scaled(function: Function) -> Function:
+    """``function(self, alpha * other)``, the operand ``alpha`` being a Python number."""
+
+    def rule(self: Any, other: Any, alpha: Any = 1) -> Any:
+        self, other = promoted(self, other)
+        return function(self, other if alpha == 1 else mnp.multiply(other, cast(alpha, other.dtype)))
+
+    return rule
+
+
+def logical(function: Function) -> Function:
+    return lambda self, other: function(*(x != 0 if x.dtype != bool else x for x in (self, other)))
+
+
+def swapped(function: Function) -> Function:
+    return lambda self, other: function(*reversed(promoted(self, other)))
+
+
+rows(
+    {
+        # of anything
+        "neg negative": unary(mnp.negative),
+        "abs absolute": unary(mnp.abs),
+        "sign": unary(mnp.sign),
+        "sgn": unary(mnp.sign),
+        "floor": unary(mnp.floor),
+        "ceil": unary(mnp.ceil),
+        "trunc fix": unary(mnp.trunc),
+        "square": unary(lambda x: x * x),
+        "positive": unary(lambda x: x),
+        "conj_physical _conj conj _conj_physical": unary(mnp.conj),
+        "resolve_conj resolve_neg": unary(lambda x: x),
+        "isnan": unary(mnp.isnan),
+        "isinf": unary(mnp.isinf),
+        "isfinite": unary(mnp.isfinite),
+        "isposinf": unary(mnp.isposinf),
+        "isneginf": unary(mnp.isneginf),
+        "signbit": unary(mnp.signbit),
+        "logical_not": unary(lambda x: x == 0),
+        "bitwise_not": unary(mnp.invert),
+        "real": unary(mnp.real),
+        "imag": unary(mnp.imag),
+        "relu": unary(activations.relu),
+        # of floats
+        "exp": of_floats(mnp.exp),
+        "exp2": of_floats(mnp.exp2),
+        "expm1": of_floats(mnp.expm1),
+        "log": of_floats(mnp.log),
+        "log2": of_floats(mnp.log2),
+        "log10": of_floats(mnp.log10),
+        "log1p": of_floats(mnp.log1p),
+        "sqrt": of_floats(mnp.sqrt),
+        "rsqrt": of_floats(lax.rsqrt),
+        "reciprocal": of_floats(lambda x: 1 / x),
+        "sin": of_floats(mnp.sin),
+        "cos": of_floats(mnp.cos),
+        "tan": of_floats(mnp.tan),
+        "asin arcsin": of_floats(mnp.arcsin),
+        "acos arccos": of_floats(mnp.arccos),
+        "atan arctan": of_floats(mnp.arctan),
+        "sinh": of_floats(mnp.sinh),
+        "cosh": of_floats(mnp.cosh),
+        "tanh": of_floats(mnp.tanh),
+        "asinh arcsinh": of_floats(mnp.arcsinh),
+        "acosh arccosh": of_floats(mnp.arccosh),
+        "atanh arctanh": of_floats(mnp.arctanh),
+        "sigmoid special_expit": of_floats(activations.sigmoid),
+        "erf special_erf": of_floats(lax.erf),
+        "erfc special_erfc": of_floats(lax.erfc),
+        "erfinv special_erfinv": of_floats(lax.erf_inv),
+        "lgamma special_gammaln": of_floats(lax.lgamma),
+        "digamma special_digamma": of_floats(lax.digamma),
+        "angle": of_floats(mnp.angle),
+        "special_ndtr": of_floats(special.ndtr),
+        "special_log_ndtr": of_floats(special.log_ndtr),
+        "special_i0e": of_floats(special.i0e),
+        "i0 special_i0": of_floats(special.i0),
+        "silu": of_floats(activations.silu),
+        "mish": of_floats(activations.mish),
+        "log_sigmoid": of_floats(activations.log_sigmoid),
+        "deg2rad": of_floats(mnp.deg2rad),
+        "rad2deg": of_floats(mnp.rad2deg),
+        "frac": of_floats(lambda x: x - mnp.trunc(x)),
+        # of two
+        "add": scaled(mnp.add),
+        "sub subtract": scaled(mnp.subtract),
+        "rsub": lambda self, other, alpha=1: scaled(mnp.subtract)(other, self, alpha),
+        "maximum max.other": binary(mnp.maximum),
+        "minimum min.other": binary(mnp.minimum),
+        "fmax": binary(mnp.fmax),
+        "fmin": binary(mnp.fmin),
+        "remainder": binary(mnp.mod),
+        "fmod": binary(mnp.fmod),
+        "floor_divide": binary(mnp.floor_divide),
+        "eq": binary(mnp.equal),
+        "ne not_equal": binary(mnp.not_equal),
+        "lt less": binary(mnp.less),
+        "le less_equal": binary(mnp.less_equal),
+        "gt greater": binary(mnp.greater),
+        "ge greater_equal": binary(mnp.greater_equal),
+        "bitwise_and __and__": binary(mnp.bitwise_and),
+        "bitwise_or __or__": binary(mnp.bitwise_or),
+        "bitwise_xor __xor__": binary(mnp.bitwise_xor),
+        "bitwise_left_shift __lshift__": binary(mnp.left_shift),
+        "bitwise_right_shift __rshift__": binary(mnp.right_shift),
+        "atan2 arctan2": binary_of_floats(mnp.arctan2),
+        "true_divide": binary_of_floats(mnp.true_divide),
+        "hypot": binary(mnp.hypot),
+        "copysign": binary_of_floats(mnp.copysign),
+        "logaddexp": binary(mnp.logaddexp),
+        "logaddexp2": binary(mnp.logaddexp2),
+        "xlogy special_xlogy": binary_of_floats(special.xlogy),
+        "special_xlog1py": binary_of_floats(special.xlog1py),
+        "logical_and": logical(mnp.logical_and),
+        "logical_or": logical(mnp.logical_or),
+        "logical_xor": logical(mnp.logical_xor),
+        "gcd": binary(mnp.gcd),
+        "lcm": binary(mnp.lcm),
+    }
+)
+
+
+@register("aten.mul", "aten.multiply")
+def mul(self: Any, other: Any) -> Any:
+    self, other = promoted(self, other)
+    return mnp.multiply(self, other)
+
+
+@register("aten.div", "aten.divide")
+def div(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    self, other = promoted(self, other)
+    if rounding_mode is None:
+        return mnp.true_divide(to_float(self), to_float(other))
+    if rounding_mode == "floor":
+        return mnp.floor_divide(self, other)
+    return mnp.trunc(self / other) if dtypes.is_inexact(self.dtype) else lax.div(*mnp.broadcast_arrays(self, other))
+
+
+@register("aten.pow", "aten.float_power")
+def power(self: Any, exponent: Any) -> Any:
+    dtype = common_dtype(self, exponent)
+    whole = isinstance(exponent, (int, float)) and float(exponent).is_integer() and abs(exponent) < 2**31
+    if whole and dtypes.is_inexact(dtype):
+        return mnp.power(cast(self, dtype), int(exponent))  # by multiplications, whose derivative exists at 0
+    if isinstance(exponent, float) and exponent == 0.5:
+        return mnp.sqrt(cast(self, dtype))
+    return mnp.power(cast(self, dtype), cast(exponent, dtype))
+
+
+@register("aten.clamp", "aten.clip")
+def clamp(self: Any, min: Any = None, max: Any = None) -> Any:
+    """The derivative at the bounds is 1, as in torch."""
+    self, low, high = promoted(self, min, max)
+    out = self if low is None else mnp.where(self < low, low, self)
+    return out if high is None else mnp.where(out > high, high, out)
+
+
+register("aten.clamp_min")(lambda self, min: clamp(self, min))
+register("aten.clamp_max")(lambda self, max: clamp(self, None, max))
+
+
+@register("aten.where")
+def where(condition: Any, self: Any, other: Any) -> Any:
+    self, other = promoted(self, other)
+    return mnp.where(condition, self, other)
+
+
+@register("aten.masked_fill")
+def masked_fill(self: Any, mask: Any, value: Any) -> Any:
+    return mnp.where(mask, cast(value, self.dtype), self)
+
+
+@register("aten.round")
+def round_(self: Any, decimals: int = 0) -> Any:
+    return mnp.round(self, decimals)
+
+
+@register("aten.lerp")
+def lerp(self: Any, end: Any, weight: Any) -> Any:
+    self, end = promoted(self, end)
+    return self + cast(weight, self.dtype) * (end - self)
+
+
+@register("aten.addcmul")
+def addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    self, a, b = promoted(self, tensor1, tensor2)
+    return self + cast(value, self.dtype) * a * b
+
+
+@register("aten.addcdiv")
+def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    self, a, b = map(to_float, promoted(self, tensor1, tensor2))
+    return self + cast(value, self.dtype) * (a / b)
+
+
+@register("aten.nan_to_num")
+def nan_to_num(self: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    return mnp.nan_to_num(self, nan=nan or 0.0, posinf=posinf, neginf=neginf)
+
+
+@register("aten.logit", "aten.special_logit")
+def logit(self: Any, eps: float | None = None) -> Any:
+    x = to_float(self) if eps is None else clamp(to_float(self), eps, 1 - eps)
+    return mnp.log(x / (1 - x))
+
+
+@register("aten.sinc", "aten.special_sinc")
+def sinc(self: Any) -> Any:
+    return mnp.sinc(to_float(self))
+
+
+@register("aten.complex")
+def complex_(real: Any, imag: Any) -> Any:
+    return lax.complex(*promoted(real, imag))
+
+
+@register("aten.polar")
+def polar(abs: Any, angle: Any) -> Any:
+    return lax.complex(abs * mnp.cos(angle), abs * mnp.sin(angle))
+
+
+@register("aten.view_as_complex")
+def view_as_complex(self: Any) -> Any:
+    return lax.complex(self[..., 0], self[..., 1])
+
+
+@register("aten.view_as_real")
+def view_as_real(self: Any) -> Any:
+    return mnp.stack([mnp.real(self), mnp.imag(self)], -1)
+
+
+# --- conversion ---------------------------------------------------------------------------------------------
+@register("aten._to_copy", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device")
+def to_copy(self: Any, dtype: Any = None) -> Any:
+    return self if dtype is None else cast(self, array_dtype(dtype))
+
+
+register("aten.to.other", "aten.type_as")(lambda self, other: cast(self, other.dtype))
+
+
+@register("prims.convert_element_type")
+def convert(a: Any, dtype: Any) -> Any:
+    return cast(a, array_dtype(dtype))
+
+
+@register("aten.view.dtype")
+def reinterpret(self: Any, dtype: Any) -> Any:
+    target = array_dtype(dtype)
+    if target.itemsize != self.dtype.itemsize:
+        raise RuleError(f"aten.view.dtype: from {self.dtype} to {target}, of another size, is not supported here")
+    return lax.bitcast_convert_type(self, target)
+
+
+@register("aten.detach", "aten.detach_copy")
+def detach(self: Any) -> Any:
+    return lax.stop_gradient(self)
+
+
+for _name in ("clone", "alias", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "alias_copy", "cpu"):
+    register(f"aten.{_name}")(lambda self: self)
+register("prims.device_put", "prims.clone")(lambda a: a)
+
+
+@register("aten.copy")
+def copy(self: Any, src: Any) -> Any:
+    return mnp.broadcast_to(cast(src, self.dtype), self.shape)
+
+
+# --- activations --------------------------------------------------------------------------------------------
+@register("aten.gelu")
+def gelu(self: Any, approximate: str = "none") -> Any:
+    return activations.gelu(self, approximate=approximate == "tanh")
+
+
+@register("aten.elu")
+def elu(self: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    safe = mnp.where(self > 0, 0, self)
+    return mnp.where(self > 0, self * scale, mnp.expm1(safe * input_scale) * (alpha * scale))
+
+
+@register("aten.celu")
+def celu(self: Any, alpha: float = 1) -> Any:
+    return elu(self, alpha, 1, 1 / alpha)
+
+
+@register("aten.selu")
+def selu(self: Any) -> Any:
+    return elu(self, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+@register("aten.leaky_relu")
+def leaky_relu(self: Any, negative_slope: float = 0.01) -> Any:
+    return mnp.where(self > 0, self, self * negative_slope)
+
+
+@register("aten.prelu", "aten._prelu_kernel")
+def prelu(self: Any, weight: Any) -> Any:
+    if weight.ndim == 1 and self.ndim > 1 and weight.shape[0] > 1:
+        weight = weight.reshape(weight.shape[0], *(1,) * (self.ndim - 2))
+    return mnp.where(self > 0, self, weight * self)
+
+
+@register("aten.softplus")
+def softplus(self: Any, beta: float = 1, threshold: float = 20) -> Any:
+    large = self * beta > threshold
+    safe = mnp.where(large, 0, self) * beta
+    return mnp.where(large, self, mnp.log1p(mnp.exp(safe)) / beta)
+
+
+@register("aten.hardtanh")
+def hardtanh(self: Any, min_val: float = -1, max_val: float = 1) -> Any:
+    """The derivative at the bounds is 0, as in torch."""
+    inside = (self > min_val) & (self < max_val)
+    return mnp.where(inside, self, lax.stop_gradient(mnp.clip(self, min_val, max_val)))
+
+
+register("aten.relu6")(lambda self: hardtanh(self, 0, 6))
+
+
+@register("aten.hardsigmoid")
+def hardsigmoid(self: Any) -> Any:
+    return hardtanh(self + 3, 0, 6) / 6
+
+
+@register("aten.hardswish")
+def hardswish(self: Any) -> Any:
+    inside = mnp.where(self <= 3, self * (self + 3) / 6, self)
+    return mnp.where(self <= -3, mnp.zeros_like(self), inside)
+
+
+@register("aten.threshold")
+def threshold(self: Any, threshold: Any, value: Any) -> Any:
+    return mnp.where(self > threshold, self, cast(value, self.dtype))
+
+
+@register("aten.softshrink")
+def softshrink(self: Any, lambd: float = 0.5) -> Any:
+    return mnp.where(self > lambd, self - lambd, mnp.where(self < -lambd, self + lambd, mnp.zeros_like(self)))
+
+
+@register("aten.hardshrink")
+def hardshrink(self: Any, lambd: float = 0.5) -> Any:
+    return mnp.where((self >= -lambd) & (self <= lambd), mnp.zeros_like(self), self)
+
+
+@register("aten.glu")
+def glu(self: Any, dim: int = -1) -> Any:
+    a, b = mnp.split(self, 2, dim)
+    return a * activations.sigmoid(b)
+
+
+@register("aten.polygamma", "aten.special_polygamma")
+def polygamma(n: int, self: Any) -> Any:
+    x = to_float(self)
+    return lax.polygamma(mnp.full_like(x, n), x)
+
+
+@register("aten.mvlgamma")
+def mvlgamma(self: Any, p: int) -> Any:
+    terms = [lax.lgamma(self - 0.5 * i) for i in range(p)]
+    return p * (p - 1) / 4 * math.log(math.pi) + sum(terms[1:], terms[0])

@@ -1,0 +1,227 @@
+"""Reading and writing at positions: indices, gather and scatter, embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.errors import RuleError
+from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.ops.reductions import lengths_to_offsets
+from meshwright.interop.torch.registry import register
+from meshwright.transforms.custom_vjp import custom_vjp
+
+
+# --- advanced indices ---------------------------------------------------------------------------------------
+def _where(indices: Sequence[Any]) -> tuple[Any, ...]:
+    """NumPy's index for torch's list, in which None takes a whole dimension."""
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+def _mask(indices: Sequence[Any]) -> Any:
+    masks = [i for i in indices if i is not None and i.dtype == bool]
+    return masks[0] if masks else None
+
+
+@register("aten.index", "aten._unsafe_index")
+def index(self: Any, indices: Sequence[Any]) -> Any:
+    if _mask(indices) is not None:
+        raise RuleError(
+            "x[mask] has as many elements as the mask has true ones, which no program of fixed shapes can say; use "
+            "torch.where, or multiply by the mask"
+        )
+    return self[_where(indices)]
+
+
+@register("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
+def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    values = cast(values, self.dtype)
+    mask = _mask(indices)
+    if mask is None:
+        where = self.at[_where(indices)]
+        return where.add(values) if accumulate else where.set(values)
+    if len(indices) != 1 or values.size != 1:
+        raise RuleError(
+            "x[mask] = values needs one value for all, since the mask's number of true elements is not known"
+        )
+    mask = mask.reshape(*mask.shape, *(1,) * (self.ndim - mask.ndim))
+    return mnp.where(mask, self + values if accumulate else values.reshape(()), self)
+
+
+# --- one dimension ------------------------------------------------------------------------------------------
+def _grid(index: Any, dim: int) -> tuple[Any, ...]:
+    """The index of each element of ``index`` in an array where ``index`` says the position along ``dim``."""
+    sizes = index.shape
+    return tuple(
+        index if d == dim else mnp.arange(n).reshape([n if e == d else 1 for e in range(len(sizes))])
+        for d, n in enumerate(sizes)
+    )
+
+
+@register("aten.gather")
+def gather(self: Any, dim: int, index: Any) -> Any:
+    if self.ndim == 0:
+        return mnp.broadcast_to(self, index.shape)
+    dim %= self.ndim
+    others = all(n == m for d, (n, m) in enumerate(zip(self.shape, index.shape)) if d != dim)
+    return mnp.take_along_axis(self, index, dim) if others else self[_grid(index, dim)]
+
+
+register("aten.take_along_dim")(lambda self, indices, dim=None: mnp.take_along_axis(self, indices, dim))
+register("aten.take")(lambda self, index: mnp.take(self.ravel(), index))
+
+
+def _scattered(self: Any, dim: int, index: Any, src: Any, how: str) -> Any:
+    if self.ndim == 0:
+        return getattr(self.reshape(1).at[index.reshape(-1)], how)(cast(src, self.dtype)).reshape(())
+    if not isinstance(src, (int, float, complex, bool)) and src.ndim:
+        src = src[tuple(slice(0, n) for n in index.shape)]
+    return getattr(self.at[_grid(index, dim % self.ndim)], how)(cast(src, self.dtype))
+
+
+@register("aten.scatter.src")
+def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
+    return _scattered(self, dim, index, src, "set")
+
+
+register("aten.scatter.value")(lambda self, dim, index, value: _scattered(self, dim, index, value, "set"))
+register("aten.scatter_add")(lambda self, dim, index, src: _scattered(self, dim, index, src, "add"))
+_HOW = {"sum": "add", "add": "add", "prod": "multiply", "multiply": "multiply", "amax": "max", "amin": "min"}
+_START = {
+    "sum": lambda dtype: 0,
+    "prod": lambda dtype: 1,
+    "mean": lambda dtype: 0,
+    "amax": lambda dtype: -math.inf if dtype.kind not in "iu" else np.iinfo(dtype).min,
+    "amin": lambda dtype: math.inf if dtype.kind not in "iu" else np.iinfo(dtype).max,
+}
+
+
+@register("aten.scatter_reduce.two")
+def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True) -> Any:
+    if not include_self:
+        start = mnp.full_like(self, _START[reduce](self.dtype))
+        touched = _scattered(mnp.zeros(self.shape, bool), dim, index, True, "set")
+        self = mnp.where(touched, start, self)
+    if reduce != "mean":
+        return _scattered(self, dim, index, src, _HOW[reduce])
+    counts = _scattered(mnp.full(self.shape, int(include_self)), dim, index, 1, "add")
+    return _scattered(self, dim, index, src, "add") / mnp.maximum(counts, 1).astype(self.dtype)
+
+
+@register("aten.index_select", "aten.index_select_backward_like")
+def index_select(self: Any, dim: int, index: Any) -> Any:
+    return mnp.take(self, index.reshape(-1), dim) if self.ndim else self
+
+
+def _slots(self: Any, dim: int, index: Any) -> Any:
+    return self.at[(slice(None),) * (dim % self.ndim) + (index,)]
+
+
+@register("aten.index_add")
+def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
+    return _slots(self, dim, index).add(source if alpha == 1 else source * alpha)
+
+
+register("aten.index_copy")(lambda self, dim, index, source: _slots(self, dim, index).set(source))
+register("aten.index_fill")(lambda self, dim, index, value: _slots(self, dim, index).set(cast(value, self.dtype)))
+
+
+@register("aten.index_reduce")
+def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str) -> Any:
+    return getattr(_slots(self, dim, index), _HOW[reduce])(source)
+
+
+# --- parts written ------------------------------------------------------------------------------------------
+@register("aten.slice_scatter")
+def slice_scatter(
+    self: Any, src: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    where = (slice(None),) * (dim % self.ndim) + (slice(start, end, step),)
+    return self.at[where].set(cast(src, self.dtype))
+
+
+@register("aten.select_scatter")
+def select_scatter(self: Any, src: Any, dim: int, index: int) -> Any:
+    return self.at[(slice(None),) * (dim % self.ndim) + (index,)].set(cast(src, self.dtype))
+
+
+@register("aten.diagonal_scatter")
+def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    front = mnp.moveaxis(self, (dim1, dim2), (0, 1))
+    rows = mnp.arange(src.shape[-1]) + max(-offset, 0)
+    columns = mnp.arange(src.shape[-1]) + max(offset, 0)
+    written = front.at[rows, columns].set(mnp.moveaxis(src, -1, 0))
+    return mnp.moveaxis(written, (0, 1), (dim1, dim2))
+
+
+@register("aten.masked_scatter")
+def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
+    mask = mnp.broadcast_to(mask, self.shape)
+    taken = mnp.cumsum(mask.ravel().astype(np.int32)) - 1
+    values = mnp.take(source.ravel(), mnp.clip(taken, 0, source.size - 1)).reshape(self.shape)
+    return mnp.where(mask, values, self)
+
+
+# --- embeddings ---------------------------------------------------------------------------------------------
+def _with_slope(x: Any, slope: Any) -> Any:
+    """``x``, whose derivative is multiplied by ``slope``."""
+    return _sloped(x, lax.stop_gradient(slope))
+
+
+@custom_vjp
+def _sloped(x: Any, slope: Any) -> Any:
+    return x
+
+
+def _sloped_forward(x: Any, slope: Any) -> Any:
+    return x, slope
+
+
+def _sloped_backward(slope: Any, g: Any) -> Any:
+    return g * slope, mnp.zeros_like(slope)
+
+
+_sloped.defvjp(_sloped_forward, _sloped_backward)
+
+
+@register("aten.embedding")
+def embedding(
+    weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Any:
+    """``padding_idx`` and ``scale_grad_by_freq`` change only the derivative; ``sparse`` only how it is stored."""
+    rows = mnp.take(weight, indices, 0, mode="clip")
+    if padding_idx >= 0:
+        rows = mnp.where((indices == padding_idx)[..., None], lax.stop_gradient(rows), rows)
+    if scale_grad_by_freq:
+        counts = mnp.zeros(weight.shape[0], rows.dtype).at[indices.ravel()].add(1)
+        rows = _with_slope(rows, (1 / counts[indices])[..., None] + mnp.zeros_like(lax.stop_gradient(rows)))
+    return rows
+
+
+@register("aten.embedding_bag", "aten.embedding_bag.padding_idx", "aten._embedding_bag")
+def embedding_bag(
+    weight: Any, indices: Any, offsets: Any, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+    per_sample_weights: Any = None, include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Any:  # fmt: skip
+    """Sums (mode 0), means (1) or maxima (2) of the rows of each bag; with three results that only torch uses."""
+    bags = offsets.shape[0] - int(include_last_offset)
+    bag = lengths_to_offsets(offsets[:bags], indices.shape[0])
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0] if padding_idx < 0 else padding_idx
+    rows = embedding(weight, indices, -1, scale_grad_by_freq)
+    counted = indices != padding if padding_idx is not None and padding >= 0 else mnp.ones(indices.shape, bool)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    counts = mnp.zeros(bags, np.int32).at[bag].add(counted.astype(np.int32))
+    if mode == 2:
+        least = mnp.where(counted[:, None], rows, -math.inf)
+        out = mnp.full((bags, weight.shape[1]), -math.inf, rows.dtype).at[bag].max(least)
+        out = mnp.where((counts > 0)[:, None], out, 0)
+    else:
+        out = mnp.zeros((bags, weight.shape[1]), rows.dtype).at[bag].add(mnp.where(counted[:, None], rows, 0))
+        out = out / mnp.maximum(counts, 1).astype(out.dtype)[:, None] if mode == 1 else out
+    return out, bag, counts, counts

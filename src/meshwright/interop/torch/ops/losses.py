@@ -1,0 +1,139 @@
+"""Losses that torch does not write in terms of other ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.interop.torch.ops.elementwise import cast, promoted
+from meshwright.interop.torch.registry import register
+from meshwright.nn import activations, normalization
+
+#: torch's numbers for ``reduction``
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def _reduced(x: Any, reduction: int) -> Any:
+    if reduction == NONE:
+        return x
+    return mnp.mean(x) if reduction == MEAN else mnp.sum(x)
+
+
+def _picked(x: Any, target: Any) -> Any:
+    """``x[i, target[i], ...]``, by a sum, so that a split class dimension stays split."""
+    classes = lax.broadcasted_iota(target.dtype, x.shape, 1)
+    return mnp.sum(mnp.where(classes == mnp.expand_dims(target, 1), x, 0), 1)
+
+
+def _nll(log_probs: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> tuple[Any, Any]:
+    single = log_probs.ndim == 1
+    if single:
+        log_probs, target = log_probs[None], target[None]
+    used = target != ignore_index
+    safe = mnp.where(used, target, 0)
+    weights = mnp.ones_like(used, log_probs.dtype) if weight is None else mnp.take(weight, safe, 0)
+    weights = mnp.where(used, weights, 0)
+    loss = -_picked(log_probs, safe) * weights
+    total = mnp.sum(weights)
+    if reduction == NONE:
+        return loss[0] if single else loss, total
+    return mnp.sum(loss) / total if reduction == MEAN else mnp.sum(loss), total
+
+
+@register("aten.nll_loss_nd", "aten.nll_loss", "aten.nll_loss2d")
+def nll_loss(self: Any, target: Any, weight: Any = None, reduction: int = MEAN, ignore_index: int = -100) -> Any:
+    return _nll(self, target, weight, reduction, ignore_index)[0]
+
+
+@register("aten.nll_loss_forward", "aten.nll_loss2d_forward")
+def nll_loss_forward(self: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> tuple[Any, Any]:
+    return _nll(self, target, weight, reduction, ignore_index)
+
+
+@register("aten.cross_entropy_loss")
+def cross_entropy(
+    self: Any, target: Any, weight: Any = None, reduction: int = MEAN, ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    axis = 0 if self.ndim == 1 else 1
+    log_probs = normalization.log_softmax(self, axis=axis)
+    if target.dtype == self.dtype and target.shape == self.shape:
+        return _soft_cross_entropy(log_probs, target, weight, reduction, label_smoothing, axis)
+    if label_smoothing == 0:
+        return nll_loss(log_probs, target, weight, reduction, ignore_index)
+    if axis == 0:
+        log_probs, target = log_probs[None], target[None]
+    hard, total = _nll(log_probs, target, weight, NONE, ignore_index)
+    scaled = log_probs if weight is None else log_probs * _class_weights(weight, log_probs, 1)
+    smooth = -mnp.where(target != ignore_index, mnp.sum(scaled, 1), 0)
+    classes = log_probs.shape[1]
+    if reduction == NONE:
+        mixed = hard * (1 - label_smoothing) + smooth * (label_smoothing / classes)
+        return mixed[0] if axis == 0 else mixed
+    parts = mnp.sum(hard) * (1 - label_smoothing) + mnp.sum(smooth) * (label_smoothing / classes)
+    return parts / total if reduction == MEAN else parts
+
+
+def _class_weights(weight: Any, like: Any, axis: int) -> Any:
+    return weight.reshape([-1 if d == axis else 1 for d in range(like.ndim)])
+
+
+def _soft_cross_entropy(log_probs: Any, target: Any, weight: Any, reduction: int, smoothing: float, axis: int) -> Any:
+    classes = log_probs.shape[axis]
+    target = target if smoothing == 0 else target * (1 - smoothing) + smoothing / classes
+    terms = log_probs * target if weight is None else log_probs * target * _class_weights(weight, log_probs, axis)
+    loss = -mnp.sum(terms, axis)
+    return mnp.sum(loss) / (log_probs.size // classes) if reduction == MEAN else _reduced(loss, reduction)
+
+
+@register("aten.mse_loss")
+def mse_loss(self: Any, target: Any, reduction: int = MEAN) -> Any:
+    off = mnp.subtract(*promoted(self, target))
+    return _reduced(off * off, reduction)
+
+
+@register("aten.l1_loss")
+def l1_loss(self: Any, target: Any, reduction: int = MEAN) -> Any:
+    return _reduced(mnp.abs(mnp.subtract(*promoted(self, target))), reduction)
+
+
+@register("aten.smooth_l1_loss")
+def smooth_l1_loss(self: Any, target: Any, reduction: int = MEAN, beta: float = 1.0) -> Any:
+    if beta == 0:
+        return l1_loss(self, target, reduction)
+    off = mnp.subtract(*promoted(self, target))
+    size = mnp.abs(off)
+    return _reduced(mnp.where(size < beta, off * off * (0.5 / beta), size - 0.5 * beta), reduction)
+
+
+@register("aten.huber_loss")
+def huber_loss(self: Any, target: Any, reduction: int = MEAN, delta: float = 1.0) -> Any:
+    off = mnp.subtract(*promoted(self, target))
+    size = mnp.abs(off)
+    return _reduced(mnp.where(size <= delta, 0.5 * off * off, delta * (size - 0.5 * delta)), reduction)
+
+
+@register("aten.binary_cross_entropy")
+def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Any:
+    """Logarithms end at -100, as in torch."""
+    one, zero = (mnp.maximum(mnp.log(x), cast(-100.0, self.dtype)) for x in (self, 1 - self))
+    loss = (target - 1) * zero - target * one
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+@register("aten.binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
+) -> Any:
+    factor = 1 if pos_weight is None else (pos_weight - 1) * target + 1
+    loss = (1 - target) * self - factor * activations.log_sigmoid(self)
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+@register("aten.kl_div")
+def kl_div(self: Any, target: Any, reduction: int = MEAN, log_target: bool = False) -> Any:
+    if log_target:
+        return _reduced(mnp.exp(target) * (target - self), reduction)
+    safe = mnp.where(target > 0, target, 1)
+    return _reduced(mnp.where(target > 0, target * mnp.log(safe), 0) - target * self, reduction)

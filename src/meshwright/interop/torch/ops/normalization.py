@@ -1,0 +1,175 @@
+"""Normalizations and softmax. Statistics of 16-bit floats are made in 32 bits, as torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.core import dtypes
+from meshwright.interop.torch.dtypes import array_dtype
+from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.registry import register
+from meshwright.nn import normalization
+
+
+def _wide(x: Any) -> Any:
+    return cast(x, dtypes.float32) if dtypes.bit_width(x.dtype) < 32 else x
+
+
+# --- softmax ------------------------------------------------------------------------------------------------
+def _softmax(function: Any) -> Any:
+    def rule(self: Any, dim: int, dtype: Any = None, half_to_float: bool = False) -> Any:
+        x = self if dtype is None else cast(self, array_dtype(dtype))
+        return cast(function(_wide(x), axis=dim), x.dtype) if x.ndim else function(x[None], axis=0)[0]
+
+    return rule
+
+
+register("aten.softmax", "aten._softmax", "aten.special_softmax")(_softmax(normalization.softmax))
+register("aten.log_softmax", "aten._log_softmax")(_softmax(normalization.log_softmax))
+
+
+@register("aten._safe_softmax")
+def safe_softmax(self: Any, dim: int, dtype: Any = None) -> Any:
+    """Rows that are -inf throughout give zeros."""
+    out = _softmax(normalization.softmax)(self, dim, dtype)
+    return mnp.where(mnp.all(self == -mnp.inf, dim, keepdims=True), 0, out)
+
+
+# --- of one example -----------------------------------------------------------------------------------------
+def _moments(x: Any, dims: tuple[int, ...], eps: float) -> tuple[Any, Any, Any]:
+    """``x`` normalized over ``dims``, the mean, and one over the deviation."""
+    mean = mnp.mean(x, dims, keepdims=True)
+    off = x - mean
+    rstd = lax.rsqrt(mnp.mean(off * off, dims, keepdims=True) + eps)
+    return off * rstd, mean, rstd
+
+
+def _affine(x: Any, weight: Any, bias: Any) -> Any:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def _last(x: Any, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(x.ndim - len(shape), x.ndim))
+
+
+@register("aten.native_layer_norm")
+def native_layer_norm(
+    input: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any, Any]:
+    out, mean, rstd = _moments(_wide(input), _last(input, normalized_shape), eps)
+    return cast(_affine(out, weight, bias), input.dtype), mean, rstd
+
+
+@register("aten.layer_norm")
+def layer_norm(
+    input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    return native_layer_norm(input, normalized_shape, weight, bias, eps)[0]
+
+
+@register("aten.rms_norm")
+def rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
+    x = _wide(input)
+    eps = float(mnp.finfo(x.dtype).eps) if eps is None else eps
+    out = x * lax.rsqrt(mnp.mean(x * x, _last(x, normalized_shape), keepdims=True) + eps)
+    return cast(out if weight is None else out * weight, input.dtype)
+
+
+@register("aten.group_norm")
+def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    return grouped(input, num_groups, weight, bias, eps)[0]
+
+
+def grouped(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    n, c, *rest = x.shape
+    cut = _wide(x).reshape(n, groups, c // groups, *rest)
+    out, mean, rstd = _moments(cut, tuple(range(2, cut.ndim)), eps)
+    sizes = (c, *(1,) * len(rest))
+    weight, bias = (None if v is None else v.reshape(sizes) for v in (weight, bias))
+    return cast(_affine(out.reshape(x.shape), weight, bias), x.dtype), *(v.reshape(n, groups) for v in (mean, rstd))
+
+
+@register("aten.native_group_norm")
+def native_group_norm(
+    input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
+) -> tuple[Any, Any, Any]:
+    return grouped(input, group, weight, bias, eps)
+
+
+# --- of a batch ---------------------------------------------------------------------------------------------
+def _per_feature(v: Any, ndim: int) -> Any:
+    return None if v is None else v.reshape(-1, *(1,) * (ndim - 2))
+
+
+def _batch_moments(x: Any) -> tuple[Any, Any, int]:
+    """Mean and (biased) variance of each feature, and of how many elements."""
+    dims = (0, *range(2, x.ndim))
+    mean = mnp.mean(x, dims, keepdims=True)
+    off = x - mean
+    return mean.reshape(-1), mnp.mean(off * off, dims), x.size // x.shape[1]
+
+
+def _normalized(x: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Any:
+    mean, scale = _per_feature(mean, x.ndim), _per_feature(lax.rsqrt(var + eps), x.ndim)
+    out = (_wide(x) - mean) * scale
+    return cast(_affine(out, _per_feature(weight, x.ndim), _per_feature(bias, x.ndim)), x.dtype)
+
+
+@register("aten._native_batch_norm_legit_functional")
+def batch_norm_functional(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """The result, mean and one over deviation of the batch, and the running statistics after it."""
+    if not training:
+        out = _normalized(input, running_mean, running_var, weight, bias, eps)
+        return out, running_mean, running_var, running_mean, running_var
+    mean, var, count = _batch_moments(_wide(input))
+    out = _normalized(input, mean, var, weight, bias, eps)
+    new = [lax.stop_gradient(v) for v in (mean, var * (count / max(count - 1, 1)))]
+    moved = [cast(old * (1 - momentum) + v * momentum, old.dtype) for old, v in zip((running_mean, running_var), new)]
+    return out, mean, lax.rsqrt(var + eps), *moved
+
+
+@register("aten._native_batch_norm_legit_no_training")
+def batch_norm_inference(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    return _normalized(input, running_mean, running_var, weight, bias, eps), running_mean, running_var
+
+
+@register("aten._native_batch_norm_legit.no_stats")
+def batch_norm_no_stats(
+    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    mean, var, _ = _batch_moments(_wide(input))
+    return _normalized(input, mean, var, weight, bias, eps), mean, lax.rsqrt(var + eps)
+
+
+@register("aten.batch_norm")
+def batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    if training:
+        return batch_norm_no_stats(input, weight, bias, True, momentum, eps)[0]
+    return _normalized(input, running_mean, running_var, weight, bias, eps)
+
+
+@register("aten.instance_norm")
+def instance_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    if not use_input_stats:
+        return _normalized(input, running_mean, running_var, weight, bias, eps)
+    out, _, _ = _moments(_wide(input), tuple(range(2, input.ndim)), eps)
+    return cast(_affine(out, _per_feature(weight, input.ndim), _per_feature(bias, input.ndim)), input.dtype)
+
+
+@register("aten.cosine_similarity")
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    lengths = [mnp.sqrt(mnp.maximum(mnp.sum(x * x, dim, keepdims=True), eps**2)) for x in (x1, x2)]
+    return mnp.sum(x1 / lengths[0] * (x2 / lengths[1]), dim)

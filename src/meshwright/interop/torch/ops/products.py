@@ -1,0 +1,108 @@
+"""Products of matrices, kept whole: ``linear``, ``matmul``, ``einsum``, products of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.registry import register, rows
+
+
+@register("aten.linear")
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """``input @ weight.T + bias``, the weight contracted where it is: nothing is transposed."""
+    out = lax.dot_general(input, weight, (((input.ndim - 1,), (weight.ndim - 1,)), ((), ())))
+    return out if bias is None else out + bias
+
+
+rows(
+    {
+        "matmul linalg_matmul": lambda self, other: mnp.matmul(self, other),
+        "mm bmm": lambda self, mat2: mnp.matmul(self, mat2),
+        "mv": lambda self, vec: mnp.matmul(self, vec),
+        "dot": lambda self, tensor: mnp.sum(self * tensor),
+        "vdot": lambda self, other: mnp.vdot(self, other),
+        "inner": mnp.inner,
+        "outer ger": lambda self, vec2: mnp.outer(self, vec2),
+        "kron": lambda self, other: mnp.kron(self, other),
+        "linalg_cross cross": lambda self, other, dim=-1: mnp.cross(self, other, axis=dim),
+        "tensordot": lambda self, other, dims_self, dims_other: mnp.tensordot(
+            self, other, (tuple(dims_self), tuple(dims_other))
+        ),
+        "chain_matmul linalg_multi_dot": lambda tensors: mnp.linalg.multi_dot(list(tensors)),
+        "linalg_inv inverse": lambda A: mnp.linalg.inv(A),
+        "inverse": lambda self: mnp.linalg.inv(self),
+        "linalg_det": lambda A: mnp.linalg.det(A),
+        "det": lambda self: mnp.linalg.det(self),
+        "linalg_cholesky": lambda self: mnp.linalg.cholesky(self),
+        "trace": lambda self: mnp.trace(self),
+    }
+)
+
+
+def _added(product: Any, self: Any, beta: Any, alpha: Any) -> Any:
+    """``beta * self + alpha * product``; a ``beta`` of 0 drops what is in ``self``, NaN or not."""
+    product = product if alpha == 1 else product * cast(alpha, product.dtype)
+    if beta == 0:
+        return product
+    return product + (self if beta == 1 else self * cast(beta, self.dtype))
+
+
+@register("aten.addmm")
+def addmm(self: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(mnp.matmul(mat1, mat2), self, beta, alpha)
+
+
+@register("aten.baddbmm")
+def baddbmm(self: Any, batch1: Any, batch2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(mnp.matmul(batch1, batch2), self, beta, alpha)
+
+
+@register("aten.addbmm")
+def addbmm(self: Any, batch1: Any, batch2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(mnp.einsum("bij,bjk->ik", batch1, batch2), self, beta, alpha)
+
+
+@register("aten.addmv")
+def addmv(self: Any, mat: Any, vec: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(mnp.matmul(mat, vec), self, beta, alpha)
+
+
+@register("aten.addr")
+def addr(self: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(mnp.outer(vec1, vec2), self, beta, alpha)
+
+
+@register("aten.einsum")
+def einsum(equation: str, tensors: Sequence[Any]) -> Any:
+    return mnp.einsum(equation.replace(" ", ""), *tensors)
+
+
+@register("aten.bilinear")
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    out = mnp.einsum("...i,oij,...j->...o", input1, weight, input2)
+    return out if bias is None else out + bias
+
+
+@register("aten.linalg_solve")
+def solve(A: Any, B: Any, left: bool = True) -> Any:
+    if not left:
+        return mnp.swapaxes(solve(mnp.swapaxes(A, -1, -2), mnp.swapaxes(B, -1, -2)), -1, -2)
+    return mnp.linalg.solve(A, B)
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+@register("transformers.grouped_mm_fallback")
+def grouped_product(input: Any, weight: Any, offs: Any) -> Any:
+    """Rows up to ``offs[0]`` times ``weight[0]``, and so on."""
+    sizes = mnp.diff(offs, prepend=mnp.zeros(1, offs.dtype))
+    return lax.ragged_dot(input, weight, sizes)
+
+
+@register("aten._grouped_mm")
+def grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    out = mnp.matmul(self, mat2) if offs is None else grouped_product(self, mat2, offs)
+    return out if bias is None else out + bias

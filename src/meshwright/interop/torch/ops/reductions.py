@@ -1,0 +1,209 @@
+"""Sums, means, extremes, norms, and running ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.core import dtypes
+from meshwright.interop.torch.dtypes import array_dtype
+from meshwright.interop.torch.ops.elementwise import cast, to_float
+from meshwright.interop.torch.ops.shapes import dims_of
+from meshwright.interop.torch.registry import register
+from meshwright.nn import normalization
+
+Dims = int | Sequence[int] | None
+
+
+def _integers_widened(x: Any, dtype: Any) -> Any:
+    """Sums of bools and integers are of 64 bits (or what stands for those here)."""
+    if dtype is not None:
+        return cast(x, array_dtype(dtype))
+    return x if dtypes.is_inexact(x.dtype) else cast(x, array_dtype(torch.int64))
+
+
+def _reduction(function: Callable[..., Any], prepare: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(self: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        x = prepare(self, dtype)
+        return function(x, axis=dims_of(dim, x.ndim), keepdims=keepdim)
+
+    return rule
+
+
+def _float(x: Any, dtype: Any) -> Any:
+    return x if dtype is None else cast(x, array_dtype(dtype))
+
+
+register("aten.sum")(_reduction(mnp.sum, _integers_widened))
+register("aten.prod")(_reduction(mnp.prod, _integers_widened))
+register("aten.mean")(_reduction(mnp.mean, _float))
+register("aten.nansum")(_reduction(mnp.nansum, _integers_widened))
+register("aten.nanmean")(_reduction(mnp.nanmean, _float))
+register("aten.amax")(_reduction(mnp.max, lambda x, dtype: x))
+register("aten.amin")(_reduction(mnp.min, lambda x, dtype: x))
+register("aten.any")(_reduction(mnp.any, lambda x, dtype: x != 0))
+register("aten.all")(_reduction(mnp.all, lambda x, dtype: x != 0))
+register("aten.count_nonzero")(_reduction(lambda x, axis, keepdims: mnp.count_nonzero(x, axis), lambda x, dtype: x))
+register("aten.logsumexp", "aten.special_logsumexp")(_reduction(normalization.logsumexp, lambda x, d: to_float(x)))
+
+
+def _extreme(whole: Callable[..., Any], position: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def along(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+        if self.ndim == 0:
+            return self, mnp.zeros((), array_dtype(torch.int64))
+        at = position(self, axis=dim, keepdims=True)
+        value = mnp.take_along_axis(self, at, dim)
+        at = cast(at, array_dtype(torch.int64))
+        return (value, at) if keepdim else (mnp.squeeze(value, dim), mnp.squeeze(at, dim))
+
+    return lambda self: whole(self), along
+
+
+for _name, _whole, _where in (("max", mnp.max, mnp.argmax), ("min", mnp.min, mnp.argmin)):
+    _of_all, _along = _extreme(_whole, _where)
+    register(f"aten.{_name}.default")(_of_all)
+    register(f"aten.{_name}.dim")(_along)
+
+
+@register("aten.aminmax")
+def aminmax(self: Any, dim: int | None = None, keepdim: bool = False) -> tuple[Any, Any]:
+    return mnp.min(self, dim, keepdims=keepdim), mnp.max(self, dim, keepdims=keepdim)
+
+
+def _position(function: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        return cast(function(self, axis=dim if self.ndim else None, keepdims=keepdim), array_dtype(torch.int64))
+
+    return rule
+
+
+register("aten.argmax")(_position(mnp.argmax))
+register("aten.argmin")(_position(mnp.argmin))
+
+
+# --- spread -------------------------------------------------------------------------------------------------
+def variance(x: Any, dim: Dims, correction: float, keepdim: bool) -> tuple[Any, Any]:
+    dims = dims_of(dim, x.ndim)
+    count = int(np.prod([x.shape[d] for d in dims], dtype=int))
+    mean = mnp.mean(x, dims, keepdims=True)
+    off = x - mean
+    squares = mnp.real(off * mnp.conj(off)) if dtypes.is_complex(x.dtype) else off * off
+    free = count - correction
+    out = mnp.sum(squares, dims, keepdims=keepdim) / np.asarray(free if free > 0 else 0, squares.dtype)
+    return out, mean if keepdim else mnp.squeeze(mean, dims)
+
+
+@register("aten.var.correction")
+def var(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return variance(self, dim, 1 if correction is None else correction, keepdim)[0]
+
+
+@register("aten.std.correction")
+def std(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return safe_sqrt(var(self, dim, correction, keepdim))
+
+
+@register("aten.var_mean.correction")
+def var_mean(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return variance(self, dim, 1 if correction is None else correction, keepdim)
+
+
+@register("aten.std_mean.correction")
+def std_mean(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    out, mean = variance(self, dim, 1 if correction is None else correction, keepdim)
+    return safe_sqrt(out), mean
+
+
+for _name, _rule in (("var", var), ("std", std), ("var_mean", var_mean), ("std_mean", std_mean)):
+    register(f"aten.{_name}.default")(lambda self, unbiased=True, rule=_rule: rule(self, None, int(unbiased)))
+    register(f"aten.{_name}.dim")(
+        lambda self, dim, unbiased=True, keepdim=False, rule=_rule: rule(self, dim, int(unbiased), keepdim)
+    )
+
+
+def safe_sqrt(x: Any) -> Any:
+    """The root, whose derivative at 0 is 0 as torch's of norms and deviations."""
+    positive = x > 0
+    return mnp.where(
+        positive, mnp.sqrt(mnp.where(positive, x, 1)), mnp.where(x == 0, x, mnp.sqrt(lax.stop_gradient(x)))
+    )
+
+
+# --- norms --------------------------------------------------------------------------------------------------
+@register("aten.linalg_vector_norm")
+def vector_norm(self: Any, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    x = _float(self, dtype)
+    dims = dims_of(dim, x.ndim)
+    size = mnp.abs(x)
+    if ord == float("inf"):
+        return mnp.max(size, dims, keepdims=keepdim)
+    if ord == float("-inf"):
+        return mnp.min(size, dims, keepdims=keepdim)
+    if ord == 0:
+        return mnp.sum(x != 0, dims, keepdims=keepdim).astype(size.dtype)
+    if ord == 1:
+        return mnp.sum(size, dims, keepdims=keepdim)
+    if ord == 2:
+        squares = mnp.real(x * mnp.conj(x)) if dtypes.is_complex(x.dtype) else x * x
+        return safe_sqrt(mnp.sum(squares, dims, keepdims=keepdim))
+    total = mnp.sum(size**ord, dims, keepdims=keepdim)
+    return mnp.where(total > 0, mnp.where(total > 0, total, 1) ** (1 / ord), 0)
+
+
+@register("aten.norm")
+def norm(self: Any, p: float | None = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    return vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
+
+
+@register("aten.dist")
+def dist(self: Any, other: Any, p: float = 2) -> Any:
+    return vector_norm(self - other, p)
+
+
+@register("aten._cdist_forward")
+def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None = None) -> Any:
+    """Distances of each row to each; ``compute_mode`` is how torch makes them."""
+    return vector_norm(x1[..., :, None, :] - x2[..., None, :, :], p, -1)
+
+
+# --- running ------------------------------------------------------------------------------------------------
+def _running(function: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(self: Any, dim: int, dtype: Any = None) -> Any:
+        x = _integers_widened(self, dtype)
+        return function(x, dim % x.ndim) if x.ndim else x
+
+    return rule
+
+
+register("aten.cumsum")(_running(mnp.cumsum))
+register("aten.cumprod")(_running(mnp.cumprod))
+register("aten.logcumsumexp")(_running(lax.cumlogsumexp))
+
+
+def _running_extreme(function: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(self: Any, dim: int) -> tuple[Any, Any]:
+        dim %= self.ndim
+        out = function(self, dim)
+        place = lax.broadcasted_iota(array_dtype(torch.int64), self.shape, dim)
+        return out, lax.cummax(mnp.where(self == out, place, 0), dim)
+
+    return rule
+
+
+register("aten.cummax")(_running_extreme(lax.cummax))
+register("aten.cummin")(_running_extreme(lax.cummin))
+
+
+@register("aten.diff")
+def diff(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    return mnp.diff(self, n, dim, prepend, append)
+
+
+def lengths_to_offsets(offsets: Any, size: int) -> Any:
+    """For each of ``size`` elements the number of the segment it is in; ``offsets`` say where these begin."""
+    return mnp.searchsorted(offsets, mnp.arange(size, dtype=offsets.dtype), side="right") - 1

@@ -1,0 +1,324 @@
+"""Ops that move elements, or say how they are counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.errors import RuleError
+from meshwright.interop.torch.dtypes import common_dtype
+from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.registry import register
+
+
+def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
+    """Dimensions as numbers that count from the front; None and an empty list are all."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return tuple(range(ndim))
+    return tuple(d % ndim if ndim else 0 for d in ((dim,) if isinstance(dim, int) else dim))
+
+
+# --- sizes --------------------------------------------------------------------------------------------------
+@register("aten.view", "aten._unsafe_view", "aten.view_copy", "aten._reshape_copy")
+def view(self: Any, size: Sequence[int]) -> Any:
+    return mnp.reshape(self, tuple(size))
+
+
+register("aten.reshape")(lambda self, shape: mnp.reshape(self, tuple(shape)))
+
+
+@register("aten.flatten.using_ints")
+def flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    if self.ndim == 0:
+        return self.reshape(1)
+    start, end = start_dim % self.ndim, end_dim % self.ndim
+    shape = self.shape
+    return self.reshape(*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
+
+
+@register("aten.unflatten.int")
+def unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
+    dim %= self.ndim
+    known = math.prod(s for s in sizes if s != -1)
+    sizes = [self.shape[dim] // known if s == -1 else s for s in sizes]
+    return self.reshape(*self.shape[:dim], *sizes, *self.shape[dim + 1 :])
+
+
+@register("aten.expand", "aten.expand_copy", "aten.broadcast_to")
+def expand(self: Any, size: Sequence[int]) -> Any:
+    missing = len(size) - self.ndim
+    own = (1,) * missing + self.shape
+    return mnp.broadcast_to(self, tuple(o if s == -1 else s for s, o in zip(size, own)))
+
+
+register("aten.expand_as")(lambda self, other: mnp.broadcast_to(self, other.shape))
+register("aten.view_as", "aten.reshape_as")(lambda self, other: self.reshape(other.shape))
+
+
+@register("aten.broadcast_tensors")
+def broadcast_tensors(tensors: Sequence[Any]) -> Any:
+    return list(mnp.broadcast_arrays(*tensors))
+
+
+@register("aten.squeeze", "aten.squeeze_copy")
+def squeeze(self: Any, dim: Any = ()) -> Any:
+    dims = range(self.ndim) if dim == () else dims_of(dim, self.ndim)
+    return mnp.squeeze(self, tuple(d for d in dims if self.ndim and self.shape[d] == 1))
+
+
+@register("aten.unsqueeze", "aten.unsqueeze_copy")
+def unsqueeze(self: Any, dim: int) -> Any:
+    return mnp.expand_dims(self, dim)
+
+
+@register("aten.sum_to_size")
+def sum_to_size(self: Any, size: Sequence[int]) -> Any:
+    lead = self.ndim - len(size)
+    summed = self.sum(tuple(range(lead)))
+    kept = tuple(d for d, (s, n) in enumerate(zip(size, summed.shape)) if s == 1 and n != 1)
+    return summed.sum(kept, keepdims=True)
+
+
+# --- order --------------------------------------------------------------------------------------------------
+@register("aten.permute", "aten.permute_copy")
+def permute(self: Any, dims: Sequence[int]) -> Any:
+    return mnp.transpose(self, dims_of(dims, self.ndim))
+
+
+@register("aten.transpose.int", "aten.swapdims", "aten.transpose_copy")
+def transpose(self: Any, dim0: int, dim1: int) -> Any:
+    return mnp.swapaxes(self, dim0, dim1) if self.ndim else self
+
+
+register("aten.swapaxes")(lambda self, axis0, axis1: mnp.swapaxes(self, axis0, axis1))
+register("aten.t", "aten.numpy_T", "aten.t_copy")(lambda self: mnp.transpose(self))
+register("aten.mT")(lambda self: mnp.swapaxes(self, -1, -2))
+register("aten.adjoint", "aten.mH", "aten.matrix_H")(lambda self: mnp.conj(mnp.swapaxes(self, -1, -2)))
+
+
+@register("aten.movedim", "aten.moveaxis")
+def movedim(self: Any, source: Any, destination: Any) -> Any:
+    return mnp.moveaxis(self, source, destination)
+
+
+register("aten.flip")(lambda self, dims: mnp.flip(self, dims_of(dims, self.ndim)) if len(dims) else self)
+register("aten.fliplr")(mnp.fliplr)
+register("aten.rot90")(lambda self, k=1, dims=(0, 1): mnp.rot90(self, k, tuple(dims)))
+
+
+@register("aten.roll")
+def roll(self: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    if not len(dims):
+        return mnp.roll(self, shifts[0])
+    return mnp.roll(self, tuple(shifts), tuple(dims))
+
+
+@register("aten.tril")
+def tril(self: Any, diagonal: int = 0) -> Any:
+    return mnp.tril(self, diagonal)
+
+
+@register("aten.triu")
+def triu(self: Any, diagonal: int = 0) -> Any:
+    return mnp.triu(self, diagonal)
+
+
+@register("aten.diagonal", "aten.diagonal_copy", "aten.linalg_diagonal")
+def diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    return mnp.diagonal(self, offset, dim1, dim2)
+
+
+@register("aten.diag")
+def diag(self: Any, diagonal: int = 0) -> Any:
+    return mnp.diag(self, diagonal)
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
+    first, last, _ = slice(start, end).indices(size)
+    return first, max(first, last)
+
+
+@register("aten.slice", "aten.slice_copy")
+def slice_(self: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+    dim %= self.ndim
+    first, last = _range(self.shape[dim], start, end)
+    return lax.slice_in_dim(self, first, last, step, dim)
+
+
+@register("aten.narrow", "aten.narrow_copy")
+def narrow(self: Any, dim: int, start: int, length: int) -> Any:
+    if not isinstance(start, int):
+        return lax.dynamic_slice_in_dim(self, start, length, dim % self.ndim)
+    first = start % self.shape[dim] if start < 0 else start
+    return lax.slice_in_dim(self, first, first + length, 1, dim % self.ndim)
+
+
+@register("aten.select.int", "aten.select_copy")
+def select(self: Any, dim: int, index: Any) -> Any:
+    if not isinstance(index, int):
+        return mnp.take(self, index, dim)
+    return lax.index_in_dim(self, index % self.shape[dim], dim % self.ndim, keepdims=False)
+
+
+@register("aten.unbind.int", "aten.unbind_copy")
+def unbind(self: Any, dim: int = 0) -> list[Any]:
+    return [select(self, dim, i) for i in range(self.shape[dim])]
+
+
+@register("aten.split.Tensor", "aten.split_copy", "aten.unsafe_split.Tensor")
+def split(self: Any, split_size: int, dim: int = 0) -> list[Any]:
+    size = self.shape[dim]
+    starts = range(0, size, split_size) if size else (0,)
+    return [slice_(self, dim, i, min(i + split_size, size)) for i in starts]
+
+
+@register("aten.split_with_sizes", "aten.split_with_sizes_copy", "aten.unsafe_split_with_sizes")
+def split_with_sizes(self: Any, split_sizes: Sequence[int], dim: int = 0) -> list[Any]:
+    ends = [sum(split_sizes[: i + 1]) for i in range(len(split_sizes))]
+    return [slice_(self, dim, end - n, end) for n, end in zip(split_sizes, ends)]
+
+
+register("aten.split.sizes")(lambda self, split_size, dim=0: split_with_sizes(self, split_size, dim))
+
+
+@register("aten.chunk", "aten.unsafe_chunk")
+def chunk(self: Any, chunks: int, dim: int = 0) -> list[Any]:
+    return split(self, max(1, -(-self.shape[dim] // chunks)), dim)
+
+
+@register("aten.tensor_split.sections")
+def tensor_split(self: Any, sections: int, dim: int = 0) -> list[Any]:
+    return mnp.array_split(self, sections, dim)
+
+
+@register("aten.tensor_split.indices")
+def tensor_split_indices(self: Any, indices: Sequence[int], dim: int = 0) -> list[Any]:
+    return mnp.split(self, list(indices), dim)
+
+
+@register("aten.unfold")
+def unfold(self: Any, dimension: int, size: int, step: int) -> Any:
+    """Windows of ``size`` along a dimension, each a row of a new last dimension."""
+    if self.ndim == 0:
+        return mnp.broadcast_to(self, (size,))
+    dim = dimension % self.ndim
+    count = (self.shape[dim] - size) // step + 1
+    rows = mnp.arange(count)[:, None] * step + mnp.arange(size)
+    return mnp.moveaxis(mnp.take(self, rows, dim), dim + 1, -1)
+
+
+@register("aten.as_strided", "aten.as_strided_copy")
+def as_strided(self: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
+    contiguous = [math.prod(size[i + 1 :]) for i in range(len(size))]
+    if storage_offset in (0, None) and list(stride) == contiguous and math.prod(size) == self.size:
+        return self.reshape(tuple(size))
+    raise RuleError(
+        f"aten.as_strided: size {list(size)} with strides {list(stride)} is about memory, not values; use view, "
+        "transpose, unfold or expand in the module"
+    )
+
+
+# --- joining ------------------------------------------------------------------------------------------------
+@register("aten.cat", "aten.concat", "aten.concatenate")
+def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
+    kept = [t for t in tensors if t.shape != (0,)] or list(tensors)  # an empty vector joins anything
+    dtype = common_dtype(*tensors)
+    return mnp.concatenate([cast(t, dtype) for t in kept], dim)
+
+
+@register("aten.stack")
+def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
+    dtype = common_dtype(*tensors)
+    return mnp.stack([cast(t, dtype) for t in tensors], dim)
+
+
+register("aten.hstack")(lambda tensors: mnp.hstack(list(tensors)))
+register("aten.vstack")(lambda tensors: mnp.vstack(list(tensors)))
+
+
+@register("aten.repeat")
+def repeat(self: Any, repeats: Sequence[int]) -> Any:
+    return mnp.tile(self, tuple(repeats))
+
+
+register("aten.tile")(lambda self, dims: mnp.tile(self, tuple(dims)))
+
+
+@register("aten.repeat_interleave.self_int")
+def repeat_interleave(self: Any, repeats: int, dim: int | None = None) -> Any:
+    return mnp.repeat(self, repeats, dim)
+
+
+@register("aten.meshgrid")
+def meshgrid(tensors: Sequence[Any]) -> Any:
+    return list(mnp.meshgrid(*tensors, indexing="ij"))
+
+
+register("aten.meshgrid.indexing")(lambda tensors, indexing: list(mnp.meshgrid(*tensors, indexing=indexing)))
+
+
+@register("aten.cartesian_prod")
+def cartesian_prod(tensors: Sequence[Any]) -> Any:
+    grid = mnp.meshgrid(*tensors, indexing="ij")
+    return mnp.stack([g.ravel() for g in grid], -1) if len(tensors) > 1 else tensors[0]
+
+
+# --- padding ------------------------------------------------------------------------------------------------
+def pairs(pad: Sequence[int], ndim: int) -> list[tuple[int, int]]:
+    """Torch lists (low, high) from the last dimension on."""
+    given = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    return [(0, 0)] * (ndim - len(given)) + given[::-1]
+
+
+@register("aten.constant_pad_nd")
+def constant_pad(self: Any, pad: Sequence[int], value: Any = 0) -> Any:
+    config = [(low, high, 0) for low, high in pairs(pad, self.ndim)]
+    return lax.pad(self, cast(value, self.dtype), config)
+
+
+def _padded(mode: str) -> Any:
+    return lambda self, padding: mnp.pad(self, pairs(padding, self.ndim), mode)
+
+
+for _dims in "123":
+    register(f"aten.reflection_pad{_dims}d")(_padded("reflect"))
+    register(f"aten.replication_pad{_dims}d")(_padded("edge"))
+register("aten._pad_circular")(lambda self, pad: mnp.pad(self, pairs(pad, self.ndim), "wrap"))
+_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+@register("aten.pad")
+def pad_any(self: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
+    if mode == "constant":
+        return constant_pad(self, pad, value or 0)
+    return mnp.pad(self, pairs(pad, self.ndim), _MODES[mode])
+
+
+@register("aten.pixel_shuffle")
+def pixel_shuffle(self: Any, upscale_factor: int) -> Any:
+    r = upscale_factor
+    *lead, c, h, w = self.shape
+    cut = self.reshape(*lead, c // r**2, r, r, h, w)
+    n = len(lead)
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return cut.transpose(order).reshape(*lead, c // r**2, h * r, w * r)
+
+
+@register("aten.pixel_unshuffle")
+def pixel_unshuffle(self: Any, downscale_factor: int) -> Any:
+    r = downscale_factor
+    *lead, c, h, w = self.shape
+    cut = self.reshape(*lead, c, h // r, r, w // r, r)
+    n = len(lead)
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return cut.transpose(order).reshape(*lead, c * r**2, h // r, w // r)
+
+
+@register("aten.channel_shuffle", "aten.native_channel_shuffle")
+def channel_shuffle(self: Any, groups: int) -> Any:
+    n, c, *rest = self.shape
+    return self.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(self.shape)

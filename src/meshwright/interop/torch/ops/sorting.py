@@ -1,0 +1,92 @@
+"""Order: sorts, the largest, positions in sorted values, histograms of fixed size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.interop.torch.dtypes import array_dtype
+from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.registry import register
+
+
+def _index(x: Any) -> Any:
+    return cast(x, array_dtype(torch.int64))
+
+
+def _sorted(x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
+    if x.ndim == 0:
+        return x, mnp.zeros((), array_dtype(torch.int64))
+    at = mnp.argsort(x, dim, stable=True, descending=descending)
+    return mnp.take_along_axis(x, at, dim), _index(at)
+
+
+@register("aten.sort", "aten.sort.stable")
+def sort(self: Any, dim: int = -1, descending: bool = False, stable: bool | None = None) -> tuple[Any, Any]:
+    return _sorted(self, dim, descending)
+
+
+@register("aten.argsort", "aten.argsort.stable")
+def argsort(self: Any, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
+    return _sorted(self, dim, descending)[1]
+
+
+register("aten.msort")(lambda self: _sorted(self, 0, False)[0])
+
+
+@register("aten.topk")
+def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:
+    if self.ndim == 0:
+        return _sorted(self, 0, False)
+    last = mnp.moveaxis(self, dim, -1)
+    if largest:
+        values, at = lax.top_k(last, k)
+    else:
+        at = mnp.argsort(last, -1, stable=True)[..., :k]
+        values = mnp.take_along_axis(last, at, -1)
+    return mnp.moveaxis(values, -1, dim), _index(mnp.moveaxis(at, -1, dim))
+
+
+@register("aten.kthvalue")
+def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    values, at = _sorted(self, dim, False)
+    parts = [lax.slice_in_dim(x, k - 1, k, axis=dim % self.ndim) for x in (values, at)]
+    return tuple(parts) if keepdim else tuple(mnp.squeeze(x, dim) for x in parts)  # type: ignore[return-value]
+
+
+@register("aten.median.dim")
+def median(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return kthvalue(self, (self.shape[dim] + 1) // 2, dim, keepdim)
+
+
+@register("aten.median")
+def median_of_all(self: Any) -> Any:
+    return mnp.sort(self.ravel())[(self.size - 1) // 2]
+
+
+@register("aten.searchsorted")
+def searchsorted(
+    sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False, side: str | None = None
+) -> Any:
+    found = mnp.searchsorted(sorted_sequence, self, side=side or ("right" if right else "left"))
+    return _index(found)
+
+
+@register("aten.bucketize")
+def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
+    return searchsorted(boundaries, self, out_int32, right)
+
+
+@register("aten.histc")
+def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """Elements in equal parts of ``[min, max]``; equal bounds stand for the least and largest element."""
+    x = self.ravel()
+    low, high = (mnp.min(x), mnp.max(x)) if min == max else (cast(min, x.dtype), cast(max, x.dtype))
+    place = mnp.floor((x - low) * bins / (high - low)).astype(np.int32)
+    place = mnp.where(x == high, bins - 1, place)
+    inside = (x >= low) & (x <= high)
+    return mnp.zeros(bins, x.dtype).at[mnp.where(inside, place, bins)].add(cast(1, x.dtype), mode="drop")

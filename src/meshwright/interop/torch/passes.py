@@ -1,0 +1,78 @@
+"""Rewrites of exported graphs that keep what dimensions mean.
+
+Torch's attention merges batch and sequence before each product and splits them after it. A product works on any
+number of leading dimensions, so the merging moves behind it, where it meets its opposite and both go: a split batch
+stays split.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
+def _shape(node: Any) -> tuple[int, ...] | None:
+    """The shape of a node's value, if it is known."""
+    value = node.meta.get("val")
+    shape = tuple(value.shape) if isinstance(value, torch.Tensor) else None
+    return shape if shape is not None and all(type(s) is int for s in shape) else None
+
+
+def _is_view(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target in _VIEWS and _shape(node) is not None
+
+
+def sink_views(module: fx.GraphModule) -> None:
+    """Move views of leading dimensions behind ``linear``, and compose views of views."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.target == torch.ops.aten.linear.default and _is_view(node.args[0]):
+            _behind(graph, node)
+        elif _is_view(node):
+            _composed(node)
+    graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _behind(graph: fx.Graph, node: fx.Node) -> None:
+    """``linear(view(x))`` as ``view(linear(x))``."""
+    view: Any = node.args[0]
+    source = view.args[0]
+    inner, outer, result = _shape(source), _shape(view), _shape(node)
+    if inner is None or outer is None or result is None:
+        return
+    lead = next((k for k in range(1, len(inner)) if math.prod(inner[k:]) == outer[-1]), 0)
+    if not lead:
+        return
+    if lead < len(inner) - 1:
+        source = _view_before(graph, node, source, (*inner[:lead], outer[-1]))
+    value = node.meta["val"]
+    node.args = (source, *node.args[1:])
+    node.meta["val"] = value.new_empty((*inner[:lead], result[-1]))
+    with graph.inserting_after(node):
+        again = graph.call_function(torch.ops.aten.view.default, (node, list(result)))
+    again.meta = {**node.meta, "val": value}
+    node.replace_all_uses_with(again, delete_user_cb=lambda user: user is not again)
+
+
+def _view_before(graph: fx.Graph, node: fx.Node, source: fx.Node, shape: tuple[int, ...]) -> fx.Node:
+    """``source`` in another shape, just before ``node``."""
+    with graph.inserting_before(node):
+        made = graph.call_function(torch.ops.aten.view.default, (source, list(shape)))
+    made.meta = {**node.meta, "val": source.meta["val"].new_empty(shape)}
+    return made
+
+
+def _composed(node: fx.Node) -> None:
+    """A view of a view as one, or as what both were made of."""
+    source: Any = node.args[0]
+    while _is_view(source):
+        source = source.args[0]
+    node.args = (source, *node.args[1:])
+    if _shape(source) == _shape(node) and source.meta["val"].dtype == node.meta["val"].dtype:
+        node.replace_all_uses_with(source)

@@ -1,0 +1,54 @@
+"""Where in the user's module a node of its graph comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import torch
+
+from meshwright.core.source import SourceLocation
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is torch's own."""
+    return file.startswith(_TORCH)
+
+
+def location(node: Any) -> SourceLocation:
+    """The innermost line outside of torch; the name stack is the path of the module that ran."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not is_library(f[0])] or frames
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(modules[-1][0]).replace("L['self'].", "") if modules else ""
+    scope = path.replace("/", "_").replace(".", "/")
+    if not own:
+        return SourceLocation.at("", 0, "", scope)
+    file, line, function = own[-1]
+    return SourceLocation.at(file, int(line), function, scope)
+
+
+def described(node: Any) -> str:
+    """``model.py:12 (forward)``, for messages."""
+    at = location(node)
+    return str(at) if at.is_known else "an unknown line"
+
+
+def user_line(error: BaseException) -> str:
+    """The innermost line outside of torch, and of this package, that an exception went through."""
+    found = ""
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_library(code.co_filename) and not code.co_filename.startswith(here) and code.co_filename[0] != "<":
+            found = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} ({code.co_name})"
+        trace = trace.tb_next
+    if found:
+        return found
+    frames = [f for f in _FRAME.findall(str(error)) if not is_library(f[0])]
+    return f"{os.path.basename(frames[-1][0])}:{frames[-1][1]} ({frames[-1][2]})" if frames else "an unknown line"

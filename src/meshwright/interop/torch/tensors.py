@@ -1,0 +1,79 @@
+"""Tensors and arrays: of each other's memory where that is safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from meshwright.api.jit import ShapeDtypeStruct
+from meshwright.core import pytree
+from meshwright.errors import ArgumentTypeError
+from meshwright.interop.torch.dtypes import array_dtype, torch_dtype
+from meshwright.numpy.creation import asarray
+from meshwright.runtime.array import Array, from_dlpack
+
+
+def as_array(tensor: torch.Tensor, copy: bool = True) -> Any:
+    """An array of a tensor's values; a ``ShapeDtypeStruct`` of one on the meta device.
+
+    Without ``copy`` the array may share the tensor's memory: writing to the tensor then changes the array.
+
+    Raises:
+      DTypeError: a dtype that arrays do not have. ArgumentTypeError: a sparse or quantized tensor.
+    """
+    dtype = array_dtype(tensor.dtype)
+    if tensor.is_meta:
+        return ShapeDtypeStruct(tuple(tensor.shape), dtype)
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ArgumentTypeError(f"a tensor with layout {tensor.layout} has no array; use .to_dense() or .dequantize()")
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    owned = plain.data_ptr() != tensor.data_ptr()
+    return asarray(from_dlpack(plain, copy=copy and not owned), dtype=dtype)
+
+
+def as_tensor(x: Any, copy: bool = False) -> torch.Tensor:
+    """A tensor of an array's values; without ``copy`` it has the array's memory, which must not be written to.
+
+    Raises:
+      DTypeError: a dtype that torch does not have.
+    """
+    array = asarray(x)
+    torch_dtype(array.dtype)
+    return torch.from_dlpack(array.__deepcopy__({}) if copy else array)
+
+
+def to_torch(tree: Any, *, copy: bool = False) -> Any:
+    """``tree`` with torch tensors in place of its arrays, without a copy.
+
+    The tensors have the arrays' memory, and arrays do not change: do not write to the tensors in place, or ask for a
+    ``copy``.
+
+    Raises:
+      DTypeError: a dtype that torch does not have.
+
+    Example:
+      >>> mw.interop.torch.to_torch({"a": mnp.arange(3)})
+      {'a': tensor([0, 1, 2], dtype=torch.int32)}
+    """
+    return pytree.map(lambda x: as_tensor(x, copy), tree)
+
+
+def from_tensors(tree: Any, *, copy: bool = True) -> Any:
+    """``tree`` with arrays in place of its torch tensors; without ``copy`` they may share memory.
+
+    Example:
+      >>> mw.interop.torch.from_tensors([torch.ones(2)])
+      [Array([1., 1.], dtype=float32)]
+    """
+    return pytree.map(lambda x: as_array(x, copy) if isinstance(x, torch.Tensor) else x, tree)
+
+
+def example_tensor(x: Any) -> Any:
+    """What stands for an example argument when a module is exported: arrays become tensors, types tensors of zeros."""
+    if isinstance(x, ShapeDtypeStruct):
+        return torch.zeros(x.shape, dtype=torch_dtype(x.dtype))
+    if isinstance(x, (Array, np.ndarray, np.generic)):
+        return as_tensor(x, copy=True)
+    return x

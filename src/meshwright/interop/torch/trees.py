@@ -1,0 +1,71 @@
+"""Torch's trees and ours: what a module takes and returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import Any
+
+from torch.utils import _pytree
+
+from meshwright.core.pytree_classes import register_pytree_node_class
+
+
+@register_pytree_node_class
+class Outputs(OrderedDict):  # type: ignore[type-arg]
+    """Named results, as of the models of transformers: ``y.logits`` is ``y["logits"]``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"there is no result {name!r}; there are {', '.join(map(str, self))}") from None
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The values, in order, and their names."""
+        return tuple(self.values()), tuple(self)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[Any, ...], values: Any) -> Outputs:
+        """The opposite of :meth:`tree_flatten`."""
+        return cls(zip(names, values))
+
+
+def _is_namedtuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def unflatten(spec: Any, leaves: list[Any]) -> Any:
+    """A tree of ``leaves`` (which it uses up) as ``spec`` says; classes of other libraries become :class:`Outputs`."""
+    if spec.is_leaf():
+        return leaves.pop(0)
+    children = [unflatten(child, leaves) for child in spec.children()]
+    kind, context = spec.type, spec.context
+    if kind in (list, tuple):
+        return kind(children)
+    if kind is dict:
+        return dict(zip(context, children))
+    if _is_namedtuple(kind) or _is_namedtuple(context):
+        return (kind if _is_namedtuple(kind) else context)(*children)
+    names = _names(kind, context, len(children))
+    return tuple(children) if names is None else Outputs(zip(names, children))
+
+
+def _names(kind: Any, context: Any, count: int) -> list[Any] | None:
+    """The names of the parts of a class that only torch knows."""
+    for part in (context, *(context if isinstance(context, (list, tuple)) else ())):
+        if isinstance(part, (list, tuple)) and len(part) == count and all(isinstance(n, str) for n in part):
+            return list(part)
+    if dataclasses.is_dataclass(kind):
+        return [f.name for f in dataclasses.fields(kind)][:count]
+    return None
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure, as torch sees them."""
+    return _pytree.tree_flatten(tree)
+
+
+def paths(tree: Any) -> list[str]:
+    """What a user calls each leaf."""
+    return [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(tree)[0]]

@@ -1,0 +1,176 @@
+# ruff: noqa: E501
+"""Rows of the table of torch's ops: values and gradients are torch's, many ops in each program."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+F = torch.nn.functional
+
+import meshwright as mw  # noqa: E402
+
+G = torch.Generator().manual_seed(0)
+
+
+def r(*shape, scale=1.0):
+    return torch.randn(*shape, generator=G) * scale
+
+
+X, Y, Z = r(3, 4, 5), r(3, 4, 5), r(5)
+POSITIVE = torch.rand(3, 4, 5, generator=G) + 0.1
+IDS = torch.tensor([[0, 2, 1, 1], [3, 3, 0, 2]])
+IMAGE = r(2, 4, 9, 8)
+TABLE = r(6, 3)
+SQUARE = r(4, 4) + 4 * torch.eye(4)
+
+ELEMENTWISE = [
+    lambda x, y, p: x + y, lambda x, y, p: torch.add(x, y, alpha=2), lambda x, y, p: torch.rsub(x, 3, alpha=2),
+    lambda x, y, p: x / p, lambda x, y, p: torch.div(x, p, rounding_mode="floor"), lambda x, y, p: x**2,
+    lambda x, y, p: p**y, lambda x, y, p: 2**x, lambda x, y, p: p**-0.5, lambda x, y, p: torch.exp(x),
+    lambda x, y, p: torch.log(p), lambda x, y, p: torch.log1p(p), lambda x, y, p: torch.expm1(x),
+    lambda x, y, p: torch.sqrt(p), lambda x, y, p: torch.rsqrt(p), lambda x, y, p: torch.sin(x) * torch.cos(y),
+    lambda x, y, p: torch.tan(x), lambda x, y, p: torch.atan2(x, y), lambda x, y, p: torch.tanh(x),
+    lambda x, y, p: torch.sigmoid(x), lambda x, y, p: torch.erf(x), lambda x, y, p: torch.lgamma(p),
+    lambda x, y, p: torch.abs(x), lambda x, y, p: torch.clamp(x, -0.5, 0.5), lambda x, y, p: torch.clamp(x, min=y),
+    lambda x, y, p: torch.where(x > 0, x, y), lambda x, y, p: torch.lerp(x, y, 0.3), lambda x, y, p: torch.maximum(x, y),
+    lambda x, y, p: torch.addcmul(x, y, p, value=0.5), lambda x, y, p: torch.addcdiv(x, y, p, value=0.5),
+    lambda x, y, p: torch.remainder(x, p), lambda x, y, p: torch.fmod(x, p), lambda x, y, p: torch.hypot(x, y),
+    lambda x, y, p: torch.logaddexp(x, y), lambda x, y, p: x.masked_fill(y > 0, 1.5), lambda x, y, p: torch.frac(x),
+    lambda x, y, p: torch.logit(torch.sigmoid(x)), lambda x, y, p: torch.xlogy(x, p), lambda x, y, p: torch.asinh(x),
+    lambda x, y, p: torch.complex(x, y).abs(), lambda x, y, p: torch.polar(p, y).real, lambda x, y, p: (x > y).float(),
+    lambda x, y, p: torch.view_as_real(torch.complex(x, y) * 2j), lambda x, y, p: torch.nan_to_num(x), lambda x, y, p: torch.sign(x),
+]  # fmt: skip
+ACTIVATIONS = [
+    F.relu, F.relu6, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.mish, F.elu, F.celu, F.selu, F.softplus,
+    F.leaky_relu, F.hardtanh, F.hardswish, F.hardsigmoid, F.softsign, F.tanhshrink, F.softshrink, F.hardshrink, F.logsigmoid,
+    lambda x: F.threshold(x, 0.1, 2.0), lambda x: F.glu(torch.cat([x, x * 2], -1)), lambda x: F.softmax(x, 1),
+    lambda x: F.log_softmax(x, -1), lambda x: F.softmin(x, 0), lambda x: F.normalize(x, dim=1), lambda x: F.rrelu(x),
+    lambda x: F.celu(x, 0.7), lambda x: F.elu(x, 0.3),
+]  # fmt: skip
+SHAPES = [
+    lambda x: x.view(12, 5), lambda x: x.reshape(4, -1), lambda x: x.permute(2, 0, 1), lambda x: x.transpose(0, 2),
+    lambda x: x.flatten(1), lambda x: x.unflatten(2, (5, 1)), lambda x: x[:, 1:3, ::2], lambda x: x[..., -1],
+    lambda x: x.expand(2, 3, 4, 5), lambda x: torch.cat([x, x[:1]], 0), lambda x: torch.stack([x, x], 1),
+    lambda x: x.split(2, 2)[-1], lambda x: x.chunk(3, 1)[1], lambda x: torch.split(x, [1, 3], 1)[1], lambda x: x.unbind(1)[2],
+    lambda x: x.roll((1, 2), (0, 2)), lambda x: x.flip(0, 2), lambda x: x.repeat(2, 1, 3), lambda x: x.tile(2),
+    lambda x: x.repeat_interleave(2, 1), lambda x: x.tril(-1), lambda x: x.triu(1), lambda x: x.diagonal(1, 0, 2),
+    lambda x: x.unfold(2, 3, 2), lambda x: F.pad(x, (1, 2, 0, 1), value=3.0), lambda x: F.pad(x, (2, 1), mode="reflect"),
+    lambda x: F.pad(x, (2, 1), mode="replicate"), lambda x: F.pad(x, (2, 1), mode="circular"), lambda x: x.movedim(0, -1),
+    lambda x: x.squeeze().unsqueeze(1), lambda x: x.select(1, -1), lambda x: x.narrow(2, 1, 3), lambda x: torch.rot90(x, 1, (0, 1)),
+    lambda x: torch.einsum("abc,dbc->ad", x, x), lambda x: torch.atleast_3d(x), lambda x: x.T if x.ndim == 2 else x.mT,
+    lambda x: torch.tensor_split(x, 3, 2)[1], lambda x: torch.meshgrid(x[0, 0], x[0, 1], indexing="ij")[1],
+]  # fmt: skip
+REDUCTIONS = [
+    lambda x: x.sum(), lambda x: x.sum((0, 2)), lambda x: x.mean(-1, keepdim=True), lambda x: x.prod(1), lambda x: x.amax((1, 2)),
+    lambda x: x.max(1)[0], lambda x: x.min(2, keepdim=True).values, lambda x: x.max(), lambda x: x.var(1), lambda x: x.std((0, 1)),
+    lambda x: x.std(unbiased=False), lambda x: torch.var_mean(x, 2)[0], lambda x: x.logsumexp(1), lambda x: x.norm(),
+    lambda x: torch.linalg.vector_norm(x, 3, 1), lambda x: torch.linalg.vector_norm(x, 1, (0, 2)), lambda x: x.cumsum(1),
+    lambda x: x.cumprod(2), lambda x: x.logcumsumexp(1), lambda x: x.cummax(1)[0], lambda x: x.diff(dim=1), lambda x: x.sort(2)[0],
+    lambda x: x.sort(1, descending=True)[0], lambda x: x.topk(2, 2)[0], lambda x: x.topk(2, 1, largest=False)[0],
+    lambda x: x.kthvalue(2, 1)[0], lambda x: x.median(2)[0], lambda x: x.median(), lambda x: (x > 0).any(1).float(),
+    lambda x: x.argmax(1).float(), lambda x: x.argmin().float(), lambda x: x.argsort(1).float(), lambda x: (x * 0).norm(dim=1),
+    lambda x: torch.histc(x, 4, -2, 2), lambda x: torch.cdist(x, x + 1), lambda x: torch.count_nonzero(x > 0, 1).float(),
+    lambda x: torch.trapezoid(x, dim=1), lambda x: F.cosine_similarity(x, x + 1, 1), lambda x: torch.aminmax(x)[1],
+]  # fmt: skip
+INDEXING = [
+    lambda t, x: t[IDS], lambda t, x: t[:, [2, 0]], lambda t, x: t[IDS[0], IDS[1] % 3], lambda t, x: t.index_select(1, IDS[0] % 3),
+    lambda t, x: t.gather(0, IDS[:, :3]), lambda t, x: t.scatter(0, IDS[:1, :3], x[0, :1, :3]), lambda t, x: t.scatter(0, IDS[:1, :3], 2.0),
+    lambda t, x: t.scatter_add(0, IDS[:, :3], x[0, :2, :3]), lambda t, x: t.index_add(0, IDS[0], x[0, :4, :3], alpha=2),
+    lambda t, x: t.index_put((IDS[0],), x[0, :4, :3], accumulate=True), lambda t, x: t.index_fill(0, IDS[0], 3.0),
+    lambda t, x: t.index_copy(0, IDS[0][1:3], x[0, :2, :3]), lambda t, x: F.embedding(IDS, t), lambda t, x: t.take(IDS),
+    lambda t, x: t.scatter_reduce(0, IDS[:, :3], x[0, :2, :3], "amax"), lambda t, x: torch.take_along_dim(t, IDS[:, :3], 0),
+    lambda t, x: t.scatter_reduce(0, IDS[:, :3], x[0, :2, :3], "mean", include_self=False), lambda t, x: F.one_hot(IDS, 5) * t[0, 0],
+    lambda t, x: F.embedding_bag(IDS, t, mode="mean"), lambda t, x: F.embedding_bag(IDS, t, mode="sum", padding_idx=3),
+    lambda t, x: F.embedding_bag(IDS, t, mode="max"), lambda t, x: torch.bucketize(t, torch.tensor([-1.0, 0.0, 1.0])) * t,
+    lambda t, x: t.masked_scatter(t > 0, x), lambda t, x: torch.searchsorted(torch.tensor([-1.0, 0.5]), t) * t,
+]  # fmt: skip
+PRODUCTS = [
+    lambda x, s: x @ x.mT, lambda x, s: F.linear(x, x[0]), lambda x, s: torch.bmm(x, x.mT), lambda x, s: torch.addmm(x[0], s, x[1], beta=2, alpha=3),
+    lambda x, s: torch.baddbmm(x, x @ x.mT, x, beta=0.5), lambda x, s: torch.outer(x[0, 0], x[0, 1]), lambda x, s: torch.mv(x[0], x[0, 0]),
+    lambda x, s: torch.einsum("abc,abd->cd", x, x), lambda x, s: torch.tensordot(x, x, ([1], [1])), lambda x, s: torch.linalg.solve(s, x[0]),
+    lambda x, s: torch.linalg.inv(s), lambda x, s: torch.linalg.det(s), lambda x, s: torch.kron(s, s[:2]), lambda x, s: torch.dot(x[0, 0], x[0, 1]),
+    lambda x, s: F.bilinear(x[0, :, :4], x[1], x[:, :, :4].mT[:, :4].contiguous().mT.reshape(3, 4, 4) @ x), lambda x, s: torch.cross(x[0, :, :3], x[1, :, :3], dim=-1), lambda x, s: torch.trace(s),
+    lambda x, s: F.scaled_dot_product_attention(x, x, x), lambda x, s: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+    lambda x, s: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(4, 4).tril().bool(), scale=0.3),
+    lambda x, s: F.scaled_dot_product_attention(torch.cat([x, x])[None], x[None], x[None], enable_gqa=True),
+]  # fmt: skip
+W, W1, W3 = r(6, 2, 3, 3, scale=0.3), r(4, 4, 3, scale=0.3), r(5, 3, 2, 2, 2, scale=0.3)
+CONVOLUTIONS = [
+    lambda i: F.conv2d(i, W, r0(6), stride=2, padding=1, groups=2), lambda i: F.conv2d(i, W, padding="same", dilation=2, groups=2),
+    lambda i: F.conv1d(i[:, :, 0], W1, padding=1), lambda i: F.conv3d(i[:, :3, None].expand(2, 3, 4, 9, 8), W3),
+    lambda i: F.conv_transpose2d(i, r0(4, 3, 3, 3), r0(6), stride=2, padding=1, output_padding=1, groups=2),
+    lambda i: F.conv_transpose1d(i[:, :, 0], r0(4, 2, 3), stride=2, dilation=2), lambda i: F.conv2d(i[0], W, groups=2),
+    lambda i: F.max_pool2d(i, 3, 2, 1), lambda i: F.max_pool2d(i, 2, ceil_mode=True), lambda i: F.avg_pool2d(i, 3, 2, 1),
+    lambda i: F.avg_pool2d(i, 3, 2, 1, ceil_mode=True, count_include_pad=False), lambda i: F.adaptive_avg_pool2d(i, (3, 5)),
+    lambda i: F.adaptive_avg_pool2d(i, 1), lambda i: F.adaptive_max_pool2d(i, (3, 4)), lambda i: F.avg_pool1d(i[:, :, 0], 2),
+    lambda i: F.max_pool2d(i, 2, return_indices=True)[1] * i[0, 0, 0, 0], lambda i: F.interpolate(i, scale_factor=2),
+    lambda i: F.interpolate(i, size=(5, 11)), lambda i: F.interpolate(i, size=(12, 12), mode="bilinear", align_corners=False),
+    lambda i: F.interpolate(i, scale_factor=2, mode="bicubic"), lambda i: F.pixel_shuffle(i, 2), lambda i: F.unfold(i, 3, padding=1, stride=2),
+    lambda i: F.channel_shuffle(i, 2), lambda i: F.pixel_unshuffle(i[:, :, :8], 2), lambda i: F.lp_pool2d(i.abs(), 2, 2),
+    lambda i: F.grid_sample(i, i[:, :2, :4, :4].permute(0, 2, 3, 1).tanh(), align_corners=False),
+    lambda i: F.local_response_norm(i, 3), lambda i: F.group_norm(i, 2, r0(4), r0(4)), lambda i: F.layer_norm(i, (9, 8)),
+    lambda i: F.instance_norm(i), lambda i: F.batch_norm(i, None, None, r0(4), r0(4), True), lambda i: F.rms_norm(i, (8,), r0(8)),
+]  # fmt: skip
+
+
+def r0(*shape):
+    return torch.linspace(-1, 1, int(np.prod(shape))).reshape(shape)
+
+
+T = torch.tensor([1, 0, 4, 2])
+LOSSES = [
+    lambda x, y, p: F.cross_entropy(x[0], T), lambda x, y, p: F.cross_entropy(x[0], T, r0(5) + 2, label_smoothing=0.1),
+    lambda x, y, p: F.cross_entropy(x[0], T, ignore_index=0, reduction="sum"), lambda x, y, p: F.cross_entropy(x[0], y[0].softmax(-1)),
+    lambda x, y, p: F.nll_loss(x[0].log_softmax(-1), T, reduction="none"), lambda x, y, p: F.mse_loss(x, y),
+    lambda x, y, p: F.l1_loss(x, y, reduction="sum"), lambda x, y, p: F.smooth_l1_loss(x, y, beta=0.5), lambda x, y, p: F.huber_loss(x, y, delta=0.7),
+    lambda x, y, p: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), lambda x, y, p: F.binary_cross_entropy_with_logits(x, y.sigmoid(), pos_weight=Z.abs()),
+    lambda x, y, p: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"), lambda x, y, p: F.kl_div(x, y, log_target=True),
+    lambda x, y, p: F.cosine_embedding_loss(x[0], y[0], torch.tensor([1, -1, 1, 1])), lambda x, y, p: F.hinge_embedding_loss(x[0], (y[0] > 0) * 2 - 1),
+    lambda x, y, p: F.margin_ranking_loss(x, y, torch.sign(p)), lambda x, y, p: F.triplet_margin_loss(x[0], y[0], p[0]),
+    lambda x, y, p: F.poisson_nll_loss(x, p),
+    lambda x, y, p: F.multi_margin_loss(x[0], T), lambda x, y, p: F.cross_entropy(x, IDS[:, :1].expand(2, 5).new_zeros(3, 5) + 1),
+]  # fmt: skip
+GROUPS = {
+    "elementwise": (ELEMENTWISE, (X, Y, POSITIVE)),
+    "activations": (ACTIVATIONS, (X,)),
+    "shapes": (SHAPES, (X,)),
+    "reductions": (REDUCTIONS, (X,)),
+    "indexing": (INDEXING, (TABLE, X)),
+    "products": (PRODUCTS, (X, SQUARE)),
+    "convolutions": (CONVOLUTIONS, (IMAGE,)),
+    "losses": (LOSSES, (X, Y, POSITIVE)),
+}
+
+
+class Group(torch.nn.Module):
+    def __init__(self, functions):
+        super().__init__()
+        self.functions = functions
+        self.eval()
+
+    def forward(self, *inputs):
+        return [f(*inputs) for f in self.functions]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_values_and_gradients_are_torchs(group):
+    functions, inputs = GROUPS[group]
+    module = Group(functions)
+    model = mw.from_torch(module, inputs)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    wanted = module(*leaves)
+    weights = [torch.linspace(0.5, 1.5, o.numel()).reshape(o.shape) for o in wanted]
+
+    def loss(args):
+        outs = model(model.params, *args)
+        return sum((o * w.numpy()).sum() for o, w in zip(outs, weights)), outs
+
+    arrays = [x.numpy() for x in inputs]
+    (_, outs), grads = mw.jit(mw.value_and_grad(loss, has_aux=True))(arrays)
+    for i, (got, want) in enumerate(zip(outs, wanted)):
+        assert tuple(got.shape) == tuple(want.shape), f"{group}[{i}]"
+        np.testing.assert_allclose(got, want.detach().numpy(), rtol=2e-5, atol=2e-5, err_msg=f"{group}[{i}]")
+    sum((o * w).sum() for o, w in zip(wanted, weights)).backward()
+    for got, leaf in zip(grads, leaves):
+        want = leaf.grad.numpy()
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * abs(want).max(), err_msg=group)

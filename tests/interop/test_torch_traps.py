@@ -1,0 +1,330 @@
+"""What an import of PyTorch's programs can get wrong without a word, one test each."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+nn, F = torch.nn, torch.nn.functional
+
+import meshwright as mw  # noqa: E402
+import meshwright.numpy as mnp  # noqa: E402
+from meshwright import errors  # noqa: E402
+from meshwright.ir.jaxpr import all_eqns  # noqa: E402
+
+
+def close(got, want, tolerance=1e-5):
+    want = want.detach().float().numpy()
+    np.testing.assert_allclose(
+        np.asarray(got, np.float32), want, rtol=tolerance, atol=tolerance * max(abs(want).max(), 1)
+    )
+
+
+def gradients(model, module, *inputs, loss=lambda y: (y * y).sum()):
+    """Ours and torch's, by the parameters' names."""
+    arrays = [x.numpy() for x in inputs]
+    got = mw.jit(mw.grad(lambda p: loss(model(p, *arrays))))(model.params)
+    module.zero_grad()
+    loss(module(*inputs)).backward()
+    return got, {n: p.grad for n, p in module.named_parameters()}
+
+
+def check(module, *inputs):
+    model = mw.from_torch(module, inputs)
+    close(model(model.params, *[x.numpy() for x in inputs]), module(*inputs))
+    got, want = gradients(model, module, *inputs)
+    for name, value in want.items():
+        close(got[name], value, 2e-5)
+    return model
+
+
+class Sines(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 7
+
+
+class WithFunction(nn.Module):
+    apply_it = Sines.apply  # bound early: the class is found all the same
+
+    def forward(self, x):
+        return self.apply_it(x)
+
+
+def test_1_functions_with_a_backward_of_their_own_are_refused(refuses):
+    with refuses(errors.RuleError, "autograd.Function", "Sines", "register"):
+        mw.from_torch(WithFunction(), (torch.ones(3),))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_2_tied_weights_are_one_parameter(device):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(7, 4)
+            self.head = nn.Linear(4, 7, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids):
+            return self.head(self.table(ids))
+
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.device(device):
+        module = Tied()
+    model = mw.from_torch(module, (ids,)) if device == "meta" else check(module, ids)
+    assert list(model.params) == ["table.weight"] and model.tied == {"head.weight": "table.weight"}
+
+
+def test_2_parts_of_one_memory_are_refused(refuses):
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            whole = torch.ones(4, 4)
+            self.a, self.b = nn.Parameter(whole[:3]), nn.Parameter(whole[1:])
+
+        def forward(self, x):
+            return x @ self.a.mT + x @ self.b.mT
+
+    with refuses(ValueError, "'a'", "'b'", "share memory"):
+        mw.from_torch(Parts(), (torch.ones(2, 4),))
+
+
+def test_3_embeddings_whose_gradient_is_another():
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Embedding(6, 3, padding_idx=2)
+            self.b = nn.Embedding(6, 3, scale_grad_by_freq=True)
+
+        def forward(self, ids):
+            return self.a(ids) + self.b(ids)
+
+    check(Table(), torch.tensor([[2, 1, 1], [5, 2, 1]]))
+
+
+def test_4_what_torch_writes_to_is_copied():
+    module = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    x = torch.randn(4, 64)
+    for train in (True, False):
+        model = mw.from_torch(module.train(train), (x,))
+        before = np.array(model.params["0.weight"])
+        shared = np.asarray(model.params["0.weight"]).ctypes.data == module[0].weight.data_ptr()
+        assert shared is (not train)
+        if train:
+            with torch.no_grad():
+                module[0].weight.add_(1)
+                module(x)  # writes to the running statistics
+            np.testing.assert_array_equal(model.params["0.weight"], before)
+            np.testing.assert_array_equal(model.buffers["1.running_mean"], np.zeros(64))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.complex64, torch.bool])
+def test_5_dlpack_of_every_dtype(dtype):
+    tensor = torch.linspace(-2, 2, 64).to(dtype)
+    array = mnp.from_dlpack(tensor)
+    assert array.dtype.name == str(dtype).split(".")[1]
+    back = torch.from_dlpack(array)
+    assert back.dtype == dtype and torch.equal(back.float().real, tensor.float().real)
+    assert back.data_ptr() == tensor.data_ptr() or tensor.data_ptr() % 64
+
+
+def test_5_strided_tensors_are_refused_or_right(refuses):
+    np.testing.assert_array_equal(mnp.from_dlpack(torch.arange(6.0).reshape(2, 3).t()), [[0, 3], [1, 4], [2, 5]])
+    with refuses(BufferError, "contiguous"):
+        mnp.from_dlpack(torch.ones(2, 3).bfloat16().t())
+
+
+def test_6_large_ops_stay_whole():
+    module = nn.LSTM(3, 5, num_layers=2, bidirectional=True, batch_first=True)
+    x = torch.randn(2, 50, 3)
+    model = mw.from_torch(module, (x,))
+    out, (h, c) = model(model.params, x.numpy())
+    want, (wh, wc) = module(x)
+    for got, value in ((out, want), (h, wh), (c, wc)):
+        close(got, value)
+    assert len(list(all_eqns(mw.make_jaxpr(model)(model.params, x.numpy()).jaxpr))) < 250
+    gru = nn.GRU(3, 4)
+    model = mw.from_torch(gru, (x,))
+    close(model(model.params, x.numpy())[0], gru(x)[0])
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        return x[x > 0].sum()
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+@pytest.mark.parametrize("module", [Masked(), Branching()])
+def test_7_shapes_that_depend_on_values_are_refused(module, refuses):
+    with refuses(errors.ImportProgramError, "depend on values", "test_torch_traps.py"):
+        mw.from_torch(module, (torch.ones(3),))
+
+
+_VALUES = {
+    "f32": torch.ones(2), "f16": torch.ones(2, dtype=torch.float16), "i32": torch.ones(2, dtype=torch.int32),
+    "bool": torch.ones(2, dtype=torch.bool),
+    "f32 0-d": torch.tensor(2.0), "i32 0-d": torch.tensor(2, dtype=torch.int32),
+    "bf16 0-d": torch.tensor(2.0, dtype=torch.bfloat16), "c64 0-d": torch.tensor(2j), "1": 1, "1.5": 1.5, "True": True,
+}  # fmt: skip
+
+
+def test_8_promotion_is_by_category():
+    pairs = [(a, b) for a in _VALUES for b in _VALUES if isinstance(_VALUES[a], torch.Tensor)]
+    pairs = [p for p in pairs if not {"f16", "c64 0-d"} <= set(p)]  # torch's complex32 is complex64 here
+
+    class Sums(nn.Module):
+        def forward(self, values):
+            values = {**_VALUES, **values}
+            return [values[a] * values[b] for a, b in pairs]
+
+    tensors = {k: v for k, v in _VALUES.items() if isinstance(v, torch.Tensor)}
+    model = mw.from_torch(Sums(), (tensors,))
+    outs = model({}, tensors)
+    for (a, b), got, want in zip(pairs, outs, Sums()(tensors)):
+        assert got.dtype.name == str(want.dtype).split(".")[1].replace("int64", "int32"), (a, b)
+
+
+def test_9_statistics_come_out_and_dropout_takes_a_key(refuses):
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).train()
+    x = torch.randn(16, 4)
+    model = mw.from_torch(module, (x,))
+    key = mw.random.key(0)
+    y, buffers = model.apply(model.params, model.buffers, x, key=key)
+    other, _ = model.apply(model.params, model.buffers, x, key=mw.random.key(1))
+    module(x)
+    for name, want in module.named_buffers():
+        close(buffers[name], want)
+    dropped = np.asarray(y) == 0
+    assert 0.3 < dropped.mean() < 0.7 and (dropped != (np.asarray(other) == 0)).any()
+    normal = nn.Sequential(*module[:2])(x).detach().numpy()
+    np.testing.assert_allclose(np.asarray(y)[~dropped], 2 * normal[~dropped], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model.buffers["1.running_mean"], np.zeros(8))
+    with refuses(errors.ArgumentError, "key"):
+        model(model.params, x)
+
+
+def test_10_attention_with_the_batch_split_gathers_nothing():
+    module = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x = torch.randn(8, 6, 16)
+    model = mw.from_torch(module, (x, x, x), {"need_weights": False})
+    close(model(model.params, x, x, x, need_weights=False)[0], module(x, x, x, need_weights=False)[0])
+    mesh = mw.make_mesh((8,), ("data",))
+    split = mw.NamedSharding(mesh, mw.P("data"))
+    f = mw.jit(lambda p, x: model(p, x, x, x, need_weights=False)[0], in_shardings=(None, split), out_shardings=split)
+    part = f.lower(model.params, x.numpy()).partition()
+    assert [c.kind for c in part.collectives if c.kind != "all_to_all"] == [], part.explain()
+    part.verify()
+
+
+# --- beyond the ten -----------------------------------------------------------------------------------------
+class NoGrad(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, x):
+        y = self.a(x)
+        with torch.no_grad():
+            fixed = self.a(x) * 2
+        self.calls += y.detach().sum(0)
+        changed = y.clone()
+        changed[:, 0] = self.b(x)[:, 1]
+        return (changed * fixed + self.b(x).detach()).relu_()
+
+
+def test_what_has_no_gradient_in_torch_has_none_here():
+    model = check(NoGrad(), torch.randn(4, 3))
+    _, buffers = model.apply(model.params, model.buffers, np.ones((4, 3), np.float32))
+    assert np.abs(buffers["calls"]).sum() > 0
+
+
+def test_lines_and_names_of_the_users_module():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x):
+            return self.second(torch.sin(self.first(x)))
+
+    model = mw.from_torch(Two(), (torch.ones(4, 8),))
+    mesh = mw.AbstractMesh((2,), ("model",))
+    cut = {
+        "first.weight": mw.P("model"),
+        "first.bias": mw.P("model"),
+        "second.weight": mw.P(None, "model"),
+        "second.bias": mw.P(),
+    }
+    shardings = {n: mw.NamedSharding(mesh, s) for n, s in cut.items()}
+    part = (
+        mw.jit(model, in_shardings=(shardings, mw.NamedSharding(mesh, mw.P())))
+        .lower(model.params, np.ones((4, 8), "f4"))
+        .partition()
+    )
+    (reduce,) = part.collectives
+    assert reduce.kind == "all_reduce" and "test_torch_traps.py" in str(reduce.source)
+    assert any("first.weight" in name for name in part.names)
+    jaxpr = mw.make_jaxpr(model)(model.params, np.ones((4, 8), "f4")).jaxpr
+    assert all("test_torch_traps.py" in str(e.source) for e in all_eqns(jaxpr))
+    assert {e.source.name_stack for e in all_eqns(jaxpr)} >= {"first", "second"}
+
+
+def test_an_op_that_is_missing_is_named_and_can_be_registered(refuses):
+    torch.library.define("mwtest::doubled", "(Tensor x) -> Tensor")
+    torch.library.impl("mwtest::doubled", "CompositeExplicitAutograd")(lambda x: 2 * x)
+    torch.library.register_fake("mwtest::doubled")(lambda x: torch.empty_like(x))
+
+    class Doubled(nn.Module):
+        def forward(self, x):
+            return torch.ops.mwtest.doubled(x)
+
+    with refuses(errors.RuleError, "mwtest.doubled", "test_torch_traps.py", "interop.torch.register"):
+        mw.from_torch(Doubled(), (torch.ones(3),))
+    mw.interop.torch.register(torch.ops.mwtest.doubled)(lambda x: 2 * x)
+    np.testing.assert_array_equal(mw.from_torch(Doubled(), (torch.ones(3),))({}, np.ones(3, "f4")), [2, 2, 2])
+
+
+def test_dimensions_that_may_vary(refuses):
+    module = nn.Sequential(nn.Linear(3, 4), nn.Flatten(0))
+    model = mw.from_torch(module, (torch.ones(2, 3),), dynamic=({0: "batch"},))
+    x = torch.randn(5, 3)
+    close(model(model.params, x), module(x))
+    with refuses(errors.ShapeError, "exported for"):
+        model(model.params, np.ones((5, 2), "f4"))
+    fixed = mw.from_torch(module, (torch.ones(2, 3),))
+    with refuses(errors.ShapeError, "dynamic"):
+        fixed(fixed.params, x)
+    with refuses(errors.DTypeError, "int32", "float32"):
+        fixed(fixed.params, np.ones((2, 3), int))
+    with refuses(errors.ArgumentError, "missing are ['0.bias']"):
+        fixed({"0.weight": 1}, x)
+
+
+def test_control_flow_of_torch():
+    class Chosen(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+    model = mw.from_torch(Chosen(), (torch.ones(3),))
+    for x in (torch.ones(3), -torch.ones(3)):
+        close(model({}, x), Chosen()(x))
+
+
+def test_transformations_and_tensors_back():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh()).bfloat16()
+    x = torch.randn(5, 3).bfloat16()
+    model = mw.from_torch(module, (x[0],))
+    batched = mw.vmap(model, in_axes=(None, 0))(model.params, mnp.from_dlpack(x))
+    back = mw.interop.torch.to_torch(batched)
+    assert back.dtype == torch.bfloat16
+    close(back.float(), module(x), 1e-2)
