@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from meshwright.api.calls import Taken
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
+from meshwright.errors import ArgumentError
 from meshwright.ir.program import Program
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable
 from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+
+@dataclass(frozen=True)
+class MemoryOrder:
+    """The order of an array's elements in memory: its dimensions, the slowest first."""
+
+    major_to_minor: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How an array lies in memory, and on which devices."""
+
+    layout: MemoryOrder
+    sharding: Sharding
+
+
+def row_major(ndim: int) -> MemoryOrder:
+    """The order that all arrays have."""
+    return MemoryOrder(tuple(range(ndim)))
 
 
 class Compilable(Protocol):
@@ -32,11 +54,19 @@ def single_device(program: Program) -> SingleDeviceSharding:
 class Compiled(Stage):
     """A program ready to run; call it with arguments of the types it was made for."""
 
-    def __init__(self, stage: Compilable, executable: Executable, in_shardings: Sequence[Sharding]) -> None:
+    def __init__(
+        self,
+        stage: Compilable,
+        executable: Executable,
+        in_shardings: Sequence[Sharding],
+        on_device: Callable[[], Any] | None = None,
+    ) -> None:
         self.stage = stage
         self.program = stage.program
         self.executable = executable
         self._in_shardings = in_shardings
+        #: gives XLA's executable of what one device runs, where that is not what runs here
+        self._on_device = on_device
 
     def __reduce__(self) -> Any:
         # What is compiled is of this process: another one compiles again.
@@ -62,17 +92,54 @@ class Compiled(Stage):
         check_finite(program.name, outs)
         return pytree.unflatten(program.out_tree, outs)
 
-    def as_text(self) -> str:
-        """The optimized HLO that XLA runs."""
-        return self.executable.loaded.get_hlo_text()
+    @cached_property
+    def _looked_into(self) -> Any:
+        return self.executable.loaded if self._on_device is None else self._on_device()
+
+    def runtime_executable(self) -> Any:
+        """XLA's executable that runs here: of a virtual mesh, what computes for all its devices."""
+        return self.executable.loaded
+
+    def as_text(self, what: str = "device") -> str:
+        """The optimized HLO that one device runs, fused and scheduled, with its collectives: as XLA compiles it for as
+        many CPU devices. What computes here for all devices of a virtual mesh is ``as_text("virtual")``.
+
+        Raises:
+          ArgumentError: another word.
+        """
+        if what not in ("device", "virtual"):
+            raise ArgumentError(f"as_text: expected 'device' or 'virtual', got {what!r}")
+        return (self._looked_into if what == "device" else self.executable.loaded).get_hlo_text()
 
     def memory_analysis(self) -> Any:
-        """XLA's memory statistics of the program (bytes of arguments, outputs, temporaries)."""
-        return self.executable.loaded.get_compiled_memory_stats()
+        """XLA's memory statistics of one device (bytes of arguments, outputs, temporaries)."""
+        return self._looked_into.get_compiled_memory_stats()
 
     def cost_analysis(self) -> dict[str, float]:
-        """XLA's cost estimates, by name (``"flops"``, ``"bytes accessed"``)."""
-        return self.executable.loaded.cost_analysis()
+        """XLA's cost estimates of one device, by name (``"flops"``, ``"bytes accessed"``)."""
+        return self._looked_into.cost_analysis()
+
+    @property
+    def in_avals(self) -> Any:
+        """The types of the arguments, in their tree."""
+        return pytree.unflatten(self.in_tree, self.program.in_avals)
+
+    @property
+    def out_avals(self) -> Any:
+        """The types of the results, in their tree."""
+        return pytree.unflatten(self.out_tree, self.program.out_avals)
+
+    @property
+    def input_formats(self) -> Any:
+        """How each argument lies in memory and on devices: a tree of :class:`Format`."""
+        pairs = zip(self.program.in_avals, self._in_shardings)
+        return pytree.unflatten(self.in_tree, [Format(row_major(a.ndim), s) for a, s in pairs])
+
+    @property
+    def output_formats(self) -> Any:
+        """How each result lies in memory and on devices: a tree of :class:`Format`."""
+        pairs = zip(self.program.out_avals, self.executable.out_shardings)
+        return pytree.unflatten(self.out_tree, [Format(row_major(a.ndim), s) for a, s in pairs])
 
     @property
     def input_shardings(self) -> Any:

@@ -324,9 +324,19 @@ class JitFunction:
             static, args, kwargs = self._split_static(args, kwargs)
         return Traced(self._program(args, kwargs, static))
 
-    def lower(self, *args: Any, lowering_platforms: Sequence[str] | None = None, **kwargs: Any) -> Lowered:
-        """Trace and lower at the types of the arguments, which may be ``ShapeDtypeStruct``."""
-        return self.trace(*args, **kwargs).lower(lowering_platforms=lowering_platforms)
+    def lower(
+        self,
+        *args: Any,
+        lowering_platforms: Sequence[str] | None = None,
+        compiler_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Lowered:
+        """Trace and lower at the types of the arguments, which may be ``ShapeDtypeStruct``.
+
+        ``compiler_options`` are XLA's flags by name, beside those of ``jit``.
+        """
+        traced = self.trace(*args, **kwargs)
+        return traced.lower(lowering_platforms=lowering_platforms, compiler_options=compiler_options)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The types of the results."""

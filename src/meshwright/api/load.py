@@ -41,10 +41,12 @@ from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.tracing import Tracer
+from meshwright.lowering.regions import without_regions
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
 from meshwright.ops.imported.manual_computation import ManualComputation
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
+from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.sharding import (
     AbstractMesh,
     HloSharding,
@@ -205,9 +207,10 @@ class ImportedProgram(Stage):
     def _plain(self) -> ClosedJaxpr:
         """The program for one device."""
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
-        if self.has_manual_regions:
-            flat = bind_to_mesh(flat, self.mesh or AbstractMesh((self.num_partitions,), ("devices",)), self.name)
-        return without_annotations(flat)
+        if not self.has_manual_regions:
+            return without_annotations(flat)
+        bound = bind_to_mesh(flat, self.mesh or AbstractMesh((self.num_partitions,), ("devices",)), self.name)
+        return without_regions(without_constraints(bound))
 
     @cached_property
     def program(self) -> Program:  # type: ignore[override]

@@ -34,6 +34,7 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_program, one_device
+from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.spread import compile_spread, needs_spread
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
 from meshwright.spmd import report
@@ -44,8 +45,8 @@ from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of
-from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
-from meshwright.stablehlo.hlo import hlo_text, module_text
+from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
+from meshwright.stablehlo.hlo import hlo_text, module_bytecode, module_text
 from meshwright.transforms.keys import on_words
 from meshwright.verification.progress import Report, on_terminal
 from meshwright.verification.result import Verification
@@ -77,7 +78,11 @@ class PartitionedProgram(Stage):
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is of this process: another one compiles again.
-        return {k: v for k, v in self.__dict__.items() if k not in ("executable", "memory", "memory_before", "_time")}
+        return {
+            k: v
+            for k, v in self.__dict__.items()
+            if k not in ("executable", "device_executable", "memory", "memory_before", "_time")
+        }
 
     @property
     def name(self) -> str:
@@ -248,6 +253,10 @@ class PartitionedProgram(Stage):
     # --- texts ----------------------------------------------------------------------------------------------
     def module(self, positions: bool = False) -> Any:
         """The StableHLO module; with ``positions``, replicas are positions of the mesh, whatever its devices."""
+        return self._emitted(positions)[0]
+
+    def _emitted(self, positions: bool) -> tuple[Any, list[Any]]:
+        """:meth:`module` and the Python functions that it calls by number."""
         target = Target.all_real(self.mesh.abstract_mesh if positions else self.mesh)
         options = LoweringOptions(
             name=f"spmd_{self.name}",
@@ -258,7 +267,7 @@ class PartitionedProgram(Stage):
             donated=dict.fromkeys(self.donated),
         )
         with self.program.precision():
-            return lower_to_stablehlo(self.jaxpr, options)
+            return lower_with_callbacks(self.jaxpr, options)
 
     def as_text(self, dialect: str = "jaxpr") -> str:
         """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""
@@ -331,7 +340,21 @@ class PartitionedProgram(Stage):
                 "explain and cost it, .compile(target) for hardware that is not here, or a mesh from make_mesh to run "
                 "it"
             )
-        return Compiled(self, self.executable, self.in_shardings)
+        return Compiled(self, self.executable, self.in_shardings, lambda: self.device_executable)
+
+    @cached_property
+    def device_executable(self) -> Any:
+        """XLA's executable of the per-device program, to be looked into: what runs, where all devices are real; else
+        for as many CPU devices as the mesh has.
+
+        Raises:
+          CompileError: XLA refuses the program.
+        """
+        if isinstance(self.mesh, Mesh) and needs_spread(self.mesh) and not Target.of(self.mesh).virtual:
+            return self.executable.loaded
+        module, callbacks = self._emitted(positions=True)
+        source = module if callbacks else module_bytecode(module)
+        return compiled_for_replicas(source, self.num_devices, self.program.compiler_options, callbacks)
 
     @cached_property
     def _taken(self) -> Taken:

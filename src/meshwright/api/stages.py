@@ -20,7 +20,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.lower import lower
-from meshwright.lowering.regions import without_regions
+from meshwright.lowering.regions import with_manual_regions
+from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import Results, compile_program, one_device
@@ -52,14 +53,19 @@ class Traced(Stage):
     def out_avals(self) -> list[ShapedArray]:
         return self.jaxpr.out_avals
 
-    def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> Lowered:
-        """The program as StableHLO.
+    def lower(
+        self,
+        *,
+        lowering_platforms: Sequence[str] | None = None,
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> Lowered:
+        """The program as StableHLO; ``compiler_options`` are XLA's flags by name, beside those of ``jit``.
 
         Raises:
           ArgumentError: ``lowering_platforms`` names others than the one there is.
         """
         require_platforms(lowering_platforms)
-        return Lowered(self.program)
+        return Lowered(_with_options(self.program, compiler_options))
 
     def __repr__(self) -> str:
         return f"Traced({self.fun_name!r}, {len(self.jaxpr.eqns)} eqns)"
@@ -80,7 +86,7 @@ class Lowered(Stage):
 
     @cached_property
     def module(self) -> Any:
-        """The StableHLO module, with sharding annotations on parameters and results."""
+        """The StableHLO module, with sharding annotations on parameters and results, and manual regions."""
         program, mesh = self.program, self.program.mesh
         options = LoweringOptions(
             name=f"jit_{program.name}",
@@ -92,10 +98,11 @@ class Lowered(Stage):
                 _hlo_text(s, words_aval(a).ndim, mesh) for s, a in zip(program.out_shardings, program.out_avals)
             ],
             donated=program.aliases,
+            groups=Target.all_real(mesh.abstract_mesh).grid if mesh is not None else None,
             num_partitions=mesh.size if mesh is not None else 1,
         )
         with program.precision():
-            return lower_to_stablehlo(without_regions(on_words(program.jaxpr)), options)
+            return lower_to_stablehlo(with_manual_regions(on_words(program.jaxpr)), options)
 
     @property
     def _outputs(self) -> Any:
@@ -157,8 +164,19 @@ class Lowered(Stage):
         """
         if not compiler_options:
             return self._compiled
-        options = {**dict(self.program.compiler_options), **compiler_options}
-        return Lowered(replace(self.program, compiler_options=tuple(options.items()))).compile()
+        return Lowered(_with_options(self.program, compiler_options)).compile()
+
+    def _looked_into(self) -> Any:
+        """XLA's executable of what one device runs."""
+        return self.partition().device_executable if self.program.mesh is not None else self._compiled.executable.loaded
+
+    def cost_analysis(self) -> dict[str, float]:
+        """XLA's cost estimates of one device, by name (``"flops"``, ``"bytes accessed"``); compiles the program."""
+        return self._looked_into().cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """XLA's memory statistics of one device (bytes of arguments, outputs, temporaries); compiles the program."""
+        return self._looked_into().get_compiled_memory_stats()
 
     @cached_property
     def _compiled(self) -> Compiled:
@@ -189,6 +207,13 @@ class Lowered(Stage):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.as_text())}</pre>"
+
+
+def _with_options(program: Program, more: Mapping[str, Any] | None) -> Program:
+    """The program with further flags of XLA, which go before those that it has."""
+    if not more:
+        return program
+    return replace(program, compiler_options=tuple({**dict(program.compiler_options), **more}.items()))
 
 
 def _hlo_text(sharding: Sharding | None, ndim: int, mesh: Mesh | AbstractMesh | None) -> str | None:

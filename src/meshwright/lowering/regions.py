@@ -6,7 +6,7 @@ that is evaluated by itself) a region is partitioned by itself and batched over 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
@@ -22,13 +22,19 @@ from meshwright.spmd.driver import partition
 
 def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with calls of global programs in place of every ``shard_map``, wherever it stands."""
-    return _Replacer().jaxpr(jaxpr)
+    return _Replacer(lambda op: False).jaxpr(jaxpr)
+
+
+def with_manual_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with only those of its ``shard_map`` that StableHLO can say: manual along all axes."""
+    return _Replacer(lambda op: not op.automatic).jaxpr(jaxpr)
 
 
 class _Replacer:
     """Each jaxpr is gone through once: what calls the same function still does."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps: Callable[[ShardMap], bool]) -> None:
+        self.keeps = keeps
         self.done: dict[ClosedJaxpr, ClosedJaxpr] = {}
 
     def jaxpr(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
@@ -40,6 +46,8 @@ class _Replacer:
 
     def equation(self, eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
+        if isinstance(op, ShardMap) and self.keeps(op):
+            return eqn
         if isinstance(op, ShardMap):
             return eqn.replace(op=Jit(op.name, global_program(op)))
         return in_jaxprs(eqn, self.jaxpr)

@@ -350,6 +350,7 @@ from meshwright.numpy.sorting import (
     sort_complex,
     top_k,
 )
+from meshwright.numpy.stages import give_stages as _give_stages
 from meshwright.numpy.statistics import (
     allclose,
     array_equal,
@@ -411,5 +412,8 @@ _methods.add_methods(
 _methods.NAMESPACE.append(_sys.modules[__name__])
 
 __getattr__ = _absent("numpy")
+
+_give_stages(globals())
+_give_stages(vars(linalg))
 
 _made_importable(globals())

@@ -25,6 +25,7 @@ from meshwright.numpy.indexing import getitem, take
 from meshwright.numpy.logic import where as where_
 from meshwright.numpy.manipulation import broadcast_to, moveaxis, ravel, reshape
 from meshwright.numpy.promotion import converted
+from meshwright.numpy.stages import trace
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.reduce import cumulative
 from meshwright.ops.shape.rearrange import transpose
@@ -69,6 +70,14 @@ class ufunc:
         self.__doc__ = (call or func).__doc__
         self._call = call or vectorize(func)
         self._reduce, self._accumulate, self._at = reduce, accumulate, at
+
+    def trace(self, *args: Any) -> Any:
+        """The function traced at its arguments, as ``jit(...).trace`` does."""
+        return trace(self, *args)
+
+    def lower(self, *args: Any) -> Any:
+        """The function lowered at its arguments, as ``jit(...).lower`` does."""
+        return trace(self, *args).lower()
 
     def __call__(self, *args: Any, out: None = None, where: None = None) -> Any:
         if out is not None or where is not None:

@@ -20,6 +20,18 @@ from meshwright.stablehlo.context import attribute, constant_attribute, context,
 _create = ir.Operation.create
 
 
+#: the collectives, and whether they say that their groups are of all devices' numbers
+_COLLECTIVES = {
+    "stablehlo.all_gather": True,
+    "stablehlo.all_reduce": True,
+    "stablehlo.all_to_all": False,
+    "stablehlo.collective_permute": False,
+    "stablehlo.reduce_scatter": True,
+}
+_CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 1>"
+_AMONG_PARTITIONS = {"channel_handle": _CHANNEL, "use_global_device_ids": "unit"}
+
+
 @dataclass(frozen=True)
 class LoweringOptions:
     """What a module says besides its ops.
@@ -68,6 +80,8 @@ class ModuleBuilder:
         regions: Sequence[Callable[[ir.Region], None]] = (),
         **attributes: Any,
     ) -> list[Any]:
+        if name in _COLLECTIVES and self.among_partitions:
+            attributes |= _AMONG_PARTITIONS if _COLLECTIVES[name] else {"channel_handle": _CHANNEL}
         operation = _create(
             name,
             results=[tensor_type(a) for a in out_avals],
@@ -149,6 +163,11 @@ class ModuleBuilder:
         )
 
     # --- collectives ----------------------------------------------------------------------------------------
+    @property
+    def among_partitions(self) -> bool:
+        """Collectives stand in manual regions of a program for all devices: their groups are of partitions."""
+        return self.options.num_partitions > 1 and self.options.num_replicas == 1
+
     def _device_grid(self, axes: Sequence[str]) -> np.ndarray:
         """Device numbers, one row a group along ``axes``."""
         if self.options.groups is None:
@@ -171,7 +190,8 @@ class ModuleBuilder:
         table[groups.reshape(-1)] = np.tile(np.arange(groups.shape[1], dtype=np.int32), groups.shape[0])
         scalar = ShapedArray((), np.dtype(np.int32))
         uint = ShapedArray((), np.dtype(np.uint32))
-        me = self.op("stablehlo.replica_id", [], [uint])[0]
+        number = "stablehlo.partition_id" if self.among_partitions else "stablehlo.replica_id"
+        me = self.op(number, [], [uint])[0]
         me = self.op("stablehlo.convert", [me], [scalar])[0]
         aval = ShapedArray((table.size,), table.dtype)
         row = self.op(

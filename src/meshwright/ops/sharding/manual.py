@@ -35,7 +35,16 @@ from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, 
 from meshwright.ops.elementwise.table import div, scalar_like
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.sharding.constraint import ShardingConstraint
-from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
+from meshwright.sharding import (
+    UNCONSTRAINED,
+    AbstractMesh,
+    HloSharding,
+    Layout,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    layout_to_hlo,
+)
 
 Specs = tuple[PartitionSpec, ...]
 
@@ -221,9 +230,46 @@ class ShardMap(RegionOp):
         return ShardingConstraint(NamedSharding(self.mesh, PartitionSpec(*entries))).bind(x)
 
     def emit(self, b: Builder, *operands: Any) -> Any:
-        raise RuleError(
-            "a shard_map is no StableHLO: partition the program, or replace its regions before it is written"
-        )
+        """A manual region as GSPMD writes it: what its operands are cut into, a call, and what its results make up.
+
+        Raises:
+          RuleError: the region is automatic along some axes; replace it before the program is written.
+        """
+        if self.automatic:
+            raise RuleError(
+                "a shard_map that is automatic along some axes is not written as StableHLO: partition the program, or "
+                "replace its regions before it is written"
+            )
+        whole_ins, whole_outs = b.in_avals, b.out_avals
+        parts = [
+            _reshaped(b, _marked(b, x, whole, layout_to_hlo(lo, self.mesh.abstract_mesh)), local, FULL_TO_SHARD)
+            for x, whole, lo, local in zip(
+                operands, whole_ins, self.layouts(self.in_specs, whole_ins), self.jaxpr.in_avals
+            )
+        ]
+        results = b.call("shmap_body", self.jaxpr, parts)
+        outs = zip(results, self.jaxpr.out_avals, whole_outs, self.layouts(self.out_specs, whole_outs))
+        return [
+            _reshaped(b, _marked(b, x, local, HloSharding("manual")), whole, SHARD_TO_FULL, lo, self.mesh.abstract_mesh)
+            for x, local, whole, lo in outs
+        ]
+
+
+FULL_TO_SHARD, SHARD_TO_FULL = "SPMDFullToShardShape", "SPMDShardToFullShape"
+
+
+def _marked(b: Builder, x: Any, aval: ShapedArray, sharding: HloSharding) -> Any:
+    said = {"mhlo.sharding": f'"{sharding}"'}
+    return b.op("stablehlo.custom_call", [x], [aval], call_target_name='"Sharding"', **said)[0]
+
+
+def _reshaped(
+    b: Builder, x: Any, aval: ShapedArray, target: str, layout: Layout | None = None, mesh: AbstractMesh | None = None
+) -> Any:
+    """``x`` where a region begins or ends: as the other side of its border sees it."""
+    sharding = HloSharding("manual") if layout is None or mesh is None else layout_to_hlo(layout, mesh)
+    said = {"mhlo.sharding": f'"{sharding}"'}
+    return b.op("stablehlo.custom_call", [x], [aval], call_target_name=f'"{target}"', **said)[0]
 
 
 def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) -> PartitionSpec:

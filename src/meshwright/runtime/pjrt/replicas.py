@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,14 +48,21 @@ def _client(devices: int) -> Any:
     return xc.make_cpu_client(num_devices=devices)
 
 
-def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
-    """Compile a per-device StableHLO module (text or bytecode); nothing runs.
+def compiled_for_replicas(
+    module: Any, replicas: int, overrides: Sequence[tuple[str, Any]] = (), callbacks: Sequence[Any] = ()
+) -> Any:
+    """XLA's executable of a per-device StableHLO module (text, bytecode, or one that calls ``callbacks`` by number), as
+    ``replicas`` CPU devices would run it; nothing runs.
 
     Raises:
       CompileError: XLA refused the program.
     """
     options = compile_options(replicas, 1)
     # XLA's defaults, whatever XLA_FLAGS say: they decide how scatters are computed, and so which buffers there are.
-    options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True)]
-    loaded = load(_client(replicas), module, options, "XLA could not compile the per-device program")
-    return CompiledMemory.of(loaded)
+    options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True), *overrides]
+    return load(_client(replicas), module, options, "XLA could not compile the per-device program", callbacks)
+
+
+def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
+    """What :func:`compiled_for_replicas` makes of a module holds on one device."""
+    return CompiledMemory.of(compiled_for_replicas(module, replicas))
