@@ -255,11 +255,11 @@ class PartitionedProgram(Stage):
         """The StableHLO module; with ``positions``, replicas are positions of the mesh, whatever its devices."""
         return self._emitted(positions)[0]
 
-    def _emitted(self, positions: bool) -> tuple[Any, list[Any]]:
+    def _emitted(self, positions: bool, prefix: str = "spmd") -> tuple[Any, list[Any]]:
         """:meth:`module` and the Python functions that it calls by number."""
         target = Target.all_real(self.mesh.abstract_mesh if positions else self.mesh)
         options = LoweringOptions(
-            name=f"spmd_{self.name}",
+            name=f"{prefix}_{self.name}",
             scope=f"jit({self.name})",
             arg_names=self.names,
             groups=target.grid,
@@ -352,7 +352,7 @@ class PartitionedProgram(Stage):
         """
         if isinstance(self.mesh, Mesh) and needs_spread(self.mesh) and not Target.of(self.mesh).virtual:
             return self.executable.loaded
-        module, callbacks = self._emitted(positions=True)
+        module, callbacks = self._emitted(positions=True, prefix="jit")
         source = module if callbacks else module_bytecode(module)
         return compiled_for_replicas(source, self.num_devices, self.program.compiler_options, callbacks)
 
