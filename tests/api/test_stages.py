@@ -182,7 +182,7 @@ def test_compiled():
     np.testing.assert_allclose(out, np.tanh(X @ W), rtol=1e-6)
     assert compiled.as_text().startswith("HloModule jit_layer")
     assert 2 * 8 * 8 * 16 / 8 <= compiled.cost_analysis()["flops"] < 2 * 8 * 8 * 16  # of one device
-    assert compiled.memory_analysis().argument_size_in_bytes == X.nbytes + W.nbytes
+    assert compiled.memory_analysis().argument_size_in_bytes == X.nbytes // 8 + W.nbytes // 2
     (arguments, keywords) = compiled.input_shardings
     assert keywords == {} and arguments[0].is_equivalent_to(TILED, 2)
     assert compiled.output_shardings.is_equivalent_to(ROWS, 2) and out.sharding.is_equivalent_to(ROWS, 2)
