@@ -18,6 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, canonical, float0, keeps_wide
+from meshwright.core.slots import Slot
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -316,22 +317,17 @@ def ensure_compile_time_eval() -> set_trace:
 class EvalTrace(Trace):
     """Computes. The runtime supplies the evaluator, as ``ir`` stands below it."""
 
-    __slots__ = ("evaluate",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.evaluate: Callable[[Op, Sequence[Any]], Any] | None = None
+    __slots__ = ()
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
         if op.in_python:
             for x in args:
                 check_alive(x)
             return op.perform(*args)  # type: ignore[attr-defined]
-        if self.evaluate is None:
-            raise RuntimeError("no evaluator is installed: import meshwright, not a part of it")
-        return self.evaluate(op, args)
+        return EVALUATE.value(op, args)
 
 
+EVALUATE: Slot[Callable[[Op, Sequence[Any]], Any]] = Slot("the evaluation of ops", "meshwright.runtime.eager")
 EVAL = EvalTrace()
 type(STATE).trace = EVAL
 

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import NOWHERE, Axes
+from meshwright.core.slots import Slot
 from meshwright.ir.state import STATE
 
-#: makes the cast over axes of these names and sizes; ``ops.invariant`` supplies it, as it stands above ``ir``
-CAST: list[Callable[[tuple[str, ...], tuple[int, ...]], Any]] = []
+#: makes the cast over axes of these names and sizes
+CAST: Slot[Callable[[tuple[str, ...], tuple[int, ...]], Any]] = Slot(
+    "the cast over axes", "meshwright.ops.collective.collectives"
+)
 
 
 def axes_of(x: Any) -> Axes:
@@ -37,7 +40,7 @@ def cast(x: Any, axes: Axes, literals: bool = True) -> Any:
     if not missing or (not literals and _is_literal(x)):
         return x
     names = in_order(missing)
-    return CAST[0](names, tuple(STATE.axis_env[n] for n in names)).bind(x)
+    return CAST.value(names, tuple(STATE.axis_env[n] for n in names)).bind(x)
 
 
 def _is_literal(x: Any) -> bool:

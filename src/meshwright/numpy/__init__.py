@@ -409,7 +409,7 @@ _methods.add_methods(
      "nonzero": nonzero, "searchsorted": searchsorted, "choose": choose,
      "compress": lambda self, condition, axis=None, **options: compress(condition, self, axis, **options)}
 )  # fmt: skip
-_methods.NAMESPACE.append(_sys.modules[__name__])
+_methods.NAMESPACE.fill(_sys.modules[__name__])
 
 __getattr__ = _absent("numpy")
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.api.placement import device_put, laid_out
 from meshwright.core import dtypes
+from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer
 from meshwright.numpy import arithmetic as ar
@@ -152,11 +153,11 @@ _PROPERTIES: dict[str, Callable[[Any], Any]] = {
 
 
 def _array_namespace(self: Any, *, api_version: str | None = None) -> Any:
-    return NAMESPACE[0]
+    return NAMESPACE.value
 
 
-#: the package ``meshwright.numpy`` itself, which stands above this module and puts itself here
-NAMESPACE: list[Any] = []
+#: the package ``meshwright.numpy`` itself
+NAMESPACE: Slot[Any] = Slot("the namespace of arrays", "meshwright.numpy")
 
 
 def add_methods(methods: dict[str, Any]) -> None:

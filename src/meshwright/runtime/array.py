@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
 from meshwright.core.key_types import is_key
+from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
@@ -215,7 +216,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
             if carrier is None:
                 self._numpy = np.from_dlpack(pjrt.Exporter(buffer))
             else:
-                value = np.from_dlpack(pjrt.Exporter(CONVERSIONS.to_carrier(self, carrier).buffer))
+                value = np.from_dlpack(pjrt.Exporter(CONVERSIONS.value.to_carrier(self, carrier).buffer))
                 self._numpy = value.view(self.dtype) if carrier.kind == "u" else value.astype(self.dtype)
         return self._numpy
 
@@ -332,7 +333,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
 
     def __deepcopy__(self, memo: Any) -> Array:
         """An array with memory of its own: it outlives the donation of this one."""
-        return Array(self.aval, CONVERSIONS.copy(self), self.sharding, self.committed)
+        return Array(self.aval, CONVERSIONS.value.copy(self), self.sharding, self.committed)
 
 
 def _carrier(dtype: np.dtype) -> np.dtype | None:
@@ -344,16 +345,16 @@ def _carrier(dtype: np.dtype) -> np.dtype | None:
     return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
-class _Conversions:
-    """Conversions that need compiled programs; ``runtime.eager`` supplies them."""
+@dataclass(frozen=True)
+class Conversions:
+    """Conversions that need compiled programs: to a type that NumPy has, from one, and a copy of an array's buffer."""
 
-    to_carrier: Any
-    from_carrier: Any
-    #: an array's buffer, copied
-    copy: Any
+    to_carrier: Callable[[Array, np.dtype], Array]
+    from_carrier: Callable[[Array, ShapedArray, Sharding, bool], Array]
+    copy: Callable[[Array], Any]
 
 
-CONVERSIONS = _Conversions()
+CONVERSIONS: Slot[Conversions] = Slot("the conversion of arrays", "meshwright.runtime.eager")
 
 
 def from_numpy(
@@ -385,7 +386,7 @@ def from_numpy(
     if carrier is not None:
         carried = value.view(carrier) if carrier.kind == "u" else value.astype(carrier)
         carried_ = from_numpy(carried, sharding=sharding_, transfer="none")
-        return CONVERSIONS.from_carrier(carried_, aval, sharding_, sharding is not None)
+        return CONVERSIONS.value.from_carrier(carried_, aval, sharding_, sharding is not None)
     if copy or not (value.flags.c_contiguous and value.flags.writeable):
         value = np.array(value, order="C", copy=True)
     return Array(aval, pjrt.buffer_from_dlpack(value, spread.reals[0]), sharding_, sharding is not None)

@@ -11,15 +11,16 @@ import numpy as np
 from meshwright.core import dtypes, source
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
+from meshwright.core.slots import Slot
 from meshwright.errors import MeshError, NonFiniteError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import EVAL, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
+from meshwright.ir.tracing import EVAL, EVALUATE, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
 from meshwright.ops.control.call import Jit
 from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
 from meshwright.ops.random.keys import KeyOp, RandomUnwrap
-from meshwright.runtime.array import CONVERSIONS, Array, default_sharding, from_numpy
+from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, one_device
 from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import client as pjrt
@@ -35,8 +36,10 @@ _MOST_HOST_BYTES = 1 << 16
 #: up to this size of operands and results together, the time to compile an op outweighs the speed of its code
 _MOST_QUICK_BYTES = 1 << 16
 
-#: evaluates an op some of whose operands lie on a mesh; ``api`` supplies it, as it needs the partitioner
-SHARDED: list[Callable[[Op, Sequence[Array]], Any]] = []
+#: evaluates an op some of whose operands lie on a mesh, with the partitioner
+SHARDED: Slot[Callable[[Op, Sequence[Array]], Any]] = Slot(
+    "the evaluation of ops on a mesh", "meshwright.api.placement"
+)
 
 
 def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
@@ -79,7 +82,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
         if x.committed:
             committed = True
             if type(x.sharding) is not SingleDeviceSharding:
-                return check_finite(op.name, SHARDED[0](op, arrays))
+                return check_finite(op.name, SHARDED.value(op, arrays))
             if sharding is not None and sharding != x.sharding:
                 raise MeshError(
                     f"{op.name}: one operand is on {sharding.device}, another on {x.sharding.device}; move them to one "
@@ -148,7 +151,7 @@ def check_finite(name: str, out: Any) -> Any:
     return out
 
 
-EVAL.evaluate = evaluate
+EVALUATE.fill(evaluate)
 
 
 def _to_carrier(x: Array, carrier: np.dtype) -> Array:
@@ -166,6 +169,4 @@ def _copy(x: Array) -> Any:
     return evaluate(copy, [x]).buffer
 
 
-CONVERSIONS.copy = _copy
-CONVERSIONS.to_carrier = _to_carrier
-CONVERSIONS.from_carrier = _from_carrier
+CONVERSIONS.fill(Conversions(_to_carrier, _from_carrier, _copy))

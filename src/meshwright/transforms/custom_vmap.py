@@ -128,4 +128,4 @@ def _jvp_of_batch_rule(rule: Callable[..., Any], nonzero: Sequence[bool]) -> Cal
     return derived
 
 
-TRANSFORMS.makers["jvp_of_batch_rule"] = _jvp_of_batch_rule
+TRANSFORMS.makers["jvp_of_batch_rule"].fill(_jvp_of_batch_rule)

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import uint32
+from meshwright.core.slots import Slot
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis
 
@@ -31,13 +32,21 @@ class JaxprTransforms:
 
     def __init__(self) -> None:
         self._cache: WeakKeyDictionary[ClosedJaxpr, dict[Any, Any]] = WeakKeyDictionary()
-        self.makers: dict[str, Callable[..., Any]] = {}
+        #: what makes each of them
+        self.makers: dict[str, Slot[Callable[..., Any]]] = {
+            name: Slot(f"the transformation of jaxprs {name!r}", f"meshwright.transforms.{by}")
+            for name, by in {
+                **dict.fromkeys(("jvp", "batch", "partial_eval", "transpose"), "rules"),
+                **dict.fromkeys(("batched_jvp_rule", "batched_vjp_rules"), "rules"),
+                "jvp_of_batch_rule": "custom_vmap",
+            }.items()
+        }
 
     def _cached(self, kind: str, jaxpr: ClosedJaxpr, *key: Any) -> Any:
         entries = self._cache.setdefault(jaxpr, {})
         full = (kind, *key)
         if full not in entries:
-            entries[full] = self.makers[kind](jaxpr, *key)
+            entries[full] = self.makers[kind].value(jaxpr, *key)
         return entries[full]
 
     def derive(self, make: Callable[..., Any], jaxpr: ClosedJaxpr, *key: Any) -> Any:
@@ -92,11 +101,11 @@ class JaxprTransforms:
         out_dims: Sequence[int | None],
     ) -> Callable[..., Any]:
         """A custom derivative rule under ``vmap``."""
-        return self.makers["batched_jvp_rule"](rule, axis, dims, out_dims)
+        return self.makers["batched_jvp_rule"].value(rule, axis, dims, out_dims)
 
     def jvp_of_batch_rule(self, rule: Callable[..., Any], nonzero: Sequence[bool]) -> Callable[..., Any]:
         """The batching rule of the derivative of a function with a batching rule."""
-        return self.makers["jvp_of_batch_rule"](rule, nonzero)
+        return self.makers["jvp_of_batch_rule"].value(rule, nonzero)
 
     def batched_vjp_rules(
         self,
@@ -107,7 +116,7 @@ class JaxprTransforms:
         out_dims: Sequence[int | None],
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """A forward and a backward rule under ``vmap``."""
-        return self.makers["batched_vjp_rules"](fwd, bwd, axis, dims, out_dims)
+        return self.makers["batched_vjp_rules"].value(fwd, bwd, axis, dims, out_dims)
 
 
 TRANSFORMS = JaxprTransforms()

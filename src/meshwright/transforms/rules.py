@@ -225,11 +225,9 @@ def _cotangent(ct: Any, dim: int | None, wanted: int | None, size: int) -> Any:
     return mul(ct, scalar_like(size, ct)) if dim is None else reduce_sum(ct, (dim,))
 
 
-TRANSFORMS.makers.update(
-    jvp=_jvp,
-    batch=_batch,
-    partial_eval=_partial_eval,
-    transpose=_transpose,
-    batched_jvp_rule=_batched_jvp_rule,
-    batched_vjp_rules=_batched_vjp_rules,
-)
+TRANSFORMS.makers["jvp"].fill(_jvp)
+TRANSFORMS.makers["batch"].fill(_batch)
+TRANSFORMS.makers["partial_eval"].fill(_partial_eval)
+TRANSFORMS.makers["transpose"].fill(_transpose)
+TRANSFORMS.makers["batched_jvp_rule"].fill(_batched_jvp_rule)
+TRANSFORMS.makers["batched_vjp_rules"].fill(_batched_vjp_rules)

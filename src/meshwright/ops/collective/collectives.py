@@ -276,7 +276,7 @@ class PVary(Collective):
         return self.part(i + 1)(self.part(0, i)(x)), dim
 
 
-CAST.append(PVary)
+CAST.fill(PVary)
 
 #: the all-reduce of each reduction kind
 ALL_REDUCE: dict[str, type[AllReduce]] = {c.monoid.kind: c for c in (Psum, Pmax, Pmin, Pprod, Pand, Por)}
