@@ -110,7 +110,7 @@ from meshwright.transforms.vmap import vmap
 
 if TYPE_CHECKING:
     from meshwright.api.load import ImportedProgram, load
-    from meshwright.interop import from_torch
+    from meshwright.interop import from_jax, from_torch, to_jax
     from meshwright.targets import load_executable, target
 
 __version__ = "0.1.0"
@@ -168,6 +168,7 @@ __all__ = [
     "eval_shape",
     "fft",
     "float0",
+    "from_jax",
     "from_torch",
     "fwd_and_bwd",
     "get_mesh",
@@ -218,6 +219,7 @@ __all__ = [
     "shard_map",
     "sharding",
     "target",
+    "to_jax",
     "transfer_guard",
     "transfer_guard_device_to_device",
     "transfer_guard_device_to_host",
@@ -236,7 +238,7 @@ __all__ = [
 _FROM_LATER = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
-    "from_torch": "meshwright.interop",
+    **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
 }
 
 

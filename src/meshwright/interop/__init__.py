@@ -47,3 +47,49 @@ def from_torch(
       MissingExtraError: torch is not installed.
     """
     return import_module("meshwright.interop.torch").from_torch(module, args, kwargs, dynamic=dynamic, share=share)
+
+
+def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
+    """A JAX program as one of ours: run, partitioned, explained, with the function's trees and arguments' names.
+
+    Args:
+      f: a function or jitted function, a ``Lowered``, an MLIR module of StableHLO or its text, a
+        ``jax.export.Exported`` or its serialized bytes.
+      args: for a function, arguments at whose types it is traced (``jax.ShapeDtypeStruct`` will do); without them it is
+        traced when called.
+      kwargs: keyword arguments of the same kind.
+
+    Returns:
+      a program: ``program(*args)`` gives the function's output with our arrays, ``program.partition(mesh)`` what each
+      device runs, also called with the function's arguments. Shardings, donation and unused arguments are kept. Of a
+      text or module, whose trees are not known, an :class:`ImportedProgram`.
+
+    Raises:
+      ImportProgramError: a program that cannot be read.
+      ArgumentTypeError: none of these.
+      MissingExtraError: jax is not installed.
+
+    Example:
+      >>> program = mw.from_jax(jax.jit(lambda p, x: p["w"] @ x), {"w": jnp.ones((4, 4))}, jnp.ones(4))
+      >>> program.partition(num_devices=2)({"w": jnp.ones((4, 4))}, jnp.ones(4))
+      Array([4., 4., 4., 4.], dtype=float32)
+    """
+    return import_module("meshwright.interop.jax").from_jax(f, *args, **kwargs)
+
+
+def to_jax(function: Any) -> Any:
+    """A function of ours as one of JAX's, which ``jax.jit`` and ``jax.grad`` take; any pytrees of arrays go in and out.
+
+    It is traced once for each type of arguments, and is a StableHLO program to JAX, as its reverse-mode derivative is.
+    ``jax.vmap`` and forward mode do not look into it: use :func:`meshwright.vmap` before.
+
+    Raises:
+      ArgumentTypeError: not a function.
+      MissingExtraError: jax is not installed.
+
+    Example:
+      >>> f = mw.to_jax(lambda x: mnp.sin(x).sum())
+      >>> jax.grad(f)(jnp.zeros(2))
+      Array([1., 1.], dtype=float32)
+    """
+    return import_module("meshwright.interop.jax").to_jax(function)

@@ -1,0 +1,17 @@
+"""JAX's programs as ours, with their trees, names, shardings and donation; and our functions as JAX's."""
+
+from meshwright.interop.jax import needed as _needed
+from meshwright.interop.jax.functions import to_jax
+from meshwright.interop.jax.programs import JaxFunction, JaxPartitioned, JaxProgram, from_jax
+from meshwright.interop.jax.values import from_arrays, from_mesh, from_sharding
+
+__all__ = [
+    "JaxFunction",
+    "JaxPartitioned",
+    "JaxProgram",
+    "from_arrays",
+    "from_jax",
+    "from_mesh",
+    "from_sharding",
+    "to_jax",
+]

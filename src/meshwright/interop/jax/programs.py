@@ -1,0 +1,180 @@
+"""``from_jax``: functions, lowered and exported programs of JAX, loaded as programs of ours.
+
+JAX writes a program as StableHLO, with Shardy's shardings and the arguments' names; that is what is read. Its trees are
+kept beside it, so that classes which only JAX knows (of flax, equinox, optax) go in and come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import export as jax_export
+
+from meshwright.api.load import ImportedProgram, load
+from meshwright.api.partitioned import PartitionedProgram
+from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
+from meshwright.interop.jax.values import from_mesh, words
+from meshwright.random import wrap_key_data
+from meshwright.sharding import AbstractMesh, Mesh
+
+
+class JaxTrees:
+    """What JAX's trees of arguments and results are, and which arguments the program has kept."""
+
+    def __init__(self, name: str, in_tree: Any, out_tree: Any, kept: Sequence[int] | None, out_dtypes: Sequence[Any]):
+        self.name = name
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+        self.kept = None if kept is None else sorted(kept)
+        self.out_dtypes = list(out_dtypes)
+
+    def arguments(self, args: Any, kwargs: Any) -> list[Any]:
+        """The arrays that the program takes.
+
+        Raises:
+          ArgumentError: arguments of another structure.
+        """
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        if tree != self.in_tree:
+            raise ArgumentError(f"{self.name}: arguments of another structure: expected {self.in_tree}, got {tree}")
+        return [words(leaves[i]) for i in (range(len(leaves)) if self.kept is None else self.kept)]
+
+    def results(self, outs: Any) -> Any:
+        """The function's output, of our arrays."""
+        flat = list(outs) if isinstance(outs, tuple) else [outs]
+        if len(flat) != self.out_tree.num_leaves:
+            flat = []  # a function without results
+        typed = [_typed(x, dtype) for x, dtype in zip(flat, self.out_dtypes)]
+        return jax.tree_util.tree_unflatten(self.out_tree, typed)
+
+
+def _typed(x: Any, dtype: Any) -> Any:
+    is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return wrap_key_data(x, impl=dtype._impl.name) if is_key else x
+
+
+class JaxPartitioned:
+    """The per-device program of a JAX function, called with the function's arguments.
+
+    All members of :class:`meshwright.PartitionedProgram` are here too.
+    """
+
+    def __init__(self, part: PartitionedProgram, trees: JaxTrees) -> None:
+        self.part = part
+        self.trees = trees
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's output; see :meth:`PartitionedProgram.__call__`."""
+        return self.trees.results(self.part(*self.trees.arguments(args, kwargs)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.part, name)
+
+    def __repr__(self) -> str:
+        return repr(self.part)
+
+
+class JaxProgram:
+    """A JAX function at the types of its arguments: ``program(*args)``, ``program.partition(mesh)``.
+
+    All members of :class:`meshwright.ImportedProgram` are here too.
+    """
+
+    def __init__(self, program: ImportedProgram, trees: JaxTrees) -> None:
+        self.program = program
+        self.trees = trees
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's output, in JAX's trees, of our arrays.
+
+        Raises:
+          ArgumentError: arguments of another structure. ShapeError: an array of another type.
+        """
+        return self.trees.results(self.program(*self.trees.arguments(args, kwargs)))
+
+    def partition(self, mesh: Any = None, num_devices: int | None = None, **options: Any) -> JaxPartitioned:
+        """The per-device program; ``mesh`` may be one of JAX's. See :meth:`ImportedProgram.partition`."""
+        if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
+            mesh = from_mesh(mesh)
+        return JaxPartitioned(self.program.partition(mesh, num_devices, **options), self.trees)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.program, name)
+
+    def __repr__(self) -> str:
+        return f"JaxProgram({self.program!r})"
+
+
+class JaxFunction:
+    """A JAX function that is traced at the types of the arguments it is called with."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function if hasattr(function, "lower") else jax.jit(function)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self._programs: dict[Any, JaxProgram] = {}
+
+    def lower(self, *args: Any, **kwargs: Any) -> JaxProgram:
+        """The program at the types of the arguments, which may be ``jax.ShapeDtypeStruct``."""
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        key = tree, tuple((jax.typeof(x) if not hasattr(x, "dtype") else (x.shape, x.dtype)) for x in leaves)
+        if key not in self._programs:
+            self._programs[key] = of_lowered(self.function.lower(*args, **kwargs))
+        return self._programs[key]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's output, of our arrays."""
+        return self.lower(*args, **kwargs)(*args, **kwargs)
+
+    def partition(self, *args: Any, mesh: Any = None, num_devices: int | None = None, **kwargs: Any) -> JaxPartitioned:
+        """The per-device program at the types of the arguments."""
+        return self.lower(*args, **kwargs).partition(mesh, num_devices)
+
+    def __repr__(self) -> str:
+        return f"JaxFunction({self.__name__!r})"
+
+
+def of_lowered(lowered: Any) -> JaxProgram:
+    """The program of a ``Lowered``, also of one that flax or equinox wrap."""
+    inner = getattr(lowered, "lowered", lowered)
+    kept = inner._lowering.compile_args.get("kept_var_idx")
+    dtypes = [o.dtype for o in jax.tree_util.tree_leaves(inner.out_info)]
+    program = load(inner.as_text(debug_info=True))
+    return JaxProgram(program, JaxTrees(program.name, inner.in_tree, inner.out_tree, kept, dtypes))
+
+
+def of_exported(exported: Any) -> JaxProgram:
+    """The program of a ``jax.export.Exported``."""
+    if exported.calling_convention_version < 9 or any("_platform_index" in p for p in exported.platforms[1:]):
+        raise ImportProgramError(f"from_jax: {exported.fun_name} is exported in a calling convention of older releases")
+    program = load(str(exported.mlir_module()))
+    dtypes = [a.dtype for a in exported.out_avals]
+    trees = JaxTrees(program.name, exported.in_tree, exported.out_tree, exported.module_kept_var_idx, dtypes)
+    return JaxProgram(program, trees)
+
+
+def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
+    """See :func:`meshwright.from_jax`."""
+    if isinstance(f, (bytes, bytearray)):
+        try:
+            f = jax_export.deserialize(bytearray(f))
+        except ImportError as error:
+            raise MissingExtraError(f"from_jax: {error} (pip install flatbuffers)") from error
+        except Exception as error:
+            raise ImportProgramError(f"from_jax: these bytes are no exported program ({error})") from None
+    if isinstance(f, jax_export.Exported):
+        return of_exported(f)
+    if hasattr(f, "out_tree") and hasattr(getattr(f, "lowered", f), "_lowering"):
+        return of_lowered(f)
+    if isinstance(f, str):
+        return load(f)
+    if hasattr(f, "operation") and hasattr(f, "body"):
+        return load(f.operation.get_asm(enable_debug_info=True))
+    if not callable(f):
+        raise ArgumentTypeError(
+            "from_jax: expected a function, a jitted or lowered one, an MLIR module or its text, or an exported "
+            f"program or its bytes, got {type(f).__name__}"
+        )
+    function = JaxFunction(f)
+    return function.lower(*args, **kwargs) if args or kwargs else function

@@ -1,0 +1,139 @@
+"""JAX's programs in every form, with trees, names, shardings, donation and unused arguments; ours as JAX's."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+import jax.numpy as jnp  # noqa: E402
+from jax import export  # noqa: E402
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec  # noqa: E402
+
+import meshwright as mw  # noqa: E402
+import meshwright.numpy as mnp  # noqa: E402
+from meshwright import errors  # noqa: E402
+
+
+class State:
+    """A node that JAX knows and we do not, as the states of flax and equinox are."""
+
+    def __init__(self, w, u):
+        self.w, self.u = w, u
+
+
+jax.tree_util.register_pytree_with_keys(
+    State,
+    lambda s: (((jax.tree_util.GetAttrKey("w"), s.w), (jax.tree_util.GetAttrKey("u"), s.u)), None),
+    lambda _, children: State(*children),
+)
+
+
+def step(state, x, *, scale):
+    return State(state.w * scale, state.w @ x), {"norm": (x * x).sum()}
+
+
+STATE = State(jnp.arange(64.0).reshape(8, 8) / 64, jnp.zeros(3))
+X = jnp.arange(16.0).reshape(8, 2)
+
+
+def check(program):
+    got, aux = program(STATE, X, scale=jnp.float32(2))
+    want, other = step(STATE, X, scale=2.0)
+    assert isinstance(got, State) and isinstance(got.w, mw.Array)
+    np.testing.assert_allclose(got.w, want.w, rtol=1e-6)
+    np.testing.assert_allclose(got.u, want.u, rtol=1e-6)
+    np.testing.assert_allclose(aux["norm"], other["norm"], rtol=1e-6)
+
+
+FORMS = {
+    "function": lambda: mw.from_jax(step),
+    "traced function": lambda: mw.from_jax(step, STATE, X, scale=jnp.float32(2)),
+    "jitted": lambda: mw.from_jax(jax.jit(step)),
+    "lowered": lambda: mw.from_jax(jax.jit(step).lower(STATE, X, scale=jnp.float32(2))),
+    "exported": lambda: mw.from_jax(_exported()),
+    "bytes": lambda: mw.from_jax(bytes(_exported().serialize())),
+}
+
+
+def _exported():
+    leaves = jax.tree_util.tree_leaves(((STATE, X), {"scale": jnp.float32(2)}))
+
+    def flat(w, u, x, scale):
+        new, aux = step(State(w, u), x, scale=scale)
+        return new.w, new.u, aux
+
+    return export.export(jax.jit(flat))(*leaves)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_keeps_trees_and_unused_arguments(form):
+    if form == "bytes":
+        pytest.importorskip("flatbuffers", reason="JAX needs flatbuffers to serialize")
+    program = FORMS[form]()
+    if form in ("exported", "bytes"):
+        _, u, _ = program(STATE.w, STATE.u, X, jnp.float32(2))
+        np.testing.assert_allclose(u, STATE.w @ X, rtol=1e-6)
+        return
+    check(program)
+
+
+def test_modules_and_texts():
+    lowered = jax.jit(lambda x: x + 1).lower(X)
+    for form in (lowered.as_text(), lowered.compiler_ir("stablehlo")):
+        np.testing.assert_array_equal(mw.from_jax(form)(np.asarray(X)), X + 1)
+
+
+def test_shardings_names_and_donation():
+    mesh = AbstractMesh((4, 2), ("data", "model"))
+    by = lambda *spec: NamedSharding(mesh, PartitionSpec(*spec))  # noqa: E731
+    f = jax.jit(
+        lambda params, x: {"y": x @ params["w"]},
+        in_shardings=({"unused": None, "w": by(None, "model")}, by("data", None)),
+        donate_argnums=1,
+    )
+    params = {"unused": jax.ShapeDtypeStruct((3,), "float32"), "w": jax.ShapeDtypeStruct((8, 8), "float32")}
+    program = mw.from_jax(f.trace(params, jax.ShapeDtypeStruct((8, 8), "float32")).lower(lowering_platforms=("cpu",)))
+    assert [p.name for p in program.parameters] == ["params['w']", "x"]
+    assert program.donated == [1]
+    part = program.partition()
+    assert [s.spec[0] for s in part.in_shardings] == [None, "data"]
+    assert part.mesh.axis_names == ("data", "model") and part.collectives == []
+    part = program.partition(mw.make_mesh((4, 2), ("data", "model")))
+    w, x = np.eye(8, dtype="f4") * 2, np.ones((8, 8), "f4")
+    np.testing.assert_array_equal(part({"unused": np.zeros(3, "f4"), "w": w}, x)["y"], 2 * x)
+    part.verify()
+    ours = mw.interop.jax.from_sharding(by("data", None))
+    assert ours.spec == mw.P("data", None) and ours.mesh.axis_sizes == (4, 2)
+
+
+def test_typed_keys_and_shared_memory():
+    program = mw.from_jax(lambda key, x: (jax.random.split(key)[0], jax.random.normal(key, (3,)) + x))
+    key = jax.random.key(7)
+    new, y = program(key, jnp.zeros(3))
+    np.testing.assert_allclose(y, jax.random.normal(key, (3,)), rtol=1e-6)
+    np.testing.assert_array_equal(mw.random.key_data(new), jax.random.key_data(jax.random.split(key)[0]))
+    x = jnp.arange(64, dtype=jnp.bfloat16)
+    ours = mw.interop.jax.from_arrays([x, key])
+    assert ours[0].dtype == x.dtype and mw.random.key_data(ours[1]).tolist() == jax.random.key_data(key).tolist()
+    assert mnp.from_dlpack(x).buffer.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
+    np.testing.assert_array_equal(jnp.from_dlpack(ours[0]), x)
+
+
+def test_what_is_no_program_is_refused(refuses):
+    with refuses(errors.ArgumentTypeError, "from_jax", "int"):
+        mw.from_jax(3)
+    with refuses((errors.ImportProgramError, errors.MissingExtraError), "from_jax"):
+        mw.from_jax(b"no program")
+    with refuses(errors.ArgumentError, "structure"):
+        mw.from_jax(step, STATE, X, scale=jnp.float32(2))(STATE, X)
+
+
+def test_ours_as_jaxs_with_its_derivative():
+    def loss(params, ids, x):
+        return {"loss": mnp.sum(mnp.tanh(x @ params["w"])[ids] ** 2), "ids": ids}
+
+    f = mw.to_jax(loss)
+    w, ids, x = jnp.arange(12.0).reshape(4, 3) / 12, jnp.array([0, 1, 1]), jnp.ones((2, 4)) / 4
+    want = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(x @ w)[ids] ** 2))(w)
+    got = jax.jit(jax.value_and_grad(lambda w: f({"w": w}, ids, x)["loss"]))(w)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
