@@ -41,6 +41,8 @@ from meshwright.api.placement import (
     reshard,
     with_sharding_constraint,
 )
+from meshwright.api.plan import plan
+from meshwright.api.planning import Plan
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shard_map import pmap, shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr
@@ -87,6 +89,7 @@ from meshwright.runtime.devices import (
     process_indices,
 )
 from meshwright.sharding import (
+    AUTO,
     AbstractMesh,
     Mesh,
     NamedSharding,
@@ -116,6 +119,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AUTO",
     "AbstractMesh",
     "Array",
     "Device",
@@ -125,6 +129,7 @@ __all__ = [
     "P",
     "PartitionSpec",
     "PartitionedProgram",
+    "Plan",
     "PositionalSharding",
     "ShapeDtypeStruct",
     "Shard",
@@ -203,6 +208,7 @@ __all__ = [
     "numpy_dtype_promotion",
     "numpy_rank_promotion",
     "optim",
+    "plan",
     "pmap",
     "print_environment_info",
     "process_count",

@@ -151,6 +151,10 @@ class PartitionError(MeshwrightError):
     """A program that cannot be partitioned as asked."""
 
 
+class MemoryLimitError(PartitionError):
+    """A program that needs more memory than a device has, or than was allowed, in every way that was found."""
+
+
 class VerificationError(MeshwrightError):
     """The partitioned program and the unpartitioned one give different results, or none that can be compared.
 

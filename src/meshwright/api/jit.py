@@ -9,8 +9,17 @@ from typing import Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
 from meshwright.api.compiled import Compiled
+from meshwright.api.planning import with_chosen
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
-from meshwright.api.shardings import argument_shardings, brought, check_fit, common_place, flat_shardings, named
+from meshwright.api.shardings import (
+    argument_shardings,
+    brought,
+    check_fit,
+    common_place,
+    flat_shardings,
+    named,
+    without_auto,
+)
 from meshwright.api.stages import Lowered, Traced
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
@@ -36,6 +45,7 @@ from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable
 from meshwright.sharding import SingleDeviceSharding, get_mesh
+from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants
 from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
 
@@ -213,6 +223,7 @@ class JitFunction:
         if found is None:
             ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
             outs = flat_shardings(self.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
+            ins, outs = list(map(without_auto, ins)), list(map(without_auto, outs))
             found = _bounded(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
                 self._caches.constrained[jaxpr] = found
@@ -281,6 +292,19 @@ class JitFunction:
 
     # --- stages ---------------------------------------------------------------------------------------------
     def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
+        program, auto = self._open_program(args, kwargs, static)
+        return with_chosen(program, auto) if auto else program
+
+    def traced_open(self, *args: Any) -> Program:
+        """The traced program with ``AUTO`` shardings left open."""
+        static: Any = None
+        kwargs: Any = {}
+        if self._has_static:
+            static, args, kwargs = self._split_static(args, kwargs)
+        return self._open_program(args, kwargs, static)[0]
+
+    def _open_program(self, args: Any, kwargs: Any, static: Any) -> tuple[Program, list[int]]:
+        """The program, and the numbers of the arguments whose shardings are to be chosen."""
         args, kwargs = without_float0((args, kwargs))
         leaves, treedef = pytree.flatten((args, kwargs))
         names = self._names(args, kwargs, static)
@@ -288,21 +312,24 @@ class JitFunction:
             avals = tuple(shape_of(x) for x in leaves)
         except ArgumentTypeError:
             raise self._bad_argument(args, kwargs, static) from None
-        given = argument_shardings(self.in_shardings, args, kwargs, self.name)
+        said = argument_shardings(self.in_shardings, args, kwargs, self.name)
+        auto = [i for i, (s, x) in enumerate(zip(said, leaves)) if s is AUTO and brought(x) is None]
+        given = list(map(without_auto, said))
         for sharding, x, name in zip(given, leaves, names):
             common_place([(f"argument {name}", brought(x)), (f"in_shardings for {name}", sharding)], self.name)
         shardings = [g if g is not None else brought(x) for g, x in zip(given, leaves)]
         check_fit(shardings, avals, names, f"{self.name}: argument ")
         jaxpr, out_tree = self._trace(treedef, avals, static)
         outs_value = _outputs(out_tree, jaxpr.out_avals)
-        outs = flat_shardings(self.out_shardings, outs_value, "jit out_shardings")
+        outs = list(map(without_auto, flat_shardings(self.out_shardings, outs_value, "jit out_shardings")))
         check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), f"{self.name}: output")
         donated = self._donated(args, kwargs, static)
         arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
-        return Program(
+        program = Program(
             self.name, constrain(jaxpr), arguments, tuple(map(named, outs)), treedef, out_tree,
             compiler_options=self.compiler_options,
         )  # fmt: skip
+        return program, auto
 
     def _donated(self, args: Any, kwargs: Any, static: Any) -> list[bool]:
         skipped = {i for i, _ in static[1]} if static else set()
@@ -408,10 +435,11 @@ def jit(
     """Compile ``fun`` as one program for each type of its arguments.
 
     ``in_shardings`` and ``out_shardings`` are tree prefixes of the positional arguments (a tuple with one entry an
-    argument) and of the output: ``NamedSharding``, ``PartitionSpec`` (with a current mesh), or ``None`` to leave the
-    choice to the partitioner. ``static_argnums`` are passed as Python values and must be hashable; ``donate_argnums``
-    may be overwritten by results and cannot be used afterwards. ``device`` is a sharding of all of them: the device to
-    run on. ``backend`` can only be the one there is.
+    argument) and of the output: ``NamedSharding``, ``PartitionSpec`` (with a current mesh), ``None`` to leave the
+    choice to the partitioner, or ``AUTO`` to search for the quickest that fits the memory (see :func:`plan`).
+    ``static_argnums`` are passed as Python values and must be hashable; ``donate_argnums`` may be overwritten by
+    results and cannot be used afterwards. ``device`` is a sharding of all of them: the device to run on. ``backend``
+    can only be the one there is.
     ``compiler_options`` are XLA's flags by name. Without ``fun``, returns a decorator.
 
     Raises (when called):

@@ -22,6 +22,7 @@ from meshwright.sharding import (
     Sharding,
     get_mesh,
 )
+from meshwright.sharding.auto import AutoSharding
 
 #: where an array is: on a mesh, or on one device
 Place = Mesh | AbstractMesh | Any
@@ -29,7 +30,12 @@ Place = Mesh | AbstractMesh | Any
 
 def is_spec(x: Any) -> bool:
     """Leaves of a tree of shardings: shardings, specs, and None (left open)."""
-    return x is None or isinstance(x, (Sharding, PartitionSpec))
+    return x is None or isinstance(x, (Sharding, PartitionSpec, AutoSharding))
+
+
+def without_auto(x: Any) -> Any:
+    """A sharding, or None where it is to be chosen."""
+    return None if isinstance(x, AutoSharding) else x
 
 
 class _Leaf:
@@ -39,7 +45,7 @@ class _Leaf:
         self.value = value
 
 
-def flat_shardings(tree: Any, value: Any, what: str) -> list[Sharding | None]:
+def flat_shardings(tree: Any, value: Any, what: str) -> list[Any]:
     """One sharding a leaf of ``value`` from a tree prefix of shardings.
 
     Raises:
@@ -62,7 +68,7 @@ def spread(tree: Any, value: Any, what: str, is_leaf: Callable[[Any], bool]) -> 
     return [leaf.value for leaf in pytree.broadcast_prefix(marked, value, what)]
 
 
-def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -> list[Sharding | None]:
+def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -> list[Any]:
     """One sharding a leaf of a call's arguments; those by keyword have none.
 
     Raises:
@@ -81,9 +87,9 @@ def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -
     return [*found, *([None] * len(pytree.leaves(kwargs)))]
 
 
-def resolve(entry: Any, what: str) -> Sharding | None:
-    """A sharding from one entry of the user's."""
-    if entry is None or isinstance(entry, Sharding):
+def resolve(entry: Any, what: str) -> Any:
+    """A sharding (or ``AUTO``) from one entry of the user's."""
+    if entry is None or isinstance(entry, (Sharding, AutoSharding)):
         return entry
     if isinstance(entry, PartitionSpec):
         mesh = get_mesh()

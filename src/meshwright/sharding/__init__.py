@@ -1,6 +1,7 @@
 """Meshes, partition specs, layouts and shardings: values only, no IR and no devices of their own."""
 
 from meshwright.core.absent import absent as _absent
+from meshwright.sharding.auto import AUTO, AutoSharding
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
@@ -22,10 +23,12 @@ from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers, tile_slice, tile_slices, tile_table
 
 __all__ = [
+    "AUTO",
     "REDUCTIONS",
     "UNCONSTRAINED",
     "AbstractMesh",
     "AnyMesh",
+    "AutoSharding",
     "AxisType",
     "DeviceLike",
     "HloSharding",

@@ -1,0 +1,78 @@
+"""``mw.plan``: shardings, and the mesh, chosen for a function and a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.api.jit import JitFunction, jit
+from meshwright.api.planning import Plan, choose_shardings, memory_of, meshes_of
+from meshwright.api.shardings import placed
+from meshwright.core.tracebacks import boundary
+from meshwright.errors import ArgumentError, MeshError
+from meshwright.hardware.machine import Machine, machine_for
+from meshwright.hardware.machine import machine as machine_named
+from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, get_mesh
+from meshwright.spmd.plan.search import SECONDS
+
+
+@boundary
+def plan(
+    f: Callable[..., Any],
+    *args: Any,
+    machine: str | Machine | None = None,
+    memory_limit: float | None = None,
+    mesh: AnyMesh | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    seconds: float = SECONDS,
+) -> Plan:
+    """Choose how the arguments of ``f`` are laid out on a machine, and the mesh's shape if no ``mesh`` is given.
+
+    Layouts are searched for: each mesh axis may split one kind of dimension of the program (its batch, its features,
+    its heads, ...), and arguments may be split by it besides, to be gathered where they are used. Whole programs are
+    partitioned and timed; the quickest whose predicted peak fits the memory wins.
+
+    Args:
+      f: a function, jitted or not; ``args`` are arrays or ``ShapeDtypeStruct``.
+      machine: such as ``"v5e:4x4"``, ``"h100:8"``, ``"this"`` (see :func:`meshwright.hardware.machine`).
+      memory_limit: bytes that a device may hold; None: as much as the machine's have.
+      mesh: the mesh to use, if its shape is not to be chosen.
+      in_shardings, out_shardings, donate_argnums: as for ``jit``. What is said there, or by arrays that were placed,
+        stays; None, or ``AUTO``, is chosen.
+      seconds: after so many no further designs are tried.
+
+    Raises:
+      MemoryLimitError: nothing that was found fits; says by how much, and what is largest.
+      MeshError: neither machine nor mesh is known, or they do not fit. ArgumentError: an unknown chip.
+
+    Source: what it chooses from are the designs of GSPMD's users (Xu et al. 2021).
+    """
+    if memory_limit is not None and memory_limit <= 0:
+        raise ArgumentError(f"plan: memory_limit must be positive, in bytes, got {memory_limit}")
+    said = (in_shardings, out_shardings, donate_argnums)
+    if isinstance(f, JitFunction) and any(s is not None for s in said):
+        raise ArgumentError("plan: the function is jitted already; give shardings and donated arguments to its jit")
+    options = {"in_shardings": in_shardings, "out_shardings": out_shardings, "donate_argnums": donate_argnums}
+    jitted = f if isinstance(f, JitFunction) else jit(f, **options)
+    program = placed(jitted.traced_open(*args))
+    known = mesh if mesh is not None else program.place or get_mesh()
+    if isinstance(known, (Mesh, AbstractMesh)):
+        meshes: Sequence[AnyMesh] = [_on(known, machine)]
+    elif machine is not None:
+        meshes = meshes_of(machine_named(machine))
+    else:
+        raise MeshError("plan: neither a machine nor a mesh is known; give machine='v5e:4x4', or mesh=")
+    limit = memory_limit if memory_limit is not None else memory_of(meshes[0])
+    return Plan(choose_shardings(program, meshes, limit, seconds=seconds), limit)
+
+
+def _on(mesh: AnyMesh, machine: str | Machine | None) -> AnyMesh:
+    """The mesh on a machine, if one is named."""
+    if machine is None:
+        return mesh
+    chosen = machine_for(machine, mesh.size)
+    if isinstance(mesh, Mesh):
+        return Mesh(mesh.devices, mesh.axis_names, machine=chosen)
+    return mesh.on(chosen)

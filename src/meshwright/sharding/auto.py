@@ -1,0 +1,20 @@
+"""``AUTO``: a sharding that is to be chosen."""
+
+from __future__ import annotations
+
+from typing import final
+
+
+@final
+class AutoSharding:
+    """The type of :data:`AUTO`."""
+
+    def __repr__(self) -> str:
+        return "AUTO"
+
+    def __reduce__(self) -> str:
+        return "AUTO"
+
+
+#: in place of a sharding: it is chosen by a search for the quickest step that fits the memory (``mw.plan``)
+AUTO = AutoSharding()

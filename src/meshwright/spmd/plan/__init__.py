@@ -1,0 +1,1 @@
+"""Shardings chosen for a program: which dimensions of its arguments to split by which mesh axes."""

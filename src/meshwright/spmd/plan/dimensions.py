@@ -1,0 +1,96 @@
+"""The dimensions that a program has: batch, features, heads, …, found and not named.
+
+Dimensions of values that an op needs laid out alike are one (the factors of sharding rules, as in einsum letters), all
+through the program. Repeated layers have dimensions of their own that play the same part, those of arguments of the
+same types; they are one *kind*, and are decided once.
+
+Source: named dimensions found so are those of Automap (Schaarschmidt et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from meshwright.ir.jaxpr import Atom, Jaxpr, Var
+from meshwright.sharding.rule import PARALLEL, REDUCTION, WINDOW, DimFactors, ShardingRule
+from meshwright.spmd.flatten import flatten
+
+#: a dimension of a value
+Dim = tuple[Var, int]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Dimensions of one size that play one part: those of arguments, by number, and how many bytes have one of them."""
+
+    size: int
+    arguments: tuple[tuple[int, int], ...]
+    weight: int
+
+
+def kinds(jaxpr: Jaxpr) -> list[Kind]:
+    """The kinds of dimensions of a program's arguments, those of most bytes first."""
+    union = _Union()
+    eqns, rules = flatten(jaxpr)
+    for eqn, rule in zip(eqns, rules):
+        for members in _joined(eqn.invars, eqn.outvars, rule):
+            for other in members[1:]:
+                union.join(members[0], other)
+    weights: Counter[Dim] = Counter()
+    for eqn, rule in zip(eqns, rules):
+        for var, dim in (member for members in _joined(eqn.invars, eqn.outvars, rule) for member in members):
+            weights[union.root((var, dim))] += var.aval.nbytes
+    places: dict[Dim, list[tuple[int, int]]] = {}
+    for number, var in enumerate(jaxpr.invars):
+        for dim, size in enumerate(var.aval.shape):
+            if size > 1 and union.root((var, dim)) in weights:
+                places.setdefault(union.root((var, dim)), []).append((number, dim))
+    same: dict[object, list[Dim]] = {}
+    for root, where in places.items():
+        parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim in where)
+        same.setdefault(parts, []).append(root)
+    made = [
+        Kind(root[0].aval.shape[root[1]], tuple(p for r in roots for p in places[r]), sum(weights[r] for r in roots))
+        for roots in same.values()
+        for root in roots[:1]
+    ]
+    return sorted(made, key=lambda kind: -kind.weight)
+
+
+def _joined(ins: Sequence[Atom], outs: Sequence[Atom], whole: ShardingRule) -> Iterator[list[Dim]]:
+    """For each factor of an equation, the dimensions that are made of it, or of it and minor ones."""
+    for part in whole.parts:
+        rule = part.rule
+        atoms = [*(ins[i] for i in part.operands), *(outs[i] for i in part.results)]
+        members: dict[int, list[Dim]] = {}
+        for atom, dims in zip(atoms, (*rule.operands, *rule.results)):
+            if isinstance(atom, Var):
+                for dim, factors in enumerate(dims):
+                    major = _major(factors, rule)
+                    if major is not None and rule.factors[major].kind in (PARALLEL, REDUCTION, WINDOW):
+                        members.setdefault(major, []).append((atom, dim))
+        yield from members.values()
+
+
+def _major(factors: DimFactors, rule: ShardingRule) -> int | None:
+    return next((f for f in factors if rule.factors[f].size > 1), None)
+
+
+class _Union:
+    def __init__(self) -> None:
+        self.above: dict[Dim, Dim] = {}
+
+    def root(self, dim: Dim) -> Dim:
+        while dim in self.above:
+            above = self.above[dim]
+            if above in self.above:
+                self.above[dim] = self.above[above]
+            dim = above
+        return dim
+
+    def join(self, a: Dim, b: Dim) -> None:
+        a, b = self.root(a), self.root(b)
+        if a != b:
+            self.above[b] = a
