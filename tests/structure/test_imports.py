@@ -35,6 +35,7 @@ LAYERS = (
     {"flatten_util"},
     {"image", "scipy", "test_util"},
     {"inspect", "interop", "builder"},
+    {"profiler", "smi"},
     NAMES,
     {"cli"},
 )

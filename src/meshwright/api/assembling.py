@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from meshwright.core import pytree
 from meshwright.core.dtypes import requested
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingError
 from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.memory_stats import alive
 from meshwright.sharding import AbstractMesh, Sharding
 
 
@@ -192,5 +192,4 @@ def live_arrays(platform: str | None = None) -> list[Array]:
       >>> any(y is x for y in mw.live_arrays())
       True
     """
-    found = [x for x in gc.get_objects() if type(x) is Array and not x.is_deleted()]
-    return [x for x in found if platform is None or {d.platform for d in x.devices()} == {platform}]
+    return [x for x in alive() if platform is None or {d.platform for d in x.devices()} == {platform}]

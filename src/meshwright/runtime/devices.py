@@ -6,7 +6,7 @@ each, unless ``num_devices`` asks for more. All processes have equally many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +17,9 @@ from meshwright.errors import ArgumentError, ConfigError, MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import AxisType, Mesh
+
+#: counts the memory of devices; what knows arrays supplies it, as it stands above
+MEMORY_STATS: list[Callable[[Sequence[Device]], dict[Device, dict[str, int]]]] = []
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,18 @@ class Device:
     @property
     def device_kind(self) -> str:
         return "virtual " + self.platform if self.is_virtual else self.platform
+
+    def memory_stats(self) -> dict[str, int]:
+        """``bytes_in_use``, ``peak_bytes_in_use`` (the highest count so far), ``num_allocs`` and ``bytes_limit``.
+
+        Counted are the arrays that are alive: this device's parts of them.
+
+        Example:
+          >>> x = mnp.ones((256, 256))
+          >>> mw.devices()[0].memory_stats()["bytes_in_use"] >= 256 * 256 * 4
+          True
+        """
+        return MEMORY_STATS[0]([self])[self]
 
     @property
     def is_addressable(self) -> bool:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from meshwright.errors import ArgumentError, ConcretizationTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
+from meshwright.runtime import programs
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.parts import Parts, spread_of
 from meshwright.runtime.pjrt import client as pjrt
@@ -56,6 +57,12 @@ class Executable:
         if self.in_shardings is None:
             return [buffer_of(x) for x in args]
         return [buffer_at(x, s) for x, s in zip(args, self.in_shardings)]
+
+    #: one device computes for all that its results are on
+    is_virtual: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        programs.note(self)
 
     def run(self, buffers: list[Any]) -> list[Array]:
         """Run on buffers (of the arguments, in order); returns without waiting, unless the program calls Python."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
@@ -41,6 +41,7 @@ class SpreadExecutable(Executable):
     started: bool = False
     #: the processes that take part; none if that is only this one
     ranks: tuple[int, ...] = ()
+    is_virtual: ClassVar[bool] = False
 
     def run(self, buffers: list[Any]) -> list[Array]:
         if self.ranks:

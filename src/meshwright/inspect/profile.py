@@ -1,0 +1,114 @@
+"""What a profile says, by our own reading: time by device, op, line of the program, and collective."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import ArgumentError
+from meshwright.runtime.pjrt.profiling import Event, events
+
+#: our own description of the programs in a profile, beside XLA's files
+PROGRAMS_FILE = "meshwright.programs.json"
+#: the last names of ops that are collectives, in jaxprs and in HLO
+COLLECTIVES = frozenset(
+    """psum pmax pmin pprod pand por ppermute all_gather all_gather_invariant all_to_all reduce_scatter psum_scatter
+    all-reduce all-gather all-to-all reduce-scatter collective-permute all-reduce-start all-gather-start""".split()
+)
+
+
+@dataclass
+class Profile:
+    """Seconds of a recorded profile: by device, op, source line and collective. Printed, tables of them.
+
+    On a virtual mesh one device computes for all; ``shares`` is then what falls to each of them: computed, not
+    measured, as the time divided by their number.
+    """
+
+    folder: Path
+    devices: Counter[str] = field(default_factory=Counter)
+    ops: Counter[str] = field(default_factory=Counter)
+    lines: Counter[str] = field(default_factory=Counter)
+    collectives: Counter[str] = field(default_factory=Counter)
+    shares: Counter[str] = field(default_factory=Counter)
+    #: number of events of each op
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def seconds(self) -> float:
+        """The time of all ops on all devices."""
+        return sum(self.devices.values())
+
+    def add(self, event: Event, ops: dict[str, dict[str, Any]]) -> None:
+        """Count an op of a program of which ``ops`` are described."""
+        seconds = event.duration_ns / 1e9
+        said = ops.get(event.op, {})
+        op = f"{event.module}/{event.op}"
+        self.devices[f"device {event.device}"] += seconds  # type: ignore[assignment]
+        self.ops[op] += seconds  # type: ignore[assignment]
+        self.counts[op] += 1
+        self.lines[said.get("line") or "unknown"] += seconds  # type: ignore[assignment]
+        kind = said.get("name", "").rpartition("/")[2]
+        named = next((k for k in (kind, said.get("kind", "")) if k in COLLECTIVES), None)
+        if named is not None:
+            self.collectives[named] += seconds  # type: ignore[assignment]
+        devices = said.get("devices") or 1
+        for number in range(devices if devices > 1 else 0):
+            self.shares[f"virtual device {number}"] += seconds / devices  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{_time(self.seconds)} in {sum(self.counts.values())} runs of {len(self.ops)} ops, in {self.folder}",
+            _table("by device", self.devices),
+            _table("by virtual device (computed: the time of its program divided by their number)", self.shares),
+            _table("by op", self.ops, self.counts),
+            _table("by line of the program", self.lines),
+            _table("by collective", self.collectives),
+        ]
+        return "\n\n".join(p for p in parts if p)
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _table(title: str, times: Counter[str], counts: Counter[str] | None = None, most: int = 15) -> str:
+    if not times:
+        return ""
+    total = sum(times.values()) or 1.0
+    rows = [f"{title}:"]
+    for name, seconds in times.most_common(most):
+        runs = f"  {counts[name]} runs" if counts is not None else ""
+        rows.append(f"  {_time(seconds):>9}  {100 * seconds / total:5.1f} %  {name}{runs}")
+    if len(times) > most:
+        rows.append(f"  and {len(times) - most} more")
+    return "\n".join(rows)
+
+
+def read_profile(folder: str | Path) -> Profile:
+    """The newest profile in a folder that :func:`meshwright.profiler.trace` wrote.
+
+    Raises:
+      ArgumentError: there is none.
+    """
+    found = sorted(Path(folder).glob("**/*.xplane.pb"))
+    if not found:
+        raise ArgumentError(f"profile: no profile in {str(folder)!r}; write one with profiler.trace({str(folder)!r})")
+    return summed(found[-1].parent, events(found[-1]))
+
+
+def summed(folder: Path, recorded: Iterable[Event]) -> Profile:
+    """The sums over events, with what the folder says of their programs."""
+    file = folder / PROGRAMS_FILE
+    programs = json.loads(file.read_text()) if file.exists() else {}
+    profile = Profile(folder)
+    for event in recorded:
+        profile.add(event, programs.get(event.module, {}))
+    return profile

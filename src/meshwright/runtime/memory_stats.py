@@ -1,0 +1,50 @@
+"""How much memory arrays take on each device, counted over the arrays that are alive."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.runtime.array import Array
+from meshwright.runtime.devices import MEMORY_STATS, Device
+
+#: the most that was counted on a device, by its number
+_PEAKS: dict[int, int] = {}
+
+
+def alive() -> list[Array]:
+    """The arrays that hold memory, by a walk over what Python keeps."""
+    return [x for x in gc.get_objects() if type(x) is Array and not x.is_deleted()]
+
+
+def memory_stats(devices: Sequence[Device]) -> dict[Device, dict[str, int]]:
+    """For each device ``bytes_in_use``, ``num_allocs`` (arrays), ``peak_bytes_in_use`` and ``bytes_limit``.
+
+    XLA keeps no such count for the CPU: arrays that are alive are counted, an array's part on each device that its
+    sharding names (what a program holds while it runs is not). The peak is the highest count so far; the limit is the
+    machine's memory.
+    """
+    wanted = {d: {"bytes_in_use": 0, "num_allocs": 0} for d in devices}
+    for array in alive():
+        for device, nbytes in _parts(array).items():
+            if device in wanted:
+                wanted[device]["bytes_in_use"] += nbytes
+                wanted[device]["num_allocs"] += 1
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for device, found in wanted.items():
+        _PEAKS[device.id] = max(_PEAKS.get(device.id, 0), found["bytes_in_use"])
+        found |= {"peak_bytes_in_use": _PEAKS[device.id], "bytes_limit": limit}
+    return wanted
+
+
+def _parts(array: Array) -> dict[Any, int]:
+    """The bytes that each device has of an array."""
+    sharding = array.sharding
+    nbytes = math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
+    return dict.fromkeys(sharding.devices, nbytes)
+
+
+MEMORY_STATS.append(memory_stats)

@@ -1,0 +1,57 @@
+"""XLA's profiler: sessions, marks on the time line, and what a recorded profile holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxlib import _profile_data, _profiler
+
+from meshwright.runtime.pjrt.client import client
+
+#: a mark on the time line, as a context manager with metadata
+TraceMe = _profiler.TraceMe
+ProfileOptions = _profiler.ProfileOptions
+
+
+def session(options: Any = None) -> Any:
+    """A running session of the profiler; ``stop()`` gives what it recorded."""
+    client()  # what is not there yet when recording begins is not recorded
+    if options is None:
+        options = ProfileOptions()
+        options.host_tracer_level, options.python_tracer_level = 2, 0
+    return _profiler.ProfilerSession(options)
+
+
+def heap_profile() -> bytes:
+    """The device's buffers with the Python stack that made each, in pprof's format, compressed."""
+    return client().heap_profile()
+
+
+@dataclass(frozen=True)
+class Event:
+    """An op of a program on a device: when it began, and how long it took, in ns."""
+
+    module: str
+    op: str
+    device: int
+    start_ns: float
+    duration_ns: float
+
+
+def events(path: Path) -> Iterator[Event]:
+    """The ops that a recorded profile (``.xplane.pb``) holds."""
+    for plane in _profile_data.ProfileData.from_file(str(path)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                said = dict(event.stats)
+                if "hlo_op" in said:
+                    yield Event(
+                        str(said.get("hlo_module", "")),
+                        str(said["hlo_op"]),
+                        int(said.get("device_ordinal", 0)),
+                        event.start_ns,
+                        event.duration_ns,
+                    )

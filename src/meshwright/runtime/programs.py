@@ -1,0 +1,63 @@
+"""The compiled programs of this process, and what their texts say of their ops: for profiles.
+
+XLA's profiler names the ops of optimized modules. Where they come from stands in the text of the module, in tables of
+files, functions and stack frames.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakValueDictionary
+
+#: all that are alive, by identity
+PROGRAMS: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.M)
+_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.M)
+_FILES = re.compile(r"^FileNames\n((?:\d+ \".*\"\n)*)", re.M)
+_FILE = re.compile(r'^(\d+) "(.*)"$', re.M)
+_OP = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (?:\(.*?\)|\S+) ([\w\-]+)\(.*$", re.M)
+_NAME, _STACK = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\d+)")
+
+
+def note(program: Any) -> None:
+    """Remember a program for as long as it lives."""
+    PROGRAMS[id(program)] = program
+
+
+def ops_of(text: str) -> dict[str, dict[str, str]]:
+    """For every op of an optimized module: its ``kind``, and the ``name`` and ``line`` of the program behind it."""
+    listed = _FILES.search(text)
+    files = dict(_FILE.findall(listed[1])) if listed else {}
+    lines = {number: f"{files.get(file, '?')}:{line}" for number, file, line in _LOCATION.findall(text)}
+    frames = {number: lines.get(location, "") for number, location in _FRAME.findall(text)}
+    found = {}
+    for match in _OP.finditer(text):
+        name, stack = _NAME.search(match[0]), _STACK.search(match[0])
+        found[match[1]] = {
+            "kind": match[2],
+            "name": name[1] if name else "",
+            "line": frames.get(stack[1], "") if stack else "",
+        }
+    return found
+
+
+def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The ops of the programs that are alive and have these names: as :func:`ops_of`, and for how many virtual
+    ``devices`` each computes.
+
+    Of an op that several programs of one name have, only what these agree on is told.
+    """
+    wanted = set(modules)
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for program in list(PROGRAMS.values()):
+        module = program.loaded.hlo_modules()[0]
+        if module.name in wanted:
+            devices = max((s.num_devices for s in program.out_shardings), default=1) if program.is_virtual else 1
+            ops = found.setdefault(module.name, {})
+            for op, said in ops_of(module.to_string()).items():
+                known = ops.setdefault(op, {**said, "devices": devices})
+                ops[op] = {k: v if {**said, "devices": devices}[k] == v else "" for k, v in known.items()}
+    return found

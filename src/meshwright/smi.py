@@ -1,0 +1,119 @@
+"""What processes hold on their devices, refreshed: as ``nvidia-smi`` and ``jax-smi`` show it.
+
+A process that calls :func:`initialise_tracking` writes what it holds to a file, every second; ``meshwright smi`` in a
+terminal shows all of them. Only processes of the same user see each other's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import ArgumentError
+from meshwright.runtime.devices import local_devices
+from meshwright.runtime.memory_stats import memory_stats
+from meshwright.spmd.report import human_bytes
+
+__all__ = ["initialise_tracking", "report", "snapshot"]
+
+#: processes that have not written for so many times their interval are gone
+_MISSED = 10
+
+
+def _folder() -> Path:
+    """Where processes of this user write; ``MESHWRIGHT_SMI_DIR`` says another place."""
+    chosen = os.environ.get("MESHWRIGHT_SMI_DIR")
+    folder = Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"meshwright-smi-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ArgumentError(f"smi: {folder} belongs to another user; set MESHWRIGHT_SMI_DIR to a folder of your own")
+    return folder
+
+
+class _Tracker:
+    """The thread that writes, of which there is one."""
+
+    thread: threading.Thread | None = None
+    stop = threading.Event()
+
+
+def initialise_tracking(interval: float = 1.0) -> None:
+    """Let ``meshwright smi`` see this process, every ``interval`` seconds; once is enough.
+
+    Raises:
+      ArgumentError: the interval is not positive.
+    """
+    if interval <= 0:
+        raise ArgumentError(f"smi.initialise_tracking: the interval must be positive, got {interval}")
+    if _Tracker.thread is not None and _Tracker.thread.is_alive():
+        return
+    file = _folder() / f"{os.getpid()}.json"
+    _Tracker.stop.clear()
+    _write(file, interval)
+    _Tracker.thread = threading.Thread(target=_track, args=(file, interval), name="meshwright-smi", daemon=True)
+    _Tracker.thread.start()
+    atexit.register(_end, file)
+
+
+def _track(file: Path, interval: float) -> None:
+    while not _Tracker.stop.wait(interval):
+        _write(file, interval)
+
+
+def _end(file: Path) -> None:
+    _Tracker.stop.set()
+    file.unlink(missing_ok=True)
+
+
+def snapshot() -> dict[str, Any]:
+    """What this process holds: its number and name, and :meth:`Device.memory_stats` of its devices by their names."""
+    stats = memory_stats(local_devices())
+    name = " ".join(Path("/proc/self/cmdline").read_text().split("\0")).strip() if os.path.exists("/proc") else ""
+    return {"pid": os.getpid(), "name": name, "devices": {str(d): found for d, found in stats.items()}}
+
+
+def _write(file: Path, interval: float) -> None:
+    text = json.dumps({**snapshot(), "time": time.time(), "interval": interval})
+    half = file.with_suffix(".part")
+    half.write_text(text)
+    half.replace(file)  # a reader never sees half of it
+
+
+def _processes() -> list[dict[str, Any]]:
+    """What each process that is alive has written last; files of others are removed."""
+    found = []
+    for file in sorted(_folder().glob("*.json")):
+        try:
+            said = json.loads(file.read_text())
+            os.kill(said["pid"], 0)
+        except (OSError, ValueError, KeyError):
+            file.unlink(missing_ok=True)
+            continue
+        if time.time() - said["time"] < _MISSED * max(said["interval"], 1.0):
+            found.append(said)
+    return found
+
+
+def report() -> str:
+    """A table of the memory on each device: of all processes together, and of each process."""
+    processes = _processes()
+    if not processes:
+        return "no process reports; call meshwright.smi.initialise_tracking() in it"
+    lines = [f"{'device':<10}  {'in use':>10}  {'peak':>10}  {'limit':>10}  processes"]
+    for device in dict.fromkeys(d for p in processes for d in p["devices"]):
+        stats = [p["devices"][device] for p in processes if device in p["devices"]]
+        used, peak = (sum(s[k] for s in stats) for k in ("bytes_in_use", "peak_bytes_in_use"))
+        limit = max(s["bytes_limit"] for s in stats)
+        row = [f"{human_bytes(n):>10}" for n in (used, peak, limit)]
+        lines.append(f"{device:<10}  {'  '.join(row)}  {len(stats)}")
+    lines += ["", f"{'process':>8}  {'in use':>10}  {'peak':>10}  name"]
+    for p in processes:
+        used, peak = (sum(s[k] for s in p["devices"].values()) for k in ("bytes_in_use", "peak_bytes_in_use"))
+        lines.append(f"{p['pid']:>8}  {human_bytes(used):>10}  {human_bytes(peak):>10}  {p['name'][:60]}")
+    return "\n".join(lines)
