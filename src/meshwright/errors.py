@@ -169,6 +169,10 @@ class ImportProgramError(MeshwrightError, ValueError):
     """HLO or StableHLO that cannot be read; names file and line where they are known."""
 
 
+class ContractError(MeshwrightError, AssertionError):
+    """A partitioned program is not what its contract says."""
+
+
 class WeightsError(MeshwrightError, ValueError):
     """Weights that cannot be read, or do not fit the model: names or shapes differ."""
 

@@ -33,7 +33,7 @@ LAYERS = (
     {"lax"},
     {"numpy", "nn", "random", "optim", "linalg", "fft"},
     {"flatten_util"},
-    {"image", "scipy", "test_util"},
+    {"image", "scipy", "test_util", "testing"},
     {"inspect", "interop", "builder"},
     {"profiler", "smi"},
     NAMES,

@@ -1,0 +1,130 @@
+"""Contracts: the collectives, bytes, work, memory and fallbacks of a partitioned program, kept in a JSON file.
+
+The idea is that of snapshot tests. A collective is known by its kind, its axes and the text of the line that it comes
+from, so that edits elsewhere in the file change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from meshwright.core.source import SourceLocation
+from meshwright.errors import ArgumentTypeError, ContractError
+
+#: set to 1, contracts are written anew; ``pytest --meshwright-update`` sets it
+UPDATE = "MESHWRIGHT_UPDATE_CONTRACTS"
+
+_NUMBERS = ("bytes_sent", "peak_bytes", "work", "redundancy")
+
+
+def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | None = None) -> None:
+    """Check that a partitioned program is what ``file`` says it is, and has no collective, byte or fallback more.
+
+    Pinned are its mesh; its collectives by kind, axes and source line with their counts and bytes; the bytes that a
+    device sends, its arithmetic and how much of it is repeated, its peak memory; what is replicated or padded.
+
+    Args:
+      partitioned: a :class:`PartitionedProgram`, or what ``partition()`` of a JAX program gives.
+      file: a path of a JSON file, kept under version control.
+      update: write the file instead; by default when pytest runs with ``--meshwright-update``.
+
+    Raises:
+      ContractError: the program is another, with what came and what went, and why; or there is no such file.
+      ArgumentTypeError: not a partitioned program.
+
+    Example:
+      >>> part = mw.jit(lambda x: x.sum()).lower(mnp.ones(8)).partition(num_devices=4)
+      >>> mw.testing.contract(part, "/tmp/sum.json", update=True)
+      >>> mw.testing.contract(part, "/tmp/sum.json")
+    """
+    if not hasattr(partitioned, "collectives") or not hasattr(partitioned, "peak_bytes"):
+        raise ArgumentTypeError(f"contract: expected a partitioned program, got {type(partitioned).__name__}")
+    path, found = Path(file), summary(partitioned)
+    if update or (update is None and os.environ.get(UPDATE) == "1"):
+        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        return
+    pinned = _read(path)
+    changes = compared(pinned, found, _reasons(partitioned))
+    if changes:
+        listed = "\n".join(f"  {c}" for c in changes)
+        raise ContractError(
+            f"{path.name}: the program {partitioned.name!r} is not what was agreed on:\n{listed}\n"
+            "If that is meant, run pytest with --meshwright-update and review the file"
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        pinned = json.loads(path.read_text())
+    except OSError:
+        raise ContractError(
+            f"there is no contract {str(path)!r}; run pytest with --meshwright-update to write it"
+        ) from None
+    except ValueError as error:
+        raise ContractError(f"{path}: is no contract ({error}); run pytest with --meshwright-update") from None
+    if not isinstance(pinned, dict) or not isinstance(pinned.get("collectives"), dict):
+        raise ContractError(f"{path}: is no contract; run pytest with --meshwright-update to write it anew")
+    return pinned
+
+
+def place(source: SourceLocation) -> str:
+    """``model.py (forward): return x @ w``; with the line's number where its text cannot be read."""
+    text = linecache.getline(source.file, source.line).strip()
+    if not text:
+        return str(source)
+    return f"{os.path.basename(source.file)} ({source.function}): {text}"
+
+
+def _known(collective: Any) -> str:
+    return f"{collective.kind} over {', '.join(collective.axes)} at {place(collective.source)}"
+
+
+def summary(partitioned: Any) -> dict[str, Any]:
+    """What a contract says of a program."""
+    collectives: dict[str, dict[str, int]] = {}
+    for c in partitioned.collectives:
+        entry = collectives.setdefault(_known(c), {"count": 0, "bytes": 0})
+        entry["count"] += c.count
+        entry["bytes"] += c.bytes_sent
+    mesh = partitioned.mesh.abstract_mesh
+    return {
+        "mesh": dict(zip(mesh.axis_names, mesh.axis_sizes)),
+        "collectives": dict(sorted(collectives.items())),
+        "bytes_sent": partitioned.bytes_sent,
+        "peak_bytes": partitioned.peak_bytes,
+        "work": partitioned.work.device,
+        "redundancy": round(partitioned.work.redundancy, 4),
+        "fallbacks": [*map(str, partitioned.part.replicated), *partitioned.padded],
+    }
+
+
+def _reasons(partitioned: Any) -> dict[str, str]:
+    return {_known(c): c.reason for c in partitioned.collectives}
+
+
+def compared(pinned: Mapping[str, Any], found: Mapping[str, Any], reasons: Mapping[str, str]) -> list[str]:
+    """What came (+), went (-) and changed (~), in words."""
+    changes = []
+    if pinned.get("mesh") != found["mesh"]:
+        changes.append(f"~ mesh: {pinned.get('mesh')} is now {found['mesh']}")
+    before, now = pinned["collectives"], found["collectives"]
+    changes += [f"- {name}: {_shown(before[name])}" for name in before if name not in now]
+    for name, entry in now.items():
+        if name not in before:
+            changes.append(f"+ {name}: {_shown(entry)}\n      because {reasons[name]}")
+        elif before[name] != entry:
+            changes.append(f"~ {name}: {_shown(before[name])} is now {_shown(entry)}")
+    for name in _NUMBERS:
+        if pinned.get(name) != found[name]:
+            changes.append(f"~ {name}: {pinned.get(name)} is now {found[name]}")
+    old, new = pinned.get("fallbacks", []), found["fallbacks"]
+    return [*changes, *(f"- {n}" for n in old if n not in new), *(f"+ {n}" for n in new if n not in old)]
+
+
+def _shown(entry: Mapping[str, int]) -> str:
+    return f"{entry['count']} times, {entry['bytes']} bytes"

@@ -1,0 +1,20 @@
+"""A plugin of pytest: ``--meshwright-update`` writes contracts anew instead of checking them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from meshwright.testing.contracts import UPDATE
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Adds the option."""
+    group = parser.getgroup("meshwright")
+    group.addoption("--meshwright-update", action="store_true", help="write the contracts of programs anew")
+
+
+def pytest_configure(config: Any) -> None:
+    """Lets :func:`contract` know; worker processes inherit it."""
+    if config.getoption("--meshwright-update"):
+        os.environ[UPDATE] = "1"
