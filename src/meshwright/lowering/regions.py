@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.passes import Pass
 from meshwright.ir.rewrite import in_jaxprs, replaced
@@ -54,10 +54,11 @@ class _Replacer:
 
 
 def global_program(op: ShardMap) -> ClosedJaxpr:
-    """What a ``shard_map`` computes on global arrays; how its region is split over automatic axes does not matter."""
+    """What a ``shard_map`` computes on global arrays, which vary over no axis; how its region is split over automatic
+    axes does not matter."""
     op = op.with_regions([without_constraints(op.jaxpr)])
     ins = [Var(a) for a in _global_avals(op, op.jaxpr.in_avals, op.in_specs)]
-    outs = [Var(a) for a in op.infer(*(v.aval for v in ins))]
+    outs = [Var(a.update(vma=NOWHERE)) for a in op.infer(*(v.aval for v in ins))]
     jaxpr = ClosedJaxpr(Jaxpr([], ins, outs, [JaxprEqn(op, ins, outs)], op.name))
     mesh = op.mesh.abstract_mesh
     in_layouts = op.layouts(op.in_specs, [v.aval for v in ins])
@@ -68,7 +69,7 @@ def _global_avals(op: ShardMap, avals: Sequence[ShapedArray], specs: Sequence[Pa
     layouts = op.layouts(tuple(specs), avals)
     mesh = op.mesh.abstract_mesh
     return [
-        a.update(shape=tuple(size * mesh.sizes(axes) for size, axes in zip(a.shape, lo.dims)))
+        a.update(vma=NOWHERE, shape=tuple(size * mesh.sizes(axes) for size, axes in zip(a.shape, lo.dims)))
         for a, lo in zip(avals, layouts)
     ]
 
