@@ -72,8 +72,8 @@ def partitioned(f, args, ins, outs, sizes):
         return mw.jit(f, in_shardings=ins, out_shardings=outs).lower(*args).partition()
 
 
-def subject(part):
-    module = module_bytecode(part.module(positions=True))
+def subject(part, platform="tpu"):
+    module = module_bytecode(part.module(platform))
     return Subject(part.name, module, part.mesh, part.collectives, Prediction(part.memory, part.bytes_sent))
 
 

@@ -10,11 +10,12 @@ from target_programs import COMPILED, kept_report, mlp, subject
 
 import meshwright as mw
 from meshwright import errors
+from meshwright.experimental.mesh_utils import create_device_mesh
+from meshwright.hardware.placement import snake
 from meshwright.targets import child, plugins
 from meshwright.targets.child import Answer, Job, compile_in_child
 from meshwright.targets.compiling import needed, report_of
 from meshwright.targets.hlo import parse_hlo
-from meshwright.targets.placement import snake
 from meshwright.targets.schedule import _iota_groups
 
 
@@ -124,6 +125,10 @@ def test_meshes_of_targets_devices():
     mesh = target.mesh((4, 2), ("data", "model"))
     assert target.order_of(mesh) == [d.id for d in mesh.devices.flat]
     assert target.order_of(mesh) == target.order_of(mw.AbstractMesh((4, 2), ("data", "model")))
+    made = mw.make_mesh((4, 2), ("data", "model"), devices=target.devices)
+    assert made.device_ids == mesh.device_ids
+    placed = create_device_mesh((4, 2), target.devices[::-1])
+    assert [d.id for d in placed.flat] == [d.id for d in mesh.devices.flat]
     turned = mw.Mesh(mesh.devices[::-1], ("data", "model"))
     assert target.order_of(turned) == [d.id for d in mesh.devices[::-1].flat]
 

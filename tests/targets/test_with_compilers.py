@@ -101,3 +101,27 @@ def test_convolutions_for_cuda_are_cudnns():
 def test_nodes_of_gpus_on_cuda():
     report = mlp((8, 2)).compile(mw.target("h200", nodes=2))
     assert report.target.size == 16 and report.fits
+
+
+def decompositions(a):
+    """All that has a form for every target."""
+    q, r = mnp.linalg.qr(a)
+    symmetric = a + a.mT
+    return q, r, mnp.linalg.eigh(symmetric), mnp.linalg.cholesky(symmetric + 100 * mnp.eye(8)), mnp.linalg.solve(a, q)
+
+
+def compiled_decompositions(where):
+    with mw.set_mesh(mw.AbstractMesh((2,), ("x",))):
+        step = mw.jit(decompositions, in_shardings=(P("x"),)).lower(mw.ShapeDtypeStruct((4, 8, 8), np.float32))
+        return step.partition().compile(where)
+
+
+@tpu
+def test_decompositions_on_tpus():
+    assert compiled_decompositions("v5e:1x2").fits
+
+
+@cuda
+def test_decompositions_on_cuda():
+    report = compiled_decompositions("h100:2")
+    assert report.fits and "cusolver_getrf_ffi" in {k.library for k in report.kernels}

@@ -251,13 +251,14 @@ class PartitionedProgram(Stage):
                 warn(text, PaddingWarning)
 
     # --- texts ----------------------------------------------------------------------------------------------
-    def module(self, positions: bool = False) -> Any:
-        """The StableHLO module; with ``positions``, replicas are positions of the mesh, whatever its devices."""
-        return self._emitted(positions)[0]
+    def module(self, platform: str = "") -> Any:
+        """The StableHLO module; for a ``platform`` (``cpu``, ``cuda``, ``tpu``) that the mesh's devices may not be of,
+        replicas are positions of the mesh."""
+        return self._emitted(platform)[0]
 
-    def _emitted(self, positions: bool, prefix: str = "spmd") -> tuple[Any, list[Any]]:
+    def _emitted(self, platform: str = "", prefix: str = "spmd") -> tuple[Any, list[Any]]:
         """:meth:`module` and the Python functions that it calls by number."""
-        target = Target.all_real(self.mesh.abstract_mesh if positions else self.mesh)
+        target = Target.all_real(self.mesh.abstract_mesh if platform else self.mesh)
         options = LoweringOptions(
             name=f"{prefix}_{self.name}",
             scope=f"jit({self.name})",
@@ -265,6 +266,7 @@ class PartitionedProgram(Stage):
             groups=target.grid,
             num_replicas=target.num_devices,
             donated=dict.fromkeys(self.donated),
+            platform=platform or "cpu",
         )
         with self.program.precision():
             return lower_with_callbacks(self.jaxpr, options)
@@ -352,7 +354,7 @@ class PartitionedProgram(Stage):
         """
         if isinstance(self.mesh, Mesh) and needs_spread(self.mesh) and not Target.of(self.mesh).virtual:
             return self.executable.loaded
-        module, callbacks = self._emitted(positions=True, prefix="jit")
+        module, callbacks = self._emitted("cpu", prefix="jit")
         source = module if callbacks else module_bytecode(module)
         return compiled_for_replicas(source, self.num_devices, self.program.compiler_options, callbacks)
 

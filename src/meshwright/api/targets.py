@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshwright.spmd.report import human_bytes
+from meshwright.spmd.steptime.report import time_of
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import Progress as CompileProgress
 from meshwright.targets.compiling import Subject, compile_for
@@ -27,11 +28,18 @@ def compile_for_target(
     chosen = target(where)
     chosen.order_of(part.mesh)  # which says what does not fit before anything is compiled
     subject = Subject(
-        part.name, module_bytecode(part.module(positions=True)), part.mesh, part.collectives,
-        Prediction(part.memory, part.bytes_sent),
+        part.name, module_bytecode(part.module(chosen.platform)), part.mesh, part.collectives,
+        Prediction(part.memory, part.bytes_sent, _seconds(part, chosen)),
     )  # fmt: skip
     with _shown(f"compiling {part.name} for {chosen.name}", progress) as told:
         return compile_for(subject, chosen, told)
+
+
+def _seconds(part: PartitionedProgram, chosen: CompileTarget) -> float | None:
+    """The predicted time of a run on the target; None of computers that nobody has measured."""
+    if chosen.platform == "cpu":
+        return None
+    return time_of(part.jaxpr.jaxpr, part.mesh.abstract_mesh.on(chosen.machine)).seconds
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``jax.experimental.mesh_utils``: devices arranged as a mesh. Here they are alike, so that any order is good."""
+"""``jax.experimental.mesh_utils``: devices arranged as a mesh. Virtual ones are alike, so that any order is good."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import MeshError
+from meshwright.hardware.placement import placed
 from meshwright.runtime.devices import devices as all_devices
 
 __all__ = ["create_device_mesh", "create_hybrid_device_mesh"]
@@ -23,7 +24,8 @@ def create_device_mesh(
 ) -> np.ndarray:
     """Devices in an array of ``mesh_shape``, for :class:`meshwright.Mesh`; all of them unless they are given.
 
-    The two other arguments are about the wiring of devices, of which there is none here.
+    Devices with coordinates (those of a :func:`meshwright.target`) are placed so that neighbours along a dimension are
+    connected, if that can be; the two other arguments ask for what is always done.
 
     Raises:
       MeshError: another number of devices.
@@ -40,9 +42,7 @@ def create_device_mesh(
             f"create_device_mesh: a mesh of shape {shape} needs {math.prod(shape)} devices, there are {len(found)}; "
             "give devices, or set meshwright.config.update('num_devices', ...) before they are first used"
         )
-    array = np.empty(len(found), object)
-    array[:] = found
-    return array.reshape(shape)
+    return placed(found, shape)
 
 
 def create_hybrid_device_mesh(

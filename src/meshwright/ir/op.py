@@ -103,6 +103,8 @@ class Builder(Protocol):
 
     in_avals: Sequence[ShapedArray]
     out_avals: Sequence[ShapedArray]
+    #: what the program is written for: ``cpu``, ``cuda``, ``tpu``
+    platform: str
 
     def op(
         self,

@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ConfigError, MeshError
 from meshwright.hardware.machine import Machine
+from meshwright.hardware.placement import placed
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import AxisType, Mesh
 
@@ -196,7 +197,7 @@ def make_mesh(
     devices: Sequence[Device] | None = None,
     machine: Machine | str | None = None,
 ) -> Mesh:
-    """A mesh of the first devices, in row-major order.
+    """A mesh of the first devices: row by row, or where they have coordinates so that neighbours are connected.
 
     ``axis_types`` may say ``AxisType.Auto`` of each axis, which all are. ``machine`` (``"v5e:2x4"``) is the hardware
     that plans are made for.
@@ -222,6 +223,4 @@ def make_mesh(
             f"MESHWRIGHT_NUM_DEVICES={-(-needed // WORLD.count)}) before first use"
             f"{' in each process' if WORLD.count > 1 else ''}, or use AbstractMesh to plan without devices"
         )
-    return Mesh(
-        np.array(available[:needed], dtype=object).reshape(shape), tuple(axis_names), axis_types, machine=machine
-    )
+    return Mesh(placed(available[:needed], shape), tuple(axis_names), axis_types, machine=machine)

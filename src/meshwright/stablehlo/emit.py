@@ -38,7 +38,8 @@ class LoweringOptions:
 
     ``arg_shardings`` and ``result_shardings`` are GSPMD texts (or None) for ``mhlo.sharding``; ``donated`` are argument
     numbers; ``groups`` gives the replica numbers, a row for each group, of collectives along axes. ``scope`` begins the
-    names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's.
+    names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's. Some ops have
+    another form on another ``platform``.
     """
 
     name: str = "main"
@@ -51,6 +52,7 @@ class LoweringOptions:
     groups: Callable[[tuple[str, ...]], np.ndarray] | None = None
     num_partitions: int = 1
     num_replicas: int = 1
+    platform: str = "cpu"
 
 
 class ModuleBuilder:
@@ -58,6 +60,7 @@ class ModuleBuilder:
 
     def __init__(self, options: LoweringOptions) -> None:
         self.options = options
+        self.platform = options.platform
         self.in_avals: Sequence[ShapedArray] = ()
         self.out_avals: Sequence[ShapedArray] = ()
         self.ip: ir.InsertionPoint | None = None

@@ -19,8 +19,8 @@ import numpy as np
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware.chips import DEFAULT_CHIP
 from meshwright.hardware.machine import Machine, machine
+from meshwright.hardware.placement import placed
 from meshwright.sharding import AbstractMesh, Mesh
-from meshwright.targets.placement import arranged
 
 #: what XLA calls the devices of a chip
 _KINDS = {
@@ -124,7 +124,7 @@ class CompileTarget:
           >>> [d.coords for d in mw.target("v5e:2x2").mesh((4,), ("x",)).devices]
           [(0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 0)]
         """
-        return Mesh(self.arranged(axis_sizes), tuple(axis_names))
+        return Mesh(self.arranged(axis_sizes), tuple(axis_names), machine=self.machine)
 
     def arranged(self, shape: Sequence[int]) -> np.ndarray:
         """All devices in an array of ``shape``, neighbours along each dimension connected where that can be.
@@ -134,7 +134,7 @@ class CompileTarget:
         """
         if math.prod(shape) != self.size:
             raise MeshError(self._misfit(tuple(shape)))
-        return arranged(self.grid, 2 if self.machine.chip.torus else 0, tuple(shape))
+        return placed(self.devices, tuple(shape))
 
     def order_of(self, mesh: Mesh | AbstractMesh) -> list[int]:
         """The number of the device at each position of a mesh: of the target's own, or placed (:meth:`arranged`).

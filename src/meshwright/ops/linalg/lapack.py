@@ -24,6 +24,7 @@ from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ge, select
 from meshwright.ops.linalg.batched import Factorization
+from meshwright.ops.linalg.lapack_forms import CUSOLVER, emit_form
 from meshwright.ops.linalg.matrices import eye
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 
@@ -84,12 +85,16 @@ class Lapack(Factorization):
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         dtype = b.in_avals[0].dtype
+        cusolver = b.platform == "cuda" and self.kernel in CUSOLVER
+        if b.platform != "cpu" and not cusolver:
+            return emit_form(b, self.kernel, dict(self.flags), operands)
+        library = "cusolver_" if cusolver else f"lapack_{_PREFIX[dtype]}"
         base = _COMPLEX_NAMES.get(self.kernel, self.kernel) if dtypes.is_complex(dtype) else self.kernel
         config = ", ".join(f"{name} = {_flag_text(value)}" for name, value in self.flags)
         ranks = [len(r.shape) for r in self.results]
         return b.op(
             "stablehlo.custom_call", operands, b.out_avals,
-            call_target_name=f'"lapack_{_PREFIX[dtype]}{base}_ffi"', api_version="4 : i32",
+            call_target_name=f'"{library}{base}_ffi"', api_version="4 : i32",
             backend_config=f"{{{config}}}",
             operand_layouts=_layouts(b.in_avals, self.operand_ranks), result_layouts=_layouts(b.out_avals, ranks),
             output_operand_aliases=_aliases(_OVERWRITTEN.get(self.kernel, (0,)), len(b.out_avals)),

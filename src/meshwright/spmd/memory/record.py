@@ -34,6 +34,9 @@ def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> Graph:
 class Recorder(Interpreter[Node]):
     """Implements :class:`meshwright.ir.op.Builder` with nodes as values."""
 
+    #: memory is predicted for what LAPACK does itself
+    platform = "cpu"
+
     def __init__(self, mesh: AbstractMesh) -> None:
         self.mesh = mesh
         self.in_avals: Sequence[ShapedArray] = ()

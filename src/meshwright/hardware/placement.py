@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,34 @@ def arranged(grid: np.ndarray, torus: int, shape: tuple[int, ...]) -> np.ndarray
     for axis, dims in enumerate(chosen):
         found = _joined(found, axis, [grid.shape[d] for d in dims], [d in inside for d in dims])
     return found
+
+
+def placed(devices: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """``devices`` in an array of ``shape``: by their ``coords`` if they have some and fill a grid, else as they are
+    given."""
+    found = np.empty(len(devices), object)
+    found[:] = devices
+    grid = _grid(devices)
+    if grid is None:
+        return found.reshape(shape)
+    is_torus = getattr(devices[0], "platform", "") == "tpu"
+    return arranged(grid, 1 if is_torus else 0, shape)
+
+
+def _grid(devices: Sequence[Any]) -> np.ndarray | None:
+    """The devices by slice, coordinates and core; None if they are not all the places of a grid."""
+    if not all(hasattr(d, "coords") for d in devices):
+        return None
+    places = [(getattr(d, "slice_index", 0), *d.coords, getattr(d, "core_on_chip", 0)) for d in devices]
+    if len({len(p) for p in places}) != 1 or len(set(places)) != len(places):
+        return None
+    steps = [sorted(set(numbers)) for numbers in zip(*places)]
+    if math.prod(map(len, steps)) != len(devices):
+        return None
+    grid = np.empty([len(s) for s in steps], object)
+    for device, place in zip(devices, places):
+        grid[tuple(s.index(n) for s, n in zip(steps, place))] = device
+    return grid
 
 
 def _joined(found: np.ndarray, axis: int, sizes: list[int], in_torus: list[bool]) -> np.ndarray:

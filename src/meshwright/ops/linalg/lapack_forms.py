@@ -1,0 +1,101 @@
+"""LAPACK's kernels where there is no LAPACK: what compilers for hardware have in their place.
+
+XLA writes QR decompositions (Householder), Hermitian eigenproblems (Jacobi) and Cholesky decompositions out itself, for
+all its backends; LU decompositions are a call of libtpu's or cuSOLVER's. Kernels without a form are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import RuleError
+from meshwright.ir.op import Builder
+
+Flags = Mapping[str, Any]
+Form = Callable[[Builder, Flags, Sequence[Any]], list[Any]]
+_I32 = np.dtype(np.int32)
+#: sweeps that Jacobi's method may take, and the part of the norm that may be left off the diagonal
+_SWEEPS = 100
+_TOLERANCE = {4: "1e-6", 8: "1e-12"}
+_INSTEAD = {
+    "gesdd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
+    "gesvd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
+    "geev": "eigenvalues of matrices that are not Hermitian are computed on CPUs only",
+    "gtsv": "write the tridiagonal matrix as a full one, and use solve",
+}
+
+
+def _fine(b: Builder, aval: ShapedArray) -> Any:
+    """An ``info`` of zeros: where these forms fail, their results are NaN."""
+    return b.constant(np.zeros((), _I32), aval)
+
+
+def _call(
+    b: Builder, target: str, operands: Sequence[Any], avals: Sequence[ShapedArray], config: str = ""
+) -> list[Any]:
+    return b.op("stablehlo.custom_call", operands, avals, call_target_name=f'"{target}"', backend_config=f'"{config}"')
+
+
+def _potrf(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+    factor = b.op("stablehlo.cholesky", operands, b.out_avals[:1], lower=flags["uplo"] == "L")
+    return [*factor, _fine(b, b.out_avals[1])]
+
+
+def _geqrf(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+    return _call(b, "Qr", operands, b.out_avals)
+
+
+def _orgqr(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+    return _call(b, "ProductOfElementaryHouseholderReflectors", operands, b.out_avals)
+
+
+def _syevd(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+    values = b.out_avals[1]
+    config = f"{int(flags['uplo'] == 'L')},1,{_SWEEPS},{_TOLERANCE[values.dtype.itemsize]}"
+    return [*_call(b, "Eigh", operands, b.out_avals[:2], config), _fine(b, b.out_avals[2])]
+
+
+def _trsm(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+    how = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}[flags["trans_x"]]
+    return b.op(
+        "stablehlo.triangular_solve", operands, b.out_avals, left_side=flags["side"] == "L",
+        lower=flags["uplo"] == "L", unit_diagonal=flags["diag"] == "U", transpose_a=f"#stablehlo<transpose {how}>",
+    )  # fmt: skip
+
+
+def _getrf_tpu(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+    factors, pivots, info = b.out_avals
+    if factors.dtype != np.float32:
+        raise RuleError(f"lapack getrf: on TPUs there is an LU decomposition of float32 only, got {factors}")
+    rows = factors.shape[:-1]
+    lu, exchanged, _ = _call(b, "LuDecomposition", operands, [factors, pivots, ShapedArray(rows, _I32)])
+    one = b.constant(np.ones((), _I32), pivots)  # LAPACK counts from 1
+    return [lu, b.op("stablehlo.add", [exchanged, one], [pivots])[0], _fine(b, info)]
+
+
+#: for every target
+FORMS: dict[str, Form] = {"potrf": _potrf, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd, "trsm": _trsm}
+#: for one
+_TPU: dict[str, Form] = {"getrf": _getrf_tpu}
+#: kernels that cuSOLVER has with the same operands, results and layouts
+CUSOLVER = ("getrf",)
+
+
+def emit_form(b: Builder, kernel: str, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+    """The results of ``kernel`` on the builder's platform.
+
+    Raises:
+      RuleError: there is no form of it; says what to do instead.
+    """
+    form = FORMS.get(kernel) or (_TPU.get(kernel) if b.platform == "tpu" else None)
+    if form is None:
+        instead = _INSTEAD.get(kernel, "another decomposition may do")
+        raise RuleError(
+            f"lapack {kernel}: there is no form of this kernel for {b.platform}; {instead}, or compute it on the host "
+            "with pure_callback"
+        )
+    return form(b, flags, operands)
