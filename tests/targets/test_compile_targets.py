@@ -17,6 +17,7 @@ from meshwright.targets.child import Answer, Job, compile_in_child
 from meshwright.targets.compiling import needed, report_of
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.schedule import _iota_groups
+from meshwright.targets.tiling import tiled_bytes, tiled_memory
 
 
 @pytest.fixture(scope="module")
@@ -305,6 +306,25 @@ def test_programs_that_are_too_large():
 )  # fmt: skip
 def test_needed(said, size):
     assert needed(said) == size
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, size",
+    [((), "float32", 512), ((64,), "float32", 512), ((768,), "float32", 4096), ((3000,), "float32", 3072 * 4),
+     ((64, 16), "float32", 16 * 128 * 4), ((51, 64), "float32", 56 * 128 * 4), ((3, 2048), "float32", 4 * 2048 * 4),
+     ((3, 3, 32, 16), "float32", 9 * 16 * 128 * 4), ((2048, 512), "bfloat16", 2 * 2**20)],
+)  # fmt: skip
+def test_tiles_of_tpus(shape, dtype, size):
+    """As libtpu lays arguments out, by its text: T(8,128), T(4,128), T(1024), the dimensions in the best order."""
+    assert tiled_bytes(mw.ShapeDtypeStruct(shape, dtype)) == size
+
+
+def test_arguments_in_tiles(reports):
+    """What is predicted of a kept program is what the compiler said."""
+    part = mlp()
+    assert tiled_memory(part.memory, part.jaxpr.in_avals, part.jaxpr.out_avals).argument_bytes == (
+        reports["mlp_v5e"].argument_bytes
+    )
 
 
 # --- HLO text -----------------------------------------------------------------------------------------------

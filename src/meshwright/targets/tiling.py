@@ -1,0 +1,52 @@
+"""What arrays take of a TPU's memory: tiles of 8 × 128 elements, so that small and narrow arrays are padded.
+
+Measured on libtpu 0.0.42: the arguments of seven programs, to the byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.predict import Memory
+
+#: elements along the minor dimension of a tile, along the next one, and of a tile of a vector
+_LANES, _SUBLANES, _VECTOR = 128, 8, 1024
+_SCALAR = 512
+#: rows of narrower types share a word
+_WORD = 4
+
+
+def tiled_bytes(aval: ShapedArray) -> int:
+    """Bytes of an array in the layout that pads it least: any two dimensions may be those of the tiles."""
+    size = aval.dtype.itemsize
+    if aval.ndim == 0:
+        return _SCALAR
+    if aval.ndim == 1:
+        return size * _up(aval.shape[0], min(_VECTOR, max(_LANES, _power(aval.shape[0]))))
+    return min(
+        aval.size // max(1, minor * rows) * _up(rows, _tile_rows(rows, size)) * _up(minor, _LANES) * size
+        for minor, rows in itertools.permutations(aval.shape, 2)
+    )
+
+
+def tiled_memory(memory: Memory, ins: Iterable[ShapedArray], outs: Iterable[ShapedArray]) -> Memory:
+    """A prediction with arguments and results in tiles; what lies in donated arguments grows with them."""
+    arguments, results = sum(map(tiled_bytes, ins)), sum(map(tiled_bytes, outs))
+    share = memory.alias_bytes / memory.output_bytes if memory.output_bytes else 0.0
+    return replace(memory, argument_bytes=arguments, output_bytes=results, alias_bytes=int(share * results))
+
+
+def _tile_rows(rows: int, size: int) -> int:
+    return min(_SUBLANES, max(_power(rows), _WORD // size))
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _up(n: int, tile: int) -> int:
+    return -(-n // tile) * tile
