@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright import (
     ad_checkpoint,
+    checkpoint_io,
     custom_batching,
     custom_derivatives,
+    data,
     distributed,
     errors,
     hardware,

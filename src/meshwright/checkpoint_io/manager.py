@@ -1,0 +1,156 @@
+"""Checkpoints of a run, step by step: which there are, which are kept, which is the last good one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Index, read_index
+from meshwright.checkpoint_io.reading import restore
+from meshwright.checkpoint_io.writing import Progress, Saving, save
+from meshwright.core.source import warn
+from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
+from meshwright.runtime.pjrt.world import WORLD
+
+_STEP = re.compile(r"step_(\d+)")
+
+
+class CheckpointManager:
+    """The checkpoints in a folder, one a step: ``step_00000100``.
+
+    Args:
+      directory: the folder; made if it is not there.
+      keep: how many of the latest to keep; None: all.
+      keep_best: how many more to keep of those with the best ``metric``; ``mode`` says whether that is the smallest
+        (``"min"``) or the largest (``"max"``).
+      every: ``should_save(step)`` is true of multiples of it.
+      format: as of :func:`save`.
+
+    A folder of steps belongs to one run at a time. As a context manager, it waits at its end for what is being written.
+
+    Example:
+      >>> import tempfile
+      >>> with mw.checkpoint_io.CheckpointManager(tempfile.mkdtemp(), keep=2) as manager:
+      ...     for step in range(4):
+      ...         _ = manager.save(step, {"w": mnp.full(3, step)})
+      >>> manager.steps(), manager.restore()["w"]
+      ([2, 3], Array([3, 3, 3], dtype=int32))
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, keep: int | None = 3, keep_best: int = 0, metric: str = "loss",
+        mode: str = "min", every: int = 1, format: str = "safetensors",
+    ) -> None:  # fmt: skip
+        if (keep is not None and keep < 1) or keep_best < 0 or mode not in ("min", "max") or every < 1:
+            raise ArgumentError(
+                f"CheckpointManager: expected keep >= 1 (or None), keep_best >= 0, mode 'min' or 'max', every >= 1, got "
+                f"keep={keep}, keep_best={keep_best}, mode={mode!r}, every={every}"
+            )
+        self.directory = Path(directory).absolute()
+        self.keep, self.keep_best, self.metric, self.mode = keep, keep_best, metric, mode
+        self.every, self.format = every, format
+        self._saving: Saving | None = None
+        if WORLD.rank == 0:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._clean()
+
+    def __enter__(self) -> CheckpointManager:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.wait()
+
+    # --- what there is --------------------------------------------------------------------------------------
+    def folder(self, step: int) -> Path:
+        """Where the checkpoint of a step is."""
+        return self.directory / f"step_{step:08d}"
+
+    def steps(self) -> list[int]:
+        """The steps whose checkpoints are whole, in order."""
+        found = (_STEP.fullmatch(p.name) for p in self.directory.glob("step_*") if (p / NAME).is_file())
+        return sorted(int(m[1]) for m in found if m)
+
+    def latest_step(self) -> int | None:
+        return max(self.steps(), default=None)
+
+    def best_steps(self) -> list[int]:
+        """The steps that have the metric, best first."""
+        known = [(step, self._index(step).metrics.get(self.metric)) for step in self.steps()]
+        sign = 1 if self.mode == "min" else -1
+        return [step for step, value in sorted(known, key=lambda k: sign * (k[1] or 0.0)) if value is not None]
+
+    def _index(self, step: int) -> Index:
+        return read_index(self.folder(step))
+
+    # --- saving ---------------------------------------------------------------------------------------------
+    def should_save(self, step: int) -> bool:
+        """Whether ``step`` is a multiple of ``every``."""
+        return step % self.every == 0
+
+    def save(
+        self, step: int, tree: Any, metrics: dict[str, float] | None = None, *, progress: Progress | None = None
+    ) -> Saving:
+        """Write the checkpoint of a step, while the program goes on; first, the one before is waited for.
+
+        Raises:
+          CheckpointError: this step has one, or the one before could not be written.
+        """
+        self.wait()
+        self._saving = save(
+            self.folder(step), tree, asynchronous=True, format=self.format, progress=progress, step=step,
+            metrics=metrics,
+        )  # fmt: skip
+        return self._saving
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, and remove those that are not kept.
+
+        Raises:
+          CheckpointError: it could not be written.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.wait()
+            self._remove_old()
+
+    def _remove_old(self) -> None:
+        if WORLD.rank != 0 or self.keep is None:
+            return
+        steps = self.steps()
+        kept = {*steps[-self.keep :], *(self.best_steps()[: self.keep_best] if self.keep_best else ())}
+        for step in steps:
+            if step not in kept:
+                (self.folder(step) / NAME).unlink()  # no checkpoint from here on, whatever happens
+                shutil.rmtree(self.folder(step), ignore_errors=True)
+
+    def _clean(self) -> None:
+        """Remove what ended runs have left unfinished."""
+        for path in self.directory.iterdir():
+            unfinished = WRITING in path.name or path.name.endswith(REPLACED)
+            if unfinished or (_STEP.fullmatch(path.name) and path.is_dir() and not (path / NAME).is_file()):
+                shutil.rmtree(path, ignore_errors=True)
+
+    # --- restoring ------------------------------------------------------------------------------------------
+    def restore(self, step: int | None = None, like: Any = None, *, verify: bool = True) -> Any:
+        """The tree of a step; of the latest good one for None, with a warning if later ones are damaged.
+
+        Raises:
+          CheckpointError: there is none, it is damaged, or of another tree than ``like``.
+        """
+        self.wait()
+        if step is not None:
+            return restore(self.folder(step), like, verify=verify)
+        for candidate in reversed(self.steps()):
+            try:
+                return restore(self.folder(candidate), like, verify=verify)
+            except CheckpointError as error:
+                if "damaged" not in str(error) and "too short" not in str(error):
+                    raise
+                warn(f"step {candidate} is passed over: {error}", CheckpointWarning)
+        raise CheckpointError(f"there is no good checkpoint in {self.directory}; save(step, tree) makes one")
+
+    def __repr__(self) -> str:
+        return f"CheckpointManager({str(self.directory)!r}, steps={self.steps()})"

@@ -1,0 +1,180 @@
+"""Reading a checkpoint: onto any sharding, as any dtype, in any number of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.assembling import make_array_from_callback
+from meshwright.api.jit import shape_of
+from meshwright.checkpoint_io import files, zarr
+from meshwright.checkpoint_io.index import REPLACED, Entry, Index, read_index, rebuilt
+from meshwright.core import pytree
+from meshwright.core.dtypes import as_dtype
+from meshwright.core.key_types import KEY_TYPES, is_key
+from meshwright.errors import ArgumentTypeError, CheckpointError
+from meshwright.runtime.array import Array, from_numpy
+from meshwright.sharding import AbstractMesh, Sharding
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool = False) -> Any:
+    """The tree of arrays that was saved as ``directory``.
+
+    Args:
+      like: a tree of arrays, of ``ShapeDtypeStruct`` or of numbers: leaves get their shardings and dtypes, whatever
+        they were saved with, and each process reads what its devices hold. Without it, dicts, lists and tuples are made
+        again, with arrays on the default device (other trees become a dict by path).
+      verify: read all of it first, and compare checksums.
+
+    Raises:
+      CheckpointError: there is none, it is damaged, or of another tree than ``like``: a table says how they differ.
+
+    Example:
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp() + "/step_1"
+      >>> done = mw.checkpoint_io.save(folder, {"w": mnp.arange(8.0)})
+      >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
+      >>> mw.checkpoint_io.restore(folder, like={"w": mw.ShapeDtypeStruct((8,), "bfloat16", sharding=split)})["w"].dtype
+      dtype(bfloat16)
+    """
+    folder = _settled(Path(directory).absolute())
+    index = read_index(folder)
+    if verify:
+        check(folder, index)
+    if like is None:
+        leaves = [_typed(_region(folder, index, e, ()), e) for e in index.entries]
+        return rebuilt(index.tree, leaves) if index.tree else dict(zip((e.path for e in index.entries), leaves))
+    paths, wanted, treedef = pytree.paths(like), pytree.leaves(like), pytree.structure(like)
+    entries = _matched(folder, index, paths, wanted)
+    return pytree.unflatten(treedef, [_placed(folder, index, e, w) for e, w in zip(entries, wanted)])
+
+
+def _settled(folder: Path) -> Path:
+    """The folder; what it replaced, if the process was ended between taking that away and putting this in place."""
+    old = folder.with_name(folder.name + REPLACED)
+    return old if not folder.exists() and old.exists() else folder
+
+
+def check(folder: Path, index: Index | None = None) -> None:
+    """Read all of a checkpoint and compare checksums.
+
+    Raises:
+      CheckpointError: naming the arrays that are damaged.
+    """
+    index = read_index(folder) if index is None else index
+    bad = [e.path or "value" for e in index.entries if not all(_is_right(folder, index, e, p) for p in e.pieces)]
+    if bad:
+        listed = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
+        raise CheckpointError(f"{folder} is damaged: {listed} is not what was written; use an earlier checkpoint")
+
+
+def _is_right(folder: Path, index: Index, entry: Entry, piece: Any) -> bool:
+    if index.format == "tensorstore":
+        return zarr.check(folder, entry, piece)
+    try:
+        return files.check(folder / piece.file, piece.offset, piece.count, piece.crc32)
+    except OSError:
+        return False
+
+
+# --- another tree -------------------------------------------------------------------------------------------
+def _type(x: Any) -> tuple[tuple[int, ...], Any]:
+    aval = shape_of(x)
+    return aval.shape, aval.dtype
+
+
+def _matched(folder: Path, index: Index, paths: Sequence[str], wanted: Sequence[Any]) -> list[Entry]:
+    """The entry of each leaf.
+
+    Raises:
+      CheckpointError: a leaf without one, one without a leaf, another shape, or random keys on one side only.
+    """
+    saved = {e.path: e for e in index.entries}
+    rows = []
+    for path, x in zip(paths, wanted):
+        try:
+            shape, dtype = _type(x)
+        except ArgumentTypeError as error:
+            raise CheckpointError(f"restore: like{path}: {error}") from None
+        entry = saved.get(path)
+        text = f"{dtype.name}{list(shape)}"
+        if entry is None:
+            rows.append((path, "-", text))
+        elif (list(shape), getattr(dtype, "name", None) if is_key(dtype) else None) != (_shape(entry), entry.key):
+            rows.append((path, f"{entry.key or entry.dtype}{_shape(entry)}", text))
+    rows += [(e.path, f"{e.key or e.dtype}{_shape(e)}", "-") for p, e in saved.items() if p not in set(paths)]
+    if rows:
+        raise CheckpointError(f"{folder} is of another tree than like:\n{_table(rows)}")
+    return [saved[p] for p in paths]
+
+
+def _shape(entry: Entry) -> list[int]:
+    """As users see it: without the words of random keys."""
+    return entry.shape[:-1] if entry.key else entry.shape
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> str:
+    rows = [("leaf", "saved", "like"), *rows[:40]]
+    widths = [max(len(r[i]) for r in rows) for i in range(3)]
+    return "\n".join("  " + "  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows)
+
+
+# --- values -------------------------------------------------------------------------------------------------
+def _region(folder: Path, index: Index, entry: Entry, where: Sequence[slice]) -> np.ndarray:
+    """A part of an array; all of it for no slices. One that is in one piece is a view of the file."""
+    full = [slice(*s.indices(n)) for s, n in zip(where, entry.shape)] if where else [slice(0, n) for n in entry.shape]
+    if 0 in entry.shape:
+        return np.zeros([s.stop - s.start for s in full], as_dtype(entry.dtype))
+    if index.format == "tensorstore":
+        return zarr.read(folder, entry, full)
+    out = None
+    for piece in entry.pieces:
+        spans = [(max(s.start, a), min(s.stop, b)) for s, a, b in zip(full, piece.start, piece.stop)]
+        if any(a >= b for a, b in spans):
+            continue
+        shape = [b - a for a, b in zip(piece.start, piece.stop)]
+        if [[s.start, s.stop] for s in full] == [list(ends) for ends in zip(piece.start, piece.stop)]:
+            return files.loaded(folder / piece.file, piece.offset, piece.count, shape, entry.dtype)
+        value = files.mapped(folder / piece.file, piece.offset, piece.count, shape, entry.dtype)
+        value = value[tuple(slice(a - p, b - p) for (a, b), p in zip(spans, piece.start))]
+        if all((a, b) == (s.start, s.stop) for (a, b), s in zip(spans, full)):
+            return value
+        out = np.empty([s.stop - s.start for s in full], value.dtype) if out is None else out
+        out[tuple(slice(a - s.start, b - s.start) for (a, b), s in zip(spans, full))] = value
+    assert out is not None
+    return out
+
+
+def _typed(value: np.ndarray, entry: Entry) -> Array:
+    array = from_numpy(value, as_dtype(entry.dtype), copy=False)
+    return array.keys(KEY_TYPES[_key_name(entry)]) if entry.key else array
+
+
+def _key_name(entry: Entry) -> str:
+    return next(n for n, k in KEY_TYPES.items() if k.name == entry.key)
+
+
+def _placed(folder: Path, index: Index, entry: Entry, like: Any) -> Any:
+    """An array with the sharding and dtype of ``like``."""
+    if isinstance(like, _NUMBERS):
+        return type(like)(_region(folder, index, entry, ()).item())
+    sharding = getattr(like, "sharding", None)
+    if isinstance(like, np.ndarray):
+        return np.array(_region(folder, index, entry, ())).astype(like.dtype)
+    dtype = as_dtype(entry.dtype) if entry.key else shape_of(like).dtype
+
+    def part(where: Sequence[slice]) -> np.ndarray:
+        return _region(folder, index, entry, where).astype(dtype, copy=False)
+
+    placed = sharding if getattr(like, "committed", True) and isinstance(sharding, Sharding) else None
+    if placed is None or isinstance(getattr(placed, "mesh", None), AbstractMesh):
+        made = from_numpy(part(()), dtype, copy=False)
+    else:
+        made = make_array_from_callback(tuple(entry.shape), placed, part, dtype)
+    return made.keys(KEY_TYPES[_key_name(entry)]) if entry.key else made

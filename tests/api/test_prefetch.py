@@ -1,0 +1,63 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+from meshwright import NamedSharding
+from meshwright import PartitionSpec as P
+from meshwright.errors import ArgumentError, ArgumentTypeError
+
+SPLIT = NamedSharding(mw.make_mesh((4, 2), ("x", "y")), P("x"))
+
+
+def workers():
+    return [t for t in threading.enumerate() if t.name == "meshwright-prefetch"]
+
+
+def batches(count, taken):
+    for i in range(count):
+        taken.append(i)
+        yield {"x": np.full((8, 3), i), "y": (np.arange(8) + i, np.float32(i) * np.ones((4, 2), np.float32))}
+
+
+def test_batches_come_in_order_and_are_made_in_advance():
+    taken = []
+    found = mw.data.prefetch_to_mesh(batches(6, taken), {"x": SPLIT, "y": NamedSharding(SPLIT.mesh, P())}, size=2)
+    first = next(found)
+    deadline = time.monotonic() + 30
+    while len(taken) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert taken == [0, 1, 2, 3]  # one is out, two wait, one wants to
+    assert first["x"].sharding == SPLIT and first["y"][0].is_fully_replicated
+    rest = list(found)
+    assert [int(b["x"][0, 0]) for b in [first, *rest]] == list(range(6))
+    np.testing.assert_array_equal(rest[-1]["y"][0], np.arange(8) + 5)
+
+
+def test_errors_come_in_their_turn_and_threads_end(refuses):
+    def failing():
+        yield np.zeros(8)
+        raise KeyError("of the test")
+
+    found = mw.data.prefetch_to_mesh(failing(), SPLIT)
+    next(found)
+    with pytest.raises(KeyError, match="of the test"):
+        next(found)
+    endless = mw.data.prefetch_to_mesh(iter(lambda: np.zeros(8), None), SPLIT)
+    next(endless)
+    endless.close()
+    deadline = time.monotonic() + 30
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not workers()
+    with refuses(ArgumentError, "size", "0"):
+        mw.data.prefetch_to_mesh([], SPLIT, size=0)
+    with refuses(ArgumentTypeError, "iterable", "int"):
+        mw.data.prefetch_to_mesh(3, SPLIT)
+
+
+def test_options_of_the_thread_hold():
+    with mw.enable_x64():
+        assert next(mw.data.prefetch_to_mesh([np.zeros(8)], SPLIT)).dtype == np.float64

@@ -1,0 +1,223 @@
+"""Checkpoints: what is saved comes back, onto anything; what is not whole is not there."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding
+from meshwright import PartitionSpec as P
+from meshwright.checkpoint_io import CheckpointManager, files, restore, save
+from meshwright.checkpoint_io.index import WRITING
+from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
+
+HERE = Path(__file__).parent
+MESH = mw.make_mesh((4, 2), ("x", "y"))
+OTHER = mw.make_mesh((2, 2, 2), ("a", "b", "c"))
+VALUE = np.arange(70, dtype=np.float32).reshape(7, 10)
+
+
+def tree():
+    return {
+        "w": mw.device_put(VALUE, NamedSharding(MESH, P("x", "y"))),
+        "pair": (mnp.arange(3).astype("bfloat16"), mw.random.key(3)),
+        "list": [None, 7, {"empty": mnp.zeros((0, 4)), "i4": mnp.arange(-4, 4).astype("int4")}],
+        "z": mnp.array([1 + 2j, -0.0]),
+    }
+
+
+def check_equal(got, want):
+    assert mw.tree.structure(got) == mw.tree.structure(want)
+    for g, w in zip(mw.tree.leaves(got), mw.tree.leaves(want)):
+        w = mnp.asarray(w)
+        assert g.dtype == w.dtype and g.shape == w.shape
+        if mnp.issubdtype(w.dtype, mw.dtypes.prng_key):
+            g, w = mw.random.key_data(g), mw.random.key_data(w)
+        assert np.asarray(g).tobytes() == np.asarray(w).tobytes()
+
+
+def test_trees_come_back(tmp_path):
+    seen = []
+    assert save(tmp_path / "a", tree(), progress=lambda *p: seen.append(p)).is_done
+    assert seen[-1][0] == seen[-1][1] > 280 and sorted(p.name for p in tmp_path.iterdir()) == ["a"]
+    check_equal(restore(tmp_path / "a", verify=True), tree())
+    check_equal(restore(tmp_path / "a", like={**tree(), "list": [None, mnp.int32(0), tree()["list"][2]]}), tree())
+
+
+def test_onto_other_shardings_and_dtypes(tmp_path):
+    save(tmp_path / "a", {"w": tree()["w"], "n": 3})
+    for spec in (P(("a", "b"), "c"), P("c"), P()):
+        like = {"w": mw.ShapeDtypeStruct((7, 10), "float16", sharding=NamedSharding(OTHER, spec)), "n": 1.5}
+        got = restore(tmp_path / "a", like)
+        np.testing.assert_array_equal(got["w"], VALUE)
+        assert got["w"].dtype == "float16" and got["w"].sharding.spec == spec and type(got["n"]) is float
+    host = restore(tmp_path / "a", {"w": np.zeros((7, 10), np.float64), "n": np.int8(0)})
+    assert type(host["w"]) is np.ndarray and host["w"].dtype == np.float64 and host["w"].flags.writeable
+
+
+def test_tensorstore(tmp_path):
+    pytest.importorskip("tensorstore")
+    some = {k: v for k, v in tree().items() if k in ("w", "pair", "z")}
+    save(tmp_path / "a", some, format="tensorstore")
+    check_equal(restore(tmp_path / "a", verify=True), some)
+    like = {**some, "w": mw.ShapeDtypeStruct((7, 10), "float32", sharding=NamedSharding(OTHER, P("c", "a")))}
+    np.testing.assert_array_equal(restore(tmp_path / "a", like)["w"], VALUE)
+
+
+def test_the_library_reads_the_files(tmp_path):
+    save(tmp_path / "a", {"w": VALUE, "b": np.arange(3)})
+    with safe_open(tmp_path / "a" / "data-00000.safetensors", "np") as file:
+        np.testing.assert_array_equal(file.get_tensor("['w'][0:7,0:10]"), VALUE)
+        np.testing.assert_array_equal(file.get_tensor("['b'][0:3]"), [0, 1, 2])
+
+
+def test_other_trees_are_refused_with_a_table(tmp_path, refuses):
+    save(tmp_path / "a", {"w": VALUE, "b": np.arange(3)})
+    with refuses(CheckpointError, "['w']  float32[7, 10]  float32[7, 9]", "['c']  -", "['b']  int32[3]        -"):
+        restore(tmp_path / "a", {"w": mnp.zeros((7, 9)), "c": mnp.zeros(2)})
+    with refuses(CheckpointError, "there is no checkpoint", "beside it there are a"):
+        restore(tmp_path / "b")
+    with refuses(CheckpointError, "there already", "overwrite=True"):
+        save(tmp_path / "a", {})
+    with refuses(ArgumentError, "safetensors, tensorstore", "'pickle'"):
+        save(tmp_path / "b", {}, format="pickle")
+    save(tmp_path / "a", {"w": VALUE + 1}, overwrite=True)
+    np.testing.assert_array_equal(restore(tmp_path / "a")["w"], VALUE + 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_donated_arrays_are_saved_as_they_were(tmp_path):
+    x = mw.device_put(np.ones(1 << 20, np.float32), NamedSharding(MESH, P("x")))
+    saving = save(tmp_path / "a", {"x": x}, asynchronous=True)
+    mw.jit(lambda x: x * 0, donate_argnums=0)(x).block_until_ready()
+    saving.wait()
+    assert np.asarray(restore(tmp_path / "a")["x"]).min() == 1
+
+
+def test_damage_is_found(tmp_path, refuses):
+    save(tmp_path / "a", {"w": VALUE, "b": np.arange(3)})
+    data = tmp_path / "a" / "data-00000.safetensors"
+    whole = bytearray(data.read_bytes())
+    place = json.loads((tmp_path / "a" / "checkpoint.json").read_text())["entries"][1]["pieces"][0]["offset"]
+    whole[place + 5] ^= 1
+    data.write_bytes(whole)
+    with refuses(CheckpointError, "damaged", "['w']"):
+        restore(tmp_path / "a", verify=True)
+    data.write_bytes(whole[:-100])
+    with refuses(CheckpointError, "too short"):
+        restore(tmp_path / "a")
+    (tmp_path / "a" / "checkpoint.json").write_text("{")
+    with refuses(CheckpointError, "damaged"):
+        restore(tmp_path / "a")
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, refuses):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "_write_all", full)
+    with refuses(CheckpointError, "could not be written", "No space left"):
+        save(tmp_path / "a", {"w": VALUE})
+    saving = save(tmp_path / "a", {"w": VALUE}, asynchronous=True)
+    with refuses(CheckpointError, "No space left"):
+        saving.wait()
+    assert not list(tmp_path.iterdir())
+
+
+def test_managers_keep_the_latest_and_the_best(tmp_path):
+    with CheckpointManager(tmp_path, keep=2, keep_best=1, every=10) as manager:
+        for step in range(5):
+            manager.save(step, {"w": VALUE + step}, {"loss": abs(step - 1.0)})
+    assert manager.steps() == [1, 3, 4] and manager.best_steps()[0] == 1 and manager.latest_step() == 4
+    assert manager.should_save(20) and not manager.should_save(21)
+    data = manager.folder(4) / "data-00000.safetensors"
+    data.write_bytes(data.read_bytes()[:-4] + b"junk")
+    (tmp_path / f"step_00000009{WRITING}abc").mkdir()
+    again = CheckpointManager(tmp_path)
+    with pytest.warns(CheckpointWarning, match="step 4 is passed over"):
+        np.testing.assert_array_equal(again.restore()["w"], VALUE + 3)
+    assert not list(tmp_path.glob(f"*{WRITING}*"))
+
+
+KILLED = """
+import sys
+import numpy as np
+from meshwright.checkpoint_io import save
+step = 0
+print("ready", flush=True)
+while True:
+    save(sys.argv[1], {"a": np.full(50_000, step), "b": np.full(3, step)}, overwrite=True)
+    step += 1
+"""
+
+
+def kill_often(folder, times, seed):
+    """End a program that keeps replacing a checkpoint, at random moments; what is read is always whole."""
+    rng = np.random.default_rng(seed)
+    read = 0
+    for _ in range(times):
+        program = subprocess.Popen([sys.executable, "-c", KILLED, folder / "a"], stdout=subprocess.PIPE)
+        program.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.08))
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        try:
+            got = restore(folder / "a", verify=True)
+        except CheckpointError as error:
+            assert "there is no checkpoint" in str(error) and not read, error
+            continue
+        read += 1
+        assert len(np.unique(np.concatenate([got["a"], got["b"]]))) == 1
+    return read
+
+
+def test_killed_at_any_moment(tmp_path):
+    assert kill_often(tmp_path, 4, 0) >= 1
+
+
+@pytest.mark.slow
+def test_killed_at_500_moments(tmp_path):
+    assert kill_often(tmp_path, 500, 1) >= 400
+
+
+def test_processes_write_together_and_others_read(tmp_path):
+    """Two processes of four devices write, are killed in the middle of training, and resume; one process reads."""
+    script = HERE / "train_and_save.py"
+    command = [
+        sys.executable,
+        "-m",
+        "meshwright",
+        "run",
+        "-n",
+        "2",
+        "--devices",
+        "4",
+        "--restarts",
+        "1",
+        script,
+        tmp_path,
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "[0] resumed from step" in done.stdout and "restart 1 of 1" in done.stderr
+    manager = CheckpointManager(tmp_path / "run")
+    assert manager.latest_step() == 7
+    got = manager.restore(like={"w": mw.ShapeDtypeStruct((8, 6), "float32", sharding=NamedSharding(MESH, P("y"))),
+                                "step": 0})  # fmt: skip
+    assert got["step"] == 7
+    index = json.loads((manager.folder(7) / "checkpoint.json").read_text())
+    assert {p["file"] for p in index["entries"][1]["pieces"]} == {"data-00000.safetensors", "data-00001.safetensors"}
+    w = np.ones((8, 6), np.float32)
+    for step in range(8):
+        w = w - 0.1 * (step + 1) * np.tanh(w)
+    np.testing.assert_allclose(got["w"], w, rtol=1e-5)
