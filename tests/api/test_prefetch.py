@@ -1,3 +1,4 @@
+import itertools
 import threading
 import time
 
@@ -45,7 +46,7 @@ def test_errors_come_in_their_turn_and_threads_end(refuses):
     next(found)
     with pytest.raises(KeyError, match="of the test"):
         next(found)
-    endless = mw.data.prefetch_to_mesh(iter(lambda: np.zeros(8), None), SPLIT)
+    endless = mw.data.prefetch_to_mesh(itertools.repeat(np.zeros(8)), SPLIT)
     next(endless)
     endless.close()
     deadline = time.monotonic() + 30

@@ -154,40 +154,34 @@ import sys
 import numpy as np
 from meshwright.checkpoint_io import save
 step = 0
-print("ready", flush=True)
 while True:
     save(sys.argv[1], {"a": np.full(50_000, step), "b": np.full(3, step)}, overwrite=True)
+    if step == 0:
+        print("ready", flush=True)
     step += 1
 """
 
 
 def kill_often(folder, times, seed):
-    """End a program that keeps replacing a checkpoint, at random moments; what is read is always whole."""
+    """End a program that keeps replacing a checkpoint, at random moments; there is always a whole one."""
     rng = np.random.default_rng(seed)
-    read = 0
     for _ in range(times):
         program = subprocess.Popen([sys.executable, "-c", KILLED, folder / "a"], stdout=subprocess.PIPE)
-        program.stdout.readline()
+        assert program.stdout.readline() == b"ready\n"
         time.sleep(rng.uniform(0.0, 0.08))
         program.send_signal(signal.SIGKILL)
         program.wait()
-        try:
-            got = restore(folder / "a", verify=True)
-        except CheckpointError as error:
-            assert "there is no checkpoint" in str(error) and not read, error
-            continue
-        read += 1
+        got = restore(folder / "a", verify=True)
         assert len(np.unique(np.concatenate([got["a"], got["b"]]))) == 1
-    return read
 
 
 def test_killed_at_any_moment(tmp_path):
-    assert kill_often(tmp_path, 4, 0) >= 1
+    kill_often(tmp_path, 3, 0)
 
 
 @pytest.mark.slow
 def test_killed_at_500_moments(tmp_path):
-    assert kill_often(tmp_path, 500, 1) >= 400
+    kill_often(tmp_path, 500, 1)
 
 
 def test_processes_write_together_and_others_read(tmp_path):

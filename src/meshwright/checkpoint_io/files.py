@@ -65,7 +65,7 @@ def write(path: Path, blocks: Sequence[Block], progress: Callable[[int], None]) 
         _write_all(file, memoryview(len(text).to_bytes(8, "little") + text))
         sums = []
         for block in blocks:
-            raw = memoryview(np.ascontiguousarray(block.value()).reshape(-1).view(np.uint8))
+            raw = np.ascontiguousarray(block.value()).reshape(-1).view(np.uint8).data
             sums.append(other.submit(zlib.crc32, raw))  # beside the writing: both let Python's lock go
             for start in range(0, len(raw), _BLOCK):
                 _write_all(file, raw[start : start + _BLOCK])
@@ -109,7 +109,7 @@ def loaded(path: Path, offset: int, count: int, shape: Sequence[int], dtype: str
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(offset)
-            have, view = 0, memoryview(raw)
+            have, view = 0, raw.data
             while have < count:
                 got = file.readinto(view[have : have + _BLOCK])
                 if not got:

@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass
 class Index:
-    """All arrays, in the order of the tree's leaves; ``tree`` is its structure, if that is of dicts, lists and tuples."""
+    """All arrays, in the order of the tree's leaves; ``tree`` is its structure, if it is of dicts, lists and tuples."""
 
     entries: list[Entry]
     tree: Any = None

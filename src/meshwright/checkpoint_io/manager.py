@@ -46,7 +46,7 @@ class CheckpointManager:
     ) -> None:  # fmt: skip
         if (keep is not None and keep < 1) or keep_best < 0 or mode not in ("min", "max") or every < 1:
             raise ArgumentError(
-                f"CheckpointManager: expected keep >= 1 (or None), keep_best >= 0, mode 'min' or 'max', every >= 1, got "
+                "CheckpointManager: expected keep >= 1 (or None), keep_best >= 0, mode 'min' or 'max', every >= 1, got "
                 f"keep={keep}, keep_best={keep_best}, mode={mode!r}, every={every}"
             )
         self.directory = Path(directory).absolute()

@@ -55,7 +55,7 @@ def write(
         for start, stop, value in pieces:
             data = np.asarray(value(), order="C")
             store[tuple(slice(a, b) for a, b in zip(start, stop))].write(data).result()
-            crc = zlib.crc32(data.reshape(-1).view(np.uint8))
+            crc = zlib.crc32(data.reshape(-1).view(np.uint8).data)
             entry.pieces.append(Piece(start, stop, name, 0, data.nbytes, crc))
             progress(data.nbytes)
     except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -79,4 +79,4 @@ def read(folder: Path, entry: Entry, index: Sequence[slice]) -> np.ndarray:
 def check(folder: Path, entry: Entry, piece: Piece) -> bool:
     """Whether a piece is what was written."""
     value = read(folder, entry, [slice(a, b) for a, b in zip(piece.start, piece.stop)])
-    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8)) == piece.crc32
+    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data) == piece.crc32

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram
@@ -70,12 +71,15 @@ def compile_spread(
     """
     _refuse_effects(program)
     where = NamedSharding(mesh, PartitionSpec())
+    ranks = tuple(sorted({d.process_index for d in where.devices}))
+    shares = len(ranks) > 1 and config.compilation_cache_dir is not None
+    if shares:
+        agree(program, ranks)  # one process compiles it for all
     base = compile_program(program, results, options=options, place=Place(where, in_shardings))
     local = program.in_avals
-    ranks = tuple(sorted({d.process_index for d in where.devices}))
     return SpreadExecutable(
         **vars(base), spread=spread_of(where), program=program, local_avals=local,
-        ranks=ranks if len(ranks) > 1 else (),
+        ranks=ranks if len(ranks) > 1 else (), started=shares,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from jaxlib import xla_client as xc
 from meshwright.core.config import config
 from meshwright.core.source import warn
 from meshwright.errors import CompilationCacheWarning
+from meshwright.runtime.pjrt.world import WORLD
 
 _MAGIC = b"meshwright executable 1\n"
 _SUFFIX = ".xla"
@@ -34,8 +36,12 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
     folder = config.compilation_cache_dir
     if not folder:
         return compile()
-    path = Path(folder) / (_key(text(), client, options) + _SUFFIX)
+    key = _key(text(), client, options)
+    path = Path(folder) / (key + _SUFFIX)
     blob = _read(path)
+    if blob is None and not _compiles_first(devices):
+        _wait_for_first(key, devices)
+        blob = _read(path)
     if blob is not None:
         try:
             return client.deserialize_executable(blob, devices, options)
@@ -45,7 +51,27 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
     loaded = compile()
     if time.perf_counter() - started >= config.persistent_cache_min_compile_time_secs:
         _write(path, loaded.serialize())
+    if WORLD.service is not None and _compiles_first(devices):
+        with suppress(RuntimeError):  # that others did not hear it costs them time, no more
+            WORLD.service.key_value_set(f"meshwright/compiled/{key}", "1", allow_overwrite=True)
     return loaded
+
+
+# --- processes that share a folder --------------------------------------------------------------------------
+def _ranks(devices: Any) -> set[int]:
+    return {d.process_index for d in devices}
+
+
+def _compiles_first(devices: Any) -> bool:
+    """Whether, of the processes that run a program together, this is the one that compiles it."""
+    return WORLD.service is None or min(_ranks(devices)) == WORLD.rank
+
+
+def _wait_for_first(key: str, devices: Any) -> None:
+    """Wait until the first process has compiled the program; not for ever, as it may have it compiled already."""
+    if len(_ranks(devices)) > 1:
+        with suppress(RuntimeError):
+            WORLD.service.blocking_key_value_get(f"meshwright/compiled/{key}", int(1000 * config.collective_timeout))
 
 
 # --- the key ------------------------------------------------------------------------------------------------
@@ -60,7 +86,9 @@ def _key(text: str, client: Any, options: Any) -> str:
 @cache
 def _machine(client: Any) -> str:
     """What compiles, and for what."""
-    topology = xc.get_topology_for_devices(client.local_devices()).fingerprint()
+    # Of several processes each has its own; what they share, the options' devices, is in the key anyway.
+    alone = WORLD.count == 1
+    topology = xc.get_topology_for_devices(client.local_devices()).fingerprint() if alone else WORLD.count
     info = Path("/proc/cpuinfo")
     features = re.search(r"^(?:flags|Features)\s*:.*$", info.read_text(), re.M) if info.exists() else None
     return f"{jaxlib.__version__} {client.platform_version} {topology} {features.group() if features else ''}"
