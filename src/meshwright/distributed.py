@@ -26,8 +26,8 @@ def initialize(
 
     Without arguments, the place in the job is that which ``meshwright run``, torchrun (and what sets ``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``), SLURM, Open MPI or a JobSet of Kubernetes give it; without any
-    of these the process stays alone. Elsewhere process 0 holds the coordinator, at ``coordinator_address``
-    (``host:port``): the others live no longer than it does. Call it before anything that asks for devices.
+    of these the process stays alone. Elsewhere process 0 starts the coordinator, at ``coordinator_address``
+    (``host:port``). Call it before anything that asks for devices.
 
     ``local_device_ids`` are as many devices as this process has (their numbers are not chosen here). Collectives fail
     after ``config.collective_timeout`` seconds (``MESHWRIGHT_COLLECTIVE_TIMEOUT``). The connections between processes

@@ -72,6 +72,16 @@ for _ in range(100):
     w = mw.jit(lambda w, g: w - 0.1 * g)(w, g)
 np.testing.assert_array_equal(mnp.arange(3) + 1, [1, 2, 3])  # this process's own
 
+# a mesh of the other process's devices
+theirs = mw.sharding.Mesh(np.array(mw.local_devices(1 - RANK)), ("x",))
+try:
+    mw.jit(mnp.sum)(mw.device_put(np.ones(8, np.float32), NamedSharding(theirs, P("x"))))
+    raise SystemExit("a program ran without a device of this process")
+except mw.errors.MeshError as error:
+    assert f"none of which is a device of this process, {RANK}" in str(error), error
+own = mw.sharding.Mesh(np.array(mw.local_devices()), ("x",))
+assert float(mw.jit(mnp.sum)(mw.device_put(np.arange(8.0), NamedSharding(own, P("x"))))) == 28
+
 # another program
 try:
     mw.jit(lambda x: (x * (2.0 + RANK)).sum())(x)

@@ -15,6 +15,8 @@ _writing = threading.Lock()
 
 
 def _write(stream: str, rank: int, line: str) -> None:
+    if line.startswith("[Gloo] Rank "):
+        return  # how many it is connected to, which it always prints
     with _writing:
         out = getattr(sys, stream)
         out.write(f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}")

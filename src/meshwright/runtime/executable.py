@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
-from meshwright.errors import ArgumentError, ConcretizationTypeError
+from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
@@ -20,6 +20,7 @@ from meshwright.runtime import programs
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.parts import Parts, spread_of
 from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.hlo import module_bytecode
 
@@ -126,6 +127,21 @@ def buffer_at(x: Any, sharding: Sharding) -> Any:
     return x.buffer if x.sharding == sharding else MOVED[0](x, sharding)
 
 
+def _reals(name: str, sharding: Sharding) -> tuple[int, ...]:
+    """The real devices of a program.
+
+    Raises:
+      MeshError: none of them is this process's.
+    """
+    spread = spread_of(sharding)
+    if not spread.here:
+        raise MeshError(
+            f"{name!r} runs on {sharding.devices[:8]}, none of which is a device of this process, {WORLD.rank}; "
+            "call it in the processes that have them, or take devices of all (devices(), make_mesh)"
+        )
+    return spread.reals
+
+
 @dataclass(frozen=True)
 class Place:
     """The devices that run a program, and the shardings of its arguments; constants are on each of them."""
@@ -176,7 +192,7 @@ def compile_program(
     started = time.perf_counter()
     module, callbacks = program.emitted
     source = module if callbacks else module_bytecode(module)
-    reals = None if place is None else spread_of(place.sharding).reals
+    reals = None if place is None else _reals(program.name, place.sharding)
     loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
     _LOGGER.log(
         logging.WARNING if config.log_compiles else logging.DEBUG,

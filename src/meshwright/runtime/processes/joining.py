@@ -17,6 +17,7 @@ from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 from meshwright.runtime.processes.jobs import Job
+from meshwright.runtime.processes.service import Service
 
 
 def join(job: Job, wait: float) -> None:
@@ -34,7 +35,7 @@ def join(job: Job, wait: float) -> None:
             "asks for devices"
         )
     if not job.is_served and job.rank == 0:
-        WORLD.keep = coordination.serve(job.coordinator, job.count, wait)
+        WORLD.keep = Service(job.coordinator, job.count, wait)
     service = coordination.connect(job.coordinator, job.rank, wait)
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
     if not job.coordinator.startswith(("127.", "localhost")):
@@ -82,4 +83,6 @@ def leave() -> None:
     service, WORLD.service = WORLD.service, None
     with suppress(RuntimeError):  # of processes that failed: they have said so themselves
         service.shutdown()
-    WORLD.keep = None
+    if WORLD.keep is not None:
+        WORLD.keep.stop()
+        WORLD.keep = None

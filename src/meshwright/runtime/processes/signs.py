@@ -43,6 +43,7 @@ class _Living:
     sign: Sign = field(default_factory=Sign)
     table: Table | None = None
     stop: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
 
 
 LIVING = _Living()
@@ -52,12 +53,16 @@ def begin(service: Any) -> Table:
     """Begin to give signs of life."""
     LIVING.sign, LIVING.stop, LIVING.table = Sign(), threading.Event(), Table(service)
     _give()
-    threading.Thread(target=_keep_giving, args=(LIVING.stop,), name="meshwright-signs", daemon=True).start()
+    LIVING.thread = threading.Thread(target=_keep_giving, args=(LIVING.stop,), name="meshwright-signs", daemon=True)
+    LIVING.thread.start()
     return LIVING.table
 
 
 def end() -> None:
+    """Give none any more. The thread must have ended before the interpreter does, which would end it inside of XLA."""
     LIVING.stop.set()
+    if LIVING.thread is not None:
+        LIVING.thread.join(2 * HEARTBEAT)
     LIVING.table = None
 
 

@@ -1,0 +1,97 @@
+"""Checkpoints against plain copies of the same bytes, and a program from the cache on disk against compiling it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import meshwright as mw
+
+ROOT = Path(__file__).parents[1]
+MEBIBYTES, TRIALS = 256, 5
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """The time that ``work()`` takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def copied(source: Path, target: Path) -> None:
+    """A copy that is on the disk when this returns."""
+    with source.open("rb") as a, target.open("wb") as b:
+        shutil.copyfileobj(a, b, 1 << 24)
+        b.flush()
+        os.fsync(b.fileno())
+
+
+def files() -> None:
+    """Writing and reading, each against a copy, taking turns."""
+    array = mw.numpy.asarray(np.random.default_rng(0).normal(size=(MEBIBYTES, 1 << 18)).astype(np.float32))
+    array.block_until_ready()
+    ratios: dict[str, list[float]] = {"write": [], "read": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder, data, other = Path(name) / "a", Path(name) / "a" / "data-00000.safetensors", Path(name) / "copy"
+        for _ in range(TRIALS):
+            shutil.rmtree(folder, ignore_errors=True)
+            write = seconds(lambda: mw.checkpoint_io.save(folder, {"a": array}))
+            copy = seconds(lambda: copied(data, other))
+            read = seconds(lambda: mw.checkpoint_io.restore(folder, {"a": array})["a"].block_until_ready())
+            plain = seconds(lambda: np.fromfile(data, np.uint8))
+            ratios["write"].append(copy / write)
+            ratios["read"].append(plain / read)
+            other.unlink()
+    for what, found in ratios.items():
+        listed = ", ".join(f"{r:.2f}" for r in found)
+        print(f"checkpoint {what}: {statistics.median(found):.2f} of plain file access ({listed}), {MEBIBYTES} MiB")
+
+
+def compile_gpt(layers: int) -> float:
+    """Seconds from the partitioned step of ``examples/gpt.py`` to one that runs."""
+    spec = importlib.util.spec_from_file_location("gpt", ROOT / "examples" / "gpt.py")
+    assert spec is not None and spec.loader is not None
+    gpt: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gpt)
+    gpt.LAYERS = layers
+    mesh = mw.make_mesh((2, 4), ("data", "model"))
+    weights, batch = gpt.placements(mesh)
+    params = gpt.init(mw.random.key(0))
+    tokens = mw.ShapeDtypeStruct((gpt.BATCH, gpt.LENGTH), "int32")
+    run = mw.jit(gpt.step, in_shardings=(weights, weights, weights, batch, batch, None))
+    lowered = run.lower(params, params, params, tokens, tokens, np.float32(1))
+    part = lowered.partition()
+    return seconds(lambda: part.executable)
+
+
+def warm_start() -> None:
+    """The first process compiles, the second finds the program on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "MESHWRIGHT_COMPILATION_CACHE_DIR": folder, "MESHWRIGHT_NUM_DEVICES": "8",
+               "PYTHONPATH": str(ROOT / "src")}  # fmt: skip
+        command = [sys.executable, __file__, "4"]
+        cold, warm = (float(subprocess.check_output(command, env=env, text=True).split()[-1]) for _ in range(2))
+    print(
+        f"a 4-layer GPT step: compiled in {cold:.2f} s, from the cache in {warm:.2f} s: {cold / warm:.1f} times faster"
+    )
+
+
+def main() -> None:
+    """Print both."""
+    files()
+    warm_start()
+
+
+if __name__ == "__main__":
+    print(compile_gpt(int(sys.argv[1])))

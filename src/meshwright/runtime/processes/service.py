@@ -1,0 +1,53 @@
+"""The coordination service in a process of its own, so that it outlives the process that started it.
+
+XLA ends every process of a job whose service goes away, before any of them can say why.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from meshwright.errors import DistributedError
+from meshwright.runtime.pjrt import coordination
+
+#: seconds that the service stays when its starter has died, for the others to find out
+LINGER = 120.0
+_READY, _DONE = "ready\n", "done\n"
+
+
+class Service:
+    """The service, while this is held; ``stop()`` ends it."""
+
+    def __init__(self, address: str, count: int, wait: float) -> None:
+        program = f"import sys; from {__name__} import main; main(*sys.argv[1:])"
+        command = [sys.executable, "-c", program, address, str(count), str(wait)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if said != _READY:
+            self._process.wait()
+            raise DistributedError(said.strip() or f"the coordinator could not be started at {address}")
+
+    def stop(self) -> None:
+        """End it: all processes have left."""
+        if self._process.poll() is None:
+            self._process.communicate(_DONE, timeout=10)
+
+
+def main(address: str, count: str, wait: str) -> None:
+    """Serve ``count`` processes, which have ``wait`` seconds to come, until the starter says that all is done, or has
+    been gone for a while."""
+    try:
+        service = coordination.serve(address, int(count), float(wait))
+    except DistributedError as error:
+        print(str(error).replace("\n", " "), flush=True)
+        raise SystemExit(1) from None
+    sys.stdout.write(_READY)
+    sys.stdout.flush()
+    if sys.stdin.readline() != _DONE:
+        time.sleep(LINGER)
+    del service
