@@ -48,6 +48,12 @@ def test_memory_before_and_after_partitioning(products):
     assert ("f32[2,2]", "f32[4,4]", "[{x0}, {x1}]") in rows and ("f32[4,2]", "f32[4,4]", "[{}, {x1}]") in rows
     assert "f32[2,2] of f32[4,4] as [{x0}, {x1}] input 0" in str(part.memory)
     assert [b.whole for b in part.memory_before.buffers] == [None, None]
+    assert part.memory_before.temp_bytes == 0
+    b = Builder()
+    x = b.parameter(0, "f32[8,8]")
+    y = b.op("tanh", x)
+    b.set_sharding(y, "{devices=[4,1]<=[4]}")
+    assert b.build(y).partition().memory_before.peak_bytes == 2 * 8 * 8 * 4  # what is marked takes no memory of its own
 
 
 def test_resharding_steps(products):

@@ -32,6 +32,7 @@ def test_compiled_text_is_what_one_device_runs(product, refuses):
     assert "is_scheduled=true" in text and "replica_count=8" in text and "->f32[2,8]{1,0}}" in text
     assert "all-reduce(" in text and "replica_groups={{0,1},{2,3},{4,5},{6,7}}" in text
     assert 'op_name="jit(<lambda>)/sin"' in text and "test_looking_inside.py" in text
+    assert "ynn_fusion" not in text  # XLA's experimental kernels are off, here too
     virtual = compiled.as_text("virtual")
     assert "all-reduce" not in virtual and "f32[8,8]" in virtual
     assert compiled.runtime_executable().hlo_modules()[0].to_string() == virtual

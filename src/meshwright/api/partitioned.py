@@ -30,7 +30,7 @@ from meshwright.ir.program import Program
 from meshwright.lowering.batched import on_target, virtual_program
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
-from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.constraint import ShardingConstraint, without_constraints
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_program, one_device
@@ -163,7 +163,7 @@ class PartitionedProgram(Stage):
     def memory_before(self) -> Memory:
         """The memory that the program would take on one device, unpartitioned."""
         with self.program.precision():
-            return predict(self.part.source, self.mesh.abstract_mesh, self.donated)
+            return predict(without_constraints(self.part.source), self.mesh.abstract_mesh, self.donated)
 
     @property
     def reshardings(self) -> list[report.Resharding]:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxlib import _hlo, _jax
 
 from meshwright.errors import ArgumentError, ArgumentTypeError, CompileError, DeviceError, ShapeError
-from meshwright.runtime.pjrt.client import compile_options, execute, wait, xc
+from meshwright.runtime.pjrt.client import SAFE, compile_options, execute, wait, xc
 from meshwright.runtime.pjrt.shielded import shielded
 
 #: XLA's classes by the names that people import them by
@@ -318,7 +318,9 @@ class PjrtBackend:
 
 
 def _copy(options: Any) -> Any:
-    return xc.CompileOptions.ParseFromString(options.SerializeAsString())
+    copied = xc.CompileOptions.ParseFromString(options.SerializeAsString())
+    copied.env_option_overrides = [*SAFE, *options.env_option_overrides]
+    return copied
 
 
 def _default_options(computation: Any) -> Any:

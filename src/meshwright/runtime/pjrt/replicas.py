@@ -10,7 +10,7 @@ from typing import Any
 
 import jaxlib
 
-from meshwright.runtime.pjrt.client import compile_options, load, xc
+from meshwright.runtime.pjrt.client import SAFE, compile_options, load, xc
 
 #: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that jaxlib is in
 CHILD = Path(__file__).with_name("target_child.py")
@@ -48,6 +48,13 @@ def _client(devices: int) -> Any:
     return xc.make_cpu_client(num_devices=devices)
 
 
+def _compiled(module: Any, replicas: int, overrides: Sequence[tuple[str, Any]], callbacks: Sequence[Any] = ()) -> Any:
+    options = compile_options(replicas, 1)
+    # XLA's defaults, whatever XLA_FLAGS say: they decide how scatters are computed, and so which buffers there are.
+    options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True), *overrides]
+    return load(_client(replicas), module, options, "XLA could not compile the per-device program", callbacks)
+
+
 def compiled_for_replicas(
     module: Any, replicas: int, overrides: Sequence[tuple[str, Any]] = (), callbacks: Sequence[Any] = ()
 ) -> Any:
@@ -57,12 +64,13 @@ def compiled_for_replicas(
     Raises:
       CompileError: XLA refused the program.
     """
-    options = compile_options(replicas, 1)
-    # XLA's defaults, whatever XLA_FLAGS say: they decide how scatters are computed, and so which buffers there are.
-    options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True), *overrides]
-    return load(_client(replicas), module, options, "XLA could not compile the per-device program", callbacks)
+    return _compiled(module, replicas, [*SAFE, *overrides], callbacks)
 
 
 def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
-    """What :func:`compiled_for_replicas` makes of a module holds on one device."""
-    return CompiledMemory.of(compiled_for_replicas(module, replicas))
+    """What a per-device StableHLO module (text or bytecode), compiled with XLA's defaults, holds on one device.
+
+    Raises:
+      CompileError: XLA refused the program.
+    """
+    return CompiledMemory.of(_compiled(module, replicas, ()))
