@@ -259,20 +259,27 @@ class ImportedProgram(Stage):
 
     # --- partitioning ---------------------------------------------------------------------------------------
     def partition(
-        self, mesh: AnyMesh | None = None, num_devices: int | None = None, *, combine_bytes: int = 0
+        self,
+        mesh: AnyMesh | None = None,
+        num_devices: int | None = None,
+        *,
+        combine_bytes: int = 0,
+        memory_limit: float | None = None,
     ) -> PartitionedProgram:
         """The per-device program.
 
         ``mesh`` names the axes; a program whose shardings name devices can be put on any mesh whose axes can say them.
         Without shardings in the program, a mesh or ``num_devices`` is needed. ``combine_bytes`` is the size of the
-        buckets in which small collectives go together; 0: each goes alone.
+        buckets in which small collectives go together; 0: each goes alone. With ``memory_limit`` (bytes), what was
+        gathered is freed and gathered again where the program fits no other way.
 
         Raises:
-          ArgumentError: a negative ``combine_bytes``.
+          ArgumentError: a negative ``combine_bytes``, or a limit that is not positive.
+          MemoryLimitError: a device needs more than the limit.
           MeshError: there is no mesh, or not the number of devices that the program is written for.
           ShardingError: a sharding that the mesh cannot say.
         """
-        return partition_program(self.bound(mesh, num_devices), combine_bytes)
+        return partition_program(self.bound(mesh, num_devices), combine_bytes, memory_limit)
 
     def bound(self, mesh: AnyMesh | None = None, num_devices: int | None = None) -> Program:
         """The program on a mesh: its shardings, regions and groups of devices over the axes of that.

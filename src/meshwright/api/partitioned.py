@@ -19,6 +19,7 @@ from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,
     DonationWarning,
+    MemoryLimitError,
     MeshError,
     PaddingWarning,
     RedundancyWarning,
@@ -41,8 +42,10 @@ from meshwright.spmd import report
 from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.suggest import Advisor, Progress
+from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.passes.regather import gather_again
 from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
@@ -441,14 +444,21 @@ def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
         )
 
 
-def partition_program(program: Program, combine_bytes: int = 0) -> PartitionedProgram:
+def partition_program(
+    program: Program, combine_bytes: int = 0, memory_limit: float | None = None
+) -> PartitionedProgram:
     """The per-device program of a program that has a mesh; shardings that are ``None`` are chosen.
 
     ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
+    ``memory_limit``: bytes that a device may hold; values that were gathered are then gathered again where they are
+    used much later, if the program fits no other way.
 
     Raises:
-      ArgumentError: a negative ``combine_bytes``. MeshError: the program has no mesh.
+      ArgumentError: a negative ``combine_bytes``, or a limit that is not positive. MeshError: the program has no mesh.
+      MemoryLimitError: the program needs more; says by how much, and what is largest.
     """
+    if memory_limit is not None and memory_limit <= 0:
+        raise ArgumentError(f"partition: memory_limit must be positive, in bytes, got {memory_limit}")
     if combine_bytes < 0:
         raise ArgumentError(f"partition: combine_bytes must not be negative, got {combine_bytes}")
     mesh = program.mesh
@@ -469,4 +479,16 @@ def partition_program(program: Program, combine_bytes: int = 0) -> PartitionedPr
     for eqn in all_eqns(part.jaxpr.jaxpr):
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
-    return PartitionedProgram(program, part)
+    made = PartitionedProgram(program, part)
+    return made if memory_limit is None else _within(made, memory_limit)
+
+
+def _within(made: PartitionedProgram, limit: float) -> PartitionedProgram:
+    """The program, or one that gathers again and holds less, whichever is within the limit."""
+    if made.peak_bytes <= limit:
+        return made
+    again = PartitionedProgram(made.program, replace(made.part, jaxpr=gather_again(made.jaxpr)))
+    if again.peak_bytes <= limit:
+        return again
+    least = min(made, again, key=lambda p: p.peak_bytes)
+    raise MemoryLimitError(f"{made.name}: {does_not_fit(least.memory, limit)}")

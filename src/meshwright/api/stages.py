@@ -134,15 +134,18 @@ class Lowered(Stage):
         num_devices: int | None = None,
         *,
         combine_bytes: int = 0,
+        memory_limit: float | None = None,
     ) -> PartitionedProgram:
         """The per-device program.
 
         ``mesh`` is needed only where no sharding names one; ``num_devices`` makes a one-axis mesh. With
         ``combine_bytes``, small all-reduces and all-gathers over the same axes go together in buckets of that size:
-        fewer collectives to start, for copies. It pays where devices are apart, not on a virtual mesh.
+        fewer collectives to start, for copies. It pays where devices are apart, not on a virtual mesh. With
+        ``memory_limit`` (bytes), what was gathered is freed and gathered again where the program fits no other way.
 
         Raises:
-          ArgumentError: a negative ``combine_bytes``.
+          ArgumentError: a negative ``combine_bytes``, or a limit that is not positive.
+          MemoryLimitError: a device needs more than the limit.
           MeshError: there is no mesh, or another one than the shardings'.
         """
         program = self.program
@@ -151,7 +154,7 @@ class Lowered(Stage):
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
             raise MeshError(f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}")
         bound = program if mesh is None else replace(program, place=mesh)
-        return partition_program(bound, combine_bytes)
+        return partition_program(bound, combine_bytes, memory_limit)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """The program compiled for the devices at hand, once.

@@ -53,6 +53,7 @@ class OptimizationBarrier(Op):
 
     name: ClassVar[str] = "optimization_barrier"
     takes_keys: ClassVar[bool] = True
+    computes: ClassVar[bool] = False
     multiple_results: ClassVar[bool] = True
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:

@@ -24,6 +24,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import run_passes
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.driver import PREPARE, partition
+from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.lookahead import price
 from meshwright.spmd.partition.record import Partition
@@ -211,26 +212,15 @@ class _Search:
                 fitting.append(tried)
         if not fitting:
             least = min(order, key=self.peak)
-            raise MemoryLimitError(too_large(self.peak(least), self.request.memory_limit or 0, least.memory))
+            self.peak(least)
+            assert least.memory is not None and self.request.memory_limit is not None
+            said = does_not_fit(least.memory, self.request.memory_limit)
+            raise MemoryLimitError(f"no shardings were found that fit; with those that need least, {said}")
         return min(fitting, key=lambda t: t.design.complexity)
 
     def fits(self, tried: Tried) -> bool:
         limit = self.request.memory_limit
         return limit is None or (_held(tried.part) <= limit and self.peak(tried) <= limit)
-
-
-def too_large(peak: float, limit: float, memory: Memory | None) -> str:
-    """What a program that does not fit needs, in words."""
-    listed = "\n".join(f"  {b}" for b in memory.buffers[:5]) if memory is not None else ""
-    return (
-        f"no sharding was found with which a device needs at most {_human(limit)}: the least is {_human(peak)}, "
-        f"{_human(peak - limit)} too much. Largest at the peak:\n{listed}\n"
-        "More devices, a smaller batch, mw.checkpoint around layers, donated arguments or smaller types would help"
-    )
-
-
-def _human(n: float) -> str:
-    return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{n / 2**20:.2f} MiB"
 
 
 def _held(part: Partition) -> int:

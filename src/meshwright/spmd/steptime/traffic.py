@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.indexing.dynamic_slice import DynamicUpdateSlice
 from meshwright.ops.indexing.gather_add import ScatterBase
@@ -17,7 +18,7 @@ from meshwright.sharding.rule import PARALLEL, REDUCTION
 from meshwright.spmd.flatten import eqn_rule
 
 #: the same bytes, seen otherwise: products and fused loops read them in any order
-_VIEWS = (Reshape, Squeeze, Transpose)
+_VIEWS = (Reshape, Squeeze, Transpose, OptimizationBarrier)
 
 
 def traffic(jaxpr: Jaxpr) -> list[int]:
@@ -37,7 +38,7 @@ class _Traffic:
     def found(self) -> list[int]:
         for number, eqn in enumerate(self.eqns):
             if isinstance(eqn.op, _VIEWS):
-                self.same[eqn.outvars[0]] = self.root(eqn.invars[0])
+                self.same.update((v, self.root(a)) for v, a in zip(eqn.outvars, eqn.invars))
                 continue
             for atom in {self.root(a) for a in eqn.invars}:
                 self.readers.setdefault(atom, []).append(number)

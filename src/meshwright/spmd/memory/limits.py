@@ -1,0 +1,33 @@
+"""What to say of a program that does not fit."""
+
+from __future__ import annotations
+
+from meshwright.spmd.memory.predict import Memory
+from meshwright.spmd.report import human_bytes
+
+#: buffers that are listed
+_SHOWN = 5
+
+
+def does_not_fit(memory: Memory, limit: float) -> str:
+    """By how much a program is too large for a device, what is largest in it, and what would help."""
+    peak = memory.peak_bytes
+    listed = "\n".join(f"  {b}" for b in memory.buffers[:_SHOWN])
+    return (
+        f"a device needs {human_bytes(peak)}, {human_bytes(peak - limit)} more than the {human_bytes(limit)} allowed. "
+        f"Largest at the peak:\n{listed}\n{_help(memory)}"
+    )
+
+
+def _help(memory: Memory) -> str:
+    held = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+    if memory.temp_bytes >= held:
+        return (
+            f"Most of it are temporaries ({human_bytes(memory.temp_bytes)}): a smaller batch, one more axis that "
+            "splits it, or mw.checkpoint around layers would help"
+        )
+    donated = "" if memory.alias_bytes else "; donate arguments that results replace (donate_argnums)"
+    return (
+        f"Most of it are arguments and results ({human_bytes(held)}): split them by an axis that they do not have, use "
+        f"more devices or smaller types{donated}. mw.plan looks for shardings that fit"
+    )

@@ -1,0 +1,70 @@
+"""Gathered values freed between uses that are far apart, and gathered again: communication for memory.
+
+The weights of a fully sharded program are gathered for the forward pass and used again in the backward pass; kept in
+between, those of all layers are held at once. The second gather stands behind a barrier with a value that is made late,
+so that compilers neither merge it with the first nor do it early.
+
+Source: resharding after forward, in ZeRO stage 3 (Rajbhandari et al. 2020) and PyTorch's FSDP (Zhao et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.rewrite import renamed
+from meshwright.ops.collective.collectives import AllGather
+from meshwright.ops.control.markers import OptimizationBarrier
+
+#: equations between two uses for which a gathered value is freed
+FAR = 16
+
+
+def gather_again(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with a further all-gather before each use that is far behind the one before."""
+    jaxpr = closed.jaxpr
+    made_at = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
+    before: dict[int, list[JaxprEqn]] = {}
+    names: dict[int, dict[Var, Atom]] = {}
+    for eqn in jaxpr.eqns:
+        if isinstance(eqn.op, AllGather) and eqn.outvars[0] not in jaxpr.outvars:
+            for first, users in _far_uses(jaxpr, eqn.outvars[0]):
+                late = _late(jaxpr, first, made_at, eqn.outvars[0])
+                if late is not None:
+                    again = _again(eqn, late)
+                    before.setdefault(first, []).extend(again)
+                    for user in users:
+                        names.setdefault(user, {})[eqn.outvars[0]] = again[-1].outvars[0]
+    if not before:
+        return closed
+    eqns: list[JaxprEqn] = []
+    for number, eqn in enumerate(jaxpr.eqns):
+        eqns += [*before.get(number, []), renamed(eqn, names.get(number, {}))]
+    return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
+
+
+def _far_uses(jaxpr: Jaxpr, gathered: Var) -> Iterator[tuple[int, list[int]]]:
+    """The uses of a value after each long pause: the number of the first equation, and of all of them."""
+    uses = [number for number, eqn in enumerate(jaxpr.eqns) if gathered in eqn.invars]
+    groups: list[list[int]] = []
+    for number in uses:
+        if groups and number - groups[-1][-1] < FAR:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    for group in groups[1:]:
+        yield group[0], group
+
+
+def _late(jaxpr: Jaxpr, first: int, made_at: dict[Var, int], gathered: Var) -> Var | None:
+    """The operand that an equation waits for longest, besides the gathered value."""
+    others = [a for a in jaxpr.eqns[first].invars if isinstance(a, Var) and a is not gathered and a in made_at]
+    return max(others, key=made_at.__getitem__, default=None)
+
+
+def _again(eqn: JaxprEqn, late: Var) -> list[JaxprEqn]:
+    """The same gather, not before ``late`` is there."""
+    (shard,) = eqn.invars
+    held = [Var(shard.aval), Var(late.aval)]
+    barrier = eqn.replace(op=OptimizationBarrier(), invars=[shard, late], outvars=held)
+    return [barrier, eqn.replace(invars=[held[0]], outvars=[Var(eqn.outvars[0].aval)])]
