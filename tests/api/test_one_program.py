@@ -40,6 +40,7 @@ def test_both_go_through_the_same_stages(lowered, loaded):
     for low in (lowered, loaded.lower(MESH)):
         assert type(low) is mw.stages.Lowered and "stablehlo.tanh" in low.as_text()
     wanted = f(PARAMS, X)
+    assert mw.jit(f, in_shardings=SHARDINGS).partition(PARAMS, X).in_shardings == lowered.partition().in_shardings
     parts = lowered.partition(), loaded.partition(MESH)
     ready = lowered.compile(), loaded.compile(MESH), loaded.compile()
     for part in parts:

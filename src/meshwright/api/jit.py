@@ -9,6 +9,7 @@ from typing import Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
 from meshwright.api.compiled import Compiled
+from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.planning import with_chosen
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import (
@@ -369,6 +370,10 @@ class JitFunction:
         """The types of the results."""
         program = self.trace(*args, **kwargs).program
         return pytree.unflatten(program.out_tree, [ShapeDtypeStruct(a.shape, a.dtype) for a in program.jaxpr.out_avals])
+
+    def partition(self, *args: Any, **kwargs: Any) -> PartitionedProgram:
+        """Short for ``.lower(...).partition()``."""
+        return self.lower(*args, **kwargs).partition()
 
     def compile(self, *args: Any, **kwargs: Any) -> Compiled:
         """Short for ``.lower(...).compile()``."""
