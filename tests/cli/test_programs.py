@@ -148,3 +148,16 @@ def test_files_that_are_none(command, file, words):
 def test_meshes_that_are_none(file, mesh):
     done = run("partition", file, "--mesh", mesh)
     assert done.returncode == 1 and done.stderr.startswith("error: "), done.stderr
+
+
+def test_compile_for_a_target(file, tmp_path):
+    """For CPUs, whose compiler is always there."""
+    saved = tmp_path / "layer.exe"
+    done = run("compile", file, "--target", "cpu:4", "--mesh", "data=2,model=2", "--save", str(saved))
+    assert done.returncode == 0, done.stderr
+    assert "'layer' for cpu:4" in done.stdout and "fits" in done.stdout and "all_reduce over" in done.stdout
+    assert saved.stat().st_size > 1000
+    done = run("compile", file, "--target", "v5w:4x4")
+    assert done.returncode == 1 and "did you mean" in done.stderr and "Traceback" not in done.stderr
+    done = run("compile", file, "--target", "cpu:8", "--mesh", "data=2,model=2")
+    assert done.returncode == 1 and "use target cpu:4" in done.stderr

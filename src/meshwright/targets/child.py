@@ -32,7 +32,11 @@ _LINES = 5
 
 @dataclass(frozen=True)
 class Job:
-    """One per-device module, and what it is compiled for; ``device_ids`` are in the order of replica numbers."""
+    """One per-device module, and what it is compiled for; ``device_ids`` are in the order of replica numbers.
+
+    With several ``partitions``, XLA's own partitioner splits the module first; ``free_results``: it may choose how
+    results are split.
+    """
 
     name: str
     module: bytes
@@ -42,6 +46,7 @@ class Job:
     device_ids: Sequence[int]
     flags: Sequence[tuple[str, Any]] = ()
     partitions: int = 1
+    free_results: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ def _write(folder: Path, job: Job, plugin: Plugin | None) -> None:
         "device_ids": [int(i) for i in job.device_ids],
         "replicas": replicas,
         "partitions": job.partitions,
+        "free_results": job.free_results,
         "flags": list(map(list, flags)),
         "module": "module.mlirbc" if job.module else None,
     }

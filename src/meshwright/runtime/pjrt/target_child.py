@@ -69,6 +69,8 @@ def options(ids):
     made.num_replicas, made.num_partitions = REQUEST["replicas"], REQUEST["partitions"]
     made.device_assignment = xc.DeviceAssignment.create(np.reshape(ids, (REQUEST["replicas"], REQUEST["partitions"])))
     made.executable_build_options.use_spmd_partitioning = REQUEST["partitions"] > 1
+    if REQUEST["free_results"]:
+        made.executable_build_options.allow_spmd_sharding_propagation_to_output = [True]
     made.env_option_overrides = [(name, value) for name, value in REQUEST["flags"]]
     return made
 
