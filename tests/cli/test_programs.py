@@ -8,6 +8,10 @@ import sys
 
 import pytest
 
+import meshwright as mw
+from meshwright.errors import CompileError
+from meshwright.runtime.pjrt.xla_partitioner import xla_partition
+
 PROGRAM = """module @layer attributes {mhlo.num_partitions = 4 : i32} {
   func.func public @main(%x: tensor<4x6xf32> {mhlo.sharding = "{devices=[1,2,2]<=[4] last_tile_dim_replicate}"},
                          %w: tensor<6x8xf32> {mhlo.sharding = "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"})
@@ -98,6 +102,25 @@ def test_compare_shows_both_partitioners(file):
     row = next(line for line in done.stdout.splitlines() if line.startswith("bytes sent"))
     ours, theirs = (int(cell.replace(",", "")) for cell in row.split()[-2:])
     assert 0 < ours <= theirs
+
+
+def test_a_compiler_that_ends_its_process_does_not_end_ours(tmp_path, monkeypatch):
+    dying = tmp_path / "dying"
+    dying.write_text("#!/bin/sh\necho these are my last words >&2\nkill -SEGV $$\n")
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    for path, words in ((dying, "with SIGSEGV, saying:\nthese are my last words"), (slow, "longer than 1 s; raise")):
+        path.chmod(0o755)
+        with (
+            monkeypatch.context() as patch,
+            mw.config.override("target_seconds", 1),
+            pytest.raises(CompileError) as caught,
+        ):
+            patch.setattr(sys, "executable", str(path))
+            xla_partition(PROGRAM, 4, [True])
+        assert words in str(caught.value)
+    with pytest.raises(CompileError, match="refused the program"):
+        xla_partition("no program", 4, [True])
 
 
 # --- where output goes, and where programs come from --------------------------------------------------------

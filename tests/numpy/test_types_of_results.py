@@ -97,3 +97,34 @@ def test_a_second_derivative_where_two_pieces_meet():
     for f, g in ((nn.celu, jax.nn.celu), (nn.elu, jax.nn.elu)):
         for x in (0.0, -0.0, -1.5, 2.0):
             assert float(mw.grad(mw.grad(f))(x)) == pytest.approx(float(jax.grad(jax.grad(g))(x)), rel=1e-6)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_integers_and_bools_become_the_floats_that_they_become_in_jax(wide):
+    calls = {
+        "rint": ([1, 2],), "angle": ([3, 1],), "unwrap": ([4, 1, 2],), "fabs": ([3, 1],), "sinc": ([0, 2],),
+        "kron": ([3, 4], 0.5), "heaviside": ([0, 2], [5, 1]),
+    }  # fmt: skip
+    with mw.enable_x64(wide), jax.enable_x64(wide):
+        for name, args in calls.items():
+            for dtype in ("uint8", "int32", "bool"):
+                given = [np.array(a, dtype) if isinstance(a, list) else a for a in args]
+                got, want = getattr(mnp, name)(*given), getattr(jnp, name)(*given)
+                assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type), (name, dtype)
+                np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-6)
+        for f in (
+            lambda lib, np_: np_.isfinite(-1.5),
+            lambda lib, np_: np_.asarray(1.0) > 2,
+            lambda lib, np_: np_.signbit(1.0),
+        ):
+            ours, theirs = f(mw, mnp), f(jax, jnp)
+            assert not ours.weak_type  # nor is what is made of it
+            assert mnp.fabs(ours).weak_type == jnp.fabs(theirs).weak_type
+
+
+def test_bools_and_unsigned_integers_are_ordered_and_have_signs():
+    flags, counts = np.array([[False, True, True], [True, False, False]]), np.array([0, 3, 200], np.uint8)
+    for got, want in zip(mw.lax.top_k(flags, 2), jax.lax.top_k(flags, 2)):
+        assert got.dtype == want.dtype and got.tolist() == want.tolist()
+    for f in (mw.lax.sign, mw.jit(mw.lax.sign)):
+        assert f(counts).tolist() == jax.lax.sign(counts).tolist() == [0, 1, 1]

@@ -14,6 +14,8 @@ import numpy as np
 from meshwright.core.dtypes import short_name
 from meshwright.core.key_types import is_key
 
+_BOOL = np.dtype(bool)
+
 Shape = tuple[int, ...]
 #: names of axes
 Axes = frozenset[str]
@@ -40,6 +42,8 @@ class ShapedArray:
     ) -> ShapedArray:
         if type(vma) is not frozenset:
             vma = frozenset(vma)
+        if weak_type and dtype == _BOOL:
+            weak_type = False  # there is no other dtype that a bool would give way to
         found = cls._interned.get((shape, dtype, weak_type, vma))
         if found is None:
             found = object.__new__(cls)

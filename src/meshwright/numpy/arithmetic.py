@@ -128,9 +128,9 @@ def rint(x: Any, /) -> Any:
     >>> rint(2.5).item()
     2.0
     """
-    exact = _exact(aval_of(x, "rint").dtype)
-    (x,) = operands("rint", (x,), to_inexact=True)
-    return _round_complex(convert(x, typeof(x).dtype) if exact else x)
+    if _exact(aval_of(x, "rint").dtype):
+        return convert(*operands("rint", (x,)), dtypes.default_float())
+    return _round_complex(*operands("rint", (x,)))
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:

@@ -254,8 +254,8 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     """
     (p,) = operands("unwrap", (p,))
     exact = dtypes.is_integer(typeof(p).dtype) and isinstance(period, (int, np.integer))
-    if not exact:
-        (p,) = operands("unwrap", (p,), to_inexact=True)
+    if not exact and not dtypes.is_inexact(typeof(p).dtype):
+        p = converted(p, dtypes.default_float())
     target = typeof(p).dtype
     if dtypes.is_unsigned(target):  # differences have signs
         p = converted(p, dtypes.default_int())

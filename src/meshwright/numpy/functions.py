@@ -98,11 +98,12 @@ def angle(z: Any, deg: bool = False) -> Any:
     >>> angle(1.0).item()
     0.0
     """
-    (z,) = operands("angle", (z,), to_inexact=True)
-    z = convert(z, typeof(z).dtype)  # the result is not weakly typed
-    if dtypes.is_complex(typeof(z).dtype):
+    (z,) = operands("angle", (z,))
+    dtype = typeof(z).dtype
+    if dtypes.is_complex(dtype):
         result = arctan2(ops.imag(z), ops.real(z))
     else:
+        z = convert(z, dtype if dtypes.is_float(dtype) else dtypes.default_float())  # and not weakly typed
         result = arctan2(scalar_like(0, z), z)
     return degrees(result) if deg else result
 

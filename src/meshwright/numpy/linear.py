@@ -24,6 +24,7 @@ from meshwright.numpy.promotion import (
     converted,
     operand_plan,
     operands,
+    promote_all,
     promotes_freely,
 )
 from meshwright.numpy.ranges import diagonal
@@ -260,7 +261,7 @@ def kron(a: Any, b: Any) -> Any:
     >>> kron(np.array([1, 2]), np.array([1, 1])).tolist()
     [1, 1, 2, 2]
     """
-    x, y = _pair("kron", a, b)
+    x, y = promote_all([as_operand(a, "kron"), as_operand(b, "kron")])
     n = max(typeof(x).ndim, typeof(y).ndim)
     sx = (1,) * (n - typeof(x).ndim) + typeof(x).shape
     sy = (1,) * (n - typeof(y).ndim) + typeof(y).shape

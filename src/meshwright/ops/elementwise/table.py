@@ -234,7 +234,7 @@ stop_gradient: Elementwise = row("stop_gradient", "", "biufck", CONSTANT)
 type(copy).takes_keys = type(stop_gradient).takes_keys = True
 type(copy).emit = type(stop_gradient).emit = lambda self, b, x: x  # type: ignore
 
-sign: Elementwise = row("sign", "stablehlo.sign", "ifc", lambda t, y, x: slopes.of_direction(_OPS, t, y, x))
+sign: Elementwise = row("sign", "stablehlo.sign", _NUM, lambda t, y, x: slopes.of_direction(_OPS, t, y, x))
 floor: Elementwise = row("floor", "stablehlo.floor", "f", CONSTANT)
 ceil: Elementwise = row("ceil", "stablehlo.ceil", "f", CONSTANT)
 round_half_even: Elementwise = row("round_nearest_even", "stablehlo.round_nearest_even", "f", CONSTANT)
@@ -383,6 +383,12 @@ def _emit_exp2(self: Op, b: Builder, x: Any) -> Any:
     return b.op("stablehlo.exponential", [scaled], [out])[0]
 
 
+def _emit_sign(self: Elementwise, b: Builder, x: Any) -> Any:
+    if not dtypes.is_unsigned(b.in_avals[0].dtype):
+        return Elementwise.emit(self, b, x)
+    return b.op("stablehlo.minimum", [x, b.constant(1, b.out_avals[0])], b.out_avals)[0]
+
+
 def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
     part = b.in_avals[0].update(dtype=dtypes.real_of(b.in_avals[0].dtype))
     re, im = (b.op(f"stablehlo.{n}", [x], [part])[0] for n in ("real", "imag"))
@@ -424,6 +430,7 @@ type(div).linear_groups = _div_groups  # type: ignore
 for _op in (lt, le, gt, ge, max_, min_, pow_):
     type(_op).emit = _emit_written_out  # type: ignore[method-assign]
 type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
+type(sign).emit = _emit_sign  # type: ignore[method-assign]
 type(conj).emit = _emit_conj  # type: ignore[method-assign]
 
 

@@ -202,7 +202,7 @@ class DynamicUpdateSlice(Op):
                 f"dynamic_update_slice: operand {x} and update {update} must have one dtype; convert the update"
             )
         _check(self.name, x, update.shape, starts)
-        return x
+        return x.strong()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self.bind(*primals)

@@ -94,7 +94,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
 
     Raises:
       ShapeError: an axis that does not exist, or ``k`` that is negative or larger than its size.
-      DTypeError: complex numbers or bools.
+      DTypeError: complex numbers.
 
     Example:
       >>> values, positions = lax.top_k(jnp.array([[3, 9, 5], [8, 2, 7]]), 2)
@@ -105,6 +105,9 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     if not -ndim <= axis < ndim:
         raise ShapeError(f"top_k: axis {axis} does not exist in shape {typeof(operand).shape}")
     last = ndim - 1
+    if dtypes.is_bool(typeof(operand).dtype):
+        values, positions = top_k(convert(operand, dtypes.uint8), k, axis=axis)
+        return convert(values, dtypes.bool_), positions
     found = TopK(int(k)).bind(move_dim(operand, axis % ndim, last))
     values, positions = (move_dim(y, last, axis % ndim) for y in found)
     return values, positions
