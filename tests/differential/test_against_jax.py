@@ -60,7 +60,7 @@ EXCEPTIONS = [
     Exception_("argmax argmin nanargmax nanargmin clip", "accepted", "complex numbers have NumPy's order everywhere", kinds="c"),
     Exception_("sign remainder floor_divide fmod modf divmod spacing heaviside", "values", "signs of zeros are NumPy's", True),
     Exception_("fmod remainder floor_divide divmod", "values", "a quotient by the integer 0 is not defined", kinds="biu"),
-    Exception_("angle", "dtype", "halves stay halves, as in NumPy", kinds="h"),
+    Exception_("angle", "dtype", "floats stay what they are, as in NumPy", kinds="hf"),
     Exception_("arctan2", "refused", "complex numbers have no quadrants; NumPy refuses, too", kinds="c"),
     Exception_("sort sort_complex", "values", "descending order keeps the order of equal elements, as argsort does"),
     Exception_("sort argsort lexsort unique unique_values unique_all unique_counts unique_inverse union1d setxor1d intersect1d "
@@ -80,6 +80,7 @@ EXCEPTIONS = [
     Exception_("scipy.special.exp1 scipy.special.expi scipy.special.spence scipy.special.gammainc scipy.special.gammaincc "
                "scipy.special.rel_entr scipy.special.kl_div", "values", "limits, NaN and infinities are SciPy's"),
     Exception_("scipy.special.spence", "accepted", "halves are computed with as floats", kinds="h"),
+    Exception_("nn.log_sigmoid", "accepted", "bools are computed with as floats", kinds="b"),
     Exception_("logaddexp2", "values", "rounding of halves", kinds="h"),
     Exception_("ldexp", "refused", "bools are no exponents", kinds="b"),
 ]  # fmt: skip

@@ -128,3 +128,18 @@ def test_bools_and_unsigned_integers_are_ordered_and_have_signs():
         assert got.dtype == want.dtype and got.tolist() == want.tolist()
     for f in (mw.lax.sign, mw.jit(mw.lax.sign)):
         assert f(counts).tolist() == jax.lax.sign(counts).tolist() == [0, 1, 1]
+
+
+def test_exponents_and_counts_keep_their_width():
+    """Exponents beyond 32 bits do not wrap around, and the logarithm of a count is taken in the dtype of the result."""
+    with mw.enable_x64(True):
+        exponents = np.array([2**63 - 1, -(2**63), 2**32 + 1, 3, -1])
+        for f in (mnp.ldexp, mw.jit(mnp.ldexp)):
+            assert f(1.5, exponents).tolist() == [np.inf, 0, np.inf, 12, 0.75]
+            assert f(1.5, np.array([2**32 - 1, 2], np.uint32)).tolist() == [np.inf, 6]
+        x, where = np.array([[2.75, 1.25], [2.25, 1.75]]), np.array([[True, True], [False, True]])
+        assert nn.logmeanexp(x, where=where).item() == pytest.approx(np.log(np.exp(x[where]).mean()), rel=1e-14)
+        for f in (nn.softmax, nn.log_softmax):
+            assert f(np.array([1, 2, 3], np.int32), where=where[0, [0, 1, 0]]).dtype == "float64"
+    for dtype in ("float16", "bfloat16"):
+        assert nn.logmeanexp(mnp.asarray(x, dtype), where=where).dtype == dtype

@@ -35,7 +35,7 @@ def _inexact(x: Any, name: str) -> Any:
 
 
 def _masked(x: Any, where: Any) -> Any:
-    return x if where is None else choose(where, x, np.asarray(-np.inf, typeof(x).dtype))
+    return x if where is None else choose(where, x, -np.inf)
 
 
 def _real(x: Any) -> Any:
@@ -58,9 +58,9 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> softmax(np.zeros(4, "float32")).tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    x = _inexact(x, "softmax")
+    x = _inexact(_masked(x, where), "softmax")
     axes = normal_axes(axis, typeof(x).ndim, "softmax")
-    shifted, _ = _shifted(_masked(x, where), axes)
+    shifted, _ = _shifted(x, axes)
     weights = ops.exp(shifted)
     out = ops.div(weights, spread_over(reduce_sum(weights, axes), typeof(x).shape, axes))
     return out if where is None else choose(where, out, scalar_like(0, out))
@@ -76,9 +76,9 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
     >>> log_softmax(np.array([0.0])).tolist()
     [0.0]
     """
-    x = _inexact(x, "log_softmax")
+    x = _inexact(_masked(x, where), "log_softmax")
     axes = normal_axes(axis, typeof(x).ndim, "log_softmax")
-    shifted, _ = _shifted(_masked(x, where), axes)
+    shifted, _ = _shifted(x, axes)
     total = ops.log(reduce_sum(ops.exp(shifted), axes))
     out = ops.sub(shifted, spread_over(total, typeof(x).shape, axes))
     return _masked(out, where)
@@ -133,7 +133,8 @@ def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
         count: Any = float(math.prod(shape[d] for d in axes))
     else:
         count = sum_of(choose(where, broadcast_to(np.float32(1), shape), 0), axes, keepdims=keepdims)
-    return subtract(logsumexp(x, axis, keepdims=keepdims, where=where), log(count))
+    total = logsumexp(x, axis, keepdims=keepdims, where=where)
+    return subtract(total, log(convert(count, typeof(total).dtype)))
 
 
 def standardize(

@@ -213,7 +213,17 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     if typeof(x).dtype not in _LAYOUT:
         raise DTypeError(f"ldexp: expected a float of 16 bits or more, got dtype {typeof(x).dtype}")
     shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="ldexp")
-    return _ldexp(spread(x, shape), convert(spread(y, shape), dtypes.int32))
+    return _ldexp(spread(x, shape), _as_int32(spread(y, shape)))
+
+
+def _as_int32(y: Any) -> Any:
+    """Integers as int32, those beyond it as its ends."""
+    own, target = (dtypes.ml_dtypes.iinfo(d) for d in (typeof(y).dtype, dtypes.int32))
+    if own.max > target.max:
+        y = ops.min_(y, scalar_like(target.max, y))
+    if own.min < target.min:
+        y = ops.max_(y, scalar_like(target.min, y))
+    return convert(y, dtypes.int32)
 
 
 def spacing(x: Any, /) -> Any:
