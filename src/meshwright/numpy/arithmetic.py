@@ -398,10 +398,16 @@ def signbit(x: Any, /) -> Any:
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """0 for negative ``x1``, ``x2`` at 0, 1 above.
 
+    Raises:
+      DTypeError: complex numbers.
+
     >>> heaviside(-1.0, 0.5).item()
     0.0
     """
-    return _heaviside(*operands("heaviside", (x1, x2), to_inexact=True))
+    x, y = operands("heaviside", (x1, x2), to_inexact=True)
+    if dtypes.is_complex(typeof(x).dtype):
+        raise DTypeError(f"heaviside: defined for real numbers, got dtype {typeof(x).dtype}; take .real")
+    return _heaviside(x, y)
 
 
 @compiled
