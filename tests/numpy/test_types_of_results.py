@@ -143,3 +143,15 @@ def test_exponents_and_counts_keep_their_width():
             assert f(np.array([1, 2, 3], np.int32), where=where[0, [0, 1, 0]]).dtype == "float64"
     for dtype in ("float16", "bfloat16"):
         assert nn.logmeanexp(mnp.asarray(x, dtype), where=where).dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float16"])
+def test_sets_of_narrow_floats_with_nan(name):
+    """Which NumPy, where it computes for us, would not bring in order."""
+    x = np.array([0.5, np.nan, -2.5, 3.0, np.nan, 0.5, 3.0, -2.5], np.float32)
+    ours = mnp.asarray(x).astype(name)
+    assert mnp.unique(ours).astype("float32").tolist()[:3] == [-2.5, 0.5, 3.0] and mnp.unique(ours).shape == (4,)
+    values, counts = mnp.unique(ours, return_counts=True)
+    assert values.dtype == name and counts.tolist() == [2, 2, 2, 2]
+    assert mnp.unique_values(ours).shape == (5,) and mnp.union1d(ours, ours[:2]).shape == (4,)
+    assert mnp.unique(ours, size=mnp.unique(ours).size, fill_value=0).shape == (4,)

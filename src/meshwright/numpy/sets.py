@@ -100,14 +100,19 @@ def unique(
 
 def _on_host(x: np.ndarray, wanted: tuple[bool, ...], axis: int | None, equal_nan: bool) -> Any:
     # With positions NumPy sorts stably, so that of zeros of both signs the first one stands for both.
-    out: Any = np.unique(x, True, True, True, axis=axis, equal_nan=equal_nan)
-    results = [asarray(out[0]), *(asarray(o.astype(dtypes.default_int())) for o in out[1:])]
+    out: Any = np.unique(_in_order(x), True, True, True, axis=axis, equal_nan=equal_nan)
+    results = [asarray(out[0].astype(x.dtype)), *(asarray(o.astype(dtypes.default_int())) for o in out[1:])]
     picked = [r for r, want in zip(results, wanted) if want]
     return picked[0] if len(picked) == 1 else tuple(picked)
 
 
 def _count(x: np.ndarray, axis: int | None, equal_nan: bool) -> int:
-    return np.unique(x, axis=axis, equal_nan=equal_nan).shape[0 if axis is None else axis]
+    return np.unique(_in_order(x), axis=axis, equal_nan=equal_nan).shape[0 if axis is None else axis]
+
+
+def _in_order(x: np.ndarray) -> np.ndarray:
+    """``x`` in a dtype that NumPy sorts with NaN last: not so those that are not its own, as bfloat16."""
+    return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
 def _unique_rows(table: Any, size: int, fill_value: Any, equal_nan: bool) -> tuple[Any, Any, Any, Any]:
