@@ -129,7 +129,7 @@ def rint(x: Any, /) -> Any:
     2.0
     """
     if _exact(aval_of(x, "rint").dtype):
-        return convert(*operands("rint", (x,)), dtypes.default_float())
+        return convert(operands("rint", (x,))[0], dtypes.default_float())
     return _round_complex(*operands("rint", (x,)))
 
 

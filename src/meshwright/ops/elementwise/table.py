@@ -384,9 +384,8 @@ def _emit_exp2(self: Op, b: Builder, x: Any) -> Any:
 
 
 def _emit_sign(self: Elementwise, b: Builder, x: Any) -> Any:
-    if not dtypes.is_unsigned(b.in_avals[0].dtype):
-        return Elementwise.emit(self, b, x)
-    return b.op("stablehlo.minimum", [x, b.constant(1, b.out_avals[0])], b.out_avals)[0]
+    unsigned, (out,) = dtypes.is_unsigned(b.in_avals[0].dtype), b.out_avals
+    return b.op("stablehlo.minimum", [x, b.constant(1, out)], [out])[0] if unsigned else Elementwise.emit(self, b, x)
 
 
 def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
