@@ -157,7 +157,7 @@ def measured(name):
     off = [
         float(np.abs(np.asarray(grads[n]) - (0 if p.grad is None else p.grad.numpy())).max())
         for n, p in module.named_parameters()
-        if n in grads
+        if n in grads and p.requires_grad
     ]
     scale = float(want.abs().max())
     return model, float(np.abs(np.asarray(y) - want.detach().numpy()).max()) / scale, max(off) / largest, arrays, named

@@ -6,8 +6,21 @@ The route is ``torch.export``, and a table that says what each of torch's ops is
 from meshwright.interop.torch import needed as _needed
 from meshwright.interop.torch import ops as _ops
 from meshwright.interop.torch.model import TorchModel, from_torch
+from meshwright.interop.torch.plans import from_device_mesh, from_placements, fully_sharded, to_placements, tp_shardings
 from meshwright.interop.torch.registry import register
 from meshwright.interop.torch.tensors import from_tensors, to_torch
 from meshwright.interop.torch.trees import Outputs
 
-__all__ = ["Outputs", "TorchModel", "from_tensors", "from_torch", "register", "to_torch"]
+__all__ = [
+    "Outputs",
+    "TorchModel",
+    "from_device_mesh",
+    "from_placements",
+    "from_tensors",
+    "from_torch",
+    "fully_sharded",
+    "register",
+    "to_placements",
+    "to_torch",
+    "tp_shardings",
+]

@@ -79,8 +79,9 @@ def derivatives_of_functions() -> Iterator[list[Any]]:
 
 
 def _refuse_functions(functions: Sequence[Any], module: torch.nn.Module) -> None:
-    # Checkpointing is a Function whose backward is the derivative.
-    own = [f for f in functions if not f.__module__.startswith("torch.utils.checkpoint")]
+    # Checkpointing is a Function whose backward is the derivative; those of custom ops stay ops, with rules.
+    known = ("torch.utils.checkpoint", "torch._library.autograd")
+    own = [f for f in functions if not f.__module__.startswith(known)]
     if own:
         names = ", ".join(f"{f.__module__}.{f.__qualname__}" for f in own)
         raise RuleError(
