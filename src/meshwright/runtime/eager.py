@@ -89,8 +89,9 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
                     "device or mesh with device_put first"
                 )
             sharding = x.sharding
-    place = sharding or default_sharding()
-    key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place))
+    many = pjrt.has_many()
+    place = sharding or (default_sharding() if many else None)
+    key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place) if many and place else None)
     found = _cache.get(key)
     if found is None and op.moved is not None and (out := _moved(op, arrays, place)) is not None:
         out.committed = committed
@@ -100,20 +101,22 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
         n = len(jaxpr.out_avals)
         # a loop over small arrays may still run for long
         quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
+        home = place if many and place else default_sharding()  # virtual devices share the program
         found = _cache[key] = compile_jaxpr(
-            jaxpr, op.name, [place] * n, quick=quick, place=one_device(place, [place] * len(arrays))
+            jaxpr, op.name, [home] * n, quick=quick, place=one_device(home, [home] * len(arrays))
         )
         if op.holds_jaxprs:
             _with_jaxprs.append(key)
             if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
                 _cache.pop(_with_jaxprs.popleft(), None)
     outs = found.run(found.take(arrays))
-    for x in outs:
-        x.sharding, x.committed = place, committed
+    if place is not None:
+        for x in outs:
+            x.sharding, x.committed = place, committed
     return check_finite(op.name, outs if op.multiple_results else outs[0])
 
 
-def _moved(op: Op, arrays: Sequence[Array], place: Sharding) -> Array | None:
+def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | None:
     """What ``op`` moves, by NumPy, where that is exact and costs less than compiling: or else nothing."""
     out = infer_cached(op, tuple(x.aval for x in arrays))
     if out.nbytes > _MOST_HOST_BYTES or not all(x.dtype in dtypes.NUMPY_DTYPES and x.is_ready() for x in arrays):
