@@ -104,14 +104,21 @@ def train(model: str, steps: int) -> None:
         print("RESULT " + json.dumps([losses, seconds]), flush=True)
 
 
-def measured(model: str, steps: int, setting: tuple[int, int | None, int | None]) -> tuple[list[float], float]:
-    """Losses, and seconds a step, in one setting."""
+def measured(
+    model: str, steps: int, setting: tuple[int, int | None, int | None], bits: int = 32
+) -> tuple[list[float], float]:
+    """Losses, and seconds a step, in one setting; with 64 bits, rounding hides no mistake."""
     count, devices, real = setting
     command = [sys.executable, "-m", "meshwright", "run", "-n", str(count)]
     command += ["--devices", str(devices)] if devices else []
     command += ["--real-devices", str(real)] if real else []
     command += ["--timeout", "120", __file__, model, str(steps)]
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}", "PYTHONWARNINGS": "ignore"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}",
+        "PYTHONWARNINGS": "ignore",
+        "MESHWRIGHT_ENABLE_X64": str(int(bits == 64)),
+    }
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     line = next((part for part in done.stdout.splitlines() if "RESULT " in part), None)
     if done.returncode or line is None:
@@ -122,11 +129,11 @@ def measured(model: str, steps: int, setting: tuple[int, int | None, int | None]
 
 def main() -> None:
     """Print a table for each model."""
-    for model in ("gpt", "cnn"):
-        print(f"{model}, {STEPS} steps: ms a step, largest difference of losses to virtual devices")
+    for model, bits in (("gpt", 32), ("gpt", 64), ("cnn", 32)):
+        print(f"{model} in float{bits}, {STEPS} steps: ms a step, largest difference of losses to virtual devices")
         first: list[float] = []
         for name, setting in SETTINGS.items():
-            losses, seconds = measured(model, STEPS, setting)
+            losses, seconds = measured(model, STEPS, setting, bits)
             first = first or losses
             worst = max(abs(a - b) for a, b in zip(losses, first))
             print(
