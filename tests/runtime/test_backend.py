@@ -39,6 +39,8 @@ def test_a_computation_runs_on_one_device(backend):
     assert product.block_until_ready() is product and product.xla_shape().dimensions() == ()
     assert compiled.cost_analysis()["flops"] >= 1 and compiled.get_compiled_memory_stats().argument_size_in_bytes == 8
     assert len(compiled.serialize()) > 100 and compiled.size_of_generated_code_in_bytes() >= 0
+    again, _ = compiled.execute([np.float32(3), mw.numpy.float32(5)])  # what is no buffer is copied
+    assert float(again.to_py()) == 15.0
     product.delete()
     assert product.is_deleted() and not larger.is_deleted()
 

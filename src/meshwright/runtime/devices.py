@@ -13,14 +13,17 @@ from functools import cache
 import numpy as np
 
 from meshwright.core.config import config
+from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentError, ConfigError, MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.hardware.placement import placed
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import AxisType, Mesh
 
-#: counts the memory of devices; what knows arrays supplies it, as it stands above
-MEMORY_STATS: list[Callable[[Sequence[Device]], dict[Device, dict[str, int]]]] = []
+#: counts the memory that arrays take on devices
+MEMORY_STATS: Slot[Callable[[Sequence[Device]], dict[Device, dict[str, int]]]] = Slot(
+    "the count of memory", "meshwright.runtime.memory_stats"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Device:
           >>> mw.devices()[0].memory_stats()["bytes_in_use"] >= 256 * 256 * 4
           True
         """
-        return MEMORY_STATS[0]([self])[self]
+        return MEMORY_STATS.value([self])[self]
 
     @property
     def is_addressable(self) -> bool:

@@ -47,4 +47,4 @@ def _parts(array: Array) -> dict[Any, int]:
     return dict.fromkeys(sharding.devices, nbytes)
 
 
-MEMORY_STATS.append(memory_stats)
+MEMORY_STATS.fill(memory_stats)

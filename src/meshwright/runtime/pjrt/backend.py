@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -120,8 +120,16 @@ class Buffer:
 class LoadedExecutable:
     """A compiled computation and the devices that it runs on, replica by replica and in each partition by partition."""
 
-    def __init__(self, loaded: Any, devices: Sequence[Any], pjrt: Sequence[Any], assignment: np.ndarray) -> None:
+    def __init__(
+        self,
+        loaded: Any,
+        devices: Sequence[Any],
+        pjrt: Sequence[Any],
+        assignment: np.ndarray,
+        put: Callable[..., Buffer],
+    ) -> None:
         self._loaded = loaded
+        self._put = put
         self._devices = list(devices)
         self._pjrt = list(pjrt)
         self._assignment = assignment
@@ -162,8 +170,8 @@ class LoadedExecutable:
         """The size of the machine code."""
         return self._loaded.size_of_generated_code_in_bytes()
 
-    def execute(self, arguments: Sequence[Buffer]) -> list[Buffer]:
-        """The results on the one device that it was compiled for.
+    def execute(self, arguments: Sequence[Any]) -> list[Buffer]:
+        """The results on the one device that it was compiled for; what is no buffer is copied to it.
 
         Raises:
           ArgumentError: it was compiled for several; ShapeError: arguments of other types.
@@ -175,29 +183,36 @@ class LoadedExecutable:
             )
         return [outs[0] for outs in self.execute_sharded_on_local_devices([[a] for a in arguments])]
 
-    def execute_sharded_on_local_devices(self, arguments: Sequence[Sequence[Buffer]]) -> list[list[Buffer]]:
-        """The results, for each a list of its buffers on :meth:`local_devices`; so are the arguments.
+    def execute_sharded_on_local_devices(self, arguments: Sequence[Sequence[Any]]) -> list[list[Buffer]]:
+        """The results, for each a list of its buffers on :meth:`local_devices`; so are the arguments, of which what is
+        no buffer is copied to its device.
 
         Raises:
           ArgumentError: another number of arguments or of buffers, or buffers on other devices, or of several shapes.
           ShapeError: arguments of other types than it was compiled for.
         """
-        self._check(arguments)
+        given = [self._buffers(shards) for shards in arguments]
+        self._check(given)
         if len(self._devices) == 1:
-            found = [[b] for b in execute(self._loaded, [shards[0]._pjrt for shards in arguments])]
+            found = [[b] for b in execute(self._loaded, [shards[0]._pjrt for shards in given])]
         else:
-            running = self._loaded.execute_sharded([self._array(shards) for shards in arguments])
+            running = self._loaded.execute_sharded([self._array(shards) for shards in given])
             found = running.disassemble_into_single_device_arrays()
         types = self._types[1]
         return [[Buffer(b, d, t) for b, d in zip(outs, self._devices)] for outs, t in zip(found, types, strict=True)]
+
+    def _buffers(self, shards: Sequence[Any]) -> list[Buffer]:
+        """An argument's buffers, one a device as far as there are devices."""
+        where = [*self._devices, *[None] * (len(shards) - len(self._devices))]
+        return [x if isinstance(x, Buffer) else self._put(x, d) for x, d in zip(shards, where)]
 
     def _check(self, arguments: Sequence[Sequence[Buffer]]) -> None:
         wanted = self._types[0]
         if len(arguments) != len(wanted):
             raise ArgumentError(f"execute: the computation takes {len(wanted)} arguments, got {len(arguments)}")
         for i, (shards, type_) in enumerate(zip(arguments, wanted)):
-            if [getattr(b, "_device", None) for b in shards] != self._devices:
-                where = ", ".join(str(getattr(b, "_device", type(b).__name__)) for b in shards) or "none"
+            if [b._device for b in shards] != self._devices:
+                where = ", ".join(str(b._device) for b in shards) or "none"
                 raise ArgumentError(
                     f"execute: argument {i} has buffers on {where}; expected one on each of "
                     f"{', '.join(map(str, self._devices))}, in this order (buffer_from_pyval makes them)"
@@ -311,7 +326,7 @@ class PjrtBackend:
             loaded = shielded(lambda: self._client.compile_and_load(module, where, options))
         except (RuntimeError, ValueError) as error:
             raise CompileError(f"XLA could not compile the computation: {error}") from None
-        return LoadedExecutable(loaded, devices, pjrt, ids)
+        return LoadedExecutable(loaded, devices, pjrt, ids, self.buffer_from_pyval)
 
     def __repr__(self) -> str:
         return f"Backend({self.platform!r}, {len(self._devices)} devices)"
