@@ -184,3 +184,18 @@ def test_compile_for_a_target(file, tmp_path):
     assert done.returncode == 1 and "did you mean" in done.stderr and "Traceback" not in done.stderr
     done = run("compile", file, "--target", "cpu:8", "--mesh", "data=2,model=2")
     assert done.returncode == 1 and "use target cpu:4" in done.stderr
+
+
+def test_times_are_those_of_a_machine(file, tmp_path):
+    done = run("partition", file, "--machine", "v5e:2x2", "--time")
+    assert done.returncode == 0, done.stderr
+    assert "time of a run on v5e:2x2" in done.stdout and "rests on guessed figures of v5e" in done.stdout
+    assert "dot_general at model.py:12" in done.stdout
+    wrong = run("partition", file, "--machine", "v5f:2x2")
+    assert wrong.returncode == 1 and "no chip 'v5f' is known; did you mean" in " ".join(wrong.stderr.split())
+
+
+def test_chips_are_listed_with_their_sources():
+    done = run("hardware")
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in ("v5e", "tpu7x", "h200", "b200")) and "989.4" in done.stdout

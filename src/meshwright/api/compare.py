@@ -15,11 +15,17 @@ from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
 
 @dataclass(frozen=True)
 class PartitionFigures:
-    """One partitioner's result: collectives as ``{kind: (count, bytes sent)}``, seconds it took, bytes it holds."""
+    """One partitioner's result: collectives as ``{kind: (count, bytes sent)}``, seconds it took, bytes it holds.
+
+    ``redundancy`` is the work of all devices over the program's, ``run_seconds`` the modelled time of a run; they are 0
+    where they are not known.
+    """
 
     kinds: dict[str, tuple[int, int]]
     seconds: float
     memory_bytes: int
+    redundancy: float = 0.0
+    run_seconds: float = 0.0
 
     @property
     def bytes_sent(self) -> int:
@@ -40,7 +46,8 @@ def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
     start = time.perf_counter()
     part = program.partition(**where)
     found = by_kind((c.kind, c.bytes_sent) for c in part.collectives)
-    return PartitionFigures(found, time.perf_counter() - start, part.peak_bytes)
+    seconds = time.perf_counter() - start
+    return PartitionFigures(found, seconds, part.peak_bytes, part.work.redundancy, part.time().seconds)
 
 
 def xla_figures(source: str | Path | bytes, program: ImportedProgram | None = None) -> PartitionFigures:

@@ -9,7 +9,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from meshwright.cli import compiling, demo, profiles, programs, run
+from meshwright.cli import compiling, demo, hardware, profiles, programs, run
 from meshwright.errors import MeshwrightError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command()(programs.explain)
 app.command()(programs.compare)
 app.command()(compiling.compile)
 app.command()(programs.passes)
+app.command()(hardware.hardware)
 app.command()(profiles.profile)
 app.command()(profiles.smi)
 app.command(context_settings={"allow_interspersed_args": False})(run.run)

@@ -20,6 +20,7 @@ from meshwright.errors import ArgumentError, MeshwrightWarning
 from meshwright.lowering.pipeline import whole_pipeline
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.report import Collective, human_bytes
+from meshwright.spmd.steptime.report import human_seconds
 
 _COLUMNS = (
     TextColumn("{task.description}"),
@@ -34,6 +35,7 @@ File = Annotated[
     typer.Argument(help="HLO text or proto, StableHLO text or bytecode, or a portable artifact; - is standard input"),
 ]
 MeshOption = Annotated[str, typer.Option("--mesh", help="axes and sizes, such as data=4,model=2")]
+MachineOption = Annotated[str, typer.Option("--machine", help="hardware to plan for, such as v5e:2x4 or h100:8")]
 DevicesOption = Annotated[int, typer.Option("--devices", min=0, help="number of devices, on one axis")]
 
 
@@ -46,14 +48,16 @@ def partition(
     combine_bytes: Annotated[
         int, typer.Option("--combine-bytes", min=0, help="send small collectives together, in buckets of so many bytes")
     ] = 0,
+    machine: MachineOption = "",
+    times: Annotated[bool, typer.Option("--time", help="print what a run takes, and what binds each part")] = False,
 ) -> None:
-    """Partition a program; print what its devices send and hold."""
+    """Partition a program; print what its devices send, do and hold, and how long a run takes."""
     if text and text not in TEXTS:
         raise ArgumentError(f"--text: expected {', '.join(TEXTS)}, got {text!r}")
     # The program's text alone goes to the standard output, so that it can be piped.
     console = Console(stderr=bool(text), highlight=False)
     start = time.perf_counter()
-    program, part = partitioned(file, mesh, devices, console, combine_bytes)
+    program, part = partitioned(file, mesh, devices, console, combine_bytes, machine)
     found = part.collectives
     elapsed = time.perf_counter() - start
     axes = " × ".join(f"{name}={size}" for name, size in part.mesh.shape.items())
@@ -61,6 +65,8 @@ def partition(
     console.print(_summary(part, found))
     for note in (*program.notes, *part.notes):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
+    if times:
+        console.print(str(part.time()), markup=False, soft_wrap=True)
     if verify:
         verified = part.verify()
         console.print(f"{verified.headline}, in {verified.seconds:.1f} s", markup=False, soft_wrap=True)
@@ -107,7 +113,9 @@ def compare(file: File) -> None:
         table.add_row(kind, *cells)
     table.add_row("bytes sent by a device", f"{ours.bytes_sent:,}", f"{theirs.bytes_sent:,}", style="bold")
     table.add_row("memory of a device", human_bytes(ours.memory_bytes), human_bytes(theirs.memory_bytes))
-    table.add_row("time", f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s, with compiling")
+    table.add_row("arithmetic of a device, of its part", f"{ours.redundancy:.2f}", "")
+    table.add_row("time of a run, modelled", human_seconds(ours.run_seconds), "")
+    table.add_row("time of planning", f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s, with compiling")
     console.print(f"[bold]{program.name}[/bold] for {program.num_partitions} devices: collectives, and their bytes")
     console.print(table)
 
@@ -118,12 +126,13 @@ def contents(file: Path) -> Path | bytes:
 
 
 def partitioned(
-    file: Path, mesh: str, devices: int, console: Console, combine_bytes: int = 0
+    file: Path, mesh: str, devices: int, console: Console, combine_bytes: int = 0, machine: str = ""
 ) -> tuple[ImportedProgram, PartitionedProgram]:
     """The program in a file, and its per-device program; warnings are printed.
 
     Raises:
-      ArgumentError: a mesh that cannot be read, or a mesh and a number of devices.
+      ArgumentError: a mesh that cannot be read, a mesh and a number of devices, or an unknown machine.
+      MeshError: a machine of another number of devices.
     """
     if mesh and devices:
         raise ArgumentError(f"give either --mesh {mesh} or --devices {devices}, not both")
@@ -131,6 +140,9 @@ def partitioned(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MeshwrightWarning)
         program = load(contents(file))
+        bound = program.bound(chosen, devices or None).mesh if machine else None
+        if bound is not None:
+            chosen, devices = bound.abstract_mesh.on(machine), 0
         part = program.partition(chosen, devices or None, combine_bytes=combine_bytes)
     for warning in caught:
         console.print(f"warning: {warning.message}", markup=False, style="yellow", soft_wrap=True)
@@ -157,4 +169,5 @@ def _summary(part: PartitionedProgram, found: list[Collective]) -> Table:
     table.add_row("all collectives", str(len(found)), f"{part.bytes_sent:,}", style="bold")
     table.add_row("peak memory of a device", "", human_bytes(part.peak_bytes))
     table.add_row("arithmetic of a device, of its part", "", f"{part.work.redundancy:.2f}")
+    table.add_row(f"time of a run on {part.time().where}", "", human_seconds(part.time().seconds))
     return table
