@@ -34,7 +34,7 @@ from meshwright.targets.compiling import Job, described
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.plugins import plugin
 from meshwright.targets.schedule import schedule_of
-from meshwright.targets.tiling import tiled_memory
+from meshwright.targets.tiling import hardware_memory
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "targets.json"
@@ -189,9 +189,7 @@ def _predicted(name: str, where: str) -> Any:
     """The memory that we predict of a device of the target."""
     target = mw.target(where)
     part = subject(name, target.size).part
-    if target.platform != "tpu":
-        return part.memory
-    return tiled_memory(part.memory, part.jaxpr.in_avals, part.jaxpr.out_avals)
+    return hardware_memory(part.memory, part.jaxpr, target.platform)
 
 
 def _summary(platform: str, errors: list[tuple[str, float, float]]) -> str:

@@ -17,7 +17,7 @@ from meshwright.targets.child import Answer, Job, compile_in_child
 from meshwright.targets.compiling import needed, report_of
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.schedule import _iota_groups
-from meshwright.targets.tiling import tiled_bytes, tiled_memory
+from meshwright.targets.tiling import hardware_memory, tiled_bytes, tiled_memory
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +325,14 @@ def test_arguments_in_tiles(reports):
     assert tiled_memory(part.memory, part.jaxpr.in_avals, part.jaxpr.out_avals).argument_bytes == (
         reports["mlp_v5e"].argument_bytes
     )
+
+
+def test_products_on_gpus_have_a_workspace(reports):
+    part, report = mlp(), reports["mlp_h100"]
+    predicted = hardware_memory(part.memory, part.jaxpr, "cuda")
+    assert predicted.temp_bytes - part.memory.temp_bytes == 2**22 and "s8[4194304]" in report.text
+    assert predicted.peak_bytes == pytest.approx(report.peak_bytes, rel=0.15)
+    assert hardware_memory(part.memory, part.jaxpr, "cpu") == part.memory
 
 
 # --- HLO text -----------------------------------------------------------------------------------------------

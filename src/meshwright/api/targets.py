@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from meshwright.spmd.memory.predict import Memory
 from meshwright.spmd.report import human_bytes
 from meshwright.spmd.steptime.report import time_of
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import Progress as CompileProgress
 from meshwright.targets.compiling import Subject, compile_for
 from meshwright.targets.report import Prediction, TargetReport
-from meshwright.targets.tiling import tiled_memory
+from meshwright.targets.tiling import hardware_memory
 from meshwright.targets.topology import CompileTarget, target
 from meshwright.verification.progress import on_terminal
 
@@ -31,17 +30,10 @@ def compile_for_target(
     chosen.order_of(part.mesh)  # which says what does not fit before anything is compiled
     subject = Subject(
         part.name, module_bytecode(part.module(chosen.platform)), part.mesh, part.collectives,
-        Prediction(_memory(part, chosen.platform), part.bytes_sent, _seconds(part, chosen)),
+        Prediction(hardware_memory(part.memory, part.jaxpr, chosen.platform), part.bytes_sent, _seconds(part, chosen)),
     )  # fmt: skip
     with _shown(f"compiling {part.name} for {chosen.name}", progress) as told:
         return compile_for(subject, chosen, told)
-
-
-def _memory(part: PartitionedProgram, platform: str) -> Memory:
-    """The predicted memory of a device; TPUs keep arrays in tiles."""
-    if platform != "tpu":
-        return part.memory
-    return tiled_memory(part.memory, part.jaxpr.in_avals, part.jaxpr.out_avals)
 
 
 def _seconds(part: PartitionedProgram, chosen: CompileTarget) -> float | None:

@@ -1,6 +1,8 @@
-"""What arrays take of a TPU's memory: tiles of 8 × 128 elements, so that small and narrow arrays are padded.
+"""What hardware adds to a prediction of memory.
 
-Measured on libtpu 0.0.42: the arguments of seven programs, to the byte.
+TPUs keep arrays in tiles of 8 × 128 elements, so that small and narrow ones are padded: measured on libtpu 0.0.42, the
+arguments of seven programs to the byte. On GPUs matrix products have a workspace, one for all of a program, since they
+run one after the other.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.spmd.memory.predict import Memory
 
 #: elements along the minor dimension of a tile, along the next one, and of a tile of a vector
 _LANES, _SUBLANES, _VECTOR = 128, 8, 1024
 _SCALAR = 512
+#: what XLA gives cuBLAS for a product, by the text of compiled programs
+_WORKSPACE = 4 * 2**20
 #: rows of narrower types share a word
 _WORD = 4
 
@@ -37,6 +42,18 @@ def tiled_memory(memory: Memory, ins: Iterable[ShapedArray], outs: Iterable[Shap
     arguments, results = sum(map(tiled_bytes, ins)), sum(map(tiled_bytes, outs))
     share = memory.alias_bytes / memory.output_bytes if memory.output_bytes else 0.0
     return replace(memory, argument_bytes=arguments, output_bytes=results, alias_bytes=int(share * results))
+
+
+def with_workspace(memory: Memory, has_products: bool) -> Memory:
+    """A prediction with the workspace of the matrix products of a GPU."""
+    return replace(memory, temp_bytes=memory.temp_bytes + _WORKSPACE) if has_products else memory
+
+
+def hardware_memory(memory: Memory, jaxpr: ClosedJaxpr, platform: str) -> Memory:
+    """A prediction with what ``platform`` adds to it."""
+    if platform == "tpu":
+        return tiled_memory(memory, jaxpr.in_avals, jaxpr.out_avals)
+    return with_workspace(memory, platform == "cuda" and any(e.op.name == "dot_general" for e in all_eqns(jaxpr.jaxpr)))
 
 
 def _tile_rows(rows: int, size: int) -> int:
