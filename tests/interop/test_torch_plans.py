@@ -62,6 +62,8 @@ def test_placements_both_ways(refuses):
     assert late.spec == mw.P(("tp", "fsdp"), None)
     with refuses(errors.ShardingError, "order"):
         mw.interop.torch.to_placements(late)
+    with refuses(errors.ShardingError, "split_factor=4"):
+        mw.interop.torch.from_placements((_StridedShard(0, split_factor=4), Shard(0)), mesh, 2)
     with refuses(errors.ShardingError, "pending sum"):
         mw.interop.torch.from_placements((Partial(), Replicate()), mesh, 2)
 

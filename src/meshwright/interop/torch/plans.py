@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ def tp_shardings(
       mesh: the mesh; ``axis`` is the one that splits.
 
     Raises:
-      ArgumentError: an unknown style, or an entry that no parameter has.
+      ArgumentError: an unknown style.
       ShardingError: the mesh has no such axis.
 
     Example:
@@ -111,20 +112,25 @@ def from_placements(placements: Sequence[Placement], mesh: AnyMesh, ndim: int) -
     that one of them was applied after those to its right.
 
     Raises:
-      ShardingError: a pending sum (``Partial``), which no sharding of an argument says, or another number of them.
+      ShardingError: a pending sum (``Partial``), which no sharding of an argument says; another number of them; a
+        ``_StridedShard`` whose factor is not the number of parts that the axes to its right make.
     """
     if len(placements) != len(mesh.axis_names):
         raise ShardingError(f"{len(placements)} placements for the {len(mesh.axis_names)} axes of {mesh!r}")
     dims: list[list[str]] = [[] for _ in range(ndim)]
-    late: list[tuple[int, str]] = []
+    late: list[tuple[int, str, int]] = []
     for axis, placement in zip(mesh.axis_names, placements):
         if isinstance(placement, Partial):
             raise ShardingError(f"a pending sum over {axis!r} ({placement}) is no sharding; redistribute it first")
         if type(placement).__name__ == "_StridedShard":
-            late.append((placement.dim % ndim, axis))  # type: ignore[attr-defined]
+            late.append((placement.dim % ndim, axis, placement.split_factor))  # type: ignore[attr-defined]
         elif isinstance(placement, Shard):
             dims[placement.dim % ndim].append(axis)
-    for dim, axis in late:
+    for dim, axis, factor in late:
+        if factor != math.prod(mesh.shape[a] for a in dims[dim]):
+            raise ShardingError(
+                f"_StridedShard over {axis!r} with split_factor={factor}: {dims[dim]} make another number"
+            )
         dims[dim].append(axis)
     return NamedSharding(mesh, PartitionSpec(*(tuple(d) if len(d) > 1 else d[0] if d else None for d in dims)))
 
