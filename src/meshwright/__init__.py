@@ -25,6 +25,8 @@ from meshwright import (
 )
 from meshwright.api.assembling import (
     copy_to_host_async,
+    device_put_replicated,
+    device_put_sharded,
     live_arrays,
     make_array_from_callback,
     make_array_from_process_local_data,
@@ -45,8 +47,9 @@ from meshwright.api.placement import (
 )
 from meshwright.api.plan import plan
 from meshwright.api.planning import Plan
+from meshwright.api.pmap import pmap
 from meshwright.api.shape_dtype import ShapeDtypeStruct
-from meshwright.api.shard_map import pmap, shard_map
+from meshwright.api.shard_map import shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr
 from meshwright.core.absent import absent as _absent
 from meshwright.core.caches import clear_caches
@@ -83,6 +86,9 @@ from meshwright.runtime.devices import (
     Device,
     device_count,
     devices,
+    host_count,
+    host_id,
+    host_ids,
     local_device_count,
     local_devices,
     make_mesh,
@@ -164,6 +170,8 @@ __all__ = [
     "device_count",
     "device_get",
     "device_put",
+    "device_put_replicated",
+    "device_put_sharded",
     "devices",
     "disable_jit",
     "dump_ir",
@@ -182,6 +190,9 @@ __all__ = [
     "grad",
     "hardware",
     "hessian",
+    "host_count",
+    "host_id",
+    "host_ids",
     "io_callback",
     "jacfwd",
     "jacobian",
@@ -245,8 +256,12 @@ __all__ = [
 #: names of modules that few programs need
 _FROM_LATER = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
+    "manual_program": "meshwright.inspect.manual_code",
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
     **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
+    **dict.fromkeys(
+        ("tree_flatten", "tree_leaves", "tree_map", "tree_structure", "tree_unflatten"), "meshwright.tree_util"
+    ),
 }
 
 

@@ -18,9 +18,11 @@ GLOBALS = {"mw": mw, "mnp": mnp, "lax": lax, "np": np, "P": P, "jnp": mnp}
 MODULES = [
     "api.assembling", "api.batching_rules", "api.callbacks", "api.control_flow", "api.environment", "api.jit",
     "lax.convolution", "lax.functions", "lax.linalg", "lax.polar", "lax.products", "lax.ragged", "lax.random_bits",
-    "lax.reductions", "lax.shapes", "api.load", "api.placement", "api.shard_map", "api.tracing", "core.caches",
+    "lax.reductions", "lax.shapes", "api.load", "api.placement", "api.export", "api.pmap",
+    "api.shard_map", "api.tracing", "api.xmap", "experimental.pjit", "interpreters.sharded_jit", "core.caches",
     "core.options", "core.precision", "core.pytree", "core.pytree_classes", "core.pytree_keys", "inspect.debug",
-    "inspect.picture", "ops.special.bessel", "ops.elementwise.chlo", "ops.linalg.cholesky", "ops.linalg.eig",
+    "inspect.manual_code", "inspect.picture", "ops.special.bessel", "ops.elementwise.chlo",
+    "ops.linalg.cholesky", "ops.linalg.eig",
     "ops.linalg.eigh", "ops.linalg.fft", "ops.special.incomplete_beta", "ops.special.incomplete_gamma",
     "ops.linalg.lu", "ops.linalg.qr", "ops.linalg.svd", "ops.linalg.triangular_solve", "ops.linalg.tridiagonal",
     "runtime.devices", "sharding.mesh", "transforms.autodiff", "transforms.checkify", "transforms.closures",

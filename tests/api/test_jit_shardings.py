@@ -9,7 +9,7 @@ from meshwright import NamedSharding, SingleDeviceSharding, errors
 from meshwright import PartitionSpec as P
 
 MESH = mw.make_mesh((4, 2), ("x", "y"))
-OTHER = mw.make_mesh((2, 4), ("x", "y"))
+OTHER = mw.make_mesh((2, 2), ("x", "y"))  # of other devices: fewer
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
 ROWS = NamedSharding(MESH, P("x"))
 COLUMNS = NamedSharding(MESH, P(None, "y"))

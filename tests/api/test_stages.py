@@ -161,7 +161,7 @@ def test_partitioned_programs_refuse_other_arguments(refuses):
         part(X, X)
     with refuses(ValueError, "'layer'", "(*, *)", "(*,)"):
         part(X)
-    other = mw.make_mesh((2, 4), ("data", "model"))
+    other = mw.make_mesh((2, 2), ("data", "model"))
     with refuses(errors.MeshError, "argument x", "'data': 2"):
         part(mw.device_put(X, NamedSharding(other, P("data"))), W)
     with refuses(errors.MeshError, "no devices", "make_mesh", "verify"):
@@ -200,7 +200,7 @@ def test_compiled_programs_refuse_other_arguments(refuses):
         compiled(X, w=W)
     with refuses(TypeError, "'layer'", "argument w", "'text'", "str"):
         compiled(X, "text")
-    other = mw.make_mesh((2, 4), ("data", "model"))
+    other = mw.make_mesh((2, 2), ("data", "model"))
     with refuses(errors.MeshError, "argument x", "compiled program", "'data': 2", "device_put"):
         compiled(mw.device_put(X, NamedSharding(other, P("data"))), W)
     # Within the mesh an argument is brought to where the program wants it.

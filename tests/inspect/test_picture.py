@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import meshwright as mw
 from meshwright.errors import ShardingError
 from meshwright.inspect.picture import (
     device_names,
@@ -265,3 +266,22 @@ def test_html_in_a_notebook():
 def test_a_sharding_that_does_not_fit():
     with pytest.raises(ShardingError, match="give at most 1 entries"):
         picture_of((8,), NamedSharding(M42, P("data", "model")))
+
+
+def test_size_and_colour_of_pictures(capsys):
+    sharding = mw.NamedSharding(mw.make_mesh((2, 4), ("x", "y")), mw.PartitionSpec("x", "y"))
+    mw.debug.visualize_sharding((8, 8), sharding, use_color=False, scale=2, max_width=80)
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        lines[0] == "┌" + "┬".join(["─" * 14] * 4) + "┐"
+        and lines[1] == "│" + "│".join(f"CPU {i}".center(14) for i in range(4)) + "│"
+    )
+    assert len(lines) == 7 and all(len(line) == 61 for line in lines)
+    x = mw.device_put(np.ones((8, 8), np.float32), sharding)
+    mw.debug.visualize_array_sharding(x, use_color=False, min_width=12)
+    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {4 * 12 + 5}
+    narrow = str(mw.debug.picture_of((8, 8), sharding, max_width=20)).splitlines()
+    assert all(len(line) <= 20 for line in narrow) and narrow[1] == "│CP…│CP…│CP…│CP…│"
+    for wrong in ({"scale": 0}, {"min_width": 0}, {"max_width": 2}):
+        with pytest.raises(mw.errors.ArgumentError, match="has no room for a cell"):
+            mw.debug.picture_of((8, 8), sharding, **wrong)

@@ -10,9 +10,9 @@ import numpy as np
 from meshwright.core import pytree
 from meshwright.core.dtypes import requested
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingError
-from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.array import Array, from_numpy, index_text
 from meshwright.runtime.memory_stats import alive
-from meshwright.sharding import AbstractMesh, Sharding
+from meshwright.sharding import AbstractMesh, PmapSharding, Sharding
 
 
 def make_array_from_callback(
@@ -37,7 +37,7 @@ def make_array_from_callback(
     found: dict[Any, Any] = {}
     indices, here = _indices(function, tuple(shape), sharding), sharding.addressable_devices
     for index in (index for device, index in indices.items() if device in here):
-        key = tuple((s.start, s.stop) for s in index)
+        key = tuple((s.start, s.stop) if isinstance(s, slice) else s for s in index)
         if key not in found:
             found[key] = index, np.asarray(data_callback(index))
     return _assembled(function, tuple(shape), sharding, list(found.values()), dtype)
@@ -156,13 +156,68 @@ def _assembled(
     whole = np.empty(shape, kind)
     for index, part in parts:
         if part.shape != whole[index].shape:
-            where = ", ".join(f"{s.start or 0}:{s.stop}" for s in index)
+            where = ", ".join(map(index_text, index))
             raise ShapeError(
                 f"{function}: the part at [{where}] of an array of shape {shape} must have shape {whole[index].shape}, "
                 f"got {part.shape}"
             )
         whole[index] = part
     return from_numpy(whole, sharding=sharding, copy=False, transfer="explicit")
+
+
+def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
+    """Arrays (or trees of them) put together along a new first dimension, one on each of ``devices``: for ``pmap``.
+
+    Today's way: ``device_put`` of the stacked array with a ``NamedSharding``.
+
+    Raises:
+      ArgumentError: another number of shards than of devices, or trees of different structures.
+      ShapeError: shards of different shapes or dtypes.
+
+    Example:
+      >>> x = mw.device_put_sharded([mnp.ones(3), mnp.zeros(3)], mw.devices()[:2])
+      >>> x.shape, [shard.data.shape for shard in x.addressable_shards]
+      ((2, 3), [(3,), (3,)])
+    """
+    function = "device_put_sharded"
+    if len(shards) != len(devices) or not shards:
+        raise ArgumentError(f"{function}: {len(shards)} shards for {len(devices)} devices; give one shard a device")
+    trees = {pytree.structure(s) for s in shards}
+    if len(trees) > 1:
+        raise ArgumentError(
+            f"{function}: the shards must have one structure, got {' and '.join(sorted(map(pytree.show, trees)))}"
+        )
+    return pytree.map(lambda *leaves: _stacked(function, leaves, devices), *shards)
+
+
+def device_put_replicated(x: Any, devices: Sequence[Any]) -> Any:
+    """An array (or a tree of them) with a new first dimension along which each of ``devices`` has it: for ``pmap``.
+
+    Today's way: ``device_put`` with a replicated ``NamedSharding``, which adds no dimension.
+
+    Raises:
+      ArgumentError: no devices.
+
+    Example:
+      >>> mw.device_put_replicated(mnp.ones(3), mw.devices()[:2]).shape
+      (2, 3)
+    """
+    if not devices:
+        raise ArgumentError("device_put_replicated: no devices; pass devices()")
+    return pytree.map(lambda leaf: _stacked("device_put_replicated", [leaf] * len(devices), devices), x)
+
+
+def _stacked(function: str, leaves: Sequence[Any], devices: Sequence[Any]) -> Array:
+    values = [np.asarray(leaf) for leaf in leaves]
+    types = list(dict.fromkeys((v.shape, v.dtype) for v in values))
+    if len(types) > 1:
+        raise ShapeError(
+            f"{function}: the shards must have one shape and dtype, got "
+            + " and ".join(f"{dtype.name}{list(shape)}" for shape, dtype in types)
+        )
+    whole = np.stack(values)
+    weak = all(isinstance(leaf, (int, float, complex)) or getattr(leaf, "weak_type", False) for leaf in leaves)
+    return from_numpy(whole, sharding=PmapSharding.default(whole.shape, 0, devices), copy=False, weak_type=weak)
 
 
 def copy_to_host_async(x: Any) -> Any:

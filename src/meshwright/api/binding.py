@@ -35,6 +35,8 @@ from meshwright.sharding import (
     manual_axes,
 )
 from meshwright.sharding.device_groups import ManualGrid, device_order
+from meshwright.sharding.hlo_convert import sdy_to_hlo
+from meshwright.sharding.kinds import in_own_order
 from meshwright.sharding.sdy import SdySharding
 
 
@@ -50,6 +52,8 @@ def constraint_on(
       ShardingError: the mesh has no axes for it.
       ImportProgramError: axes that are manual and split the value all the same, or are manual here only.
     """
+    if isinstance(sharding, SdySharding) and not _has_axes_of(mesh, sharding):
+        sharding = sdy_to_hlo(sharding)
     if isinstance(sharding, SdySharding):
         axes = {a for d in sharding.dimensions for a in d.axes}
         _check_automatic(sharding, mesh.abstract_mesh.expand(axes), mesh, manual)
@@ -71,7 +75,10 @@ def constraint_on(
         )
     if sharding.kind == "manual":
         return None
-    layout = hlo_to_layout(sharding, ndim, mesh.abstract_mesh, order)
+    try:
+        layout = hlo_to_layout(sharding, ndim, mesh.abstract_mesh, order)
+    except ShardingError:  # an order of its own: in a program, devices are in that of the mesh
+        layout = in_own_order(sharding, ndim, mesh).layout(ndim)
     _check_automatic(sharding, layout.split_axes, mesh, manual)
     named = NamedSharding.from_layout(mesh, Layout(layout.dims))
     return ShardingConstraint(named, Leeway(tuple(unspecified), unreduced=mesh.abstract_mesh.coalesce(layout.partial)))
@@ -107,7 +114,27 @@ def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedS
         raise ImportProgramError(f"{what}: {error}") from None
     if found is None:
         raise ImportProgramError(f"{what} is manual ({sharding}); parameters and results are whole")
+    if isinstance(sharding, SdySharding) and not _has_axes_of(mesh, sharding):
+        sharding = sdy_to_hlo(sharding)
+    if isinstance(sharding, HloSharding) and sharding.tiles is not None and not _on_its_devices(sharding, ndim, mesh):
+        return in_own_order(sharding, ndim, mesh)
     return found.sharding
+
+
+def _has_axes_of(mesh: AnyMesh, sharding: SdySharding) -> bool:
+    """Whether a sharding is over the axes, and the devices, of ``mesh``."""
+    ids = sharding.device_ids or tuple(range(sharding.mesh.size))
+    same_sizes = all(mesh.shape.get(a) == n for a, n in sharding.mesh.shape.items())
+    return same_sizes and (mesh.size != len(ids) or tuple(device_order(mesh).tolist()) == ids)
+
+
+def _on_its_devices(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> bool:
+    """Whether the axes of ``mesh`` say which device holds which tile."""
+    try:
+        hlo_to_layout(sharding, ndim, mesh.abstract_mesh, device_order(mesh).tolist())
+    except ShardingError:
+        return False
+    return True
 
 
 # --- a program ----------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 
 from meshwright.runtime.devices import default_device, device_count, local_devices, process_count
+from meshwright.sharding import AbstractMesh, get_mesh
 
 
 def default_backend() -> str:
@@ -50,3 +52,26 @@ def print_environment_info(return_string: bool = False) -> str | None:
         return text
     print(text)
     return None
+
+
+class _Environment:
+    """What the current mesh is, by its older names."""
+
+    @property
+    def physical_mesh(self) -> Any:
+        """The current mesh; one without axes (``empty``) if there is none."""
+        return get_mesh() or AbstractMesh((), ())
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Axis sizes of the current mesh by name."""
+        return self.physical_mesh.shape
+
+
+class _ThreadResources:
+    """Today: ``meshwright.get_mesh()``."""
+
+    env = _Environment()
+
+
+thread_resources = _ThreadResources()

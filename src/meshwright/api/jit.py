@@ -13,6 +13,7 @@ from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.planning import with_chosen
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import (
+    UNSPECIFIED,
     argument_shardings,
     brought,
     check_fit,
@@ -459,6 +460,7 @@ def jit(
       PartitionSpec('x',)
     """
     require_backend(backend, "jit")
+    in_shardings, out_shardings = (None if s is UNSPECIFIED else s for s in (in_shardings, out_shardings))
     if device is not None:
         if in_shardings is not None or out_shardings is not None:
             raise ArgumentError("jit: device and shardings exclude each other; put the device into the shardings")

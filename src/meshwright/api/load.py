@@ -7,9 +7,9 @@ is a mesh chosen: the one that is asked for, the one it declares, or the coarses
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
 from meshwright.ops.imported.manual_computation import ManualComputation
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotation_text
-from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.ops.sharding.constraint import constrain, without_constraints
 from meshwright.sharding import (
     AbstractMesh,
     HloSharding,
@@ -56,6 +56,8 @@ from meshwright.sharding import (
     mesh_of,
 )
 from meshwright.sharding.device_groups import groups_sharding
+from meshwright.sharding.hlo_convert import sdy_to_hlo
+from meshwright.sharding.kinds import LogicalDevice
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
@@ -63,16 +65,6 @@ from meshwright.stablehlo.parse import ParsedProgram
 from meshwright.stablehlo.sources import parse_program
 
 AnyMesh = Mesh | AbstractMesh
-
-
-@dataclass(frozen=True)
-class LogicalDevice:
-    """A device of a program by its number, where nothing more is known of it."""
-
-    id: int
-
-    def __repr__(self) -> str:
-        return f"device {self.id}"
 
 
 class ImportedProgram(Stage):
@@ -135,23 +127,14 @@ class ImportedProgram(Stage):
         """The mesh that the program declares or its shardings make up; None for a program for one device.
 
         Raises:
-          ImportProgramError: shardings over several meshes, or that do not fit the number of devices.
+          ImportProgramError: shardings that do not fit the number of devices.
         """
-        declared = {s.mesh: None for s in self.annotations if isinstance(s, SdySharding)}
+        declared = {(s.mesh, s.device_ids): None for s in self.annotations if isinstance(s, SdySharding)}
         if not declared and self.has_manual_regions:
-            declared = {d.mesh: None for d in self.parsed.meshes.values() if d.mesh.axis_names}
-        if len(declared) > 1:
-            raise ImportProgramError(
-                f"{self.name!r} has shardings over different meshes ({', '.join(map(str, declared))}); expected one"
-            )
-        for mesh in declared:
-            orders = {d.device_ids for d in self.parsed.meshes.values() if d.mesh == mesh}
-            if len(orders) > 1:
-                raise ImportProgramError(
-                    f"{self.name!r} declares {mesh!r} with different orders of its devices; expected one"
-                )
-            return _with_devices(mesh, next(iter(orders), ()))
-        shardings = [s for s in self.annotations if isinstance(s, HloSharding)]
+            declared = {(d.mesh, d.device_ids): None for d in self.parsed.meshes.values() if d.mesh.axis_names}
+        if len(declared) == 1:
+            return _with_devices(*next(iter(declared)))
+        shardings = [sdy_to_hlo(s) if isinstance(s, SdySharding) else s for s in self.annotations]
         if self.num_partitions == 1 or not (shardings or self.has_manual_regions):
             return None
         for sharding in shardings:
@@ -256,6 +239,19 @@ class ImportedProgram(Stage):
                 ConcretizationTypeError, f"{self.name!r}, a program with 64-bit values,", "switch enable_x64 on"
             )
         return Jit(self.name, self._plain).bind(*values)
+
+    def on(self, mesh: AnyMesh) -> Callable[..., list[Any]]:
+        """The program over a mesh, as a function of its arrays for use in jitted ones; it gives a list of results.
+
+        Raises:
+          MeshError, ShardingError: the mesh does not fit the program's shardings.
+        """
+        chosen = self._mesh_for(mesh, None)
+        ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
+        flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
+        jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
+        call = Jit(self.name, constrain(jaxpr, *self._shardings_on(chosen)))
+        return lambda *values: list(call.bind(*values))
 
     # --- partitioning ---------------------------------------------------------------------------------------
     def partition(

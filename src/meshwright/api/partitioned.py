@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.api.calls import Taken
 from meshwright.api.compiled import Compiled
+from meshwright.api.shardings import orders_of, over_mesh, refuse_orders
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
@@ -33,12 +34,15 @@ from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import ShardingConstraint, without_constraints
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
+from meshwright.ops.sharding.manual import ShardMap
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_program, one_device
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.spread import compile_spread, needs_spread
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
+from meshwright.sharding.kinds import in_users_kind
 from meshwright.spmd import report
+from meshwright.spmd.device_order import Orders, in_orders
 from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.suggest import Advisor, Progress
@@ -109,10 +113,14 @@ class PartitionedProgram(Stage):
     def out_avals(self) -> list[ShapedArray]:
         return self.program.out_avals
 
-    @property
+    @cached_property
     def jaxpr(self) -> ClosedJaxpr:
         """The per-device closed jaxpr; its collectives name mesh axes."""
-        return self.part.jaxpr
+        return in_orders(self.part.jaxpr, self.mesh.abstract_mesh, *self._orders)
+
+    @cached_property
+    def _orders(self) -> tuple[Orders, Orders]:
+        return orders_of(self.program, self.mesh)
 
     @property
     def num_devices(self) -> int:
@@ -120,11 +128,13 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def in_shardings(self) -> list[NamedSharding]:
-        return self._shardings(self.part.in_layouts, self.in_avals)
+        found = self._shardings(self.part.in_layouts, self.in_avals)
+        return [self.program.arguments[i].sharding if i in self._orders[0] else s for i, s in enumerate(found)]
 
     @cached_property
     def out_shardings(self) -> list[NamedSharding]:
-        return self._shardings(self.part.out_layouts, self.out_avals)
+        found = self._shardings(self.part.out_layouts, self.out_avals)
+        return [self.program.out_shardings[i] if i in self._orders[1] else s for i, s in enumerate(found)]
 
     def _shardings(self, layouts: Sequence[Layout], avals: Sequence[ShapedArray]) -> list[NamedSharding]:
         return [self._spelled(replace(lo, dims=lo.dims[: a.ndim])) for lo, a in zip(layouts, avals)]
@@ -136,6 +146,8 @@ class PartitionedProgram(Stage):
         eqns = program.jaxpr.jaxpr.eqns
         pairs: list[tuple[Any, ShapedArray]] = [*zip(program.out_shardings, program.out_avals)]
         pairs += [(e.op.sharding, e.invars[0].aval) for e in eqns if isinstance(e.op, ShardingConstraint)]
+        regions = [(e.op, e.outvars) for e in eqns if isinstance(e.op, ShardMap)]
+        pairs += [(NamedSharding(op.mesh, s), v.aval) for op, outs in regions for s, v in zip(op.out_specs, outs)]
         pairs += [(a.sharding, a.aval) for a in program.arguments]
         return [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding) and UNCONSTRAINED not in s.spec]
 
@@ -204,7 +216,7 @@ class PartitionedProgram(Stage):
         for side, layouts, avals in sides:
             for number, (layout, aval) in enumerate(zip(layouts, avals)):
                 what = f"{side} {number}"
-                found += [(what, f"{what} {how}") for how in _uneven_dims(layout, aval, self.mesh.abstract_mesh)]
+                found += [(what, f"{what} {how}") for how in report.uneven_dims(layout, aval, self.mesh.abstract_mesh)]
         return found
 
     @property
@@ -300,9 +312,11 @@ class PartitionedProgram(Stage):
     def executable(self) -> Executable:
         """The program for the mesh's devices, virtual or real: global arrays in and out."""
         program = self.program
-        results = Results(self.out_avals, self.out_shardings, True)
+        shardings = [in_users_kind(s, a.shape) for s, a in zip(self.out_shardings, self.out_avals)]
+        results = Results(self.out_avals, shardings, True)
         with program.precision():
             if isinstance(self.mesh, Mesh) and needs_spread(self.mesh):
+                refuse_orders(self.name, self._orders)
                 lowered = self._on_real_devices(self.mesh)
                 return compile_spread(lowered, results, self.mesh, self.in_shardings, program.compiler_options)
             lowered = lower(virtual_program(self.part), self.name, donated=program.aliases, arg_names=self.names)
@@ -345,7 +359,8 @@ class PartitionedProgram(Stage):
                 "explain and cost it, .compile(target) for hardware that is not here, or a mesh from make_mesh to run "
                 "it"
             )
-        return Compiled(self, self.executable, self.in_shardings, lambda: self.device_executable)
+        shardings = [in_users_kind(s, a.shape) for s, a in zip(self.in_shardings, self.in_avals)]
+        return Compiled(self, self.executable, shardings, lambda: self.device_executable)
 
     @cached_property
     def device_executable(self) -> Any:
@@ -420,19 +435,6 @@ class PartitionedProgram(Stage):
             return verify(Request(self.part, self.name, rtol, atol, seed, finite, report), values)
 
 
-def _uneven_dims(layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[str]:
-    found = []
-    for dim, (size, atoms) in enumerate(zip(aval.shape, layout.dims)):
-        n = mesh.sizes(atoms)
-        if atoms and size % n:
-            axes = ", ".join(mesh.coalesce(atoms))
-            found.append(
-                f"({aval}): dimension {dim} of size {size} is split {n} ways by {axes} and padded to "
-                f"{n * -(-size // n)}"
-            )
-    return found
-
-
 def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
     """Warn of donated arguments (with ``name`` and ``aval``) that no result can take the memory of."""
     if unused:
@@ -469,7 +471,8 @@ def partition_program(
         )
 
     def layouts(shardings: Iterable[Any], avals: Sequence[ShapedArray]) -> list[Layout | None]:
-        return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(shardings, avals)]
+        over = (over_mesh(s, mesh) for s in shardings)
+        return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(over, avals)]
 
     with program.precision():
         jaxpr = on_words(program.jaxpr)

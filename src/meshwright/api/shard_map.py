@@ -1,35 +1,34 @@
-"""``shard_map`` and ``pmap``: functions written for one device, on all devices of a mesh."""
+"""``shard_map``: functions written for one device, on all devices of a mesh."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
+from meshwright.api.per_device import Ring, part_at, put_together
 from meshwright.core import pytree
 from meshwright.core.caches import on_clear
+from meshwright.core.config import config
 from meshwright.core.identity import made_of
+from meshwright.core.key_types import is_key
 from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
 from meshwright.ir.alike import structure
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, extend_axis_env
-from meshwright.ir.tracing import EVAL, typeof
-from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
-from meshwright.runtime.devices import devices as all_devices
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
 from meshwright.transforms.autodiff import closed_call
-from meshwright.transforms.vmap import flat_axes, vmap
 from meshwright.transforms.wrapped import name_of, require_callable
 
 
@@ -110,7 +109,9 @@ def shard_map(
         mesh = where if where is not None else get_mesh()
         if mesh is None:
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
-        return _call(f, mesh, _manual_axes(mesh, axis_names), in_specs, out_specs, args, check_vma)
+        manual = _manual_axes(mesh, axis_names)
+        call = _in_python if config.disable_jit else _call
+        return call(f, mesh, manual, in_specs, out_specs, args, check_vma)
 
     return made_of(traced, f, "shard_map", (mesh, in_specs, out_specs, axis_names, check_vma))
 
@@ -156,6 +157,26 @@ def _check_constraints(jaxpr: ClosedJaxpr, manual: Sequence[str]) -> None:
                 )
 
 
+def _argument_specs(
+    f: Callable[..., Any], mesh: Mesh | AbstractMesh, manual: tuple[str, ...], in_specs: Any, args: Any
+) -> list[PartitionSpec]:
+    if isinstance(in_specs, tuple) and not _is_spec(in_specs) and len(in_specs) != len(args):
+        raise ArgumentError(f"shard_map: in_specs has {len(in_specs)} entries, {name_of(f)} got {len(args)} arguments")
+    specs = _flat_specs(list(in_specs) if isinstance(in_specs, list) else in_specs, args, mesh, "shard_map in_specs")
+    _check_manual(specs, manual, mesh, "in_specs")
+    return specs
+
+
+def _result_specs(mesh: Mesh | AbstractMesh, manual: tuple[str, ...], out_specs: Any, outs: Any) -> list[PartitionSpec]:
+    found = _flat_specs(out_specs, outs, mesh, "shard_map out_specs")
+    _check_manual(found, manual, mesh, "out_specs")
+    for leaf, spec, path in zip(pytree.leaves(outs), found, pytree.paths(outs)):
+        aval = typeof(leaf)
+        if len(spec) > aval.ndim:
+            raise ArgumentError(f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries")
+    return found
+
+
 def _call(
     f: Callable[..., Any],
     mesh: Mesh | AbstractMesh,
@@ -166,21 +187,14 @@ def _call(
     check: bool,
 ) -> Any:
     flat, in_tree = pytree.flatten(args)
-    if isinstance(in_specs, tuple) and not _is_spec(in_specs) and len(in_specs) != len(args):
-        raise ArgumentError(f"shard_map: in_specs has {len(in_specs)} entries, {name_of(f)} got {len(args)} arguments")
-    specs = _flat_specs(list(in_specs) if isinstance(in_specs, list) else in_specs, args, mesh, "shard_map in_specs")
-    _check_manual(specs, manual, mesh, "in_specs")
+    specs = _argument_specs(f, mesh, manual, in_specs, args)
     parts = [_part(x, s, mesh, p, check) for x, s, p in zip(flat, specs, pytree.paths(args))]
     scope = extend_axis_env({a: mesh.shape[a] for a in manual}, check)
     with set_mesh(mesh), scope:
         jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
-    found = _flat_specs(out_specs, outs, mesh, "shard_map out_specs")
-    _check_manual(found, manual, mesh, "out_specs")
-    for aval, spec, path in zip(jaxpr.out_avals, found, pytree.paths(outs)):
-        if len(spec) > aval.ndim:
-            raise ArgumentError(f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries")
+    found = _result_specs(mesh, manual, out_specs, outs)
     names = () if len(manual) == len(mesh.axis_names) else manual
     whole = [PartitionSpec()] * len(consts)
     op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found), names, check)
@@ -189,6 +203,57 @@ def _call(
         op = op.with_cast_results()
     run = _program(op) if STATE.trace is EVAL else op.bind
     return pytree.unflatten(out_tree, run(*consts, *flat))
+
+
+def _in_python(
+    f: Callable[..., Any],
+    mesh: Mesh | AbstractMesh,
+    manual: tuple[str, ...],
+    in_specs: Any,
+    out_specs: Any,
+    args: Any,
+    check: bool,
+) -> Any:
+    """The call with ``disable_jit``: device by device, along automatic axes as one."""
+    flat, in_tree = pytree.flatten(args)
+    specs = _argument_specs(f, mesh, manual, in_specs, args)
+    for x, s, p in zip(flat, specs, pytree.paths(args)):
+        _part(x, s, mesh, p)
+    sizes = {a: mesh.shape[a] for a in manual}
+
+    def at(place: dict[str, int]) -> Callable[[], Any]:
+        def run() -> Any:
+            with set_mesh(mesh):
+                return f(*pytree.unflatten(in_tree, [part_at(x, s, sizes, place) for x, s in zip(flat, specs)]))
+
+        return run
+
+    places = [dict(zip(sizes, position)) for position in np.ndindex(*sizes.values())]
+    outs = Ring(f"shard_map of {described(f)}", sizes).run([at(place) for place in places])
+    found = _result_specs(mesh, manual, out_specs, outs[0])
+    columns = list(zip(*(pytree.leaves(out) for out in outs)))
+    if check:
+        for values, spec, path in zip(columns, found, pytree.paths(outs[0])):
+            _check_same(f, values, spec, sizes, path)
+    whole = [put_together(values, spec, sizes) for values, spec in zip(columns, found)]
+    return pytree.unflatten(pytree.structure(outs[0]), whole)
+
+
+def _check_same(
+    f: Callable[..., Any], values: Sequence[Any], spec: PartitionSpec, sizes: Mapping[str, int], path: str
+) -> None:
+    """Raise if a result, where it is known, differs along an axis that its spec does not name."""
+    if any(isinstance(x, Tracer) or is_key(typeof(x).dtype) for x in values):
+        return
+    grid = np.stack([np.asarray(x) for x in values]).reshape(*sizes.values(), *typeof(values[0]).shape)
+    named = {a for d in range(len(spec)) for a in spec.axes(d)}
+    for d, axis in enumerate(sizes):
+        first = np.broadcast_to(grid.take([0], d), grid.shape)
+        if axis not in named and not np.array_equal(grid, first, equal_nan=grid.dtype.kind in "fc"):
+            raise ShardingError(
+                f"shard_map of {described(f)}: output{path} differs between devices along {axis}, which {spec} does "
+                "not name; name it in out_specs, make the values the same (lax.psum, pmean), or pass check_vma=False"
+            )
 
 
 #: the programs of regions that were called with arrays, by what they are, the ones used last behind
@@ -259,103 +324,3 @@ def _part(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, che
         shape.append(size // n)
     named = {a for d in range(len(spec)) for a in spec.axes(d)} if check else ()
     return _Aval(aval.update(shape=tuple(shape), vma=aval.vma.union(named)))
-
-
-# --- pmap ---------------------------------------------------------------------------------------------------
-def pmap(
-    fun: Callable[..., Any],
-    axis_name: str | None = None,
-    *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    static_broadcasted_argnums: int | Sequence[int] = (),
-    devices: Sequence[Any] | None = None,
-    backend: str | None = None,
-    axis_size: int | None = None,
-    donate_argnums: int | Sequence[int] = (),
-) -> Any:
-    """``fun`` on each index of an axis of its arguments, each on a device of its own; a jitted ``shard_map`` of it.
-
-    ``in_axes`` and ``out_axes`` are as in ``vmap``. Inside another mapped function it is ``vmap``. ``backend``
-    can only be the one there is (see ``default_backend``).
-
-    Raises (when called):
-      ArgumentError: the mapped axis is larger than the number of devices, or than ``axis_size`` says.
-
-    Example:
-      >>> mw.pmap(lambda x: x / lax.psum(x, "i"), axis_name="i")(mnp.arange(1.0, 5.0))
-      Array([0.1, 0.2, 0.3, 0.4], dtype=float32)
-    """
-    require_callable(fun, "pmap")
-    require_backend(backend, "pmap")
-    name = axis_name if axis_name is not None else "pmap"
-    numbers = (
-        (static_broadcasted_argnums,) if isinstance(static_broadcasted_argnums, int) else static_broadcasted_argnums
-    )
-    static = frozenset(numbers)
-
-    @functools.wraps(fun)
-    def run(*args: Any) -> Any:
-        dynamic = [a for i, a in enumerate(args) if i not in static]
-
-        def call(*values: Any) -> Any:
-            given = iter(values)
-            return fun(*(a if i in static else next(given) for i, a in enumerate(args)))
-
-        axes = in_axes
-        if isinstance(axes, (tuple, list)):
-            axes = tuple(axes)
-            if len(axes) == len(args):
-                axes = tuple(a for i, a in enumerate(axes) if i not in static)
-        if STATE.axis_env:
-            return vmap(call, axes, out_axes, axis_name=name, axis_size=axis_size)(*dynamic)
-        return _mapped(call, name, axes, out_axes, dynamic, devices, axis_size)
-
-    made_of(run, fun, "pmap", name, in_axes, out_axes, numbers, devices, axis_size)
-    return jit(run, static_argnums=tuple(static), donate_argnums=donate_argnums)
-
-
-def _mapped(
-    call: Callable[..., Any], name: str, in_axes: Any, out_axes: Any, args: list[Any], devices: Any, size: int | None
-) -> Any:
-    flat, in_tree = pytree.flatten(tuple(args))
-    axes = flat_axes(in_axes, tuple(args), "pmap in_axes")
-    axes = [None if a is None else a % typeof(x).ndim for x, a in zip(flat, axes)]
-    mesh = _device_mesh(flat, axes, devices, size, name)
-    targets: list[int | None] = []
-
-    def local(*parts: Any) -> Any:
-        values = [x if a is None else squeeze(x, [a]) for x, a in zip(parts, axes)]
-        out = call(*pytree.unflatten(in_tree, values))
-        leaves, out_tree = pytree.flatten(out)
-        found = flat_axes(out_axes, out, "pmap out_axes")
-        targets[:] = [None if t is None else t % (typeof(y).ndim + 1) for y, t in zip(leaves, found)]
-        return pytree.unflatten(out_tree, [y if t is None else expand_dims(y, [t]) for y, t in zip(leaves, targets)])
-
-    def spec(axis: int | None) -> PartitionSpec:
-        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, name)
-
-    in_specs = [spec(a) for a in axes]
-    parts = [_part(x, s, mesh, "") for x, s in zip(flat, in_specs)]
-    with extend_axis_env(mesh.shape):
-        jaxpr, consts, out_tree = closed_call(local, parts, "pmap")
-    whole = [PartitionSpec()] * len(consts)
-    op = ShardMap((*whole, *in_specs), jaxpr, mesh, tuple(spec(t) for t in targets))
-    return pytree.unflatten(out_tree, op.bind(*consts, *flat))
-
-
-def _device_mesh(flat: Sequence[Any], axes: Sequence[int | None], devices: Any, size: int | None, name: str) -> Mesh:
-    sizes = {typeof(x).shape[a] for x, a in zip(flat, axes) if a is not None}
-    if size is not None:
-        sizes.add(size)
-    if len(sizes) != 1:
-        found = f"different sizes {sorted(sizes)}" if sizes else "no mapped argument; give axis_size"
-        raise ArgumentError(f"pmap: mapped axes must have one size, got {found}")
-    n = sizes.pop()
-    available = list(all_devices() if devices is None else devices)
-    if n > len(available):
-        raise ArgumentError(
-            f"pmap: the mapped axis has size {n}, there are {len(available)} devices; set "
-            "MESHWRIGHT_NUM_DEVICES, or use vmap"
-        )
-    return Mesh(np.array(available[:n], dtype=object), (name,))

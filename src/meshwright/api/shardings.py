@@ -9,28 +9,47 @@ from typing import Any
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.passes import inline_calls
 from meshwright.ir.program import Program
+from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import (
     AbstractMesh,
+    AnyMesh,
     Mesh,
     NamedSharding,
     PartitionSpec,
-    PositionalSharding,
     Sharding,
+    common_mesh,
     get_mesh,
+    over,
 )
 from meshwright.sharding.auto import AutoSharding
+from meshwright.sharding.kinds import LogicalDevice, Places, reordered
 
 #: where an array is: on a mesh, or on one device
 Place = Mesh | AbstractMesh | Any
 
 
+class _Unspecified:
+    """The type of ``UNSPECIFIED``, its only value."""
+
+    def __repr__(self) -> str:
+        return "UNSPECIFIED"
+
+    def __reduce__(self) -> str:
+        return "UNSPECIFIED"
+
+
+#: in a sharding's place: as the argument lies, or as the partitioner chooses; None says the same
+UNSPECIFIED = _Unspecified()
+
+
 def is_spec(x: Any) -> bool:
-    """Leaves of a tree of shardings: shardings, specs, and None (left open)."""
-    return x is None or isinstance(x, (Sharding, PartitionSpec, AutoSharding))
+    """Leaves of a tree of shardings: shardings, specs, and None or UNSPECIFIED (left open)."""
+    return x is None or x is UNSPECIFIED or isinstance(x, (Sharding, PartitionSpec, AutoSharding))
 
 
 def without_auto(x: Any) -> Any:
@@ -53,7 +72,7 @@ def flat_shardings(tree: Any, value: Any, what: str) -> list[Any]:
       ArgumentTypeError: a leaf is no sharding.
       MeshError: a bare PartitionSpec without a current mesh.
     """
-    if tree is None:
+    if tree is None or tree is UNSPECIFIED:
         return [None] * len(pytree.leaves(value))
     return [resolve(entry, what) for entry in spread(tree, value, what, is_spec)]
 
@@ -89,7 +108,9 @@ def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -
 
 def resolve(entry: Any, what: str) -> Any:
     """A sharding (or ``AUTO``) from one entry of the user's."""
-    if entry is None or isinstance(entry, (Sharding, AutoSharding)):
+    if entry is None or entry is UNSPECIFIED:
+        return None
+    if isinstance(entry, (Sharding, AutoSharding)):
         return entry
     if isinstance(entry, PartitionSpec):
         mesh = get_mesh()
@@ -113,9 +134,9 @@ def check_fit(
             sharding.check_compatible(aval.shape, f"{what}{name}")
 
 
-def named(sharding: Sharding | None) -> Sharding | None:
-    """Positional shardings as named ones; others as they are."""
-    return sharding.to_named() if isinstance(sharding, PositionalSharding) else sharding
+def named(sharding: Any) -> Any:
+    """Shardings of other kinds as the named ones that they stand for."""
+    return sharding.to_named() if isinstance(sharding, Sharding) else sharding
 
 
 def brought(x: Any) -> Sharding | None:
@@ -133,7 +154,19 @@ def placed(program: Program) -> Program:
         return program
     given = [(f"argument {a.name}", a.sharding) for a in program.arguments]
     given += [(f"output {i}", s) for i, s in enumerate(program.out_shardings)]
-    return replace(program, place=common_place([*given, *inner_shardings(program.jaxpr)], program.name))
+    place = common_place([*given, *inner_shardings(program.jaxpr)], program.name)
+    if not isinstance(place, (Mesh, AbstractMesh)):
+        return replace(program, place=place)
+    # Collectives in a region name the axes of its mesh; shardings over other meshes can be said over it.
+    regions = (e.op.mesh for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, ShardMap))
+    mesh = next((m for m in regions if isinstance(m, type(place))), place)
+    return replace(
+        program,
+        jaxpr=jaxpr_over(program.jaxpr, mesh),
+        arguments=tuple(replace(a, sharding=_end_over(a.sharding, mesh)) for a in program.arguments),
+        out_shardings=tuple(_end_over(s, mesh) for s in program.out_shardings),
+        place=mesh,
+    )
 
 
 # --- one place ----------------------------------------------------------------------------------------------
@@ -170,13 +203,102 @@ def _join(a: Place, b: Place) -> Place | None:
         return a
     meshes = [p for p in (a, b) if isinstance(p, (Mesh, AbstractMesh))]
     if len(meshes) == 2:
-        concrete = next((m for m in meshes if isinstance(m, Mesh)), None)
-        same = a.abstract_mesh == b.abstract_mesh and AbstractMesh in (type(a), type(b))
-        return concrete if same else None
+        if AbstractMesh in (type(a), type(b)):
+            return next((m for m in meshes if isinstance(m, Mesh)), None) if _alike(a, b) else None
+        return common_mesh(meshes)
     if len(meshes) == 1 and isinstance(meshes[0], Mesh) and meshes[0].size == 1:
         device = b if meshes[0] is a else a
         return meshes[0] if meshes[0].devices.flat[0] == device else None
     return None
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return a.abstract_mesh == b.abstract_mesh
+
+
+def over_mesh(sharding: Any, mesh: AnyMesh) -> Any:
+    """The sharding with its tiles on the same devices, said by the axes of the mesh of its program; where these cannot
+    say it, since it orders devices otherwise, with its tiles in the order of the mesh (see :func:`places_of`)."""
+    found = named(sharding)
+    if not isinstance(found, NamedSharding) or _same(found.mesh, mesh):
+        return found
+    return over(found, mesh) or (reordered(found, mesh) or (found,))[0]
+
+
+def _end_over(sharding: Any, mesh: AnyMesh) -> Any:
+    """The sharding of an argument or result over ``mesh``; in its own order of devices where it has one."""
+    return sharding if places_of(sharding, mesh) is not None else over_mesh(sharding, mesh)
+
+
+def places_of(sharding: Any, mesh: AnyMesh) -> Places | None:
+    """For each position of ``mesh``, the position whose tile its device has under ``sharding``; None where it is the
+    same."""
+    found = named(sharding)
+    if not isinstance(found, NamedSharding) or _same(found.mesh, mesh) or over(found, mesh) is not None:
+        return None
+    moved = reordered(found, mesh)
+    return None if moved is None else moved[1]
+
+
+def orders_of(program: Program, mesh: AnyMesh) -> tuple[dict[int, Places], dict[int, Places]]:
+    """The arguments, and the results, of a program whose shardings order the devices otherwise than ``mesh``."""
+    sides = [a.sharding for a in program.arguments], program.out_shardings
+    ins, outs = ({i: p for i, s in enumerate(side) if (p := places_of(s, mesh))} for side in sides)
+    return ins, outs
+
+
+def refuse_orders(name: str, orders: Iterable[Any]) -> None:
+    """Raise if a program for real devices has values in other orders than its mesh's, which are not moved there.
+
+    Raises:
+      MeshError: saying so.
+    """
+    if any(orders):
+        raise MeshError(
+            f"{name!r}: arrays of one program order real devices differently; bring them to one mesh with device_put"
+        )
+
+
+def _same(a: AnyMesh, b: AnyMesh) -> bool:
+    """Whether meshes have the same axes and, if both have devices, the same devices."""
+    if isinstance(a, Mesh) and isinstance(b, Mesh):
+        return a == b
+    numbered = [m.device_ids for m in (a, b) if isinstance(m, Mesh) and isinstance(m.devices.flat[0], LogicalDevice)]
+    return a.abstract_mesh == b.abstract_mesh and all(ids == tuple(range(a.size)) for ids in numbered)
+
+
+def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
+    """A program whose constraints are over ``mesh``, where some are over others of the same devices.
+
+    Raises:
+      MeshError: a manual region over another mesh, whose collectives name axes that this one has not.
+    """
+    if all(_same(mesh, m) for m in _meshes(jaxpr)):
+        return jaxpr
+
+    def moved(eqn: JaxprEqn) -> JaxprEqn:
+        op = eqn.op
+        if isinstance(op, ShardMap):
+            if not _same(op.mesh, mesh):
+                raise MeshError(
+                    f"a shard_map over {op.mesh!r} at {eqn.source}, in a program over {mesh!r}: their axes are "
+                    "others; use one mesh for both"
+                )
+            return eqn
+        if isinstance(op, ShardingConstraint):
+            return eqn.replace(op=replace(op, sharding=over_mesh(op.sharding, mesh)))
+        return in_regions(eqn, lambda region: jaxpr_over(region, mesh))
+
+    return replaced(inline_calls(jaxpr), moved)
+
+
+def _meshes(jaxpr: ClosedJaxpr) -> set[AnyMesh]:
+    ops = (e.op for e in all_eqns(jaxpr.jaxpr))
+    return {
+        op.sharding.mesh if isinstance(op, ShardingConstraint) else op.mesh
+        for op in ops
+        if isinstance(op, (ShardingConstraint, ShardMap))
+    }
 
 
 def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]:

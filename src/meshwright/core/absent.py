@@ -14,12 +14,10 @@ _ELSEWHERE = "it is for devices that are not here"
 ABSENT: dict[str, dict[str, str]] = {
     "": {
         "Ref|new_ref|empty_ref|free_ref|freeze|ref|array_ref": _REFERENCES,
-        "ad|interpreters|api_util|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
-        "host_count|host_id|host_ids": "use process_count, process_index, process_indices",
+        "ad|api_util|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
         "smap": "use shard_map with its axes",
         "ds": "use lax.dynamic_slice_in_dim, or an index",
         "ffi": "use pure_callback",
-        "export": "use jit(f).lower(...).as_text() or .partition(), and load",
         "monitoring": "use profiler, part.explain() and log_compiles",
         "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
         "thread_guard|array_garbage_collection_guard|debug_key_reuse|enable_checks|explain_cache_misses|"

@@ -1,4 +1,4 @@
-"""What ``jax.experimental`` has and is here: the modules, and two functions by their older homes."""
+"""What ``jax.experimental`` has and is here: the modules, and what had its older home there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import importlib
 from types import ModuleType
 
 from meshwright.api.callbacks import io_callback
+from meshwright.sharding import PartitionSpec
 
-_SUBMODULES = ("checkify", "mesh_utils", "multihost_utils", "shard_alike", "shard_map")
+_SUBMODULES = ("checkify", "export", "maps", "mesh_utils", "multihost_utils", "pjit", "shard_alike", "shard_map")
 
-__all__ = ["io_callback"]
+__all__ = ["PartitionSpec", "io_callback"]
 
 
 def __getattr__(name: str) -> ModuleType:

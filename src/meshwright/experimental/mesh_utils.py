@@ -54,14 +54,27 @@ def create_hybrid_device_mesh(
     should_sort_granules_by_key: bool = True,
     allow_split_physical_axes: bool = False,
 ) -> np.ndarray:
-    """:func:`create_device_mesh` of slices that a slower network joins; there is one slice here.
+    """Devices of several granules (slices, or processes), which a slower network joins, in one array.
+
+    Each granule makes a block of ``mesh_shape``, ``dcn_mesh_shape`` says how the blocks lie side by side: axis ``i``
+    has the size ``mesh_shape[i] * dcn_mesh_shape[i]``. A device's granule is its ``slice_index``, where it has one, or
+    its process (``process_is_granule``).
 
     Raises:
-      MeshError: ``dcn_mesh_shape`` asks for several slices, or another number of devices.
+      MeshError: shapes of different lengths, another number of granules, or of devices in one.
     """
-    if math.prod(dcn_mesh_shape) != 1 or len(dcn_mesh_shape) != len(mesh_shape):
+    shape, blocks = (tuple(int(n) for n in s) for s in (mesh_shape, dcn_mesh_shape))
+    granules: dict[int, list[Any]] = {}
+    for device in all_devices() if devices is None else devices:
+        place = None if process_is_granule else getattr(device, "slice_index", None)
+        granules.setdefault(device.process_index if place is None else place, []).append(device)
+    if len(shape) != len(blocks) or len(granules) != math.prod(blocks):
         raise MeshError(
-            f"create_hybrid_device_mesh: dcn_mesh_shape {tuple(dcn_mesh_shape)} must be ones, as many as in mesh_shape "
-            f"{tuple(mesh_shape)}: all devices are in one process; use create_device_mesh"
+            f"create_hybrid_device_mesh: dcn_mesh_shape {blocks} must have as many entries as mesh_shape {shape}, and "
+            f"the product {len(granules)}, the number of granules (slices or processes) of these devices; within one "
+            "granule use create_device_mesh"
         )
-    return create_device_mesh(mesh_shape, devices)
+    order = sorted(granules) if should_sort_granules_by_key else list(granules)
+    made = np.stack([create_device_mesh(shape, granules[key]) for key in order]).reshape(*blocks, *shape)
+    sides = [axis for i in range(len(shape)) for axis in (i, len(shape) + i)]
+    return made.transpose(sides).reshape([a * b for a, b in zip(blocks, shape)])

@@ -174,10 +174,11 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) 
     InspectSharding(callback).bind(value if isinstance(value, Tracer) else as_array(value))
 
 
-def visualize_array_sharding(array: Any, *, max_width: int = 80) -> None:
+def visualize_array_sharding(array: Any, **options: Any) -> None:
     """Shows which device holds which part of an array (anything with ``shape`` and ``sharding``).
 
-    Inside a jitted function it is shown when the program is compiled.
+    Inside a jitted function it is shown when the program is compiled. ``options`` (``use_color``, ``scale``,
+    ``min_width``, ``max_width``) are those of :func:`visualize_sharding`.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
@@ -188,9 +189,9 @@ def visualize_array_sharding(array: Any, *, max_width: int = 80) -> None:
     """
     if isinstance(array, Tracer):
         shape = array.shape
-        inspect_array_sharding(array, callback=lambda s: visualize_sharding(shape, s, max_width=max_width))
+        inspect_array_sharding(array, callback=lambda s: visualize_sharding(shape, s, **options))
     else:
-        _visualize(array, max_width=max_width)
+        _visualize(array, **options)
 
 
 __getattr__ = _absent("debug")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshwright.core.late import LateModule
+from meshwright.errors import ArgumentError
 from meshwright.sharding import Sharding, tile_slice
 
 if TYPE_CHECKING:
@@ -82,11 +83,19 @@ class ShardingPicture:
         return '<pre style="line-height:1.2">' + "\n".join(lines) + "</pre>"
 
 
-def picture_of(shape: Sequence[int], sharding: Sharding, *, max_width: int = 80) -> ShardingPicture:
-    """The picture of an array of ``shape`` under ``sharding``, about ``max_width`` characters wide.
+def picture_of(
+    shape: Sequence[int], sharding: Sharding, *, scale: float = 1.0, min_width: int = 1, max_width: int = 80
+) -> ShardingPicture:
+    """The picture of an array of ``shape`` under ``sharding``.
+
+    Args:
+      scale: how many times as wide and high cells are as they have to be.
+      min_width: the fewest characters of a cell.
+      max_width: the most characters of a line; what does not fit into its cell ends in ``…``.
 
     Raises:
-      ShardingError: the sharding does not fit the shape.
+      ShardingError: the sharding does not fit the shape. ArgumentError: a scale that is not positive, or widths that
+        leave no room for a cell.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
@@ -97,21 +106,28 @@ def picture_of(shape: Sequence[int], sharding: Sharding, *, max_width: int = 80)
     """
     shape = tuple(shape)
     sharding.check_compatible(shape)
+    size = _Size(scale, min_width, max_width)
     grids = list(_grids(shape, sharding))
     lines: list[tuple[Segment, ...]] = []
     for grid in grids:
         if grid.label:
             lines.append((Segment(grid.label),))
         if grid.cells:
-            lines += _draw(grid, max_width)
+            lines += _draw(grid, size)
     return ShardingPicture(shape, tuple(lines))
 
 
-def visualize_sharding(shape: Sequence[int], sharding: Sharding, *, max_width: int = 80) -> None:
-    """Shows how an array of ``shape`` lies under ``sharding``: in colour where the output can.
-
-    Raises:
-      ShardingError: the sharding does not fit the shape.
+def visualize_sharding(
+    shape: Sequence[int],
+    sharding: Sharding,
+    *,
+    use_color: bool = True,
+    scale: float = 1.0,
+    min_width: int = 1,
+    max_width: int = 80,
+) -> None:
+    """Shows how an array of ``shape`` lies under ``sharding``: in colour where the output can, unless ``use_color`` is
+    False. The other arguments, and what is raised, are those of :func:`picture_of`.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
@@ -122,12 +138,16 @@ def visualize_sharding(shape: Sequence[int], sharding: Sharding, *, max_width: i
       │ CPU 4-7 │
       └─────────┘
     """
-    rich_console.Console().print(picture_of(shape, sharding, max_width=max_width), soft_wrap=True)
+    picture = picture_of(shape, sharding, scale=scale, min_width=min_width, max_width=max_width)
+    if use_color:
+        rich_console.Console().print(picture, soft_wrap=True)
+    else:
+        print(picture)
 
 
-def visualize_array_sharding(array: Any, *, max_width: int = 80) -> None:
+def visualize_array_sharding(array: Any, **options: Any) -> None:
     """Shows which device holds which part of ``array`` (anything with ``shape`` and ``sharding``)."""
-    visualize_sharding(array.shape, array.sharding, max_width=max_width)
+    visualize_sharding(array.shape, array.sharding, **options)
 
 
 # --- what to draw -------------------------------------------------------------------------------------------
@@ -245,13 +265,39 @@ def _sizes(
 
 
 # --- drawing ------------------------------------------------------------------------------------------------
-def _draw(grid: Grid, max_width: int) -> Iterator[tuple[Segment, ...]]:
+@dataclass(frozen=True)
+class _Size:
+    """How large cells are: see :func:`picture_of`."""
+
+    scale: float
+    min_width: int
+    max_width: int
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0 or self.min_width < 1 or self.max_width < self.min_width + 2:
+            raise ArgumentError(
+                f"a picture with scale={self.scale}, min_width={self.min_width}, max_width={self.max_width} has no "
+                "room for a cell and its borders; give a positive scale and a larger max_width"
+            )
+
+    def widths(self, natural: Sequence[int]) -> list[int]:
+        """Of the columns: scaled, and not wider together than a line."""
+        scaled = [max(self.min_width, round(self.scale * width)) for width in natural]
+        room = self.max_width - len(scaled) - 1
+        if sum(scaled) <= room:
+            return scaled
+        return [max(1, width * room // sum(scaled)) for width in scaled]
+
+    def heights(self, natural: Sequence[int]) -> list[int]:
+        return [max(1, round(self.scale * height)) for height in natural]
+
+
+def _draw(grid: Grid, size: _Size) -> Iterator[tuple[Segment, ...]]:
     columns = list(zip(*grid.cells))
-    widths = _extents(
-        grid.widths, [max(len(line) for cell in column for line in cell.lines) + 2 for column in columns], max_width
-    )
+    wanted = [max(len(line) for cell in column for line in cell.lines) + 2 for column in columns]
+    widths = size.widths(_extents(grid.widths, wanted, size.max_width))
     needed = [max(len(cell.lines) for cell in row) for row in grid.cells]
-    heights = _extents(grid.heights, needed, 3 * len(needed))
+    heights = size.heights(_extents(grid.heights, needed, 3 * len(needed)))
     yield (Segment(_border("┌┬┐", widths)),)
     for number, (row, height) in enumerate(zip(grid.cells, heights)):
         if number:
@@ -259,7 +305,7 @@ def _draw(grid: Grid, max_width: int) -> Iterator[tuple[Segment, ...]]:
         for line in range(height):
             segments = [Segment("│")]
             for cell, width in zip(row, widths):
-                segments += [Segment(_line_of(cell, line, height).center(width), cell.colour), Segment("│")]
+                segments += [Segment(_fitted(_line_of(cell, line, height), width), cell.colour), Segment("│")]
             yield tuple(segments)
     yield (Segment(_border("└┴┘", widths)),)
 
@@ -285,6 +331,10 @@ def _border(corners: str, widths: Sequence[int]) -> str:
 def _line_of(cell: Cell, line: int, height: int) -> str:
     top = (height - len(cell.lines)) // 2
     return cell.lines[line - top] if top <= line < top + len(cell.lines) else ""
+
+
+def _fitted(text: str, width: int) -> str:
+    return text.center(width) if len(text) <= width else text[: width - 1] + "…"
 
 
 def _style(colour: int) -> str:

@@ -20,6 +20,8 @@ class _State(threading.local):
     axis_env: Mapping[str, int] = {}
     #: the axes of ``axis_env`` for which types say whether a value varies over them
     checked: Axes = NOWHERE
+    #: what a ``pmap`` knows of those around it
+    nest: Any = None
 
 
 STATE = _State()
@@ -57,7 +59,7 @@ def extend_axis_env(axes: Mapping[str, int], checked: bool = False) -> Iterator[
 
 def scope() -> tuple[Any, ...]:
     """The axes in scope, as a key for what was traced there."""
-    return tuple(STATE.axis_env.items()), STATE.checked
+    return tuple(STATE.axis_env.items()), STATE.checked, STATE.nest
 
 
 def axis_size(name: str) -> int:

@@ -14,13 +14,13 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
 from meshwright.core.key_types import is_key
 from meshwright.core.slots import Slot
-from meshwright.errors import ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
 from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_of, shard_in_part, spread_of, tiles_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.transfers import check_transfer, level_of
-from meshwright.sharding import Sharding, SingleDeviceSharding
+from meshwright.sharding import Sharding, ShardingSpec, SingleDeviceSharding
 
 
 def default_sharding() -> SingleDeviceSharding:
@@ -41,9 +41,16 @@ class Shard:
     replica_id: int
 
     def __repr__(self) -> str:
-        index = ", ".join(f"{s.start or 0}:{s.stop}" for s in self.index)
+        index = ", ".join(map(index_text, self.index))
         where = f"device={self.device!r}, index=({index}), replica_id={self.replica_id}"
         return f"Shard({where}, data={np.asarray(self.data)})"
+
+
+def index_text(entry: Any) -> str:
+    """An entry of an index as one writes it."""
+    if not isinstance(entry, slice):
+        return str(entry)
+    return ":" if entry.stop is None else f"{entry.start or 0}:{entry.stop}"
 
 
 class _ArrayType(type):
@@ -134,7 +141,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         seen: dict[Any, int] = {}
         shards, here = [], self.sharding.addressable_devices
         for position, (device, index) in enumerate(self.sharding.devices_indices_map(self.shape).items()):
-            key = tuple((s.start, s.stop) for s in index)
+            key = tuple((s.start, s.stop) if isinstance(s, slice) else s for s in index)
             replica = seen[key] = seen.get(key, -1) + 1
             if device in here:
                 shards.append(Shard(device, index, self._shard(position, device), replica))
@@ -168,6 +175,35 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     def addressable_data(self, index: int) -> Array:
         """The part of the array on this process's device number ``index``, in the order of the sharding."""
         return self.addressable_shards[index].data
+
+    # --- by their older names -------------------------------------------------------------------------------
+    @property
+    def device_buffers(self) -> list[Array]:
+        """The parts, one a device; today: ``[shard.data for shard in x.addressable_shards]``."""
+        return [shard.data for shard in self.addressable_shards]
+
+    @property
+    def device_buffer(self) -> Array:
+        """The array as its one part; today: ``x.addressable_data(0)``.
+
+        Raises:
+          ArgumentError: it has several.
+        """
+        if self.sharding.num_devices > 1:
+            raise ArgumentError(
+                f"device_buffer: the array is on {self.sharding.num_devices} devices; use device_buffers, or "
+                "addressable_shards"
+            )
+        return self.addressable_data(0)
+
+    @property
+    def sharding_spec(self) -> ShardingSpec:
+        """How it is cut, as ``pmap`` says it; today: ``x.sharding``."""
+        return ShardingSpec.of(self.sharding, self.shape)
+
+    def to_py(self) -> np.ndarray:
+        """Today: ``numpy.asarray(x)``."""
+        return np.asarray(self)
 
     def copy_to_host_async(self) -> None:
         """Start a copy for NumPy, which here shares the memory: only checks that the array is there."""

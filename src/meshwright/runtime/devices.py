@@ -45,6 +45,10 @@ class Device:
     def __str__(self) -> str:
         return f"{self.platform.upper()} {self.id}"
 
+    def __call__(self) -> Device:
+        """Itself: ``x.device`` was a method of arrays until 2024, ``x.device()``."""
+        return self
+
     @property
     def device_kind(self) -> str:
         return "virtual " + self.platform if self.is_virtual else self.platform
@@ -185,6 +189,36 @@ def process_indices(backend: str | None = None) -> list[int]:
     """
     _check_backend("process_indices", backend)
     return list(range(WORLD.count))
+
+
+def host_id(backend: str | None = None) -> int:
+    """:func:`process_index`, by its older name.
+
+    Example:
+      >>> mw.host_id()
+      0
+    """
+    return process_index(backend)
+
+
+def host_count(backend: str | None = None) -> int:
+    """:func:`process_count`, by its older name.
+
+    Example:
+      >>> mw.host_count()
+      1
+    """
+    return process_count(backend)
+
+
+def host_ids(backend: str | None = None) -> list[int]:
+    """:func:`process_indices`, by its older name.
+
+    Example:
+      >>> mw.host_ids()
+      [0]
+    """
+    return process_indices(backend)
 
 
 def default_device() -> Device:

@@ -4,6 +4,7 @@ from meshwright.core.absent import absent as _absent
 from meshwright.sharding.auto import AUTO, AutoSharding
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
+from meshwright.sharding.gspmd import GSPMDSharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import (
     device_order_of,
@@ -14,10 +15,13 @@ from meshwright.sharding.hlo_convert import (
     named_to_hlo,
 )
 from meshwright.sharding.hlo_parse import parse_hlo_sharding
+from meshwright.sharding.kinds import MeshOf, common_mesh, in_users_kind, over
 from meshwright.sharding.layout import REDUCTIONS, Layout
 from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh, get_abstract_mesh, get_mesh, set_mesh
 from meshwright.sharding.named import NamedSharding, SingleDeviceSharding
+from meshwright.sharding.pmapped import PmapSharding, pmapped
 from meshwright.sharding.positional import PositionalSharding
+from meshwright.sharding.sharding_spec import ShardingSpec
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers, tile_slice, tile_slices, tile_table
@@ -31,26 +35,34 @@ __all__ = [
     "AutoSharding",
     "AxisType",
     "DeviceLike",
+    "GSPMDSharding",
     "HloSharding",
     "IotaOrder",
     "Layout",
     "Mesh",
+    "MeshOf",
     "NamedSharding",
     "PartitionSpec",
+    "PmapSharding",
     "PositionalSharding",
     "Sharding",
+    "ShardingSpec",
     "SingleDeviceSharding",
     "TileAssignment",
     "atom_coordinates",
+    "common_mesh",
     "device_order_of",
     "get_abstract_mesh",
     "get_mesh",
     "hlo_to_layout",
+    "in_users_kind",
     "layout_to_hlo",
     "manual_axes",
     "mesh_of",
     "named_to_hlo",
+    "over",
     "parse_hlo_sharding",
+    "pmapped",
     "set_mesh",
     "tile_numbers",
     "tile_slice",

@@ -64,6 +64,10 @@ class Sharding(ABC):
     def is_fully_replicated(self) -> bool:
         """Whether every device holds the whole array."""
 
+    def to_named(self) -> Sharding:
+        """The named sharding that this stands for; itself where it is one, or is of a single device."""
+        return self
+
     # --- shards ---------------------------------------------------------------------------------------------
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of one device's buffer; an uneven dimension is padded up to ceil(size / tiles) rows."""

@@ -28,6 +28,7 @@ from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.layout import Layout
 from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.named import NamedSharding
+from meshwright.sharding.sdy import SdySharding
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates
 
@@ -50,6 +51,17 @@ def layout_to_hlo(layout: Layout, mesh: AbstractMesh, manual: Sequence[str] = ()
     counts = [mesh.sizes(split) for split in layout.dims]
     dims = (*counts, *(mesh.sizes(group) for _, group in subgroups))
     return HloSharding.tiled(TileAssignment(dims, order), tuple(kind for kind, _ in subgroups))
+
+
+def sdy_to_hlo(sharding: SdySharding, manual: Sequence[str] = ()) -> HloSharding:
+    """The tile assignment of a sharding over a mesh; that dimensions are open is lost."""
+    mesh = sharding.mesh
+    layout = Layout(tuple(mesh.expand(d.axes) for d in sharding.dimensions))
+    found = layout_to_hlo(layout.with_partial(mesh.expand(sharding.unreduced), "sum", mesh), mesh, mesh.expand(manual))
+    if found.tiles is None or not sharding.device_ids:
+        return found
+    numbers = tuple(sharding.device_ids[i] for i in found.tiles.devices.reshape(-1).tolist())
+    return HloSharding.tiled(TileAssignment(found.tiles.dims, numbers), found.subgroups)
 
 
 # --- from HLO -----------------------------------------------------------------------------------------------
@@ -131,10 +143,10 @@ def mesh_of(shardings: Sequence[HloSharding], num_devices: int) -> AbstractMesh:
     Where two cut the devices in ways that have no common refinement (2 x 3 and 3 x 2), the first counts.
     """
     order = device_order_of(shardings, num_devices)
-    tiled = _tilings(shardings, num_devices)
     boundaries = {1, num_devices}
-    for sharding in tiled:
-        for numbers in _tile_numbers(sharding, order)[: _counted_dims(sharding)]:
+    for sharding in _tilings(shardings, num_devices):
+        own = order if _follows(sharding, order) else own_order(sharding)
+        for numbers in _counted(sharding, own):
             for boundary in _boundaries(numbers) or ():
                 if all(boundary % other == 0 or other % boundary == 0 for other in boundaries):
                     boundaries.add(boundary)
@@ -144,12 +156,34 @@ def mesh_of(shardings: Sequence[HloSharding], num_devices: int) -> AbstractMesh:
 
 
 def device_order_of(shardings: Sequence[HloSharding], num_devices: int) -> tuple[int, ...]:
-    """The device at every position of the mesh of ``mesh_of``: 0, 1, 2, ... if the shardings allow it."""
+    """The device at every position of the mesh of ``mesh_of``: 0, 1, 2, ... if the shardings allow it.
+
+    Where no order is that of all, it is that of most; the others are in orders of their own (``own_order``).
+    """
     tiled = _tilings(shardings, num_devices)
-    rows = [row for sharding in tiled for row in _tile_numbers(sharding, None)[: _counted_dims(sharding)]]
-    if all(_boundaries(row) is not None for row in rows):
-        return tuple(range(num_devices))
+    candidates = [tuple(range(num_devices)), _sorted_by(tiled, num_devices), *map(own_order, tiled)]
+    return max(dict.fromkeys(candidates), key=lambda order: sum(_follows(s, order) for s in tiled))
+
+
+def own_order(sharding: HloSharding) -> tuple[int, ...]:
+    """The order of devices in which one tile assignment follows the axes of a mesh: by the tiles that they hold."""
+    assert sharding.tiles is not None
+    return _sorted_by([sharding], sharding.tiles.num_devices)
+
+
+def _sorted_by(shardings: Sequence[HloSharding], num_devices: int) -> tuple[int, ...]:
+    rows = [row for sharding in shardings for row in _counted(sharding, None)]
     return tuple(np.lexsort([np.arange(num_devices), *rows[::-1]]).tolist())
+
+
+def _follows(sharding: HloSharding, order: Sequence[int]) -> bool:
+    """Whether the tiles are numbered by digits of the position, with devices in ``order``."""
+    return all(_boundaries(row) is not None for row in _counted(sharding, order))
+
+
+def _counted(sharding: HloSharding, order: Sequence[int] | None) -> np.ndarray:
+    """The rows of ``_tile_numbers`` whose order means something."""
+    return _tile_numbers(sharding, order)[: _counted_dims(sharding)]
 
 
 def _tilings(shardings: Sequence[HloSharding], num_devices: int) -> list[HloSharding]:

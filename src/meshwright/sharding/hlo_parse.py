@@ -2,33 +2,55 @@
 
 The grammar, with everything but the braces optional in its place::
 
-    sharding := "{" "}" | "{" sharding ("," sharding)* "}" | "{" body suffix* "}"
+    sharding := "{" "}" | "{" sharding ("," sharding)* "}" | "{" body suffix* "}" | "{" named "}"
     body     := "replicated" | "manual" | "unreduced" | "unknown" | "maximal" "device=" int
               | "devices=[" ints "]" (ints | "<=[" ints "]" ("T(" ints ")")?)
     suffix   := "last_tile_dim_replicate" | "last_tile_dims={" kinds "}" | ("shard_as" | "shard_like") int
               | "metadata={" anything "}"
+    named    := "mesh[" (name "=" int),* "]" ("," "device_ids=(" ints ")")? "," "[" dim,* "]"
+                ("," ("replicated" | "unreduced" | "manual") "={" axis,* "}")*
+    dim      := "{" (axis | "?"),* "}"
+    axis     := name (":(" int ")" int)?
+    name     := "'" anything "'"
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-from meshwright.errors import ShardingError, ShardingSyntaxError
+from meshwright.errors import MeshError, ShardingError, ShardingSyntaxError
 from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.sharding.hlo import HloSharding
+from meshwright.sharding.hlo_convert import sdy_to_hlo
+from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.sdy import SdyDimension, SdySharding
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
+
+T = TypeVar("T")
 
 _INTS = re.compile(r"\d+(?:\s*,\s*\d+)*")
 _SPACE = re.compile(r"\s*")
 
 
-def parse_hlo_sharding(text: str) -> HloSharding:
-    """``"{devices=[4,2]<=[8]}"`` as an ``HloSharding``."""
+def parse_annotation(text: str) -> HloSharding | SdySharding:
+    """``"{devices=[4,2]<=[8]}"``, and ``"{mesh['x'=4,'y'=2], [{'x'}, {'y'}]}"`` as a sharding over a mesh."""
     parser = _Parser(text)
     sharding = parser.sharding()
     parser.expect_end()
     return sharding
+
+
+def parse_hlo_sharding(text: str) -> HloSharding:
+    """A sharding in either notation as an ``HloSharding``."""
+    found = parse_annotation(text)
+    if isinstance(found, SdySharding):
+        return sdy_to_hlo(found)
+    if any(isinstance(e, SdySharding) for e in found.elements):
+        return HloSharding.tuple_of([sdy_to_hlo(e) if isinstance(e, SdySharding) else e for e in found.elements])
+    return found
 
 
 class _Parser:
@@ -80,7 +102,7 @@ class _Parser:
         return numbers[0]
 
     # --- grammar --------------------------------------------------------------------------------------------
-    def sharding(self) -> HloSharding:
+    def sharding(self) -> Any:
         self.expect("{")
         if self.accept("}"):
             return HloSharding.tuple_of(())
@@ -91,8 +113,100 @@ class _Parser:
                 elements.append(self.sharding())
             self.expect("}")
             return HloSharding.tuple_of(elements)
-        return self.single()
+        return self.over_mesh() if self.accept("mesh[") else self.single()
 
+    # --- over a named mesh ----------------------------------------------------------------------------------
+    def over_mesh(self) -> HloSharding | SdySharding:
+        mesh = self.mesh()
+        device_ids: tuple[int, ...] = ()
+        if self.accept("device_ids=("):
+            device_ids = self.ints()
+            self.expect(")")
+            self.expect(",")
+            if sorted(device_ids) != list(range(mesh.size)):
+                raise self.error(f"device_ids must be the numbers 0 to {mesh.size - 1}, each once")
+        self.expect("[")
+        dimensions = tuple(self.several(self.dimension, "]"))
+        said: dict[str, tuple[str, ...]] = {}
+        while self.accept(","):
+            kind = next((k for k in ("replicated", "unreduced", "manual") if self.accept(f"{k}={{")), None)
+            if kind is None:
+                raise self.error(
+                    f"expected replicated, unreduced or manual, found {self.text[self.at : self.at + 20]!r}"
+                )
+            said[kind] = tuple(self.several(self.axis, "}"))
+        self.expect("}")
+        natural = device_ids == tuple(range(mesh.size))
+        found = SdySharding(
+            mesh, dimensions, said.get("replicated", ()), said.get("unreduced", ()), () if natural else device_ids
+        )
+        self.check_axes(found, said.get("manual", ()))
+        return sdy_to_hlo(found, said["manual"]) if said.get("manual") else found
+
+    def mesh(self) -> AbstractMesh:
+        axes = list(self.several(self.mesh_axis, "]"))
+        self.expect(",")
+        try:
+            return AbstractMesh([size for _, size in axes], [name for name, _ in axes])
+        except MeshError as error:
+            raise self.error(str(error)) from None
+
+    def mesh_axis(self) -> tuple[str, int]:
+        name = self.name()
+        self.expect("=")
+        return name, self.integer_alone()
+
+    def dimension(self) -> SdyDimension:
+        self.expect("{")
+        entries = list(self.several(lambda: None if self.accept("?") else self.axis(), "}"))
+        if None in entries[:-1]:
+            raise self.error("'?' stands last in a dimension")
+        return SdyDimension(tuple(e for e in entries if e is not None), None not in entries)
+
+    def axis(self) -> str:
+        name = self.name()
+        if not self.accept(":("):
+            return name
+        pre = self.integer_alone()
+        self.expect(")")
+        return f"{name}:({pre}){self.integer_alone()}"
+
+    def name(self) -> str:
+        self.expect("'")
+        end = self.text.find("'", self.at)
+        if end < 0:
+            raise self.error("a name without an end")
+        name, self.at = self.text[self.at : end], end + 1
+        return name
+
+    def integer_alone(self) -> int:
+        """One number, which a comma may follow that is not its own."""
+        self.skip_space()
+        found = re.compile(r"\d+").match(self.text, self.at)
+        if found is None:
+            raise self.error(f"expected a number, found {self.text[self.at : self.at + 20]!r}")
+        self.at = found.end()
+        return int(found[0])
+
+    def several(self, one: Callable[[], T], end: str) -> Iterator[T]:
+        """Entries with commas between them, up to ``end``."""
+        if self.accept(end):
+            return
+        yield one()
+        while self.accept(","):
+            yield one()
+        self.expect(end)
+
+    def check_axes(self, sharding: SdySharding, manual: tuple[str, ...]) -> None:
+        used = [a for d in sharding.dimensions for a in d.axes]
+        try:
+            atoms = sharding.mesh.expand([*used, *sharding.replicated, *sharding.unreduced, *manual])
+        except ShardingError as error:
+            raise self.error(str(error)) from None
+        if len(set(atoms)) < len(atoms):
+            raise self.error("an axis, or a part of one, is used twice")
+
+    # --- tile assignments -----------------------------------------------------------------------------------
     def single(self) -> HloSharding:
         body = self.body()
         subgroups: tuple[str, ...] = ()

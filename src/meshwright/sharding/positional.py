@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Sharding
-from meshwright.sharding.mesh import Mesh
+from meshwright.sharding.kinds import MeshOf
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import PartitionSpec
 
@@ -34,12 +34,12 @@ class PositionalSharding(Sharding):
         # cells[i, j, ..., r]: position in _devices of the r-th device that holds tile (i, j, ...)
         positions = np.arange(array.size).reshape(*array.shape, 1) if _cells is None else _cells
         self._cells = positions
-        self._hash = hash((self._devices, positions.shape, positions.tobytes()))
+        self._hash = hash((positions.shape, self._tiles))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PositionalSharding):
             return NotImplemented
-        return self._devices == other._devices and np.array_equal(self._cells, other._cells)
+        return self._cells.shape == other._cells.shape and self._tiles == other._tiles
 
     def __hash__(self) -> int:
         return self._hash
@@ -53,6 +53,12 @@ class PositionalSharding(Sharding):
             names[index] = "{" + ", ".join(_device_name(self._devices[i]) for i in self._cells[index]) + "}"
         body = np.array2string(names, formatter={"object": str}, separator=" ")
         return f"PositionalSharding({body}, shape={self.shape})"
+
+    @cached_property
+    def _tiles(self) -> tuple[frozenset[Any], ...]:
+        """The devices of each cell."""
+        rows = self._cells.reshape(-1, self._cells.shape[-1]).tolist()
+        return tuple(frozenset(self._devices[i] for i in row) for row in rows)
 
     # --- the grid -------------------------------------------------------------------------------------------
     @property
@@ -124,9 +130,22 @@ class PositionalSharding(Sharding):
 
     def to_named(self) -> NamedSharding:
         """The same over a mesh with an axis per dimension of the grid (``x0``, ...) and one, ``replica``."""
+        return self._named
+
+    @cached_property
+    def _named(self) -> NamedSharding:
         names = tuple(f"x{i}" for i in range(self.ndim))
         grid = np.array(self.devices, dtype=object).reshape(self._cells.shape)
-        return NamedSharding(Mesh(grid, (*names, "replica")), PartitionSpec(*names))
+        return NamedSharding(MeshOf(grid, (*names, "replica"), _back), PartitionSpec(*names))
+
+
+def _back(sharding: NamedSharding, shape: tuple[int, ...]) -> PositionalSharding:
+    """The grid whose cells hold what ``sharding`` lays out."""
+    ndim = len(shape)
+    counts = sharding.tile_counts(ndim)
+    table = sharding.tile_table(ndim)
+    order = np.lexsort(table.T[::-1]) if ndim else np.arange(len(table))  # stable: replicas stay as they are
+    return PositionalSharding(sharding.devices, order.reshape(*counts, -1))
 
 
 def _device_name(device: Any) -> str:

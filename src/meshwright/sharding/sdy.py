@@ -36,6 +36,8 @@ class SdySharding:
     dimensions: tuple[SdyDimension, ...]
     replicated: tuple[str, ...] = ()
     unreduced: tuple[str, ...] = ()
+    #: the devices at the positions of the mesh, where they are not 0, 1, 2, ...
+    device_ids: tuple[int, ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -11,7 +11,7 @@ from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective.collectives import Collective as CollectiveOp
 from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.regions import RegionOp
-from meshwright.sharding import AbstractMesh
+from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reason import Reason, reasons_of
 
 
@@ -156,3 +156,17 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return f"{n:.1f} GiB"
+
+
+def uneven_dims(layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[str]:
+    """The dimensions of a value that its layout pads, in words."""
+    found = []
+    for dim, (size, atoms) in enumerate(zip(aval.shape, layout.dims)):
+        n = mesh.sizes(atoms)
+        if atoms and size % n:
+            axes = ", ".join(mesh.coalesce(atoms))
+            found.append(
+                f"({aval}): dimension {dim} of size {size} is split {n} ways by {axes} and padded to "
+                f"{n * -(-size // n)}"
+            )
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxlib import _jax
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from meshwright.errors import CompileError
 
@@ -62,3 +63,11 @@ def to_hlo(module: ir.Module, *, tuple_args: bool = False, tuple_result: bool = 
 def hlo_text(module: ir.Module) -> str:
     """The HLO text of a module, constants of any size written out, so that it can be read again."""
     return _noted(to_hlo(module).as_hlo_text(True))
+
+
+def portable_artifact(module: ir.Module) -> bytes:
+    """A module in the form that other versions of StableHLO read: those of the last six months and of the next five
+    years (https://openxla.org/stablehlo/compatibility)."""
+    twelve_weeks = stablehlo.StablehloCompatibilityRequirement.WEEK_12
+    version = stablehlo.get_version_from_compatibility_requirement(twelve_weeks)
+    return _jax.mlir.serialize_portable_artifact(module_bytecode(module), version)

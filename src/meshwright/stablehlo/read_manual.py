@@ -35,6 +35,8 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import expand_dims, reshape
 from meshwright.sharding import HloSharding
 from meshwright.sharding.device_groups import Groups, axis_groups
+from meshwright.sharding.hlo_convert import sdy_to_hlo
+from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.read_shardings import (
     annotate,
     manual_axes_of,
@@ -69,6 +71,8 @@ def _border(r: Any) -> Any:
     """Where a value enters or leaves; what lies between becomes a region when the function has been read."""
     (x,), (aval,) = r.operands, r.out_avals
     (sharding,) = read_sharding(r.operation.attributes, 1, r.module.meshes)
+    if isinstance(sharding, SdySharding):
+        sharding = sdy_to_hlo(sharding)
     if not isinstance(sharding, HloSharding):
         return r.fail("has no mhlo.sharding; expected one, which says how the value lies on the devices after it")
     border = FullToShard if r.attr("call_target_name") == "SPMDFullToShardShape" else ShardToFull

@@ -17,11 +17,12 @@ from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.ops.sharding.propagation_marks import DIRECTIONS, PropagationBarrier, ShardingGroup
-from meshwright.sharding import AbstractMesh, HloSharding, parse_hlo_sharding
+from meshwright.sharding import AbstractMesh, HloSharding
+from meshwright.sharding.hlo_parse import parse_annotation
 from meshwright.sharding.sdy import SdyDimension, SdySharding
 from meshwright.stablehlo.reader import sharding_text
 
-AnySharding = TypeVar("AnySharding", HloSharding, SdySharding)
+AnySharding = TypeVar("AnySharding", bound=HloSharding | SdySharding)
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ def check_rank(sharding: Annotation | None, aval: Any) -> None:
 
 # --- GSPMD --------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
-def hlo_annotation(text: str | bytes) -> HloSharding:
-    """A GSPMD sharding from its text, or from the serialized proto that older programs hold."""
-    return parse_hlo_sharding(sharding_text(text) if isinstance(text, bytes) else text)
+def hlo_annotation(text: str | bytes) -> Any:
+    """A sharding of HLO from its text, or from the serialized proto that older programs hold."""
+    return parse_annotation(sharding_text(text) if isinstance(text, bytes) else text)
 
 
 def _hlo_text(attribute: ir.Attribute) -> str | bytes:
@@ -82,8 +83,10 @@ def _hlo_text(attribute: ir.Attribute) -> str | bytes:
     return text if text.startswith("{") else attribute.value_bytes
 
 
-def _elements(sharding: HloSharding, count: int) -> list[HloSharding | None]:
+def _elements(sharding: Annotation, count: int) -> list[Annotation | None]:
     """One for each leaf of the value; ``unknown`` says nothing."""
+    if isinstance(sharding, SdySharding):
+        return [None if sharding.is_open or not sharding.mesh.axis_names else sharding] * count
     leaves = list(sharding.elements) if sharding.kind == "tuple" else [sharding] * count
     if sharding.kind == "tuple" and len(leaves) != count:
         raise ShardingError(f"sharding {sharding} has {len(leaves)} elements, the value has {count}; give one for each")
@@ -119,6 +122,7 @@ def _tensor_sharding(attribute: ir.Attribute, meshes: Meshes) -> SdySharding | N
         tuple(_dimension(d) for d in value.dimension_shardings),
         tuple(map(_axis, value.replicated_axes)),
         tuple(map(_axis, value.unreduced_axes)),
+        declared.device_ids,
     )
     if sharding.is_open or not sharding.mesh.axis_names:  # a mesh without axes is one device
         return None

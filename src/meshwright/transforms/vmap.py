@@ -84,13 +84,13 @@ def vmap(
                 "arguments; give one entry an argument, or a single int"
             )
         flat, treedef = pytree.flatten((args, kwargs))
-        call = _Call(fun, args, kwargs)
+        call = MappedCall("vmap", fun, args, kwargs)
         for i, x in enumerate(flat):
             check_alive(x)
             call.check(i, x)
         axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
-        axes = [_normal_axis(x, a, i, call) for i, (x, a) in enumerate(zip(flat, axes))]
-        size = _mapped_size(flat, axes, axis_size, call)
+        axes = [call.axis(x, a, i) for i, (x, a) in enumerate(zip(flat, axes))]
+        size = call.size(flat, axes, axis_size)
         trace = watched(BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd)))  # type: ignore[arg-type]
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
         try:
@@ -119,9 +119,10 @@ def _element(trace: BatchTrace, x: Any, axis: int | None) -> Any:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A call of ``fun``, for messages."""
+class MappedCall:
+    """A call of ``fun`` by ``what`` (``vmap``, ``pmap``), for checks and messages."""
 
+    what: str
     fun: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -136,40 +137,47 @@ class _Call:
             typeof(leaf)
         except ArgumentTypeError as error:
             name = leaf_names(self.fun, self.args, self.kwargs)[number]
-            raise ArgumentTypeError(f"vmap of {described(self.fun)}: argument {name}: {error}") from None
+            raise ArgumentTypeError(f"{self.what} of {described(self.fun)}: argument {name}: {error}") from None
 
     def argument(self, number: int) -> str:
         """The name and shape of a leaf of the arguments."""
         leaf = pytree.leaves((self.args, self.kwargs))[number]
         return f"argument {leaf_names(self.fun, self.args, self.kwargs)[number]} of shape {typeof(leaf).shape}"
 
+    def axis(self, x: Any, axis: int | None, number: int) -> int | None:
+        """The mapped axis of a leaf, counted from the front.
 
-def _normal_axis(x: Any, axis: int | None, number: int, call: _Call) -> int | None:
-    if axis is None:
-        return None
-    ndim = typeof(x).ndim
-    if not -ndim <= axis < ndim:
-        raise ArgumentError(f"vmap: in_axes names axis {axis} of {call.argument(number)}; use None to pass it unmapped")
-    return axis % ndim
+        Raises:
+          ArgumentError: it does not have that many.
+        """
+        if axis is None:
+            return None
+        ndim = typeof(x).ndim
+        if not -ndim <= axis < ndim:
+            raise ArgumentError(
+                f"{self.what}: in_axes names axis {axis} of {self.argument(number)}; use None to pass it unmapped"
+            )
+        return axis % ndim
 
+    def size(self, flat: Sequence[Any], axes: Sequence[int | None], given: int | None) -> int:
+        """The size of the mapped axes.
 
-def _mapped_size(flat: list[Any], axes: list[int | None], given: int | None, call: _Call) -> int:
-    #: the first leaf of each size; -1 stands for ``axis_size``
-    sizes: dict[int, int] = {} if given is None else {given: -1}
-    for i, (x, a) in enumerate(zip(flat, axes)):
-        if a is not None:
-            sizes.setdefault(typeof(x).shape[a], i)
-    if not sizes:
-        raise ArgumentError(f"vmap of {name_of(call.fun)}: no argument is mapped; give axis_size")
-    if len(sizes) > 1:
-        found = "; ".join(
-            f"{size}: {'axis_size' if i < 0 else f'axis {axes[i]} of {call.argument(i)}'}" for size, i in sizes.items()
-        )
-        raise ShapeError(
-            f"vmap of {name_of(call.fun)}: mapped axes must have one size, got {found}; map other axes (in_axes), or "
-            "pass an argument unmapped (None)"
-        )
-    return next(iter(sizes))
+        Raises:
+          ArgumentError: nothing is mapped. ShapeError: different sizes; each argument is named.
+        """
+        sizes: dict[int, list[str]] = {} if given is None else {given: ["axis_size"]}
+        for i, (x, a) in enumerate(zip(flat, axes)):
+            if a is not None:
+                sizes.setdefault(typeof(x).shape[a], []).append(f"axis {a} of {self.argument(i)}")
+        if not sizes:
+            raise ArgumentError(f"{self.what} of {name_of(self.fun)}: no argument is mapped; give axis_size")
+        if len(sizes) > 1:
+            found = "; ".join(f"{size}: {', '.join(which)}" for size, which in sizes.items())
+            raise ShapeError(
+                f"{self.what} of {name_of(self.fun)}: mapped axes must have one size, got {found}; map other axes "
+                "(in_axes), or pass an argument unmapped (None)"
+            )
+        return next(iter(sizes))
 
 
 def _place(name: Callable[[], str], x: Any, dim: int | None, target: int | None, size: int) -> Any:

@@ -15,6 +15,7 @@ from meshwright.errors import ShardingError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo
+from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 from meshwright.sharding.sdy import SdySharding
 
@@ -66,6 +67,8 @@ def annotation_text(sharding: Annotation, ndim: int) -> str:
     """A sharding in GSPMD's notation."""
     if isinstance(sharding, HloSharding):
         return str(sharding)
+    if sharding.device_ids:
+        return str(sdy_to_hlo(sharding))
     return str(named_to_hlo(NamedSharding(sharding.mesh, sharding.spec()), ndim))
 
 

@@ -122,7 +122,7 @@ def constrain(
 
 def _placed(value: Any) -> Any:
     """The sharding of a constant that the user placed."""
-    return value.sharding if getattr(value, "committed", False) else None
+    return value.sharding.to_named() if getattr(value, "committed", False) else None
 
 
 def _constrained(atom: Atom, sharding: NamedSharding, eqns: list[JaxprEqn]) -> Var:

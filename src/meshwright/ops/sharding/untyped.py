@@ -22,13 +22,14 @@ def without_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         op = eqn.op
         if not isinstance(op, ShardMap):
             return in_regions(eqn, without_types)
-        region = _bare(op.jaxpr) if op.check_vma else without_types(op.jaxpr)
+        region = without_axes(op.jaxpr) if op.check_vma else without_types(op.jaxpr)
         return eqn.replace(op=dataclasses.replace(op, jaxpr=region, check_vma=False))
 
     return replaced(jaxpr, bare)
 
 
-def _bare(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+def without_axes(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """``jaxpr``, of values with types that say over which axes they vary, with types that do not."""
     inner = jaxpr.jaxpr
     env: dict[Atom, Atom] = {}
 
@@ -58,7 +59,7 @@ def _bare_op(op: Op) -> Op:
     if isinstance(op, ShardMap):
         op = dataclasses.replace(op, check_vma=False)
     regions = op.regions() if op.holds_jaxprs else ()
-    return op.with_regions([_bare(r) for r in regions]) if regions else op
+    return op.with_regions([without_axes(r) for r in regions]) if regions else op
 
 
 UNTYPED = Pass("no types of what varies", without_types, "Casts that only say over which axes a value varies go.")

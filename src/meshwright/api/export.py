@@ -1,0 +1,270 @@
+"""Programs as bytes for other processes, machines and versions; read again they are functions.
+
+An exported program is a StableHLO portable artifact, which StableHLO keeps readable, behind a line about its trees.
+
+Source: ``jax.export`` for the interface.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.arguments import bad_argument
+from meshwright.api.binding import on_mesh
+from meshwright.api.jit import JitFunction, jit
+from meshwright.api.load import ImportedProgram, load
+from meshwright.api.shape_dtype import ShapeDtypeStruct
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.core.key_types import is_key
+from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MeshError, ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.runtime.devices import default_device, devices
+from meshwright.sharding import Mesh, Sharding
+from meshwright.sharding.hlo import HloSharding
+from meshwright.sharding.hlo_convert import named_to_hlo
+from meshwright.stablehlo.hlo import portable_artifact
+from meshwright.transforms.autodiff import vjp
+
+_MAGIC = b"meshwright.export\n"
+#: of the lines before the program
+_FORMAT = 1
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A program that can be written down (:meth:`serialize`) and called (:meth:`call`), here or elsewhere."""
+
+    fun_name: str
+    in_tree: Any
+    out_tree: Any
+    platforms: tuple[str, ...]
+    nr_devices: int
+    #: a StableHLO portable artifact
+    mlir_module_serialized: bytes = field(repr=False)
+
+    @cached_property
+    def program(self) -> ImportedProgram:
+        """The program, read again."""
+        return load(self.mlir_module_serialized)
+
+    @property
+    def in_avals(self) -> tuple[ShapedArray, ...]:
+        """The types of the arguments, flattened."""
+        return tuple(self.program.in_avals)
+
+    @property
+    def out_avals(self) -> tuple[ShapedArray, ...]:
+        """The types of the results, flattened."""
+        return tuple(self.program.out_avals)
+
+    @property
+    def in_shardings_hlo(self) -> tuple[HloSharding | None, ...]:
+        """How HLO writes the shardings of the arguments; None where nothing is said."""
+        return _as_hlo(self.program.in_shardings, self.in_avals)
+
+    @property
+    def out_shardings_hlo(self) -> tuple[HloSharding | None, ...]:
+        """How HLO writes the shardings of the results; None where nothing is said."""
+        return _as_hlo(self.program.out_shardings, self.out_avals)
+
+    def mlir_module(self) -> str:
+        """The program as StableHLO text."""
+        return self.program.as_text("stablehlo")
+
+    def in_shardings_jax(self, mesh: Mesh) -> tuple[Sharding | None, ...]:
+        """The shardings of the arguments over a mesh of this process."""
+        found = zip(self.in_shardings_hlo, self.in_avals)
+        return tuple(None if s is None else on_mesh(s, a.ndim, mesh, self.fun_name) for s, a in found)
+
+    def serialize(self, vjp_order: int = 0) -> bytearray:
+        """The program as bytes, for :func:`deserialize`. Its derivatives need no space, whatever ``vjp_order``: they
+        are made of it where it is called.
+
+        Raises:
+          ArgumentError: a tree with containers that are no tuples, lists, dicts or None.
+        """
+        head = {
+            "format": _FORMAT,
+            "name": self.fun_name,
+            "platforms": self.platforms,
+            "devices": self.nr_devices,
+            "in": _described(self.in_tree, self.fun_name),
+            "out": _described(self.out_tree, self.fun_name),
+        }
+        return bytearray(_MAGIC + json.dumps(head).encode() + b"\n" + self.mlir_module_serialized)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The program on arguments in the trees, and of the types, that it was exported for. It can be traced,
+        differentiated and mapped like any function.
+
+        Raises:
+          ArgumentError: other trees, or another platform. ShapeError: other types. MeshError: too few devices.
+        """
+        if (here := default_device().platform) not in self.platforms:
+            raise ArgumentError(f"{self.fun_name!r} was exported for {', '.join(self.platforms)}; this is {here}")
+        flat, tree = pytree.flatten((args, kwargs))
+        if tree != self.in_tree:
+            raise ArgumentError(
+                f"{self.fun_name!r} was exported for arguments {pytree.show(self.in_tree)}, got {pytree.show(tree)}"
+            )
+        self._check(flat, args, kwargs)
+        outs = self._function(*flat)
+        return pytree.unflatten(self.out_tree, outs)
+
+    def _check(self, flat: Sequence[Any], args: Any, kwargs: Any) -> None:
+        wrong = []
+        for x, want, path in zip(flat, self.in_avals, pytree.paths((args, kwargs))):
+            try:
+                got = typeof(x)
+            except ArgumentTypeError:
+                raise bad_argument(self.fun_name, flat, pytree.paths((args, kwargs))) from None
+            if (got.shape, got.dtype) != (want.shape, want.dtype):
+                wrong.append(f"argument{path} is {got}, expected {want}")
+        if wrong:
+            raise ShapeError(f"{self.fun_name!r} was exported for other types: {'; '.join(wrong)}; export it again")
+
+    @cached_property
+    def _function(self) -> Callable[..., list[Any]]:
+        program = self.program
+        if self.nr_devices == 1:
+            return lambda *xs: pytree.leaves(program(*xs))
+        return jit(program.on(_local_mesh(program, self.nr_devices)))
+
+    def has_vjp(self) -> bool:
+        """Whether it can be differentiated: always."""
+        return True
+
+    def vjp(self) -> Exported:
+        """The exported function of the arguments and of cotangents of the results that gives cotangents of the
+        arguments, all flat."""
+        n = len(self.in_avals)
+
+        def backward(*values: Any) -> Any:
+            return vjp(self._function, *values[:n])[1](list(values[n:]))
+
+        structs = [ShapeDtypeStruct(a.shape, a.dtype) for a in (*self.in_avals, *self.out_avals)]
+        backward.__name__ = f"{self.fun_name}_vjp"
+        return export(jit(backward), platforms=self.platforms)(*structs)
+
+    def __repr__(self) -> str:
+        ins, outs = (", ".join(map(str, avals)) for avals in (self.in_avals, self.out_avals))
+        return f"Exported({self.fun_name!r}, ({ins}) -> ({outs}), platforms={self.platforms})"
+
+
+def _as_hlo(shardings: Sequence[Any], avals: Sequence[ShapedArray]) -> tuple[HloSharding | None, ...]:
+    return tuple(None if s is None else named_to_hlo(s, a.ndim) for s, a in zip(shardings, avals))
+
+
+def _local_mesh(program: ImportedProgram, count: int) -> Mesh:
+    """The mesh of a program, of devices of this process.
+
+    Raises:
+      MeshError: there are fewer.
+    """
+    available = devices()
+    if len(available) < count:
+        raise MeshError(
+            f"{program.name!r} was exported for {count} devices, there are {len(available)}; set "
+            f"MESHWRIGHT_NUM_DEVICES={count}"
+        )
+    mesh = program.mesh
+    if mesh is None:
+        return Mesh(np.array(available[:count], object), ("devices",))
+    order = mesh.device_ids if isinstance(mesh, Mesh) else range(count)
+    return Mesh(np.array([available[i] for i in order], object).reshape(mesh.axis_sizes), mesh.axis_names)
+
+
+def export(
+    fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()
+) -> Callable[..., Exported]:
+    """A function that exports a jitted function at the types of its arguments.
+
+    Args:
+      platforms: where it may be called: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; None: where this is.
+      disabled_checks: accepted for the sake of the interface; there are no checks of custom calls to disable.
+
+    Raises:
+      ArgumentTypeError: a function that is not jitted, or (when called) one of random keys.
+      ArgumentError: another platform; (when called) a program with kernels of the CPU for others.
+
+    Example:
+      >>> from meshwright import export
+      >>> exported = export.export(mw.jit(lambda x: {"twice": 2 * x}))(mw.ShapeDtypeStruct((3,), "float32"))
+      >>> export.deserialize(exported.serialize()).call(mnp.arange(3.0))
+      {'twice': Array([0., 2., 4.], dtype=float32)}
+    """
+    if not isinstance(fun_jit, JitFunction):
+        raise ArgumentTypeError(f"export: expected a jitted function, got {fun_jit!r}; wrap it in jit")
+    where = tuple(platforms) if platforms is not None else (default_device().platform,)
+    if unknown := [p for p in where if p not in _PLATFORMS]:
+        raise ArgumentError(f"export: platforms has {', '.join(map(repr, unknown))}; there are {', '.join(_PLATFORMS)}")
+
+    def exporting(*args: Any, **kwargs: Any) -> Exported:
+        lowered = fun_jit.lower(*args, **kwargs)
+        program = lowered.program
+        avals = (*program.jaxpr.in_avals, *program.jaxpr.out_avals)
+        if any(is_key(a.dtype) for a in avals):
+            raise ArgumentTypeError(f"export: {program.name!r} takes or returns random keys; pass random.key_data(key)")
+        if set(where) - {"cpu"} and "lapack_" in lowered.as_text():
+            raise ArgumentError(f"export: {program.name!r} calls LAPACK, which is for the CPU; platforms=['cpu']")
+        count = program.mesh.size if program.mesh is not None else 1
+        artifact = portable_artifact(lowered.module)
+        return Exported(program.name, program.in_tree, program.out_tree, where, count, artifact)
+
+    return exporting
+
+
+def deserialize(blob: bytes | bytearray) -> Exported:
+    """The program that :meth:`Exported.serialize` wrote.
+
+    Raises:
+      ImportProgramError: other bytes, or a newer format.
+    """
+    data = bytes(blob)
+    head, _, artifact = data[len(_MAGIC) :].partition(b"\n")
+    try:
+        found = json.loads(head) if data.startswith(_MAGIC) else {}
+    except ValueError:
+        found = {}
+    if found.get("format") != _FORMAT:
+        raise ImportProgramError(
+            f"deserialize: not what Exported.serialize writes, or of another format than {_FORMAT}; programs of other "
+            "origin are read by meshwright.load"
+        )
+    ins, outs = (pytree.structure(_tree(found[side])) for side in ("in", "out"))
+    return Exported(found["name"], ins, outs, tuple(found["platforms"]), found["devices"], artifact)
+
+
+# --- trees as JSON ------------------------------------------------------------------------------------------
+def _described(treedef: Any, name: str) -> Any:
+    return _written(pytree.unflatten(treedef, [0] * treedef.num_leaves), name)
+
+
+def _written(tree: Any, name: str) -> Any:
+    if tree is None or type(tree) is int:
+        return tree
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: [_written(t, name) for t in tree]}
+    if type(tree) is dict and all(type(k) in (str, int) for k in tree):
+        return {"dict": [[k, _written(t, name)] for k, t in tree.items()]}
+    raise ArgumentError(
+        f"serialize: {name!r} takes or returns a {type(tree).__name__}, which other processes may not have; pass "
+        "tuples, lists and dicts (with numbers or strings as keys)"
+    )
+
+
+def _tree(written: Any) -> Any:
+    if not isinstance(written, dict):
+        return written
+    ((kind, parts),) = written.items()
+    if kind == "dict":
+        return {k: _tree(t) for k, t in parts}
+    return [_tree(t) for t in parts] if kind == "list" else tuple(_tree(t) for t in parts)

@@ -1,0 +1,405 @@
+"""``pmap``: a function on each index of an axis, each on a device of its own.
+
+It is a jitted ``shard_map`` over a mesh of one axis; of several where a mapped function maps again. Tracing finds out
+how many devices that takes, and it is traced once more over the mesh of all of them. With jit disabled the function is
+run by Python, device by device.
+
+Source: ``jax.pmap``, as it was before it became a thin wrapper.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshwright.api.arguments import require_backend
+from meshwright.api.jit import JitFunction
+from meshwright.api.per_device import Ring
+from meshwright.api.shape_dtype import ShapeDtypeStruct
+from meshwright.api.shardings import placed
+from meshwright.core import pytree
+from meshwright.core.avals import NOWHERE
+from meshwright.core.config import config
+from meshwright.core.identity import made_of
+from meshwright.core.signature import described
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.program import Program
+from meshwright.ir.state import STATE, extend_axis_env
+from meshwright.ir.tracing import typeof
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.sharding.manual import ShardMap
+from meshwright.runtime.devices import devices as all_devices
+from meshwright.sharding import Mesh, MeshOf, PartitionSpec, pmapped
+from meshwright.spmd.varying import varying
+from meshwright.transforms.autodiff import closed_call
+from meshwright.transforms.vmap import MappedCall, flat_axes, vmap
+from meshwright.transforms.wrapped import name_of, require_callable
+
+
+@dataclass(eq=False)
+class _Nest:
+    """The pmaps around the function that is being traced: outermost first, their axes; ``mesh`` once it is known.
+
+    A part of the key of traces, by identity: an inner pmap is traced anew to be counted, and to be put on the mesh.
+    """
+
+    axes: dict[str, int]
+    mesh: Mesh | None = None
+    #: for each level below, the axis that most of its devices are along
+    inner: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+
+@contextmanager
+def _inside(nest: _Nest) -> Iterator[None]:
+    before, STATE.nest = STATE.nest, nest
+    try:
+        yield
+    finally:
+        STATE.nest = before
+
+
+@dataclass(frozen=True)
+class _Pmap:
+    """What a ``pmap`` was called with."""
+
+    fun: Callable[..., Any]
+    axis_name: str | None
+    in_axes: Any
+    out_axes: Any
+    static: tuple[int, ...]
+    devices: tuple[Any, ...] | None
+    axis_size: int | None
+    check_vma: bool
+
+    @property
+    def name(self) -> str:
+        """The axis's name: the user's, or one that is not in scope."""
+        if self.axis_name is not None:
+            return self.axis_name
+        return next(n for n in ("pmap", *(f"pmap{i}" for i in range(1, 99))) if n not in STATE.axis_env)
+
+
+def pmap(
+    fun: Callable[..., Any],
+    axis_name: str | None = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Sequence[int] = (),
+    devices: Sequence[Any] | None = None,
+    backend: str | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    check_vma: bool = True,
+) -> Any:
+    """``fun`` on each index of an axis of its arguments, each on a device of its own. Today's way: ``shard_map``.
+
+    Results are arrays with a ``PmapSharding``. In another mapped function it takes a × b devices. With
+    ``disable_jit``, Python runs ``fun`` device by device.
+
+    Args:
+      in_axes: for each positional argument the axis that is mapped, None for one that all devices get; a tree prefix.
+        Keyword arguments are mapped over axis 0.
+      out_axes: where the axis stands in the results; None for one that is equal on all devices (see ``check_vma``).
+      static_broadcasted_argnums: positional arguments that are passed as Python values.
+      devices: as many as the axis has indices; the first ones, if None.
+      axis_size: the size of the axis, where no argument says it.
+      check_vma: a result with ``out_axes=None`` must be known to be equal on all devices; False: the first one's is it.
+
+    Raises (when called):
+      ArgumentError: an axis that an argument does not have, too few devices, or a result that differs under
+        ``out_axes=None``. ShapeError: mapped axes of different sizes; each argument is named.
+
+    Example:
+      >>> mw.pmap(lambda x: x / lax.psum(x, "i"), axis_name="i")(mnp.arange(1.0, 5.0))
+      Array([0.1, 0.2, 0.3, 0.4], dtype=float32)
+    """
+    require_callable(fun, "pmap")
+    if devices is not None and backend is not None:
+        raise ArgumentError("pmap: devices and backend exclude each other; give one of them")
+    require_backend(backend, "pmap")
+    static = static_broadcasted_argnums
+    numbers = (static,) if isinstance(static, int) else tuple(static)
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    spec = _Pmap(fun, axis_name, axes, out_axes, numbers, _checked(devices), axis_size, check_vma)
+
+    @functools.wraps(fun)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return _run(spec, args, kwargs)
+
+    made_of(run, fun, "pmap", axis_name, in_axes, out_axes, numbers, devices, axis_size, check_vma)
+    return PmapFunction(run, None, None, numbers, (), donated, (), False)
+
+
+class PmapFunction(JitFunction):
+    """A ``pmap``: a jitted function whose arguments may lie anywhere, as it says itself on which devices they are."""
+
+    def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
+        try:
+            return placed(super()._program(args, kwargs, static))
+        except MeshError:
+            args, kwargs = pytree.map(_unplaced, (args, kwargs))
+            return super()._program(args, kwargs, static)
+
+
+def _unplaced(x: Any) -> Any:
+    aval = getattr(x, "aval", None)
+    return x if aval is None else ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _checked(devices: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    if devices is None:
+        return None
+    given, known = tuple(devices), all_devices()
+    if not given:
+        raise ArgumentError("pmap: devices is empty; give one for each index of the axis, or None for the first ones")
+    unknown = [d for d in given if d not in known]
+    if unknown or len(set(given)) < len(given):
+        why = f"{unknown[0]!r} is none of devices()" if unknown else "a device is in it twice"
+        raise ArgumentError(f"pmap: devices={list(given)}: {why}")
+    return given
+
+
+# --- calls --------------------------------------------------------------------------------------------------
+@dataclass
+class _Call:
+    """A call: what is mapped, as flat arrays, and the function of flat arrays."""
+
+    spec: _Pmap
+    name: str
+    flat: list[Any]
+    axes: list[int | None]
+    size: int
+    fun: Callable[..., Any]
+
+    def part(self, x: Any, axis: int | None, index: int) -> Any:
+        """The index of an argument."""
+        return x if axis is None else squeeze(slice_in_dim(x, index, index + 1, axis=axis), (axis,))
+
+    def targets(self, out: Any) -> list[int | None]:
+        """Where the axis stands in each result.
+
+        Raises:
+          ArgumentError: ``out_axes`` that do not fit.
+        """
+        found = flat_axes(self.spec.out_axes, out, "pmap out_axes")
+        return [_target(self.spec.fun, y, t, p) for y, t, p in zip(pytree.leaves(out), found, pytree.paths(out))]
+
+
+def _run(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = _bound(spec, args, kwargs)
+    nest = STATE.nest
+    if nest is not None and spec.devices is not None:
+        raise ArgumentError(
+            f"pmap of {described(spec.fun)}: devices= inside of another pmap; only the outermost one chooses devices"
+        )
+    if config.disable_jit:
+        return _in_python(call)
+    if nest is not None:
+        return _nested(call, nest)
+    if STATE.axis_env:
+        return _vmapped(call)
+    return _outermost(call)
+
+
+def _bound(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    static = {i % len(args) if args and i < 0 else i for i in spec.static}
+    if any(i >= len(args) for i in static):
+        raise ArgumentError(
+            f"pmap of {described(spec.fun)}: static_broadcasted_argnums={spec.static}, but it was called with "
+            f"{len(args)} positional arguments; pass static arguments by position"
+        )
+    dynamic = tuple(a for i, a in enumerate(args) if i not in static)
+    in_axes = spec.in_axes
+    if isinstance(in_axes, tuple):
+        if len(in_axes) == len(args):
+            in_axes = tuple(a for i, a in enumerate(in_axes) if i not in static)
+        if len(in_axes) != len(dynamic):
+            raise ArgumentError(
+                f"pmap of {described(spec.fun)}: in_axes has {len(spec.in_axes)} entries, it was called with "
+                f"{len(args)} positional arguments; give one entry an argument, or a single int"
+            )
+    flat, tree = pytree.flatten((dynamic, kwargs))
+    if not flat and spec.axis_size is None:
+        raise ArgumentError(f"pmap of {described(spec.fun)}: called without arrays; give at least one, or axis_size")
+    mapped = MappedCall("pmap", spec.fun, dynamic, kwargs)
+    axes = [*flat_axes(in_axes, dynamic, "pmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
+    for i, x in enumerate(flat):
+        mapped.check(i, x)
+    found = [mapped.axis(x, a, i) for i, (x, a) in enumerate(zip(flat, axes))]
+    size = mapped.size(flat, found, spec.axis_size)
+
+    def fun(*values: Any) -> Any:
+        positional, named = pytree.unflatten(tree, values)
+        given = iter(positional)
+        return spec.fun(*(a if i in static else next(given) for i, a in enumerate(args)), **named)
+
+    return _Call(spec, spec.name, flat, found, size, fun)
+
+
+def _target(fun: Callable[..., Any], y: Any, target: int | None, path: str) -> int | None:
+    try:
+        ndim = typeof(y).ndim + 1
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"pmap of {described(fun)}: result{path} is no array: {error}") from None
+    if target is not None and not -ndim <= target < ndim:
+        raise ArgumentError(
+            f"pmap of {described(fun)}: out_axes names axis {target} of result{path}, which has {ndim} dimensions"
+        )
+    return None if target is None else target % ndim
+
+
+# --- the mesh -----------------------------------------------------------------------------------------------
+def _available(call: _Call, needed: int, why: str) -> list[Any]:
+    """The devices of a pmap.
+
+    Raises:
+      ArgumentError: another number than ``devices=`` has, or too few.
+    """
+    given = call.spec.devices
+    if given is not None and len(given) != needed:
+        raise ArgumentError(
+            f"pmap of {described(call.spec.fun)}: {why}, devices= has {len(given)}; give as many devices"
+        )
+    available = list(given or all_devices())
+    if needed > len(available):
+        raise ArgumentError(
+            f"pmap of {described(call.spec.fun)}: {why}, there are {len(available)} devices; set "
+            f"MESHWRIGHT_NUM_DEVICES={needed}, or use vmap"
+        )
+    return available[:needed]
+
+
+def _outermost(call: _Call) -> Any:
+    sizes = {call.name: call.size}
+    mesh = _mesh(call, sizes, f"the mapped axis has size {call.size}")
+    with _inside(nest := _Nest(sizes, mesh)):
+        traced = _traced(call)
+    if nest.inner:
+        several = {**sizes, **dict(nest.inner[level] for level in sorted(nest.inner))}
+        product = " × ".join(map(str, several.values()))
+        mesh = _mesh(call, several, f"with the pmaps inside it takes {product} = {prod(several.values())} devices")
+        with _inside(_Nest(sizes, mesh)):
+            traced = _traced(call)
+    return _bind(call, traced, mesh)
+
+
+def _mesh(call: _Call, sizes: dict[str, int], why: str) -> Mesh:
+    devices = np.array(_available(call, prod(sizes.values()), why), object)
+    return MeshOf(devices.reshape(tuple(sizes.values())), tuple(sizes), pmapped)
+
+
+def _nested(call: _Call, nest: _Nest) -> Any:
+    """In another pmap: along an axis of the mesh of all, if it is known and has one of this name and size."""
+    level = len(nest.axes)
+    if nest.mesh is not None and nest.mesh.shape.get(call.name) == call.size and call.name not in nest.axes:
+        with _inside(_Nest({**nest.axes, call.name: call.size}, nest.mesh)):
+            return _bind(call, _traced(call), nest.mesh)
+    if call.size > nest.inner.get(level, ("", 0))[1]:
+        nest.inner[level] = call.name, call.size
+    below = _Nest({**nest.axes, call.name: call.size}, None, nest.inner)
+    with _inside(below):
+        return _vmapped(call)
+
+
+def _vmapped(call: _Call) -> Any:
+    mapped = vmap(call.fun, tuple(call.axes), call.spec.out_axes, axis_name=call.name, axis_size=call.size)
+    return mapped(*call.flat)
+
+
+# --- traced -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Traced:
+    jaxpr: ClosedJaxpr
+    consts: Sequence[Any]
+    out_tree: Any
+    targets: Sequence[int | None]
+
+
+def _traced(call: _Call) -> _Traced:
+    """The function of one device's parts, which have the mapped axis with size 1."""
+    targets: list[int | None] = []
+
+    def local(*parts: Any) -> Any:
+        out = call.fun(*(x if a is None else squeeze(x, [a]) for x, a in zip(parts, call.axes)))
+        leaves, out_tree = pytree.flatten(out)
+        targets[:] = call.targets(out)
+        return pytree.unflatten(out_tree, [y if t is None else expand_dims(y, [t]) for y, t in zip(leaves, targets)])
+
+    parts = [_Part(x, a) for x, a in zip(call.flat, call.axes)]
+    with extend_axis_env({call.name: call.size}):
+        jaxpr, consts, out_tree = closed_call(local, parts, name_of(call.spec.fun))
+    if call.spec.check_vma and None in targets:
+        _check_equal(call, jaxpr, len(consts), targets, out_tree)
+    return _Traced(jaxpr, consts, out_tree, targets)
+
+
+class _Part:
+    """The type of a device's part of an argument."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, x: Any, axis: int | None) -> None:
+        aval = typeof(x)
+        self.aval = aval if axis is None else aval.update(shape=(*aval.shape[:axis], 1, *aval.shape[axis + 1 :]))
+
+
+def _check_equal(call: _Call, jaxpr: ClosedJaxpr, consts: int, targets: Sequence[int | None], out_tree: Any) -> None:
+    """Raise if a result with ``out_axes=None`` may differ between devices.
+
+    Raises:
+      ArgumentError: naming each.
+    """
+    own = frozenset((call.name,))
+    inputs = [NOWHERE] * consts + [NOWHERE if a is None else own for a in call.axes]
+    found = varying(jaxpr.jaxpr, inputs)
+    paths = pytree.paths(pytree.unflatten(out_tree, [0] * len(targets)))
+    outs = zip(jaxpr.jaxpr.outvars, targets, paths)
+    wrong = [p for v, t, p in outs if t is None and isinstance(v, Var) and call.name in found.get(v, ())]
+    if wrong:
+        raise ArgumentError(
+            f"pmap of {described(call.spec.fun)}: out_axes is None for {', '.join(f'result{p}' for p in wrong)}, "
+            f"which may differ along the mapped axis; make it equal (lax.pmean, psum over {call.name!r}), give it an "
+            "axis, or pass check_vma=False for what the first device has"
+        )
+
+
+def _bind(call: _Call, traced: _Traced, mesh: Mesh) -> Any:
+    def spec(axis: int | None) -> PartitionSpec:
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, call.name)
+
+    in_specs = (*([PartitionSpec()] * len(traced.consts)), *map(spec, call.axes))
+    names = () if len(mesh.axis_names) == 1 else (call.name,)
+    op = ShardMap(in_specs, traced.jaxpr, mesh, tuple(map(spec, traced.targets)), names)
+    return pytree.unflatten(traced.out_tree, op.bind(*traced.consts, *call.flat))
+
+
+# --- by Python ----------------------------------------------------------------------------------------------
+def _in_python(call: _Call) -> Any:
+    _available(call, call.size, f"the mapped axis has size {call.size}")
+    nest = _Nest({call.name: call.size})
+
+    def of(index: int) -> Callable[[], Any]:
+        def run() -> Any:
+            with _inside(nest):
+                return call.fun(*(call.part(x, a, index) for x, a in zip(call.flat, call.axes)))
+
+        return run
+
+    ring = Ring(f"pmap of {described(call.spec.fun)}", {call.name: call.size})
+    outs = ring.run([of(i) for i in range(call.size)])
+    targets = call.targets(outs[0])
+    leaves = zip(*(pytree.leaves(out) for out in outs))
+    whole = [
+        ys[0] if t is None else concatenate([expand_dims(y, (t,)) for y in ys], t) for ys, t in zip(leaves, targets)
+    ]
+    return pytree.unflatten(pytree.structure(outs[0]), whole)

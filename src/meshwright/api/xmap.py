@@ -1,0 +1,323 @@
+"""``xmap``: a function of values with *named* axes beside their dimensions, which may be split over a mesh.
+
+An axis is named by ``in_axes``, gone from the shape inside, reduced by collectives (``psum`` over its name), and is a
+dimension again by ``out_axes``. ``axis_resources`` says which mesh axes split it. While the function is traced, types
+say which named axes a value has (``aval.vma``, as in ``shard_map``), which conflicts and results are checked by; it is
+then ``vmap`` over every named axis.
+
+Source: the ``xmap`` that JAX had until 0.4.31.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from meshwright.api.arguments import require_backend
+from meshwright.api.jit import jit
+from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
+from meshwright.core.signature import described
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError, UnboundAxisError
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.state import extend_axis_env
+from meshwright.ir.tracing import eval_jaxpr, typeof
+from meshwright.ops.shape.rearrange import transpose
+from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.untyped import without_axes
+from meshwright.sharding import UNCONSTRAINED, AnyMesh, NamedSharding, PartitionSpec, get_mesh
+from meshwright.transforms.autodiff import closed_call
+from meshwright.transforms.vmap import vmap
+from meshwright.transforms.wrapped import name_of, require_callable
+
+Name = Hashable
+
+
+@dataclass(frozen=True)
+class AxesSpec:
+    """Which dimensions of one array are which named axes; ``rank`` is that of the array, where the spec says so."""
+
+    axes: tuple[tuple[int, Name], ...]
+    rank: int | None
+    text: str
+
+    @property
+    def names(self) -> dict[Name, int]:
+        return {name: dim for dim, name in self.axes}
+
+
+class SerialLoop:
+    """What ``axis_resources`` had for an axis to be computed in steps.
+
+    Raises:
+      ArgumentError: always; ``lax.map(..., batch_size=...)`` computes in steps.
+    """
+
+    def __init__(self, length: int) -> None:
+        raise ArgumentError(f"SerialLoop({length}): xmap computes all of an axis at once; use lax.map with batch_size")
+
+
+def is_axes_spec(entry: Any) -> bool:
+    """Whether an entry is the axes of one array: a dict with numbers as keys, or a list of names."""
+    if isinstance(entry, dict):
+        return all(isinstance(k, int) for k in entry)
+    plain = (dict, list, tuple)
+    return isinstance(entry, (list, tuple)) and bool(entry) and not any(isinstance(e, plain) for e in entry)
+
+
+def parse_axes(what: str, entry: Any) -> AxesSpec:
+    """``{0: "batch"}``, ``["batch", None]`` (all dimensions) or ``["batch", ...]`` (the first ones).
+
+    Raises:
+      ArgumentTypeError: something else. ArgumentError: a name twice, or a negative dimension.
+    """
+    if isinstance(entry, dict) and all(isinstance(k, int) for k in entry):
+        pairs, rank = tuple(entry.items()), None
+    elif isinstance(entry, (list, tuple)):
+        open_end = bool(entry) and entry[-1] is ...
+        names = entry[:-1] if open_end else entry
+        pairs = tuple((i, name) for i, name in enumerate(names) if name is not None)
+        rank = None if open_end else len(names)
+    else:
+        raise ArgumentTypeError(
+            f"xmap {what}: expected {{dimension: name}}, or a list of names (None: no named axis) that may end with "
+            f"..., got {entry!r}"
+        )
+    if len({name for _, name in pairs}) != len(pairs):
+        raise ArgumentError(f"xmap {what}: {entry!r} names an axis twice; give every dimension a name of its own")
+    if any(dim < 0 for dim, _ in pairs):
+        raise ArgumentError(f"xmap {what}: {entry!r} has a negative dimension; count from the front")
+    return AxesSpec(pairs, rank, repr(entry))
+
+
+@dataclass(frozen=True)
+class _Xmap:
+    """An ``xmap`` without its function."""
+
+    in_axes: Any
+    out_axes: Any
+    axis_sizes: Mapping[Name, int]
+    resources: Mapping[Name, tuple[str, ...]]
+
+    def flat(self, what: str, tree: Any, value: Any) -> list[AxesSpec]:
+        marked = pytree.map(lambda e: parse_axes(what, e), tree, is_leaf=is_axes_spec)
+        return pytree.broadcast_prefix(marked, value, f"xmap {what}", is_leaf=lambda x: isinstance(x, AxesSpec))
+
+    def sizes(self, fun: Any, flat: Sequence[Any], specs: Sequence[AxesSpec], paths: Sequence[str]) -> dict[Name, int]:
+        """The size of every named axis.
+
+        Raises:
+          ShapeError: two sizes, or an array without the dimension.
+        """
+        found = dict(self.axis_sizes)
+        for x, spec, path in zip(flat, specs, paths):
+            shape = typeof(x).shape
+            if (spec.rank is not None and spec.rank != len(shape)) or any(dim >= len(shape) for dim, _ in spec.axes):
+                raise ShapeError(
+                    f"xmap of {described(fun)}: argument{path} has shape {shape}, which does not have the dimensions "
+                    f"of in_axes {spec.text}"
+                )
+            for dim, name in spec.axes:
+                if found.setdefault(name, shape[dim]) != shape[dim]:
+                    raise ShapeError(
+                        f"xmap of {described(fun)}: axis {name!r} has size {found[name]}, but dimension {dim} of "
+                        f"argument{path} of shape {shape}, which in_axes {spec.text} makes it, has size {shape[dim]}"
+                    )
+        return found
+
+
+def xmap(
+    fun: Callable[..., Any],
+    in_axes: Any,
+    out_axes: Any,
+    *,
+    axis_sizes: Mapping[Name, int] | None = None,
+    axis_resources: Mapping[Name, Any] | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    backend: str | None = None,
+) -> Any:
+    """``fun`` on values with named axes; jitted. Today's way: ``vmap(axis_name=...)`` under ``jit``, or ``shard_map``.
+
+    Args:
+      in_axes: for each array, ``{dimension: name}`` or a list of names; a tree prefix of the arguments.
+      out_axes: the same for the results; all named axes that a result has must be in it.
+      axis_sizes: sizes of named axes that no argument has.
+      axis_resources: the axes of the mesh (``with mesh:``) that split a named axis: a name or a tuple of names.
+
+    Raises (when called):
+      ShapeError: sizes that differ, or that the mesh does not divide. ShardingError: two axes of one value are split by
+      the same axis of the mesh; both are named. UnboundAxisError: an axis that the mesh does not have.
+
+    Example:
+      >>> from meshwright.experimental.maps import xmap
+      >>> f = xmap(lambda x: lax.psum(x, "batch") / 4, in_axes={0: "batch"}, out_axes={}, axis_resources={"batch": "x"})
+      >>> with mw.make_mesh((4,), ("x",)):
+      ...     f(mnp.arange(4.0))
+      Array(1.5, dtype=float32)
+    """
+    require_callable(fun, "xmap")
+    require_backend(backend, "xmap")
+    resources = {n: tuple(r) if isinstance(r, (tuple, list)) else (r,) for n, r in (axis_resources or {}).items()}
+    for name, used in resources.items():
+        if len(set(used)) != len(used):
+            raise ArgumentError(f"xmap: axis {name!r} is to be split by {used}, one of them twice; name each once")
+    spec = _Xmap(in_axes, out_axes, dict(axis_sizes or {}), resources)
+    _check_names(spec)
+
+    @functools.wraps(fun)
+    def run(*args: Any) -> Any:
+        return _run(fun, spec, args)
+
+    return jit(run, donate_argnums=donate_argnums)
+
+
+def _check_names(spec: _Xmap) -> None:
+    """Raise if axes of the results, or with resources, are nowhere brought in.
+
+    Raises:
+      ArgumentError: naming them.
+    """
+    leaves = pytree.leaves(pytree.map(lambda e: parse_axes("in_axes", e), spec.in_axes, is_leaf=is_axes_spec))
+    known = {name for leaf in leaves for _, name in leaf.axes} | set(spec.axis_sizes)
+    outs = pytree.leaves(pytree.map(lambda e: parse_axes("out_axes", e), spec.out_axes, is_leaf=is_axes_spec))
+    wanted = {"out_axes": {n for leaf in outs for _, n in leaf.axes}, "axis_resources": set(spec.resources)}
+    for what, names in wanted.items():
+        if names - known:
+            missing = ", ".join(sorted(map(repr, names - known)))
+            raise ArgumentError(f"xmap: {what} has {missing}, which neither in_axes nor axis_sizes brings in")
+
+
+def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
+    flat, in_tree = pytree.flatten(args)
+    in_axes = tuple(spec.in_axes) if isinstance(spec.in_axes, list) and not is_axes_spec(spec.in_axes) else spec.in_axes
+    ins = spec.flat("in_axes", in_axes, args)
+    sizes = spec.sizes(fun, flat, ins, pytree.paths(args))
+    mesh = _mesh_of(fun, spec.resources, sizes)
+    inside = [_Aval(_inside(typeof(x), s)) for x, s in zip(flat, ins)]
+    with extend_axis_env(sizes, checked=True):  # type: ignore[arg-type]
+        jaxpr, consts, out_tree = closed_call(lambda *xs: fun(*pytree.unflatten(in_tree, xs)), inside, name_of(fun))
+    _check_conflicts(fun, jaxpr, spec.resources)
+    outs = spec.flat("out_axes", spec.out_axes, pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals]))
+    for aval, out in zip(jaxpr.out_avals, outs):
+        _check_result(fun, aval, out, sizes)
+    given = [_constrained(x, s, spec.resources, mesh) for x, s in zip(flat, ins)]
+    results = _mapped(without_axes(jaxpr), list(sizes), consts, given, ins, outs, spec.resources, sizes)
+    return pytree.unflatten(out_tree, [_constrained(y, s, spec.resources, mesh) for y, s in zip(results, outs)])
+
+
+class _Aval:
+    """The type of a value, where a leaf is wanted."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+
+def _inside(aval: ShapedArray, spec: AxesSpec) -> ShapedArray:
+    shape = tuple(n for dim, n in enumerate(aval.shape) if dim not in dict(spec.axes))
+    return aval.update(shape=shape, vma=aval.vma.union(spec.names))  # type: ignore[arg-type]
+
+
+def _mesh_of(fun: Any, resources: Mapping[Name, tuple[str, ...]], sizes: Mapping[Name, int]) -> AnyMesh | None:
+    mesh = get_mesh()
+    shape = mesh.shape if mesh is not None else {}
+    missing = sorted({a for used in resources.values() for a in used} - set(shape))
+    if missing and mesh is None:
+        raise MeshError(
+            f"xmap of {described(fun)}: axis_resources names the mesh axes {missing}, but no mesh is set; call it "
+            "under 'with mesh:'"
+        )
+    if missing:
+        raise UnboundAxisError(
+            f"xmap of {described(fun)}: axis_resources names the mesh axes {missing}, the mesh is {mesh!r}; name "
+            "axes of it"
+        )
+    for name, used in resources.items():
+        count = prod(shape[a] for a in used)
+        if sizes[name] % count:
+            raise ShapeError(
+                f"xmap of {described(fun)}: axis {name!r} of size {sizes[name]} is to be split by {', '.join(used)}, "
+                f"{count} devices, which do not divide it"
+            )
+    return mesh if resources else None
+
+
+def _check_conflicts(fun: Any, jaxpr: ClosedJaxpr, resources: Mapping[Name, tuple[str, ...]]) -> None:
+    """Raise if one value has two named axes that the same mesh axis splits.
+
+    Raises:
+      ShardingError: naming both, and where they meet.
+    """
+    places = [(f"operands of {e.op.name} at {e.source}", e.invars) for e in all_eqns(jaxpr.jaxpr)]
+    places += [("an argument", [v]) for v in jaxpr.jaxpr.invars]
+    for where, atoms in reversed(places):
+        names: set[Any] = set().union(*(a.aval.vma for a in atoms)) & set(resources)  # type: ignore[arg-type]
+        owner: dict[str, Any] = {}
+        for name in sorted(names, key=str):
+            for axis in resources[name]:
+                if axis in owner:
+                    raise ShardingError(
+                        f"xmap of {described(fun)}: axes {owner[axis]!r} and {name!r} are both split by the mesh axis "
+                        f"{axis!r}, but one value has both: {where}; split them by different axes of the mesh"
+                    )
+                owner[axis] = name
+
+
+def _check_result(fun: Any, aval: ShapedArray, spec: AxesSpec, sizes: Mapping[Name, int]) -> None:
+    more = sorted(map(repr, aval.vma.intersection(sizes) - set(spec.names)))  # type: ignore[arg-type]
+    if more:
+        raise ArgumentTypeError(
+            f"xmap of {described(fun)}: a result has the named axes {', '.join(more)}, which its out_axes {spec.text} "
+            "does not have; reduce it over them (lax.psum), or give them a dimension"
+        )
+    rank = aval.ndim + len(spec.axes)
+    if (spec.rank is not None and spec.rank != rank) or any(dim >= rank for dim, _ in spec.axes):
+        raise ShapeError(
+            f"xmap of {described(fun)}: a result of shape {aval.shape} inside has {rank} dimensions with its named "
+            f"axes, which out_axes {spec.text} does not fit"
+        )
+
+
+def _constrained(x: Any, spec: AxesSpec, resources: Mapping[Name, tuple[str, ...]], mesh: AnyMesh | None) -> Any:
+    """``x`` with its named dimensions split by their resources."""
+    if mesh is None or not any(name in resources for _, name in spec.axes):
+        return x
+    entries: list[Any] = [UNCONSTRAINED] * typeof(x).ndim
+    for dim, name in spec.axes:
+        entries[dim] = resources.get(name, UNCONSTRAINED)
+    return ShardingConstraint(NamedSharding(mesh, PartitionSpec(*entries))).bind(x)
+
+
+def _mapped(
+    jaxpr: ClosedJaxpr, names: Sequence[Any], consts: Sequence[Any], args: Sequence[Any], ins: Sequence[AxesSpec],
+    outs: Sequence[AxesSpec], resources: Mapping[Name, tuple[str, ...]], sizes: Mapping[Name, int],
+) -> list[Any]:  # fmt: skip
+    """The function's jaxpr, mapped over all named axes: each stands in front of the arrays that have it."""
+
+    def fun(*values: Any) -> list[Any]:
+        return eval_jaxpr(jaxpr, jaxpr.consts, *values)
+
+    for name in reversed(names):
+        axes = (*(None for _ in consts), *(0 if name in s.names else None for s in ins))
+        targets = [0 if name in s.names else None for s in outs]
+        fun = vmap(fun, axes, targets, axis_name=name, axis_size=sizes[name], spmd_axis_name=resources.get(name))
+    results = fun(*consts, *(_in_front(x, s, names) for x, s in zip(args, ins)))
+    return [_in_place(y, s, names) for y, s in zip(results, outs)]
+
+
+def _in_front(x: Any, spec: AxesSpec, names: Sequence[Any]) -> Any:
+    dims = [spec.names[n] for n in names if n in spec.names]
+    order = [*dims, *(d for d in range(typeof(x).ndim) if d not in dims)]
+    return x if order == sorted(order) else transpose(x, order)
+
+
+def _in_place(y: Any, spec: AxesSpec, names: Sequence[Any]) -> Any:
+    present = [n for n in names if n in spec.names]
+    at = {spec.names[n]: i for i, n in enumerate(present)}
+    rest = iter(range(len(present), typeof(y).ndim))
+    order = [at[d] if d in at else next(rest) for d in range(typeof(y).ndim)]
+    return y if order == sorted(order) else transpose(y, order)

@@ -1,0 +1,73 @@
+"""``jax.experimental.pjit``: ``jit`` with shardings as specs over the mesh of ``with mesh:``. Today's way: ``jit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.api.jit import jit
+from meshwright.api.placement import with_sharding_constraint as constrained
+from meshwright.api.shardings import UNSPECIFIED, is_spec
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError
+from meshwright.sharding import PartitionSpec
+
+__all__ = ["FROM_GDA", "UNSPECIFIED", "PartitionSpec", "pjit", "with_sharding_constraint"]
+
+#: in the place of a spec: as the argument lies
+FROM_GDA = UNSPECIFIED
+
+
+def pjit(
+    fun: Callable[..., Any] | None = None,
+    in_axis_resources: Any = UNSPECIFIED,
+    out_axis_resources: Any = UNSPECIFIED,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    donate_argnums: Any = None,
+    *,
+    in_shardings: Any = UNSPECIFIED,
+    out_shardings: Any = UNSPECIFIED,
+    **options: Any,
+) -> Any:
+    """``meshwright.jit``, which is today's way, with ``in_axis_resources`` for ``in_shardings`` and so for the results.
+
+    Both are tree prefixes of specs over the current mesh, where None is ``PartitionSpec()``: whole on every device.
+
+    Raises:
+      ArgumentError: ``in_axis_resources`` and ``in_shardings`` (or the two for results) are both given.
+
+    Example:
+      >>> from meshwright.experimental.pjit import pjit
+      >>> f = pjit(lambda x: 2 * x, in_axis_resources=P("x"), out_axis_resources=None)
+      >>> with mw.make_mesh((4,), ("x",)):
+      ...     f(mnp.arange(4)).sharding.spec
+      PartitionSpec()
+    """
+    ins = _shardings("in", in_axis_resources, in_shardings)
+    outs = _shardings("out", out_axis_resources, out_shardings)
+    return jit(
+        fun, in_shardings=ins, out_shardings=outs, static_argnums=static_argnums, static_argnames=static_argnames,
+        donate_argnums=donate_argnums, **options,
+    )  # fmt: skip
+
+
+def _shardings(side: str, resources: Any, shardings: Any) -> Any:
+    if resources is UNSPECIFIED:
+        return shardings
+    if shardings is not UNSPECIFIED:
+        raise ArgumentError(f"pjit: {side}_axis_resources and {side}_shardings are two names of one argument; give one")
+    return pytree.map(_whole, resources, is_leaf=is_spec)
+
+
+def _whole(spec: Any) -> Any:
+    return PartitionSpec() if spec is None else spec
+
+
+def with_sharding_constraint(x: Any, axis_resources: Any) -> Any:
+    """``meshwright.lax.with_sharding_constraint``, which is today's way; None is ``PartitionSpec()`` here.
+
+    Raises:
+      ShardingError, MeshError: as today's.
+    """
+    return constrained(x, pytree.map(_whole, axis_resources, is_leaf=is_spec))

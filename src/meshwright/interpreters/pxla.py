@@ -1,0 +1,22 @@
+"""``jax.interpreters.pxla``: meshes and ``pmap``'s shardings by their older path. Today's: ``meshwright.sharding``."""
+
+from meshwright.api.environment import thread_resources
+from meshwright.runtime.array import Array
+from meshwright.sharding import Mesh, PartitionSpec, PmapSharding
+from meshwright.sharding.sharding_spec import (
+    Chunked,
+    NoSharding,
+    Replicated,
+    ShardedAxis,
+    ShardingSpec,
+    Unstacked,
+    spec_to_indices,
+)
+
+__all__ = [
+    "Chunked", "Mesh", "NoSharding", "PartitionSpec", "PmapSharding", "Replicated", "ShardedAxis", "ShardedDeviceArray",
+    "ShardingSpec", "Unstacked", "spec_to_indices", "thread_resources",
+]  # fmt: skip
+
+#: today: ``meshwright.Array``
+ShardedDeviceArray = Array

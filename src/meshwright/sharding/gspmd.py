@@ -1,0 +1,98 @@
+"""Shardings written as HLO writes them, over a list of devices.
+
+Source: the ``GSPMDSharding`` of JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import ShardingError
+from meshwright.sharding.base import Sharding
+from meshwright.sharding.hlo import HloSharding
+from meshwright.sharding.hlo_convert import device_order_of, hlo_to_layout, mesh_of, named_to_hlo
+from meshwright.sharding.hlo_parse import parse_hlo_sharding
+from meshwright.sharding.kinds import MeshOf
+from meshwright.sharding.named import NamedSharding
+
+
+class GSPMDSharding(Sharding):
+    """``GSPMDSharding(devices, "{devices=[4,2]<=[8]}")``: an HLO sharding, whose numbers are places in ``devices``.
+
+    ``op_sharding`` may be text, an :class:`~meshwright.sharding.HloSharding`, or anything that prints as one. Today's
+    way is :class:`NamedSharding`.
+
+    Raises:
+      ShardingSyntaxError: text that is no sharding.
+      ShardingError: one that is not for so many devices, or that says who does what by hand (``manual``).
+    """
+
+    def __init__(self, devices: Sequence[Any], op_sharding: Any, *, memory_kind: str | None = None) -> None:
+        self._devices = tuple(np.array(devices, object).flat)
+        found = op_sharding if isinstance(op_sharding, HloSharding) else parse_hlo_sharding(str(op_sharding))
+        if found.kind not in ("replicated", "tiled", "maximal") or {"manual", "unreduced"} & set(found.subgroups):
+            raise ShardingError(f"GSPMDSharding: {found} does not say which device holds which part of an array")
+        found.check(found.rank or 0, len(self._devices), "GSPMDSharding")
+        self.op_sharding = found
+        self.memory_kind = memory_kind
+        self._hash = hash((self._devices, found, memory_kind))
+
+    @classmethod
+    def get_replicated(cls, device_assignment: Sequence[Any], *, memory_kind: str | None = None) -> GSPMDSharding:
+        """The whole array on each of the devices."""
+        return cls(device_assignment, HloSharding.replicated(), memory_kind=memory_kind)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GSPMDSharding):
+            return NotImplemented
+        mine, theirs = ((s._devices, s.op_sharding, s.memory_kind) for s in (self, other))
+        return mine == theirs
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GSPMDSharding, (self._devices, self.op_sharding)
+
+    def __repr__(self) -> str:
+        return f"GSPMDSharding({self.op_sharding})"
+
+    @cached_property
+    def _named(self) -> NamedSharding:
+        n = len(self._devices)
+        order = device_order_of([self.op_sharding], n)
+        mesh = mesh_of([self.op_sharding], n)
+        devices = np.array(self._devices, object)[list(order)].reshape(mesh.axis_sizes)
+        layout = hlo_to_layout(self.op_sharding, self.op_sharding.rank or 0, mesh, order)
+        return NamedSharding(MeshOf(devices, mesh.axis_names, _back), layout.to_spec(mesh))
+
+    def to_named(self) -> Sharding:
+        if self.op_sharding.kind == "maximal":
+            raise ShardingError(f"{self}: one device of several; use SingleDeviceSharding(device)")
+        return self._named
+
+    # --- as a sharding --------------------------------------------------------------------------------------
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        return self._named.devices
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return self._named.is_fully_replicated
+
+    def tile_counts(self, ndim: int) -> tuple[int, ...]:
+        return self._named.tile_counts(ndim)
+
+    def tile_table(self, ndim: int) -> np.ndarray:
+        return self._named.tile_table(ndim)
+
+    def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
+        self.op_sharding.check(len(shape), len(self._devices), what)
+
+
+def _back(sharding: NamedSharding, shape: tuple[int, ...]) -> GSPMDSharding:
+    return GSPMDSharding(sharding.devices, named_to_hlo(sharding, len(shape)))

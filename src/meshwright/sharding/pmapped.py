@@ -1,0 +1,117 @@
+"""``PmapSharding``: where ``pmap`` puts its results, one index of an axis on each device.
+
+Source: the ``PmapSharding`` of JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import ShardingError
+from meshwright.sharding.base import Index, Sharding
+from meshwright.sharding.kinds import MeshOf
+from meshwright.sharding.named import NamedSharding
+from meshwright.sharding.sharding_spec import NoSharding, ShardedAxis, ShardingSpec, Unstacked
+
+
+class PmapSharding(Sharding):
+    """``PmapSharding(devices, sharding_spec)``; a piece of a dimension that is taken apart is without it.
+
+    Today's way is :class:`NamedSharding`, and ``shard_map`` in place of ``pmap``.
+
+    Raises:
+      ShardingError: another number of devices than of places on the spec's grid.
+    """
+
+    def __init__(self, devices: Any, sharding_spec: ShardingSpec) -> None:
+        self._devices = tuple(np.array(devices, object).flat)
+        self.sharding_spec = sharding_spec
+        if len(self._devices) != prod(sharding_spec.mesh_shape):
+            raise ShardingError(
+                f"PmapSharding: {len(self._devices)} devices for a grid of shape {sharding_spec.mesh_shape}; give one "
+                "for each place"
+            )
+        self._hash = hash((self._devices, sharding_spec))
+
+    @classmethod
+    def default(
+        cls, shape: Sequence[int], sharded_dim: int | None = 0, devices: Sequence[Any] | None = None
+    ) -> PmapSharding:
+        """An array of ``shape`` whose dimension ``sharded_dim`` has an index for each device.
+
+        Raises:
+          ShardingError: no ``devices``, or another number of them than ``shape`` has indices.
+        """
+        if sharded_dim is None or devices is None:
+            raise ShardingError(
+                "PmapSharding.default: give sharded_dim and the devices, as in PmapSharding.default((8, 2), 0, "
+                "devices())"
+            )
+        dim = range(len(shape))[sharded_dim]
+        cuts = [Unstacked(size) if d == dim else NoSharding() for d, size in enumerate(shape)]
+        return cls(devices, ShardingSpec(cuts, [ShardedAxis(0)]))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PmapSharding):
+            return NotImplemented
+        return self._devices == other._devices and self.sharding_spec == other.sharding_spec
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PmapSharding, (self._devices, self.sharding_spec)
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self._devices))
+        return f"PmapSharding(sharding_spec={self.sharding_spec}, devices=[{names}])"
+
+    @cached_property
+    def _named(self) -> NamedSharding:
+        mesh, spec = self.sharding_spec.named()
+        grid = np.array(self._devices, object).reshape(mesh.axis_sizes)
+        return NamedSharding(MeshOf(grid, mesh.axis_names, pmapped), spec)
+
+    def to_named(self) -> NamedSharding:
+        """The same over a mesh that is the spec's grid."""
+        return self._named
+
+    # --- as a sharding --------------------------------------------------------------------------------------
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        return self._devices
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return not self.sharding_spec.cuts
+
+    def tile_counts(self, ndim: int) -> tuple[int, ...]:
+        return self._named.tile_counts(ndim)
+
+    def tile_table(self, ndim: int) -> np.ndarray:
+        return self._named.tile_table(ndim)
+
+    def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
+        self.sharding_spec.check(shape, what)
+
+    def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one device's piece, which is without dimensions that are taken apart."""
+        whole = super().shard_shape(shape)
+        return tuple(n for n, cut in zip(whole, self.sharding_spec.sharding) if not isinstance(cut, Unstacked))
+
+    def devices_indices_map(self, shape: Sequence[int]) -> dict[Any, Index]:
+        """For every device, the index of its piece: a number where a dimension is taken apart, slices elsewhere."""
+        return dict(zip(self._devices, self.sharding_spec.indices(shape).flat))
+
+
+def pmapped(sharding: NamedSharding, shape: tuple[int, ...]) -> Sharding:
+    """A sharding over the mesh of a ``pmap`` as one of its kind; as it is where that would have to pad."""
+    try:
+        return PmapSharding(sharding.devices, ShardingSpec.of(sharding, shape))
+    except ShardingError:
+        return sharding

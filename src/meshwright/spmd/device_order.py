@@ -1,0 +1,42 @@
+"""Values that enter or leave a program with their tiles on other devices than the mesh's order says.
+
+A program in which shardings order the devices differently has one mesh, of one order; a value in an order of its own is
+brought into it, or out of it, by a collective permute. On a virtual mesh arrays are whole, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
+from meshwright.ops.collective.collectives import Ppermute
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.reason import Reason
+
+#: for each position of the mesh, the position whose tile the device there holds; by number of the input or output
+Orders = Mapping[int, tuple[int, ...]]
+
+
+def in_orders(jaxpr: ClosedJaxpr, mesh: AbstractMesh, ins: Orders, outs: Orders) -> ClosedJaxpr:
+    """The per-device program of inputs and outputs that lie in orders of their own."""
+    if not ins and not outs:
+        return jaxpr
+    inner = jaxpr.jaxpr
+    invars, outvars = list(inner.invars), list(inner.outvars)
+    before, after = [], []
+    for i, places in ins.items():
+        entering = Var(invars[i].aval)
+        pairs = [(position, place) for position, place in enumerate(places)]
+        before.append(_permute(mesh, pairs, f"input {i} lies in another order of devices", entering, invars[i]))
+        invars[i] = entering
+    for i, places in outs.items():
+        leaving = Var(outvars[i].aval)
+        pairs = [(place, position) for position, place in enumerate(places)]
+        after.append(_permute(mesh, pairs, f"output {i} has to be in another order of devices", outvars[i], leaving))
+        outvars[i] = leaving
+    return jaxpr.replace(jaxpr=inner.replace(invars=invars, outvars=outvars, eqns=[*before, *inner.eqns, *after]))
+
+
+def _permute(mesh: AbstractMesh, pairs: list[tuple[int, int]], why: str, x: object, y: Var) -> JaxprEqn:
+    op = Ppermute(mesh.axis_names, mesh.axis_sizes, tuple(sorted(pairs)))
+    return JaxprEqn(op, [x], [y], note=Reason(why))  # type: ignore[list-item]
