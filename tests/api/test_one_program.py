@@ -83,7 +83,7 @@ def test_every_wrong_argument_is_named_at_once(lowered, loaded):
 
 
 def test_arrays_on_other_devices_are_named(lowered):
-    other = mw.make_mesh((4,), ("c",))
+    other = mw.make_mesh((2,), ("c",))
     put = lambda x: mw.device_put(x, mw.NamedSharding(other, P()))  # noqa: E731
     with pytest.raises(MeshError, match=r"(?s)2 arguments are wrong:.*argument params\['w'\] is on.*argument x is on"):
         lowered.compile()({"w": put(PARAMS["w"]), "b": PARAMS["b"]}, put(X))

@@ -186,7 +186,7 @@ def test_compilers_that_fail(body, option, said, monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def on_cpu():
     told = []
-    report = mlp().compile("cpu:8", progress=lambda seconds, held: told.append((seconds, held)))
+    report = mlp().compile(mw.target("cpu"), progress=lambda seconds, held: told.append((seconds, held)))
     return report, told
 
 

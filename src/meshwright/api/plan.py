@@ -48,6 +48,12 @@ def plan(
       MeshError: neither machine nor mesh is known, or they do not fit. ArgumentError: an unknown chip.
 
     Source: what it chooses from are the designs of GSPMD's users (Xu et al. 2021).
+
+    Example:
+      >>> x, w = mw.ShapeDtypeStruct((65536, 256), "bfloat16"), mw.ShapeDtypeStruct((256, 256), "bfloat16")
+      >>> plan = mw.plan(lambda x, w: x @ w, x, w, machine="v5e:2x2")
+      >>> plan.in_shardings[0].spec[0] == plan.mesh.axis_names[0]  # the batch is split
+      True
     """
     if memory_limit is not None and memory_limit <= 0:
         raise ArgumentError(f"plan: memory_limit must be positive, in bytes, got {memory_limit}")

@@ -26,7 +26,7 @@ def compile_for_target(
     part: PartitionedProgram, where: str | CompileTarget, progress: CompileProgress | None = None
 ) -> TargetReport:
     """The report of a per-device program that was compiled for a target; see :meth:`PartitionedProgram.compile`."""
-    chosen = target(where)
+    chosen = target(where).holding(part.num_devices)
     chosen.order_of(part.mesh)  # which says what does not fit before anything is compiled
     subject = Subject(
         part.name, module_bytecode(part.module(chosen.platform)), part.mesh, part.collectives,

@@ -45,6 +45,10 @@ def from_torch(
       RuleError: an op that is not known here, with its line; ``autograd.Function``.
       ArgumentTypeError: not a module, or arguments that are no tensors.
       MissingExtraError: torch is not installed.
+
+    Example:
+      >>> model = mw.from_torch(torch.nn.Linear(3, 2), (torch.ones(4, 3),))  # doctest: +SKIP
+      >>> mw.grad(lambda params, x: model(params, x).sum())(model.params, x)  # doctest: +SKIP
     """
     return import_module("meshwright.interop.torch").from_torch(module, args, kwargs, dynamic=dynamic, share=share)
 

@@ -229,7 +229,8 @@ def fmod(x1: Any, x2: Any, /) -> Any:
 
 
 def floor_divide(x1: Any, x2: Any, /) -> Any:
-    """``x1 / x2`` rounded down, in the promoted dtype.
+    """``x1 / x2`` rounded down, in the promoted dtype; of infinities as in Python: NaN for an infinite ``x1``, 0 or -1
+    for an infinite ``x2``.
 
     >>> floor_divide(-7, 2).item()
     -4
@@ -256,9 +257,9 @@ def _floor_divide(x: Any, y: Any) -> Any:
     q = ops.div(ops.sub(x, r), y)
     wrong = ops.and_(ops.ne(r, nil), ops.ne(ops.sign(y), ops.sign(r)))
     whole = ops.round_half_away(select(wrong, ops.sub(q, one), q))
-    # Of zeros and infinities the quotient is exact as it is, with its sign; that is what the standard defines there.
-    exact = ops.or_(ops.eq(x, nil), ops.or_(ops.eq(y, nil), ops.not_(ops.and_(ops.is_finite(x), ops.is_finite(y)))))
-    return select(exact, ops.floor(ops.div(x, y)), whole)
+    # Of zeros the quotient is exact as it is, with its sign; else a quotient that rounds down to zero is positive.
+    exact = ops.or_(ops.eq(x, nil), ops.eq(y, nil))
+    return select(exact, ops.floor(ops.div(x, y)), select(ops.eq(whole, nil), nil, whole))
 
 
 def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:

@@ -114,6 +114,10 @@ class CompileTarget:
             number, host = number + _SLICE * (slice_index + 1), host + math.prod(hosts) * slice_index
         return TargetDevice(number, "tpu", host, (*chip, 0)[:3], core, slice_index, self.device_kind)
 
+    def holding(self, devices: int) -> CompileTarget:
+        """This target; a ``"cpu"`` without a number has as many devices as a program needs."""
+        return target("cpu", devices=devices) if self.platform == "cpu" and self.size == 1 else self
+
     def mesh(self, axis_sizes: Sequence[int], axis_names: Sequence[str]) -> Mesh:
         """A mesh of all devices, placed so that neighbours along an axis are connected.
 
@@ -186,7 +190,7 @@ def target(
 
     Args:
       name: a chip, and how many in which shape: ``"v5e:4x4"``, ``"v5p:2x2x4"``, ``"h100"`` (a node of 8), ``"h100:4"``,
-        ``"h200:2x8"`` (two nodes), ``"cpu:8"``.
+        ``"h200:2x8"`` (two nodes), ``"cpu:8"``; ``"cpu"`` for as many as a program needs.
       nodes: nodes of GPUs. slices: slices of TPUs; a network connects both.
       devices: how many, where ``name`` does not say.
 
