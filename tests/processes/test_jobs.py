@@ -1,5 +1,6 @@
 """Jobs of several processes on this machine, started by the command."""
 
+import functools
 import os
 import re
 import signal
@@ -66,7 +67,8 @@ def test_lost_processes_are_named_in_time(how, word):
 def test_an_interrupt_ends_all(tmp_path):
     script = tmp_path / "wait.py"
     script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
-    job = subprocess.Popen(command("-n", 2, script), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where tests run in the background
+    job = subprocess.Popen(command("-n", 2, script), stdout=-1, stderr=-1, text=True, preexec_fn=heard)
     pids = [int(job.stdout.readline().split()[1]) for _ in range(2)]
     job.send_signal(signal.SIGINT)
     assert job.wait(60) == 130
