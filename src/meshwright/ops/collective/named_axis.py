@@ -19,6 +19,7 @@ from meshwright.ops.collective.axis_groups import AxisGroups, axis_groups
 from meshwright.ops.collective.collectives import (
     AllGather,
     AllGatherInvariant,
+    AllReduce,
     AllToAll,
     Pmax,
     Pmin,
@@ -127,9 +128,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
       >>> mw.vmap(lambda v: lax.pmax(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
       [[3, 5], [3, 5]]
     """
-    names, sizes = _names(axis_name)
-    groups = axis_groups("pmax", names, sizes, axis_index_groups, uneven=True)
-    return groups.reduced(x, reduce_max, dtypes.min_value(typeof(x).dtype)) if groups else Pmax(names, sizes).bind(x)
+    return _extremum(Pmax, reduce_max, x, axis_name, axis_index_groups)
 
 
 @_each_leaf
@@ -145,9 +144,15 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
       >>> mw.vmap(lambda v: lax.pmin(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
       [[2, 1], [2, 1]]
     """
+    return _extremum(Pmin, reduce_min, x, axis_name, axis_index_groups)
+
+
+def _extremum(op: type[AllReduce], reduction: Any, x: Any, axis_name: Any, axis_index_groups: Groups) -> Any:
     names, sizes = _names(axis_name)
-    groups = axis_groups("pmin", names, sizes, axis_index_groups, uneven=True)
-    return groups.reduced(x, reduce_min, dtypes.max_value(typeof(x).dtype)) if groups else Pmin(names, sizes).bind(x)
+    groups = axis_groups(op.name, names, sizes, axis_index_groups, uneven=True)
+    if not groups:
+        return op(names, sizes).bind(x)
+    return groups.reduced(x, reduction, op.monoid.identity(typeof(x).dtype))
 
 
 @_each_leaf

@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import PartitionError
 from meshwright.ir.op import Builder
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.elementwise.table import Elementwise, add, and_, max_, min_, mul, or_, reducer, xor
 
 
@@ -36,6 +37,12 @@ class Monoid:
     def region(self, b: Builder, dtype: np.dtype) -> Any:
         """The region of a StableHLO op that combines two scalars of ``dtype``."""
         return reducer(b, self.combine.hlo, dtype)
+
+    def started(self, init: Any, out: Any) -> Any:
+        """``out``, which was joined from the identity on, as if it had been from ``init`` on."""
+        identity = self.identity(typeof(out).dtype)
+        same = not isinstance(init, Tracer) and bool(np.asarray(init).astype(identity.dtype) == identity)
+        return out if same else self.combine(out, init)
 
     def __repr__(self) -> str:
         return f"Monoid({self.kind})"

@@ -44,10 +44,7 @@ def reduce_by(name: str, x: Any, init: Any, axes: tuple[int, ...]) -> Any:
     if dtypes.is_bool(typeof(x).dtype):
         name = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(name, name)
     out = _REDUCTIONS[name](axes).bind(x) if axes else x
-    value = scalar_of(init)
-    if value is not None and bool(value == MONOIDS[name].identity(typeof(x).dtype)):
-        return out
-    return MONOIDS[name].combine(out, init)
+    return MONOIDS[name].started(init, out)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.op import Builder, Op, Zero
 from meshwright.ir.reading import Reader, reads
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid
 from meshwright.ops.elementwise.table import add, convert, mul, scalar_like
 from meshwright.ops.reduce.cumulative import CumMax, CumMin, CumProd, CumSum
@@ -246,15 +246,8 @@ def reduce_window(
     if found is None:
         outs = ReduceWindowBody(**params, computation=asked.body).bind(*asked.arrays, *asked.inits)
     else:
-        outs = [_from(asked.inits[0], found.monoid, found(**params).bind(*asked.arrays))]
+        outs = [found.monoid.started(asked.inits[0], found(**params).bind(*asked.arrays))]
     return pytree.unflatten(asked.tree, outs)
-
-
-def _from(init: Any, monoid: Monoid, out: Any) -> Any:
-    """What was reduced from the identity on, as if it had been from ``init`` on."""
-    identity = monoid.identity(typeof(out).dtype)
-    same = not isinstance(init, Tracer) and bool(np.asarray(init).astype(identity.dtype) == identity)
-    return out if same else monoid.combine(out, init)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -286,7 +279,7 @@ def _read_reduce_window(r: Reader) -> Any:
     if scanned is None or is_bool:
         return reduce_window(x, init, name, **window)
     op = _CUMULATIVE[name](*scanned)
-    return _from(init, op.monoid, op.bind(x))
+    return op.monoid.started(init, op.bind(x))
 
 
 _CUMULATIVE = {cls.monoid.name: cls for cls in (CumSum, CumMax, CumMin, CumProd)}
