@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -110,8 +110,8 @@ def shard_map(
         if mesh is None:
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
         manual = _manual_axes(mesh, axis_names)
-        call = _in_python if config.disable_jit else _call
-        return call(f, mesh, manual, in_specs, out_specs, args, check_vma)
+        region = _Region(f, mesh, manual, in_specs, out_specs, check_vma)
+        return (_in_python if config.disable_jit else _call)(region, args)
 
     return made_of(traced, f, "shard_map", (mesh, in_specs, out_specs, axis_names, check_vma))
 
@@ -157,44 +157,48 @@ def _check_constraints(jaxpr: ClosedJaxpr, manual: Sequence[str]) -> None:
                 )
 
 
-def _argument_specs(
-    f: Callable[..., Any], mesh: Mesh | AbstractMesh, manual: tuple[str, ...], in_specs: Any, args: Any
-) -> list[PartitionSpec]:
-    if isinstance(in_specs, tuple) and not _is_spec(in_specs) and len(in_specs) != len(args):
-        raise ArgumentError(f"shard_map: in_specs has {len(in_specs)} entries, {name_of(f)} got {len(args)} arguments")
-    specs = _flat_specs(list(in_specs) if isinstance(in_specs, list) else in_specs, args, mesh, "shard_map in_specs")
-    _check_manual(specs, manual, mesh, "in_specs")
-    return specs
+@dataclass(frozen=True)
+class _Region:
+    """A function, and how its arguments are cut and its results put together along manual axes."""
+
+    f: Callable[..., Any]
+    mesh: Mesh | AbstractMesh
+    manual: tuple[str, ...]
+    in_specs: Any
+    out_specs: Any
+    check: bool
+
+    def argument_specs(self, args: Any) -> list[PartitionSpec]:
+        given, name = self.in_specs, name_of(self.f)
+        if isinstance(given, tuple) and not _is_spec(given) and len(given) != len(args):
+            raise ArgumentError(f"shard_map: in_specs has {len(given)} entries, {name} got {len(args)} arguments")
+        specs = _flat_specs(list(given) if isinstance(given, list) else given, args, self.mesh, "shard_map in_specs")
+        _check_manual(specs, self.manual, self.mesh, "in_specs")
+        return specs
+
+    def result_specs(self, outs: Any) -> list[PartitionSpec]:
+        specs = _flat_specs(self.out_specs, outs, self.mesh, "shard_map out_specs")
+        _check_manual(specs, self.manual, self.mesh, "out_specs")
+        for leaf, spec, path in zip(pytree.leaves(outs), specs, pytree.paths(outs)):
+            aval = typeof(leaf)
+            if len(spec) > aval.ndim:
+                raise ArgumentError(
+                    f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries"
+                )
+        return specs
 
 
-def _result_specs(mesh: Mesh | AbstractMesh, manual: tuple[str, ...], out_specs: Any, outs: Any) -> list[PartitionSpec]:
-    found = _flat_specs(out_specs, outs, mesh, "shard_map out_specs")
-    _check_manual(found, manual, mesh, "out_specs")
-    for leaf, spec, path in zip(pytree.leaves(outs), found, pytree.paths(outs)):
-        aval = typeof(leaf)
-        if len(spec) > aval.ndim:
-            raise ArgumentError(f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries")
-    return found
-
-
-def _call(
-    f: Callable[..., Any],
-    mesh: Mesh | AbstractMesh,
-    manual: tuple[str, ...],
-    in_specs: Any,
-    out_specs: Any,
-    args: Any,
-    check: bool,
-) -> Any:
+def _call(region: _Region, args: Any) -> Any:
+    f, mesh, manual, check = region.f, region.mesh, region.manual, region.check
     flat, in_tree = pytree.flatten(args)
-    specs = _argument_specs(f, mesh, manual, in_specs, args)
+    specs = region.argument_specs(args)
     parts = [_part(x, s, mesh, p, check) for x, s, p in zip(flat, specs, pytree.paths(args))]
     scope = extend_axis_env({a: mesh.shape[a] for a in manual}, check)
     with set_mesh(mesh), scope:
         jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
-    found = _result_specs(mesh, manual, out_specs, outs)
+    found = region.result_specs(outs)
     names = () if len(manual) == len(mesh.axis_names) else manual
     whole = [PartitionSpec()] * len(consts)
     op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found), names, check)
@@ -205,21 +209,14 @@ def _call(
     return pytree.unflatten(out_tree, run(*consts, *flat))
 
 
-def _in_python(
-    f: Callable[..., Any],
-    mesh: Mesh | AbstractMesh,
-    manual: tuple[str, ...],
-    in_specs: Any,
-    out_specs: Any,
-    args: Any,
-    check: bool,
-) -> Any:
+def _in_python(region: _Region, args: Any) -> Any:
     """The call with ``disable_jit``: device by device, along automatic axes as one."""
+    f, mesh = region.f, region.mesh
     flat, in_tree = pytree.flatten(args)
-    specs = _argument_specs(f, mesh, manual, in_specs, args)
+    specs = region.argument_specs(args)
     for x, s, p in zip(flat, specs, pytree.paths(args)):
         _part(x, s, mesh, p)
-    sizes = {a: mesh.shape[a] for a in manual}
+    sizes = {a: mesh.shape[a] for a in region.manual}
 
     def at(place: dict[str, int]) -> Callable[[], Any]:
         def run() -> Any:
@@ -230,9 +227,9 @@ def _in_python(
 
     places = [dict(zip(sizes, position)) for position in np.ndindex(*sizes.values())]
     outs = Ring(f"shard_map of {described(f)}", sizes).run([at(place) for place in places])
-    found = _result_specs(mesh, manual, out_specs, outs[0])
+    found = region.result_specs(outs[0])
     columns = list(zip(*(pytree.leaves(out) for out in outs)))
-    if check:
+    if region.check:
         for values, spec, path in zip(columns, found, pytree.paths(outs[0])):
             _check_same(f, values, spec, sizes, path)
     whole = [put_together(values, spec, sizes) for values, spec in zip(columns, found)]
@@ -265,7 +262,7 @@ on_clear(_programs.clear)
 def _program(op: ShardMap) -> Any:
     """The jitted region. It is traced at each call, as what it closes over may have changed, and compiled if it has."""
     op = op.with_regions([inline_calls(op.jaxpr)])
-    key = structure(op.jaxpr), dataclasses.replace(op, jaxpr=_NO_JAXPR)
+    key = structure(op.jaxpr), replace(op, jaxpr=_NO_JAXPR)
     if key not in _programs:
         _programs[key] = jit(lambda *operands: op.bind(*operands))
     _programs.move_to_end(key)

@@ -288,12 +288,3 @@ def select_by(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any =
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):
         result = where(condition, choice, result)
     return result
-
-
-def require_integer(x: Any, name: str, position: int = 0) -> None:
-    """Raise unless ``x`` is of an integer dtype."""
-    dtype = aval_of(x, name, position).dtype
-    if not dtypes.is_integer(dtype):
-        raise DTypeError(
-            f"{name}: argument {position} must be of an integer dtype, got {dtype}; convert it with .astype"
-        )

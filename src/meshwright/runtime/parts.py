@@ -102,15 +102,6 @@ def tiles_of(sharding: Sharding, ndim: int) -> dict[int, Tiles]:
     return {real: tuple(None if w else tuple(t) for w, t in zip(whole, h)) for real, h in held.items()}
 
 
-def part_shape(sharding: Sharding, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a real device's buffer of an array."""
-    tiles = next(iter(tiles_of(sharding, len(shape)).values()))
-    counts = sharding.tile_counts(len(shape))
-    return tuple(
-        size if t is None else len(t) * -(-size // n) for size, n, t in zip(shape, counts, tiles)
-    )  # fmt: skip
-
-
 # --- cutting ------------------------------------------------------------------------------------------------
 def cut(value: np.ndarray, sharding: Sharding, real: int) -> np.ndarray:
     """The part of ``value`` that a real device has; padding is zeros."""

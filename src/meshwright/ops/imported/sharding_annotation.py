@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShardingError
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo
 from meshwright.sharding.hlo_convert import sdy_to_hlo
@@ -70,8 +70,3 @@ def annotation_text(sharding: Annotation, ndim: int) -> str:
     if sharding.device_ids:
         return str(sdy_to_hlo(sharding))
     return str(named_to_hlo(NamedSharding(sharding.mesh, sharding.spec()), ndim))
-
-
-def is_annotation(op: Op) -> bool:
-    """Whether an op is a sharding annotation."""
-    return isinstance(op, ShardingAnnotation)

@@ -196,11 +196,6 @@ def dot_general(
     return DotGeneral(numbers, name, preferred_element_type).bind(lhs, rhs)
 
 
-def matmul_2d(x: Any, y: Any) -> Any:
-    """The plain product of two matrices."""
-    return dot_general(x, y, (((1,), (0,)), ((), ())))
-
-
 # --- reading ------------------------------------------------------------------------------------------------
 def read_precision(r: Reader) -> str | None:
     """How exactly a product of a foreign program is to be computed."""
