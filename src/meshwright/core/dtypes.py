@@ -37,7 +37,9 @@ bfloat16 = np.dtype(ml_dtypes.bfloat16)
 float8_e4m3fn, float8_e5m2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
-_BY_NAME = {name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED if hasattr(ml_dtypes, name)}
+_BY_NAME: dict[str, np.dtype] = {
+    name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED if hasattr(ml_dtypes, name)
+}
 
 #: name used in jaxprs (``f32``) by dtype
 _SHORT: dict[np.dtype, str] = {
@@ -72,17 +74,7 @@ def short_name(dtype: np.dtype) -> str:
 
 @cache
 def _as_dtype(spec: Any) -> np.dtype:
-    if spec is bool:
-        return bool_
-    if spec is int:
-        return int64
-    if spec is float:
-        return float64
-    if spec is complex:
-        return complex128
-    if isinstance(spec, str) and spec in _BY_NAME:
-        return _BY_NAME[spec]
-    dtype = np.dtype(spec)
+    dtype: np.dtype = _BY_NAME[spec] if isinstance(spec, str) and spec in _BY_NAME else np.dtype(spec)
     if dtype not in _SHORT:
         raise TypeError
     return dtype
@@ -94,10 +86,9 @@ def as_dtype(spec: Any) -> np.dtype:
     Raises:
       DTypeError: not a dtype that arrays can have.
     """
-    if (isinstance(spec, np.dtype) and spec in _SHORT) or is_key(spec):
-        return spec
-    if is_key(getattr(spec, "dtype", None)):
-        return spec.dtype
+    dtype: np.dtype = spec if is_key(spec) else getattr(spec, "dtype", spec)
+    if is_key(dtype) or (isinstance(spec, np.dtype) and spec in _SHORT):
+        return dtype
     try:
         return _as_dtype(getattr(spec, "dtype", spec) if not isinstance(spec, type) else spec)
     except TypeError:

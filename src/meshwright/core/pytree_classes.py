@@ -91,7 +91,7 @@ def _pair(function: str, cls: type, found: Any) -> tuple[Any, Any]:
             f"{function}: the flatten function of {cls.__name__} must return a pair (children, static data), got "
             f"{found!r}"
         )
-    return tuple(found)  # type: ignore[return-value]
+    return tuple(found)
 
 
 def register_pytree_node_class(cls: T) -> T:
@@ -245,8 +245,7 @@ def _divided(
     """The fields that hold arrays, and the static ones."""
     every = [f for f in dataclasses.fields(cls) if f.init and f.name not in dropped]
     if meta is None:
-        static = lambda f: f.metadata.get("static", False) if data is None else f.name not in data  # noqa: E731
-        meta = [f.name for f in every if static(f)]
+        meta = [f.name for f in every if (f.metadata.get("static", False) if data is None else f.name not in data)]
     if data is None:
         data = [f.name for f in every if f.name not in meta]
     names = [*data, *meta]
@@ -283,7 +282,7 @@ def is_tree_node(typ: type) -> bool:
       >>> mw.tree_util.is_tree_node(dict), mw.tree_util.is_tree_node(int)
       (True, False)
     """
-    return optree.register_pytree_node.get(typ, namespace=NAMESPACE) is not None  # type: ignore[attr-defined]
+    return optree.register_pytree_node.get(typ, namespace=NAMESPACE) is not None
 
 
 # --- functions as trees -------------------------------------------------------------------------------------

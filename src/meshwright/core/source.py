@@ -28,7 +28,9 @@ class SourceLocation:
 
     __slots__ = ("_code", "_fixed", "_offset", "name_stack")
 
-    def __init__(self, code: CodeType | None, offset: int, name_stack: str = "", fixed=None) -> None:
+    def __init__(
+        self, code: CodeType | None, offset: int, name_stack: str = "", fixed: tuple[str, int, str] | None = None
+    ) -> None:
         self._code = code
         self._offset = offset
         self.name_stack = name_stack

@@ -63,5 +63,5 @@ def boundary(function: F) -> F:
             raise
 
     # What users unwrap is their own function.
-    entered.__wrapped__ = getattr(function, "__wrapped__", function)  # type: ignore[attr-defined]
+    entered.__wrapped__ = getattr(function, "__wrapped__", function)
     return entered  # type: ignore[return-value]

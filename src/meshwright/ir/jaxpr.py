@@ -6,7 +6,7 @@ the partitioner makes is an ordinary ``Jaxpr`` too; its collectives name mesh ax
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -206,4 +206,4 @@ def _no_printer(jaxpr: Jaxpr) -> str:
 
 
 #: set by ``ir.pretty``; printing stands apart from the data structure
-PRINTER: Any = _no_printer
+PRINTER: Callable[[Jaxpr], str] = _no_printer

@@ -331,6 +331,10 @@ class Op:
         """:attr:`linear_in`, which for some ops depends on the number of operands or their dtype."""
         return self.linear_in
 
+    def perform(self, *operands: Any) -> Any:
+        """The results, in Python, of an op that is :attr:`in_python`."""
+        raise RuleError(f"op {self.name} is not done in Python")
+
     def localized(self, ctx: Any) -> Op:
         """This op with parameters that name sizes changed to local ones. Default: unchanged."""
         return self

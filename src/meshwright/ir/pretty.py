@@ -105,9 +105,9 @@ def _literal(literal: Literal) -> str:
 
 def _param(value: Any) -> str:
     if isinstance(value, np.dtype):
-        return value.name
+        return str(value.name)
     if callable(value) and hasattr(value, "__name__"):
-        return value.__name__
+        return str(value.__name__)
     return str(value)
 
 

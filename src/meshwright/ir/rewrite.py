@@ -130,7 +130,8 @@ class Interpreter(Generic[T]):
 
     def constant(self, value: Any, aval: ShapedArray) -> T:
         """What a literal or a constant of the jaxpr stands for."""
-        return value
+        result: T = value
+        return result
 
     def equation(self, eqn: JaxprEqn, args: list[T]) -> Sequence[T]:
         """The results of one equation."""

@@ -67,7 +67,8 @@ def typeof(x: Any) -> ShapedArray:
       (ShapedArray(f32[2,3]), True)
     """
     try:
-        return x.aval
+        aval: ShapedArray = x.aval
+        return aval
     except AttributeError:
         pass
     kind = type(x)
@@ -107,34 +108,35 @@ class ArrayMethods:
 
     __slots__ = ()
     __array_priority__ = 100
+    aval: ShapedArray
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.aval.shape  # type: ignore[attr-defined]
+        return self.aval.shape
 
     @property
     def dtype(self) -> np.dtype:
-        return self.aval.dtype  # type: ignore[attr-defined]
+        return self.aval.dtype
 
     @property
     def ndim(self) -> int:
-        return len(self.aval.shape)  # type: ignore[attr-defined]
+        return len(self.aval.shape)
 
     @property
     def size(self) -> int:
-        return self.aval.size  # type: ignore[attr-defined]
+        return self.aval.size
 
     @property
     def itemsize(self) -> int:
-        return self.aval.dtype.itemsize  # type: ignore[attr-defined]
+        return self.aval.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        return self.aval.nbytes  # type: ignore[attr-defined]
+        return self.aval.nbytes
 
     @property
     def weak_type(self) -> bool:
-        return self.aval.weak_type  # type: ignore[attr-defined]
+        return self.aval.weak_type
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise ImmutableArrayError(
@@ -323,7 +325,7 @@ class EvalTrace(Trace):
         if op.in_python:
             for x in args:
                 check_alive(x)
-            return op.perform(*args)  # type: ignore[attr-defined]
+            return op.perform(*args)
         return EVALUATE.value(op, args)
 
 
@@ -353,6 +355,7 @@ class JaxprTracer(Tracer):
     """A variable of a jaxpr that is being recorded."""
 
     __slots__ = ("source", "variable")
+    owner: JaxprTrace
 
     def __init__(self, trace: JaxprTrace, var: Var, location: source.SourceLocation) -> None:
         self.owner = trace
@@ -363,8 +366,8 @@ class JaxprTracer(Tracer):
     def origin(self) -> str:
         if self.source is not source.UNKNOWN:
             return str(self.source)
-        names = self.owner.argument_names()  # type: ignore[attr-defined]
-        return next((f"argument {name}" for var, name in zip(self.owner.invars, names) if var is self.variable), "")  # type: ignore[attr-defined]
+        names = self.owner.argument_names()
+        return next((f"argument {name}" for var, name in zip(self.owner.invars, names) if var is self.variable), "")
 
 
 class JaxprTrace(Trace):
@@ -481,7 +484,7 @@ def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) ->
     trace = STATE.trace
 
     def read(atom: Var | Literal) -> Any:
-        return atom.val if type(atom) is Literal else env[atom]  # type: ignore[index, union-attr]
+        return atom.val if isinstance(atom, Literal) else env[atom]
 
     for eqn in jaxpr.eqns:
         with source.at(eqn.source):

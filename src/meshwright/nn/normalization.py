@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
@@ -108,9 +109,7 @@ def logsumexp(
     top = stop_gradient(ops.select(ops.is_finite(top), top, scalar_like(0, top)))
     shifted = subtract(a, spread_over(top, shape, axes))
     if b is not None:  # no weight times infinity, which would be NaN
-        finite = ops.le(
-            _real(shifted), scalar_like(np.log(float(dtypes.ml_dtypes.finfo(typeof(top).dtype).max)) - 1, top)
-        )
+        finite = ops.le(_real(shifted), scalar_like(np.log(float(ml_dtypes.finfo(typeof(top).dtype).max)) - 1, top))
         shifted = _masked(shifted, logical_or(finite, not_equal(b, 0)))
     weights = ops.exp(shifted)
     total = reduce_sum(weights if b is None else multiply(weights, b), axes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
@@ -477,5 +478,5 @@ def _beyond(bound: Any, x: Any, below: bool) -> bool:
     dtype = aval_of(x, "clip").dtype
     if type(bound) is not int or not hasattr(x, "dtype") or not dtypes.is_integer(dtype):
         return False
-    limits = dtypes.ml_dtypes.iinfo(dtype)
+    limits = ml_dtypes.iinfo(dtype)
     return bool(bound < limits.min if below else bound > limits.max)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
@@ -183,7 +184,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
         parts = (nan_to_num(p, copy, nan, posinf, neginf) for p in (ops.real(x), ops.imag(x)))
         return convert(ops.complex_(*parts), dtype)
     x = convert(x, dtype)  # the result is not weakly typed
-    info = dtypes.ml_dtypes.finfo(dtype)
+    info = ml_dtypes.finfo(dtype)
     high = info.max if posinf is None else posinf
     low = info.min if neginf is None else neginf
     x = select(ops.ne(x, x), scalar_like(nan, x), x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from meshwright.api.control_flow import while_loop
@@ -218,7 +219,7 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
 
 def _as_int32(y: Any) -> Any:
     """Integers as int32, those beyond it as its ends."""
-    own, target = (dtypes.ml_dtypes.iinfo(d) for d in (typeof(y).dtype, dtypes.int32))
+    own, target = (ml_dtypes.iinfo(d) for d in (typeof(y).dtype, dtypes.int32))
     if own.max > target.max:
         y = ops.min_(y, scalar_like(target.max, y))
     if own.min < target.min:

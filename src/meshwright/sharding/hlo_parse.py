@@ -102,13 +102,13 @@ class _Parser:
         return numbers[0]
 
     # --- grammar --------------------------------------------------------------------------------------------
-    def sharding(self) -> Any:
+    def sharding(self) -> HloSharding | SdySharding:
         self.expect("{")
         if self.accept("}"):
             return HloSharding.tuple_of(())
         self.skip_space()
         if self.text.startswith("{", self.at):
-            elements = [self.sharding()]
+            elements: list[Any] = [self.sharding()]  # a Shardy one among them becomes HLO's later
             while self.accept(","):
                 elements.append(self.sharding())
             self.expect("}")
@@ -248,8 +248,8 @@ class _Parser:
         dims = self.ints()
         self.expect("]")
         iota = self.iota() if self.accept("<=[") else None
-        order = iota or self.ints()
-        tiles = TileAssignment(dims, order)
+        listed = () if iota else self.ints()
+        tiles = TileAssignment(dims, iota or listed)
         if max(tiles.num_devices, math.prod(dims)) > MOST_DEVICES:
             raise self.error(f"a tile assignment of {tiles.num_devices} devices; expected at most {MOST_DEVICES}")
         if 0 in dims or tiles.num_devices != math.prod(dims):
@@ -257,10 +257,10 @@ class _Parser:
                 f"tile dimensions {list(dims)} have {math.prod(dims)} tiles but {tiles.num_devices} devices "
                 "are given; their numbers must be the same and not zero"
             )
-        if not iota and len(set(tiles.order)) != math.prod(dims):  # type: ignore[arg-type]
+        if len(set(listed)) != len(listed):
             raise self.error("a device is listed twice; every device holds one tile")
-        if not iota and max(tiles.order) >= math.prod(dims):  # type: ignore[arg-type, type-var]
-            raise self.error(f"device {max(tiles.order)} is listed; expected 0 to {math.prod(dims) - 1}")  # type: ignore
+        if max(listed, default=0) >= math.prod(dims):
+            raise self.error(f"device {max(listed)} is listed; expected 0 to {math.prod(dims) - 1}")
         return tiles
 
     def iota(self) -> IotaOrder:

@@ -14,7 +14,7 @@ Source: GSPMD (Xu et al. 2021, section 3.1) for tiles and partial values; Shardy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.errors import ShardingError
@@ -34,12 +34,13 @@ class Layout:
     dims: tuple[tuple[str, ...], ...]
     partial: tuple[str, ...] = ()
     reduction: str = ""
+    _hash: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.dims, self.partial, self.reduction)))
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined]
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if self is other:

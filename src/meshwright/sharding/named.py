@@ -100,7 +100,7 @@ class SingleDeviceSharding(Sharding):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SingleDeviceSharding):
             return NotImplemented
-        return self.device == other.device
+        return bool(self.device == other.device)
 
     def __hash__(self) -> int:
         return self._hash

@@ -100,8 +100,8 @@ class TileAssignment:
     @cached_property
     def devices(self) -> np.ndarray:
         """The device numbers, in shape ``dims``."""
-        iota = isinstance(self.order, IotaOrder)
-        return (self.order.numbers() if iota else np.array(self.order)).reshape(self.dims)  # type: ignore
+        numbers = self.order.numbers() if isinstance(self.order, IotaOrder) else np.array(self.order)
+        return numbers.reshape(self.dims)
 
     def sorted_along(self, dim: int) -> TileAssignment:
         """The devices along ``dim`` in rising order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ops.collective.collectives import Ppermute
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.reason import Reason
@@ -37,6 +37,6 @@ def in_orders(jaxpr: ClosedJaxpr, mesh: AbstractMesh, ins: Orders, outs: Orders)
     return jaxpr.replace(jaxpr=inner.replace(invars=invars, outvars=outvars, eqns=[*before, *inner.eqns, *after]))
 
 
-def _permute(mesh: AbstractMesh, pairs: list[tuple[int, int]], why: str, x: object, y: Var) -> JaxprEqn:
+def _permute(mesh: AbstractMesh, pairs: list[tuple[int, int]], why: str, x: Atom, y: Var) -> JaxprEqn:
     op = Ppermute(mesh.axis_names, mesh.axis_sizes, tuple(sorted(pairs)))
-    return JaxprEqn(op, [x], [y], note=Reason(why))  # type: ignore[list-item]
+    return JaxprEqn(op, [x], [y], note=Reason(why))

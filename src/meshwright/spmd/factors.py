@@ -89,4 +89,5 @@ def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> t
     if joined(rule.results[0]) != result:
         return None
     layouts = [joined(dims) for dims in rule.operands]
-    return None if None in layouts else tuple(layouts)  # type: ignore[arg-type]
+    known = tuple(layout for layout in layouts if layout is not None)
+    return known if len(known) == len(layouts) else None

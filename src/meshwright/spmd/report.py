@@ -60,17 +60,15 @@ def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray)
 
 def collectives(jaxpr: Jaxpr, mesh: AbstractMesh) -> list[Collective]:
     """The collectives of a per-device program, in program order."""
-    found = []
-    for place in _places(jaxpr.eqns, _Place(None, 1)):
-        eqn: JaxprEqn = place.eqn  # type: ignore[assignment]
-        op: CollectiveOp = eqn.op  # type: ignore[assignment]
-        reason = (str(eqn.note) if eqn.note is not None else "written in the program") + place.note
-        made = Collective(
-            op.kind, op.axes, op.group_size, eqn.invars[0].aval, eqn.outvars[0].aval, place.count, place.bytes_sent,
-            eqn.source, reason, reasons_of(eqn.note), place.is_bound,
-        )  # fmt: skip
-        found.append(made)
-    return found
+    return [_reported(*place) for place in _places(jaxpr.eqns, _Around())]
+
+
+def _reported(eqn: JaxprEqn, op: CollectiveOp, around: _Around) -> Collective:
+    reason = (str(eqn.note) if eqn.note is not None else "written in the program") + around.note
+    return Collective(
+        op.kind, op.axes, op.group_size, eqn.invars[0].aval, eqn.outvars[0].aval, around.count,
+        _bytes_sent(eqn, op, around), eqn.source, reason, reasons_of(eqn.note), around.is_bound,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,43 +90,40 @@ class Resharding:
 
 def reshardings(found: Iterable[Collective]) -> list[Resharding]:
     """What the reasons of collectives say was resharded, in program order; what takes no collective is not listed."""
-    steps: dict[tuple[str, ...], tuple[Reason, list[Collective]]] = {}
+    steps: dict[tuple[str, str, str, str, str, str], tuple[ShapedArray, list[Collective]]] = {}
     for collective in found:
         for r in collective.reasons:
             if r.before is not None and r.after is not None and r.mesh is not None and r.value is not None:
                 before, after = r.before.format(r.mesh), r.after.format(r.mesh)
                 key = str(id(r.value)), r.made_by, before, after, r.op, str(r.number)
-                steps.setdefault(key, (r, []))[1].append(collective)
+                steps.setdefault(key, (r.value.aval, []))[1].append(collective)
     return [
-        Resharding(r.value.aval, r.made_by, key[2], key[3], r.op, tuple(dict.fromkeys(done)))  # type: ignore[union-attr]
-        for key, (r, done) in steps.items()
+        Resharding(aval, made_by, before, after, op, tuple(dict.fromkeys(done)))
+        for (_, made_by, before, after, op, _), (aval, done) in steps.items()
     ]
 
 
 def totals(jaxpr: Jaxpr) -> tuple[int, int]:
     """Number of collectives, and the bytes that one device sends in one run."""
-    sent = [place.bytes_sent for place in _places(jaxpr.eqns, _Place(None, 1))]
+    sent = [_bytes_sent(*place) for place in _places(jaxpr.eqns, _Around())]
     return len(sent), sum(sent)
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A collective, the trip count of the loops around it, and whether they may run less often or not at all."""
+class _Around:
+    """The loops and branches around an equation: trip count, and whether they may run less often or not at all."""
 
-    eqn: JaxprEqn | None
-    count: int
+    count: int = 1
     note: str = ""
     is_bound: bool = False
 
-    @property
-    def bytes_sent(self) -> int:
-        if self.eqn is None:
-            return 0
-        op: CollectiveOp = self.eqn.op  # type: ignore[assignment]
-        return self.count * wire_bytes(op.kind, op.group_size, self.eqn.invars[0].aval, self.eqn.outvars[0].aval)
+
+def _bytes_sent(eqn: JaxprEqn, op: CollectiveOp, around: _Around) -> int:
+    return around.count * wire_bytes(op.kind, op.group_size, eqn.invars[0].aval, eqn.outvars[0].aval)
 
 
-def _places(eqns: Iterable[JaxprEqn], around: _Place) -> Iterator[_Place]:
+def _places(eqns: Iterable[JaxprEqn], around: _Around) -> Iterator[tuple[JaxprEqn, CollectiveOp, _Around]]:
+    """The collectives, those in loops and branches too."""
     for eqn in eqns:
         op = eqn.op
         if isinstance(op, RegionOp):
@@ -136,10 +131,10 @@ def _places(eqns: Iterable[JaxprEqn], around: _Place) -> Iterator[_Place]:
             for region in op.regions():
                 yield from _places(region.eqns, inside)
         if isinstance(op, CollectiveOp) and op.kind:
-            yield replace(around, eqn=eqn)
+            yield eqn, op, around
 
 
-def _inside(eqn: JaxprEqn, op: RegionOp, around: _Place) -> _Place:
+def _inside(eqn: JaxprEqn, op: RegionOp, around: _Around) -> _Around:
     """Around the equations of a control-flow op's bodies."""
     trips = op.trips(eqn.invars)
     if trips is None:

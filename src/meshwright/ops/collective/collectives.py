@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Collective(Op):
     def group_size(self) -> int:
         return math.prod(self.sizes)
 
-    def over(self, axes: Sequence[str], sizes: Sequence[int]) -> Any:
+    def over(self, axes: Sequence[str], sizes: Sequence[int]) -> Self:
         """This collective over other axes."""
         return dataclasses.replace(self, axes=tuple(axes), sizes=tuple(sizes))
 

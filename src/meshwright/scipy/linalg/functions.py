@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.lax import fori_loop
@@ -71,7 +73,7 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
     t, z = schur(a, "complex")
     values = diag(t)
     gaps = values[None, :] - values[:, None]
-    tiny = float(dtypes.ml_dtypes.finfo(dtypes.real_of(t.dtype)).eps)
+    tiny = float(ml_dtypes.finfo(dtypes.real_of(t.dtype)).eps)
     safe = where(abs(gaps) <= tiny * abs(values[None, :]), tiny, gaps)
     f = _by_superdiagonals(t, func(values), lambda f: (t @ f - f @ t) / safe)
     result = z @ f @ z.T.conj()

@@ -197,12 +197,14 @@ class Advisor:
 
     def _on(self, atom: Atom, layout: Layout) -> Iterator[Candidate]:
         """A layout on a value outside of loops and branches, if it does not have it already."""
+        if not isinstance(atom, Var):
+            return
         if atom in self.inputs:
-            number = self.inputs[atom]  # type: ignore[index]
+            number = self.inputs[atom]
             if layout != self.part.in_layouts[number]:
                 yield Candidate("input", number, None, layout)
         elif atom in self.made:
-            yield Candidate("value", 0, atom, layout)  # type: ignore[arg-type]
+            yield Candidate("value", 0, atom, layout)
 
     # --- words ---------------------------------------------------------------------------------------------
     def _text(self, candidate: Candidate) -> str:

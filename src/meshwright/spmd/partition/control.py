@@ -99,7 +99,7 @@ def _sum(jaxpr: Jaxpr, first: int, place: int, uses: dict[Var, list[JaxprEqn | N
         eqns.append(eqn)
     inside = {id(eqn) for eqn in eqns}
     escapes = any(u is None or id(u) not in inside for v in reached if v is not out for u in uses.get(v, []))
-    if len(terms) != 1 or out not in reached or out is carry or escapes or uses[out] != [None]:  # type: ignore[index]
+    if len(terms) != 1 or out not in reached or out is carry or escapes or uses[out] != [None]:
         return None
     (term,) = terms
     fits = term.aval.shape == carry.aval.shape and all(v.aval.ndim == 0 for v in scalars)
@@ -113,9 +113,9 @@ def _pointwise_group(eqn: JaxprEqn, operands: Sequence[int]) -> tuple[int, ...] 
     groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
     group = next((g for g in groups if set(operands) <= set(g)), None)
     shape = eqn.outvars[0].aval.shape
-    fits = group is not None and all(eqn.invars[i].aval.shape == shape for i in group)
     # A literal in the group would be added by every device.
-    fits = fits and all(isinstance(eqn.invars[i], Var) for i in group)  # type: ignore[union-attr]
+    summed = [eqn.invars[i] for i in group or ()]
+    fits = all(isinstance(atom, Var) and atom.aval.shape == shape for atom in summed)
     return group if fits and all(f.kind == PARALLEL for f in eqn_rule(eqn).factors) else None
 
 

@@ -52,6 +52,6 @@ def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:
     """The operands through which partial sums pass, of those that may be partial."""
     groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
     for group in groups:
-        if any(eqn.invars[i] in leaves for i in group if isinstance(eqn.invars[i], Var)):  # type: ignore[operator]
+        if any(atom in leaves for i in group if isinstance(atom := eqn.invars[i], Var)):
             return group
     return ()

@@ -106,8 +106,9 @@ def _scattered(first: AllReduce, second: AllSlice) -> Found:
 
 
 def _over_both(pair: _Pair) -> Op:
+    first: Collective = pair.first
     axes = pair.mesh.coalesce(pair.mesh.in_mesh_order(pair.mesh.expand((*pair.first.axes, *pair.second.axes))))
-    return pair.first.over(axes, [pair.mesh.axis_size(a) for a in axes])
+    return first.over(axes, [pair.mesh.axis_size(a) for a in axes])
 
 
 class _Pairs:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from meshwright.core.avals import Axes
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import in_regions
 from meshwright.spmd.reason import Merged, Part, Reason
-from meshwright.spmd.varying import Axes, Units, Variance, region_inputs
+from meshwright.spmd.varying import Units, Variance, region_inputs
 
 #: a rewrite of one jaxpr, regions aside, that may ask where its values differ
 Rewrite = Callable[[Jaxpr, Variance], Jaxpr]

@@ -9,6 +9,9 @@ import numpy as np
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.steps import Permute
 
+#: the position of a tile in the grid of tiles
+Tile = tuple[int, ...]
+
 
 def permute_between(before: Layout, after: Layout, mesh: AbstractMesh) -> Permute:
     """The permute from ``before`` to ``after``, which must have equal tile counts in every dimension.
@@ -36,7 +39,7 @@ def _weights(layout: Layout, mesh: AbstractMesh) -> dict[str, tuple[int, int]]:
     return weights
 
 
-def _tiles(weights: dict[str, tuple[int, int]], coordinates: dict[str, np.ndarray], rank: int) -> list[tuple]:
+def _tiles(weights: dict[str, tuple[int, int]], coordinates: dict[str, np.ndarray], rank: int) -> list[Tile]:
     count = len(next(iter(coordinates.values())))
     tiles = np.zeros((rank, count), dtype=np.int64)
     for atom, coordinate in coordinates.items():
@@ -46,9 +49,9 @@ def _tiles(weights: dict[str, tuple[int, int]], coordinates: dict[str, np.ndarra
     return list(zip(*tiles.tolist()))
 
 
-def _pairs(have: list[tuple], want: list[tuple]) -> list[tuple[int, int]]:
+def _pairs(have: list[Tile], want: list[Tile]) -> list[tuple[int, int]]:
     kept = [(device, device) for device in range(len(have)) if have[device] == want[device]]
-    holders: dict[tuple, list[int]] = defaultdict(list)
+    holders: dict[Tile, list[int]] = defaultdict(list)
     for device, tile in enumerate(have):
         if tile != want[device]:
             holders[tile].append(device)
