@@ -9,51 +9,18 @@ import numpy as np
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import exp
 from meshwright.scipy.special.entropies import xlog1py, xlogy
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__, "p", inside=lambda p: (p >= 0) & (p <= 1), place=("loc",))
 
 
-@distribution
-def logpmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
-    """The logarithm of the probability.
-
-    >>> round(logpmf(1, 0.3).item(), 4)
-    -1.204
-    """
-    x = k - loc
+@_of(1, 0.3, gives=-1.204)
+def logpmf(x: Any, p: Any) -> Any:
     inside = (x == 0) | (x == 1)
     x = where(inside, x, 0.0)
-    value = xlogy(x, p) + xlog1py(1 - x, -p)
-    return where((p >= 0) & (p <= 1), where(inside, value, -np.inf), np.nan)
+    return where(inside, xlogy(x, p) + xlog1py(1 - x, -p), -np.inf)
 
 
-@distribution
-def pmf(k: Any, p: Any, loc: Any = 0.0) -> Any:
-    """The probability.
-
-    >>> round(pmf(1, 0.3).item(), 4)
-    0.3
-    """
-    return exp(logpmf(k, p, loc))
-
-
-@distribution
-def cdf(x: Any, p: Any, loc: Any = 0.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0, 0.3).item(), 4)
-    0.7
-    """
-    z = x - loc
-    value = where(z < 0, 0.0, where(z < 1, 1 - p, 1.0))
-    return where((p >= 0) & (p <= 1), value, np.nan)
-
-
-@distribution
-def ppf(q: Any, p: Any, loc: Any = 0.0) -> Any:
-    """The quantile of probability ``q``.
-
-    >>> round(ppf(0.9, 0.3).item(), 4)
-    1.0
-    """
-    value = where(q <= 1 - p, 0.0, 1.0) + loc
-    return where((p >= 0) & (p <= 1) & (q >= 0) & (q <= 1), value, np.nan)
+pmf = _of.of("pmf", exp, logpmf, 1, 0.3, gives=0.3)
+cdf = _of(0, 0.3, gives=0.7, name="cdf")(lambda x, p: where(x < 0, 0.0, where(x < 1, 1 - p, 1.0)))
+ppf = _of(0.9, 0.3, gives=1.0, name="ppf")(lambda q, p: where(q <= 1 - p, 0.0, 1.0))

@@ -8,93 +8,25 @@ import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import atan2, exp, log, log1p, scalar_like, tan
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__)
 
 
-def _upper(distance: Any, scale: Any) -> Any:
+def _above(z: Any) -> Any:
     """The angle seen from above, exact far away; atan2 takes equal shapes."""
-    z = distance / scale
     return atan2(scalar_like(1, z), z) / np.pi
 
 
-@distribution
-def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5).item(), 4)
-    -1.3679
-    """
-    z = (x - loc) / scale
-    return -log(np.pi * scale) - log1p(z * z)
+def _quantile(q: Any) -> Any:
+    return where(q == 0, -np.inf, where(q == 1, np.inf, tan(np.pi * (q - 0.5))))
 
 
-@distribution
-def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5).item(), 4)
-    0.2546
-    """
-    return exp(logpdf(x, loc, scale))
-
-
-@distribution
-def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0.5).item(), 4)
-    0.6476
-    """
-    return _upper(loc - x, scale)
-
-
-@distribution
-def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the distribution function.
-
-    >>> round(logcdf(0.5).item(), 4)
-    -0.4345
-    """
-    return log(_upper(loc - x, scale))
-
-
-@distribution
-def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The probability of larger values.
-
-    >>> round(sf(0.5).item(), 4)
-    0.3524
-    """
-    return _upper(x - loc, scale)
-
-
-@distribution
-def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the probability of larger values.
-
-    >>> round(logsf(0.5).item(), 4)
-    -1.0429
-    """
-    return log(_upper(x - loc, scale))
-
-
-@distribution
-def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The quantile of probability ``q``.
-
-    >>> round(ppf(0.7).item(), 4)
-    0.7265
-    """
-    inner = loc + scale * tan(np.pi * (q - 0.5))
-    return where(q == 0, -np.inf, where(q == 1, np.inf, inner))
-
-
-@distribution
-def isf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The value that is exceeded with probability ``q``.
-
-    >>> round(isf(0.7).item(), 4)
-    -0.7265
-    """
-    inner = loc + scale * tan(np.pi * (0.5 - q))
-    return where(q == 0, np.inf, where(q == 1, -np.inf, inner))
+logpdf = _of(0.5, gives=-1.3679, name="logpdf")(lambda z: -np.log(np.pi) - log1p(z * z))
+pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.2546)
+cdf = _of(0.5, gives=0.6476, name="cdf")(lambda z: _above(-z))
+logcdf = _of.of("logcdf", log, cdf, 0.5, gives=-0.4345)
+sf = _of(0.5, gives=0.3524, name="sf")(_above)
+logsf = _of.of("logsf", log, sf, 0.5, gives=-1.0429)
+ppf = _of(0.7, gives=0.7265, name="ppf")(_quantile)
+isf = _of(0.7, gives=-0.7265, name="isf")(lambda q: -_quantile(q))

@@ -1,69 +1,16 @@
-"""The chi-squared distribution with ``df`` degrees of freedom."""
+"""The chi-squared distribution with ``df`` degrees of freedom: gamma's of ``df / 2``, at twice the scale."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshwright.ops.elementwise.table import exp, log
 from meshwright.scipy.stats import gamma
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
 
+_of = Family(__name__, "df", inside=lambda df: df > 0)
 
-@distribution
-def logpdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(1.5, 3.0).item(), 4)
-    -1.4662
-    """
-    return gamma.logpdf(x, df / 2, loc, 2 * scale)
-
-
-@distribution
-def pdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(1.5, 3.0).item(), 4)
-    0.2308
-    """
-    return exp(logpdf(x, df, loc, scale))
-
-
-@distribution
-def cdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(1.5, 3.0).item(), 4)
-    0.3177
-    """
-    return gamma.cdf(x, df / 2, loc, 2 * scale)
-
-
-@distribution
-def logcdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the distribution function.
-
-    >>> round(logcdf(1.5, 3.0).item(), 4)
-    -1.1466
-    """
-    return log(cdf(x, df, loc, scale))
-
-
-@distribution
-def sf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The probability of larger values.
-
-    >>> round(sf(1.5, 3.0).item(), 4)
-    0.6823
-    """
-    return gamma.sf(x, df / 2, loc, 2 * scale)
-
-
-@distribution
-def logsf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the probability of larger values.
-
-    >>> round(logsf(1.5, 3.0).item(), 4)
-    -0.3823
-    """
-    return log(sf(x, df, loc, scale))
+logpdf = _of(1.5, 3.0, gives=-1.4662, name="logpdf")(lambda z, df: gamma.logpdf(z, df / 2, scale=2))
+pdf = _of.of("pdf", exp, logpdf, 1.5, 3.0, gives=0.2308)
+cdf = _of(1.5, 3.0, gives=0.3177, name="cdf")(lambda z, df: gamma.cdf(z, df / 2, scale=2))
+logcdf = _of.of("logcdf", log, cdf, 1.5, 3.0, gives=-1.1466)
+sf = _of(1.5, 3.0, gives=0.6823, name="sf")(lambda z, df: gamma.sf(z, df / 2, scale=2))
+logsf = _of.of("logsf", log, sf, 1.5, 3.0, gives=-0.3823)

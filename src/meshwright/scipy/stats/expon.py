@@ -2,85 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import exp, expm1, log, log1p
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
 
+_of = Family(__name__)
 
-@distribution
-def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5).item(), 4)
-    -0.5
-    """
-    z = (x - loc) / scale
-    return where(z < 0, -np.inf, -z - log(scale))
-
-
-@distribution
-def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5).item(), 4)
-    0.6065
-    """
-    return exp(logpdf(x, loc, scale))
-
-
-@distribution
-def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0.5).item(), 4)
-    0.3935
-    """
-    z = (x - loc) / scale
-    return where(z < 0, 0.0, -expm1(-where(z < 0, 0.0, z)))
-
-
-@distribution
-def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the distribution function.
-
-    >>> round(logcdf(0.5).item(), 4)
-    -0.9328
-    """
-    z = (x - loc) / scale
-    return where(z < 0, -np.inf, log(-expm1(-where(z < 0, 1.0, z))))
-
-
-@distribution
-def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The probability of larger values.
-
-    >>> round(sf(0.5).item(), 4)
-    0.6065
-    """
-    z = (x - loc) / scale
-    return where(z < 0, 1.0, exp(-where(z < 0, 0.0, z)))
-
-
-@distribution
-def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the probability of larger values.
-
-    >>> round(logsf(0.5).item(), 4)
-    -0.5
-    """
-    z = (x - loc) / scale
-    return where(z < 0, 0.0, -z)
-
-
-@distribution
-def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The quantile of probability ``q``.
-
-    >>> round(ppf(0.5).item(), 4)
-    0.6931
-    """
-    return where((q >= 0) & (q <= 1), loc - scale * log1p(-q), np.nan)
+logpdf = _of(0.5, gives=-0.5, name="logpdf")(lambda z: where(z < 0, -np.inf, -z))
+pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.6065)
+cdf = _of(0.5, gives=0.3935, name="cdf")(lambda z: -expm1(-where(z < 0, 0.0, z)))
+logcdf = _of(0.5, gives=-0.9328, name="logcdf")(lambda z: where(z < 0, -np.inf, log(-expm1(-where(z < 0, 1.0, z)))))
+logsf = _of(0.5, gives=-0.5, name="logsf")(lambda z: where(z < 0, 0.0, -z))
+sf = _of.of("sf", exp, logsf, 0.5, gives=0.6065)
+ppf = _of(0.5, gives=0.6931, name="ppf")(lambda q: -log1p(-q))

@@ -7,36 +7,19 @@ from typing import Any
 from meshwright.numpy.arithmetic import power
 from meshwright.ops.elementwise.table import abs_, exp, lgamma, log, sign
 from meshwright.scipy.special.gammas import gammainc
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__, "beta", inside=lambda beta: beta > 0)
 
 
-@distribution
-def logpdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5, 1.5).item(), 4)
-    -0.9444
-    """
-    z = abs_((x - loc) / scale)
-    return log(beta / 2) - lgamma(1 / beta) - power(z, beta) - log(scale)
+@_of(0.5, 1.5, gives=-0.9444)
+def logpdf(z: Any, beta: Any) -> Any:
+    return log(beta / 2) - lgamma(1 / beta) - power(abs_(z), beta)
 
 
-@distribution
-def pdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5, 1.5).item(), 4)
-    0.3889
-    """
-    return exp(logpdf(x, beta, loc, scale))
+pdf = _of.of("pdf", exp, logpdf, 0.5, 1.5, gives=0.3889)
 
 
-@distribution
-def cdf(x: Any, beta: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0.5, 1.5).item(), 4)
-    0.7417
-    """
-    z = (x - loc) / scale
+@_of(0.5, 1.5, gives=0.7417)
+def cdf(z: Any, beta: Any) -> Any:
     return 0.5 * (1 + sign(z) * gammainc(1 / beta, power(abs_(z), beta)))

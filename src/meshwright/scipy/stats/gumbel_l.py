@@ -2,82 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshwright.ops.elementwise.table import exp, expm1, log, log1p
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
 
+_of = Family(__name__)
 
-@distribution
-def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5).item(), 4)
-    -1.1487
-    """
-    z = (x - loc) / scale
-    return z - exp(z) - log(scale)
-
-
-@distribution
-def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5).item(), 4)
-    0.317
-    """
-    return exp(logpdf(x, loc, scale))
-
-
-@distribution
-def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the probability of larger values.
-
-    >>> round(logsf(0.5).item(), 4)
-    -1.6487
-    """
-    z = (x - loc) / scale
-    return -exp(z)
-
-
-@distribution
-def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the distribution function.
-
-    >>> round(logcdf(0.5).item(), 4)
-    -0.2136
-    """
-    z = (x - loc) / scale
-    return log(-expm1(-exp(z)))
-
-
-@distribution
-def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The probability of larger values.
-
-    >>> round(sf(0.5).item(), 4)
-    0.1923
-    """
-    z = (x - loc) / scale
-    return exp(-exp(z))
-
-
-@distribution
-def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0.5).item(), 4)
-    0.8077
-    """
-    z = (x - loc) / scale
-    return -expm1(-exp(z))
-
-
-@distribution
-def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The quantile of probability ``q``.
-
-    >>> round(ppf(0.3).item(), 4)
-    -1.0309
-    """
-    return loc + scale * log(-log1p(-q))
+logpdf = _of(0.5, gives=-1.1487, name="logpdf")(lambda z: z - exp(z))
+pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.317)
+logsf = _of(0.5, gives=-1.6487, name="logsf")(lambda z: -exp(z))
+logcdf = _of(0.5, gives=-0.2136, name="logcdf")(lambda z: log(-expm1(-exp(z))))
+sf = _of(0.5, gives=0.1923, name="sf")(lambda z: exp(-exp(z)))
+cdf = _of(0.5, gives=0.8077, name="cdf")(lambda z: -expm1(-exp(z)))
+ppf = _of(0.3, gives=-1.0309, name="ppf")(lambda q: log(-log1p(-q)))

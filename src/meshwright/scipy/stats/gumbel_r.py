@@ -1,83 +1,16 @@
-"""Gumbel's distribution of maxima."""
+"""Gumbel's distribution of maxima: of minima, the other way round."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshwright.ops.elementwise.table import exp, expm1, log
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
 
+_of = Family(__name__)
 
-@distribution
-def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5).item(), 4)
-    -1.1065
-    """
-    z = (loc - x) / scale
-    return z - exp(z) - log(scale)
-
-
-@distribution
-def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5).item(), 4)
-    0.3307
-    """
-    return exp(logpdf(x, loc, scale))
-
-
-@distribution
-def logcdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the distribution function.
-
-    >>> round(logcdf(0.5).item(), 4)
-    -0.6065
-    """
-    z = (loc - x) / scale
-    return -exp(z)
-
-
-@distribution
-def logsf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the probability of larger values.
-
-    >>> round(logsf(0.5).item(), 4)
-    -0.788
-    """
-    z = (loc - x) / scale
-    return log(-expm1(-exp(z)))
-
-
-@distribution
-def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0.5).item(), 4)
-    0.5452
-    """
-    z = (loc - x) / scale
-    return exp(-exp(z))
-
-
-@distribution
-def sf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The probability of larger values.
-
-    >>> round(sf(0.5).item(), 4)
-    0.4548
-    """
-    z = (loc - x) / scale
-    return -expm1(-exp(z))
-
-
-@distribution
-def ppf(q: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The quantile of probability ``q``.
-
-    >>> round(ppf(0.3).item(), 4)
-    -0.1856
-    """
-    return loc - scale * log(-log(q))
+logpdf = _of(0.5, gives=-1.1065, name="logpdf")(lambda z: -z - exp(-z))
+pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.3307)
+logcdf = _of(0.5, gives=-0.6065, name="logcdf")(lambda z: -exp(-z))
+logsf = _of(0.5, gives=-0.788, name="logsf")(lambda z: log(-expm1(-exp(-z))))
+cdf = _of(0.5, gives=0.5452, name="cdf")(lambda z: exp(-exp(-z)))
+sf = _of(0.5, gives=0.4548, name="sf")(lambda z: -expm1(-exp(-z)))
+ppf = _of(0.3, gives=-0.1856, name="ppf")(lambda q: -log(-log(q)))

@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise.table import abs_, exp, log
-from meshwright.scipy.stats.domain import distribution
+from meshwright.ops.elementwise.table import abs_, exp
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__)
+
+logpdf = _of(0.5, gives=-1.1931, name="logpdf")(lambda z: -abs_(z) - np.log(2))
+pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.3033)
 
 
-@distribution
-def logpdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5).item(), 4)
-    -1.1931
-    """
-    return -abs_((x - loc) / scale) - log(2 * scale)
-
-
-@distribution
-def pdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5).item(), 4)
-    0.3033
-    """
-    return exp(logpdf(x, loc, scale))
-
-
-@distribution
-def cdf(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0.5).item(), 4)
-    0.6967
-    """
-    z = (x - loc) / scale
+@_of(0.5, gives=0.6967)
+def cdf(z: Any) -> Any:
     half = 0.5 * exp(-abs_(z))
     return where(z <= 0, half, 1 - half)

@@ -10,38 +10,21 @@ from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import exp, floor, lgamma
 from meshwright.scipy.special.entropies import xlogy
 from meshwright.scipy.special.gammas import gammaincc
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__, "mu", inside=lambda mu: mu >= 0, place=("loc",))
 
 
-@distribution
-def logpmf(k: Any, mu: Any, loc: Any = 0.0) -> Any:
-    """The logarithm of the probability.
-
-    >>> round(logpmf(2, 1.5).item(), 4)
-    -1.3822
-    """
-    x = k - loc
+@_of(2, 1.5, gives=-1.3822)
+def logpmf(x: Any, mu: Any) -> Any:
     inside = (x >= 0) & (x == floor(x))
     x = where(inside, x, 0.0)
     return where(inside, xlogy(x, mu) - lgamma(x + 1) - mu, -np.inf)
 
 
-@distribution
-def pmf(k: Any, mu: Any, loc: Any = 0.0) -> Any:
-    """The probability.
-
-    >>> round(pmf(2, 1.5).item(), 4)
-    0.251
-    """
-    return exp(logpmf(k, mu, loc))
+pmf = _of.of("pmf", exp, logpmf, 2, 1.5, gives=0.251)
 
 
-@distribution
-def cdf(x: Any, mu: Any, loc: Any = 0.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(2, 1.5).item(), 4)
-    0.8088
-    """
-    z = x - loc
-    return where(z < 0, 0.0, gammaincc(floor(where(z < 0, 0.0, z)) + 1, mu))
+@_of(2, 1.5, gives=0.8088)
+def cdf(x: Any, mu: Any) -> Any:
+    return where(x < 0, 0.0, gammaincc(floor(where(x < 0, 0.0, x)) + 1, mu))

@@ -6,26 +6,14 @@ from typing import Any
 
 from meshwright.ops.elementwise.table import exp, log, log1p
 from meshwright.scipy.special.gammas import betaln
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__, "df", inside=lambda df: df > 0)
 
 
-@distribution
-def logpdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5, 3.0).item(), 4)
-    -1.161
-    """
-    z = (x - loc) / scale
-    normalizer = betaln(0.5, df / 2) + 0.5 * log(df) + log(scale)
-    return -(df + 1) / 2 * log1p(z * z / df) - normalizer
+@_of(0.5, 3.0, gives=-1.161)
+def logpdf(z: Any, df: Any) -> Any:
+    return -(df + 1) / 2 * log1p(z * z / df) - betaln(0.5, df / 2) - 0.5 * log(df)
 
 
-@distribution
-def pdf(x: Any, df: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5, 3.0).item(), 4)
-    0.3132
-    """
-    return exp(logpdf(x, df, loc, scale))
+pdf = _of.of("pdf", exp, logpdf, 0.5, 3.0, gives=0.3132)

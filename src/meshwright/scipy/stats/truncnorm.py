@@ -9,7 +9,9 @@ import numpy as np
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import exp, expm1, log, log1p
 from meshwright.scipy.special.normal import log_ndtr
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__, "a", "b", inside=lambda a, b: a < b)
 
 
 def _log_mass(a: Any, b: Any) -> Any:
@@ -23,67 +25,26 @@ def _log_mass(a: Any, b: Any) -> Any:
     return where(empty, -np.inf, log_ndtr(high) + value)
 
 
-@distribution
-def logpdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the density.
+def _clipped(z: Any, a: Any, b: Any) -> Any:
+    return where(z < a, a, where(z > b, b, z))
 
-    >>> round(logpdf(0.5, -1.0, 2.0).item(), 4)
-    -0.8438
-    """
-    z = (x - loc) / scale
-    value = -0.5 * (z * z + np.log(2 * np.pi)) - log(scale) - _log_mass(a, b)
+
+@_of(0.5, -1.0, 2.0, gives=-0.8438)
+def logpdf(z: Any, a: Any, b: Any) -> Any:
+    value = -0.5 * (z * z + np.log(2 * np.pi)) - _log_mass(a, b)
     return where((z >= a) & (z <= b), value, -np.inf)
 
 
-@distribution
-def pdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5, -1.0, 2.0).item(), 4)
-    0.4301
-    """
-    return exp(logpdf(x, a, b, loc, scale))
+@_of(0.5, -1.0, 2.0, gives=-0.4294)
+def logcdf(z: Any, a: Any, b: Any) -> Any:
+    return _log_mass(a, _clipped(z, a, b)) - _log_mass(a, b)
 
 
-@distribution
-def logcdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the distribution function.
-
-    >>> round(logcdf(0.5, -1.0, 2.0).item(), 4)
-    -0.4294
-    """
-    z = (x - loc) / scale
-    z = where(z < a, a, where(z > b, b, z))
-    return _log_mass(a, z) - _log_mass(a, b)
+@_of(0.5, -1.0, 2.0, gives=-1.0523)
+def logsf(z: Any, a: Any, b: Any) -> Any:
+    return _log_mass(_clipped(z, a, b), b) - _log_mass(a, b)
 
 
-@distribution
-def cdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The distribution function.
-
-    >>> round(cdf(0.5, -1.0, 2.0).item(), 4)
-    0.6509
-    """
-    return exp(logcdf(x, a, b, loc, scale))
-
-
-@distribution
-def logsf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The logarithm of the probability of larger values.
-
-    >>> round(logsf(0.5, -1.0, 2.0).item(), 4)
-    -1.0523
-    """
-    z = (x - loc) / scale
-    z = where(z < a, a, where(z > b, b, z))
-    return _log_mass(z, b) - _log_mass(a, b)
-
-
-@distribution
-def sf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    """The probability of larger values.
-
-    >>> round(sf(0.5, -1.0, 2.0).item(), 4)
-    0.3491
-    """
-    return exp(logsf(x, a, b, loc, scale))
+pdf = _of.of("pdf", exp, logpdf, 0.5, -1.0, 2.0, gives=0.4301)
+cdf = _of.of("cdf", exp, logcdf, 0.5, -1.0, 2.0, gives=0.6509)
+sf = _of.of("sf", exp, logsf, 0.5, -1.0, 2.0, gives=0.3491)

@@ -8,24 +8,14 @@ import numpy as np
 
 from meshwright.ops.elementwise.table import cos, exp, log
 from meshwright.scipy.special.bessel import i0e
-from meshwright.scipy.stats.domain import distribution
+from meshwright.scipy.stats.family import Family
+
+_of = Family(__name__, "kappa", inside=lambda kappa: kappa >= 0, place=())
 
 
-@distribution
+@_of(0.5, 2.0, gives=-0.9067)
 def logpdf(x: Any, kappa: Any) -> Any:
-    """The logarithm of the density.
-
-    >>> round(logpdf(0.5, 2.0).item(), 4)
-    -0.9067
-    """
     return kappa * (cos(x) - 1) - log(2 * np.pi * i0e(kappa))
 
 
-@distribution
-def pdf(x: Any, kappa: Any) -> Any:
-    """The density.
-
-    >>> round(pdf(0.5, 2.0).item(), 4)
-    0.4039
-    """
-    return exp(logpdf(x, kappa))
+pdf = _of.of("pdf", exp, logpdf, 0.5, 2.0, gives=0.4039)

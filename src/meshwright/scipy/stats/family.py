@@ -1,0 +1,112 @@
+"""Distributions by their standard ones: what is moved by ``loc`` and stretched by ``scale``, and where parameters may
+lie. Elsewhere the functions of a distribution are NaN, as in SciPy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+import numpy as np
+
+from meshwright.numpy.arithmetic import floor
+from meshwright.numpy.logic import where
+from meshwright.ops.elementwise.table import log
+from meshwright.scipy.elementwise import elementwise
+
+_SAYS = {
+    "logpdf": "The logarithm of the density.",
+    "pdf": "The density.",
+    "logpmf": "The logarithm of the probability.",
+    "pmf": "The probability.",
+    "cdf": "The distribution function.",
+    "logcdf": "The logarithm of the distribution function.",
+    "sf": "The probability of larger values.",
+    "logsf": "The logarithm of the probability of larger values.",
+    "ppf": "The quantile of probability ``q``.",
+    "isf": "The value that is exceeded with probability ``q``.",
+}
+_FIRST = {"ppf": "q", "isf": "q", "pmf": "k", "logpmf": "k"}
+
+
+def is_count(n: Any) -> Any:
+    """Whether numbers are 0, 1, 2, …
+
+    >>> is_count(np.array([2.0, 2.5, -1.0])).tolist()
+    [True, False, False]
+    """
+    return (n >= 0) & (floor(n) == n)
+
+
+class Family:
+    """The distributions of a module: a standard one with ``parameters``, moved by ``loc`` and stretched by ``scale``.
+
+    ``inside`` says which parameters are in the domain. An instance makes the module's functions of those of the
+    standard distribution; ``at`` and ``gives`` are their examples.
+
+    >>> cdf = Family("doctest", "b", inside=lambda b: b > 0)(1.0, 2.0, gives=0.5, name="cdf")(lambda z, b: z / b)
+    >>> cdf(np.array([2.0, 3.0]), 2.0, 1.0, np.array([2.0, -2.0])).tolist()
+    [0.25, nan]
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *parameters: str,
+        inside: Callable[..., Any] | None = None,
+        place: Sequence[str] = ("loc", "scale"),
+    ) -> None:
+        self.module = module
+        self.parameters = parameters
+        self.place = tuple(place)
+        self.inside = inside
+
+    def __call__(self, *at: float, gives: float, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorator of a function of the standard variable (for quantiles, of a probability) and the parameters."""
+
+        def define(standard: Callable[..., Any]) -> Callable[..., Any]:
+            said = name or standard.__name__
+            return self._public(said, functools.partial(self._placed, said, standard), at, gives)
+
+        return define
+
+    def of(
+        self, name: str, apply: Callable[[Any], Any], other: Callable[..., Any], *at: float, gives: float
+    ) -> Callable[..., Any]:
+        """``apply`` of another function of the distributions, such as ``exp`` of ``logpdf``."""
+        return self._public(name, lambda *args: apply(other(*args)), at, gives)
+
+    def _placed(self, name: str, standard: Callable[..., Any], x: Any, *others: Any) -> Any:
+        count = len(self.parameters)
+        parameters, place = others[:count], dict(zip(self.place, others[count:]))
+        valid = functools.reduce(lambda a, b: a & b, [v == v for v in (x, *others)])
+        valid = valid & (place["scale"] > 0) if "scale" in place else valid
+        valid = valid & self.inside(*parameters) if self.inside else valid
+        if name in ("ppf", "isf"):
+            valid = valid & (x >= 0) & (x <= 1)
+            value = standard(x, *parameters)
+            value = value * place["scale"] if "scale" in place else value
+            return where(valid, value + place["loc"], np.nan)
+        z = x - place["loc"] if "loc" in place else x
+        value = standard(z / place["scale"] if "scale" in place else z, *parameters)
+        if name == "logpdf" and "scale" in place:
+            # Outside of the support the density is zero at every scale, its derivative too.
+            value = where(value == -np.inf, value, value - log(place["scale"]))
+        return where(valid, value, np.nan)
+
+    def _public(self, name: str, f: Callable[..., Any], at: Sequence[float], gives: float) -> Callable[..., Any]:
+        """``f`` with name, signature, docstring and example."""
+
+        def function(*args: Any) -> Any:
+            return f(*args)
+
+        names = (_FIRST.get(name, "x"), *self.parameters, *self.place)
+        defaults: dict[str, Any] = {"loc": 0.0, "scale": 1.0}
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [Parameter(n, kind, default=defaults.get(n, Parameter.empty)) for n in names]
+        function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        function.__name__ = function.__qualname__ = name
+        function.__module__ = self.module
+        function.__doc__ = f"{_SAYS[name]}\n\n>>> round({name}({', '.join(map(str, at))}).item(), 4)\n{gives}\n"
+        return elementwise(function)
