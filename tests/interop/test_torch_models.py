@@ -1,6 +1,6 @@
 """Known architectures, small, with random weights: values and gradients are torch's, also of the partitioned program.
 
-``python tests/interop/model_zoo.py`` prints the table. Bloom is refused: its activation has a backward of its own.
+``python tests/interop/model_zoo.py`` prints the table.
 """
 
 import pytest
@@ -9,8 +9,6 @@ pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 pytest.importorskip("transformers", reason="transformers is not installed: make test-torch")
 
 import model_zoo
-
-from meshwright import errors
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +24,9 @@ def torchvision_that_works():
         pytest.skip(f"torchvision does not fit this torch: {error}")
 
 
-@pytest.mark.parametrize("name", [n for n in model_zoo.MODELS if n != "bloom"])
+@pytest.mark.parametrize("name", model_zoo.MODELS)
 def test_models_are_torchs_and_verified_on_4_by_2(name):
     model, forward, gradient, arrays, named = model_zoo.measured(name)
     assert forward < 1e-5 and gradient < 1e-5
     part, _ = model_zoo.partitioned(model, arrays, named)
     assert all(c.source.is_known for c in part.collectives)
-
-
-def test_bloom_is_refused():
-    with pytest.raises(errors.RuleError, match="GeLUFunction"):
-        model_zoo.measured("bloom")

@@ -42,7 +42,8 @@ def from_torch(
 
     Raises:
       ImportProgramError: torch cannot export the module: shapes or control flow depend on values.
-      RuleError: an op that is not known here, with its line; ``autograd.Function``.
+      RuleError: an op that is not known here, with its line; an ``autograd.Function`` whose backward cannot
+        be traced.
       ArgumentTypeError: not a module, or arguments that are no tensors.
       MissingExtraError: torch is not installed.
 

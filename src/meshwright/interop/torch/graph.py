@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from meshwright.core import source
 from meshwright.errors import ArgumentError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.sources import described, location
+from meshwright.interop.torch.tensors import as_array
 
 #: of Python numbers, not of tensors: sizes of dimensions and what is computed of them
 _SIZES = ("aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset")
@@ -54,6 +55,10 @@ def _size(target: Any, args: Sequence[Any]) -> Any:
     raise RuleError(f"{name}: strides and offsets are about memory, which arrays do not show")
 
 
+def _constant(value: Any) -> Any:
+    return as_array(value) if isinstance(value, torch.Tensor) else value
+
+
 class Interpreter:
     """One run of a graph; ``draw`` gives random keys."""
 
@@ -62,20 +67,20 @@ class Interpreter:
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """The graph's output for its placeholders' values, in order."""
-        values: dict[fx.Node, Any] = {}
-        given = iter(inputs)
+        nodes = list(module.graph.nodes)
+        values = dict(zip((n for n in nodes if n.op == "placeholder"), inputs))
+        self.evaluate(module, nodes, values)
+        return fx.map_arg(nodes[-1].args[0], values.__getitem__)
+
+    def evaluate(self, module: fx.GraphModule, nodes: Iterable[fx.Node], values: dict[fx.Node, Any]) -> None:
+        """Add to ``values`` those of the nodes, which are in an order that they can be computed in."""
         read = values.__getitem__
-        for node in module.graph.nodes:
-            if node.op == "placeholder":
-                values[node] = next(given)
-            elif node.op == "get_attr":
-                values[node] = operator.attrgetter(node.target)(module)
-            elif node.op == "output":
-                return fx.map_arg(node.args[0], read)
-            else:
+        for node in nodes:
+            if node.op == "get_attr":
+                values[node] = _constant(operator.attrgetter(node.target)(module))
+            elif node.op == "call_function":
                 args, kwargs = fx.map_arg(node.args, read), fx.map_arg(node.kwargs, read)
                 values[node] = self.at_node(node, args, kwargs)
-        return None
 
     def at_node(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """What a node computes; errors say which op of which line it is.

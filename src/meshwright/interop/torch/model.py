@@ -33,8 +33,11 @@ class TorchModel:
       program: torch's ``ExportedProgram``.
     """
 
-    def __init__(self, module: torch.nn.Module, program: torch.export.ExportedProgram, share: bool | None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, program: torch.export.ExportedProgram, share: bool | None, functions: Any = ()
+    ) -> None:
         self.program = program
+        self._functions = functions  # which the program has by their numbers only
         self.__name__ = self.__qualname__ = type(module).__name__
         self.__module__ = type(module).__module__
         self.__doc__ = type(module).__doc__
@@ -234,7 +237,7 @@ def from_torch(
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.enable_grad():
-            program = export(module, inputs, named, _dynamic(dynamic, inputs, named, module))
+            program, functions = export(module, inputs, named, _dynamic(dynamic, inputs, named, module))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    return TorchModel(module, program, share)
+    return TorchModel(module, program, share, functions)

@@ -1,0 +1,49 @@
+"""Ops without a rule, written in terms of others by torch's own decompositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._decomp import decomposition_table
+
+from meshwright.interop.torch import registry
+from meshwright.interop.torch.graph import calls, is_size
+
+#: how often ops without a rule are decomposed into smaller ones
+ROUNDS = 6
+
+
+def without_rule(module: fx.GraphModule) -> list[fx.Node]:
+    """The nodes whose ops are not in the table."""
+    return [
+        n
+        for n in calls(module)
+        if not is_size(n.target)
+        and not isinstance(n.target, torch._ops.HigherOrderOperator)
+        and registry.find(n.target) is None
+    ]
+
+
+def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
+    """How torch writes those ops of a graph that have no rule: by its default, or another one that it has."""
+    return _known({n.target for n in without_rule(module)})
+
+
+def _known(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
+    default = torch.export.default_decompositions()
+    table = {t: default[t] for t in targets if t in default}
+    return table | {t: decomposition_table[t] for t in targets if t not in table and t in decomposition_table}
+
+
+def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without mutation; ops that have no rule are written in terms of others, as torch does."""
+    program = program.run_decompositions({})
+    for _ in range(ROUNDS):
+        table = decompositions(program.graph_module)
+        if not table:
+            break
+        program = program.run_decompositions(table)
+    return program

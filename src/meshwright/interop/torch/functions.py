@@ -1,0 +1,233 @@
+"""``autograd.Function``: an export drops its backward, so each call is traced here with it, and stays one op.
+
+While a module is exported, applying a Function records what autograd runs for it, forward and backward in one graph,
+and leaves one op, ``meshwright::function``, in the module's graph. Its rule runs the forward, and attaches the backward
+as a derivative: like torch, one that a further derivative goes through.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import function as autograd_function
+from torch.autograd.graph import saved_tensors_hooks
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from meshwright.errors import MeshwrightError, RuleError
+from meshwright.interop.torch.decompositions import ROUNDS, decompositions, without_rule
+from meshwright.interop.torch.graph import Interpreter
+from meshwright.interop.torch.registry import register
+from meshwright.interop.torch.sources import user_line
+from meshwright.transforms.autodiff import stop_gradient
+from meshwright.transforms.custom_vjp import custom_vjp
+
+#: Checkpointing is a Function whose backward is the derivative; those of custom ops stay ops, with rules.
+_KNOWN = ("torch.utils.checkpoint", "torch._library.autograd")
+_NUMBERS = itertools.count()
+#: calls by the number that their ops have; a converted model keeps its own
+_CALLS: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
+
+_LIBRARY = torch.library.Library("meshwright", "DEF")
+_LIBRARY.define("function(Tensor[] tensors, int call) -> Tensor[]")
+
+
+@torch.library.register_fake("meshwright::function", lib=_LIBRARY)
+def _types(tensors: Sequence[torch.Tensor], call: int) -> list[torch.Tensor]:
+    return [tensors[0].new_empty(o.shape, dtype=o.dtype) for o in _CALLS[call].outs]
+
+
+class Call:
+    """One call of a Function: a graph of its tensors and cotangents, to its results and the tensors' cotangents."""
+
+    def __init__(self, graph: fx.GraphModule, tensors: int, outs: Sequence[torch.Tensor], moving: Sequence[int]):
+        self.graph = graph
+        self.outs = outs
+        self._moving = moving  # the results that have cotangents
+        nodes = list(graph.graph.nodes)
+        placeholders = [n for n in nodes if n.op == "placeholder"]
+        self._inputs, self._cotangents = placeholders[:tensors], placeholders[tensors:]
+        returned = next(n for n in nodes if n.op == "output").args[0]
+        self._results, self._gradients = returned[: len(outs)], returned[len(outs) :]
+        # The backward is what comes from the first use of a cotangent on.
+        starts = (i for i, n in enumerate(nodes) if not set(self._cotangents).isdisjoint(n.all_input_nodes))
+        self._later = nodes[next(starts, len(nodes)) : -1]
+        _read_back([*self._inputs, *self._results], self._later)
+
+    def __call__(self, tensors: Sequence[Any], draw: Callable[[], Any]) -> list[Any]:
+        """The results, of arrays; ``draw`` gives random keys."""
+        interpreter = Interpreter(draw)
+        later = set(self._later)
+        values = dict(zip(self._inputs, map(stop_gradient, tensors)))
+        interpreter.evaluate(self.graph, [n for n in self.graph.graph.nodes if n not in later], values)
+        needed = {i for n in self._later for i in n.all_input_nodes} | {g for g in self._gradients if g is not None}
+        kept = {n: v for n, v in values.items() if n in needed and n not in self._inputs and n not in self._results}
+        arrays = {n: v for n, v in kept.items() if hasattr(v, "aval")}
+        numbers = {n: v for n, v in kept.items() if n not in arrays}
+
+        def pulled_back(known: tuple[Any, ...], cotangents: Sequence[Any]) -> tuple[Any, ...]:
+            tensors, outs, saved = known
+            state = {**numbers, **dict(zip(arrays, saved)), **self._named(outs), **dict(zip(self._inputs, tensors))}
+            state.update(zip(self._cotangents, (cotangents[i] for i in self._moving)))
+            interpreter.evaluate(self.graph, self._later, state)
+            return tuple(None if g is None else state[g] for g in self._gradients), None, None
+
+        attached = custom_vjp(lambda tensors, outs, saved: outs)
+
+        def forward(tensors: Any, outs: Any, saved: Any) -> Any:
+            outs = attached(tensors, outs, saved)
+            return outs, (tensors, outs, saved)
+
+        attached.defvjp(forward, pulled_back)
+        outs = tuple(values[r] for r in self._results)
+        return list(attached(tuple(tensors), outs, tuple(arrays.values())))
+
+    def _named(self, outs: Sequence[Any]) -> dict[fx.Node, Any]:
+        return {r: o for r, o in zip(self._results, outs) if r not in self._inputs}
+
+
+def _read_back(known: Sequence[fx.Node], later: Sequence[fx.Node]) -> None:
+    """Take arguments and results that are saved for the backward for what they are: autograd detaches them once."""
+    for node in known:
+        for user in list(node.users):
+            if user.target is torch.ops.aten.detach.default and user in later:
+                user.replace_all_uses_with(node)
+
+
+@register("meshwright.function", random=True)
+def function(tensors: Sequence[Any], call: int, draw: Callable[[], Any]) -> list[Any]:
+    """A call of an ``autograd.Function``, with its own backward."""
+    return _CALLS[call](tensors, draw)
+
+
+# --- tracing ------------------------------------------------------------------------------------------------
+@contextmanager
+def functions_traced() -> Iterator[list[Call]]:
+    """Within, applying a Function on what is being exported records a call and leaves one op; the calls are given."""
+    base = autograd_function._SingleLevelFunction
+    found: list[Call] = []
+    tracing = False
+
+    def apply(cls: Any, *args: Any) -> Any:
+        nonlocal tracing
+        leaves, tree = tree_flatten(args)
+        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        fake = any(isinstance(leaves[i], FakeTensor) for i in at)
+        if tracing or not fake or cls.__module__.startswith(_KNOWN):
+            return super(base, cls).apply(*args)
+        tracing = True
+        try:
+            with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), saved_tensors_hooks(_same, _same):
+                call, out_tree, others = _traced(cls, leaves, at, tree)
+        finally:
+            tracing = False
+        found.append(call)
+        number = next(_NUMBERS)
+        _CALLS[number] = call
+        outs = iter(torch.ops.meshwright.function([leaves[i] for i in at], number))
+        return tree_unflatten([next(outs) if o is _TENSOR else o for o in others], out_tree)
+
+    base.apply = classmethod(apply)
+    try:
+        yield found
+    finally:
+        del base.apply
+
+
+_TENSOR = object()
+
+
+def _same(x: Any) -> Any:
+    """What a checkpoint does to tensors that are saved within it is none of a Function's."""
+    return x
+
+
+def _traced(cls: Any, leaves: Sequence[Any], at: Sequence[int], tree: Any) -> tuple[Call, Any, list[Any]]:
+    """The call, the tree of its results, and of these what is no tensor."""
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    shown: list[Any] = []
+
+    def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        given = list(leaves)
+        for i, tensor in zip(at, tensors):
+            given[i] = tensor
+        found, out_tree = tree_flatten(cls.apply(*tree_unflatten(given, tree)))
+        shown[:] = [out_tree, [_TENSOR if isinstance(o, torch.Tensor) else o for o in found]]
+        return [o for o in found if isinstance(o, torch.Tensor)]
+
+    def joint(tensors: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]) -> Any:
+        with torch.enable_grad():
+            outs = run(tensors)
+            differentiable = [o for o in outs if o.requires_grad]
+            wanted = [t for t in tensors if t.requires_grad]
+            started = [c.clone() for c in cotangents]  # so that the backward begins with a use of one
+            given = iter(
+                torch.autograd.grad(differentiable, wanted, started, allow_unused=True)
+                if differentiable
+                else [None] * len(wanted)
+            )
+        return [*outs, *(next(given) if t.requires_grad else None for t in tensors)]
+
+    try:
+        tensors = [_fresh(leaves[i]) for i in at]
+        with torch.enable_grad():
+            outs = run(tensors)
+        moving = [i for i, o in enumerate(outs) if o.requires_grad]
+        cotangents = [torch.empty_like(outs[i]).detach() for i in moving]
+        graph = _functional(joint, tensors, cotangents)
+    except MeshwrightError:
+        raise
+    except Exception as error:
+        raise RuleError(
+            f"from_torch: the backward of the autograd.Function {name} cannot be traced, at {user_line(error)}: "
+            f"{type(error).__name__}: {str(error)[:400]}"
+        ) from error
+    _refuse(graph, name)
+    return Call(graph, len(at), [o.detach() for o in outs], moving), *shown
+
+
+def _fresh(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor).detach().requires_grad_(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _functional(joint: Callable[..., Any], tensors: Any, cotangents: Any) -> fx.GraphModule:
+    """The graph of a function, without mutation, in ops that have rules where torch can write them so."""
+    graph = make_fx(joint, record_stack_traces=True)(tensors, cotangents)
+    graph.graph.set_codegen(fx.graph.CodeGen())
+    flat = [*tensors, *cotangents]
+    with torch.no_grad(), fx.traceback.preserve_node_meta():
+        flat = [t.detach() for t in flat]
+        graph = make_fx(torch.func.functionalize(fx.Interpreter(graph).run))(*flat)
+        for _ in range(ROUNDS):
+            table = decompositions(graph)
+            if not table:
+                break
+            graph = make_fx(fx.Interpreter(graph).run, decomposition_table=table)(*flat)
+    return graph
+
+
+def _refuse(graph: fx.GraphModule, name: str) -> None:
+    """Raise for what the graph does not say: tensors from outside, arguments that are written to, unknown ops."""
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and isinstance(getattr(graph, node.target, None), (FakeTensor, torch.nn.Parameter)):
+            raise RuleError(
+                f"from_torch: the autograd.Function {name} uses a tensor of the module that is none of its arguments; "
+                "pass it to apply, so that its gradient is known"
+            )
+        if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+            raise RuleError(
+                f"from_torch: the autograd.Function {name} writes to its arguments in place; let it return new tensors"
+            )
+    unknown = sorted({str(n.target) for n in without_rule(graph)})
+    if unknown:
+        raise RuleError(
+            f"from_torch: the autograd.Function {name} uses ops that are not known here: {', '.join(unknown)}. "
+            f"Say what they compute with @meshwright.interop.torch.register({unknown[0]!r})"
+        )

@@ -1,0 +1,201 @@
+"""``autograd.Function``: its own backward, also differentiated, or a refusal; never a wrong gradient."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+nn, F = torch.nn, torch.nn.functional
+
+import meshwright as mw  # noqa: E402
+from meshwright import errors  # noqa: E402
+
+
+class Sines(torch.autograd.Function):
+    """Saves an argument, an intermediate value and a number; a result has no derivative; no sine in its backward."""
+
+    @staticmethod
+    def forward(ctx, x, w, n):
+        y = x.sin()
+        ctx.save_for_backward(x, y, w)
+        ctx.doubled, ctx.n = x * 2, n
+        positive = x > 0
+        ctx.mark_non_differentiable(positive)
+        return y * w * n, positive
+
+    @staticmethod
+    def backward(ctx, g, positive):
+        x, y, _ = ctx.saved_tensors
+        return g * 7 * y * x + ctx.doubled, torch.tanh(g * y) * ctx.n, None
+
+
+class Exp(torch.autograd.Function):
+    """Saves its result."""
+
+    @staticmethod
+    def forward(x):
+        return x.exp()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0].clamp(max=2.0)
+
+
+class Both(nn.Module):
+    sines = Sines.apply  # bound early: the class is found all the same
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y, positive = self.sines(self.linear(x), self.linear.weight.sum(0), 3.0)
+        return torch.where(positive, Exp.apply(y), y)
+
+
+def same(got, want, tolerance=1e-6):
+    want = want.detach().numpy()
+    assert np.abs(np.asarray(got) - want).max() <= tolerance * max(np.abs(want).max(), 1)
+
+
+@pytest.mark.parametrize("dynamic", [None, ({0: "batch"},)])
+def test_gradients_are_those_of_the_backward(dynamic):
+    torch.manual_seed(0)
+    module = Both()
+    model = mw.from_torch(module, (torch.randn(5, 3),), dynamic=dynamic)
+    x = torch.randn(7 if dynamic else 5, 3, requires_grad=True)
+    loss = lambda p, x: (model(p, x) ** 2).sum()  # noqa: E731
+    of_params, of_x = mw.jit(mw.grad(loss, argnums=(0, 1)))(model.params, x.detach().numpy())
+    (module(x) ** 2).sum().backward()
+    same(of_x, x.grad)
+    for name, p in module.named_parameters():
+        same(of_params[name], p.grad)
+    lines = {str(e.source) for e in mw.make_jaxpr(mw.grad(loss))(model.params, x.detach().numpy()).jaxpr.eqns}
+    assert all("test_torch_functions.py" in line for line in lines)
+
+
+class Chosen(nn.Module):
+    def __init__(self, function, *more):
+        super().__init__()
+        self.function, self.more = function, more
+
+    def forward(self, x):
+        out = self.function.apply(x, *self.more)
+        return out[0] if isinstance(out, tuple) else out
+
+
+class Saved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0] ** 2
+
+
+def test_derivatives_of_a_backward_are_torchs():
+    x = torch.tensor([-1.5, 0.3, 1.1])
+    for function, more in ((Exp, ()), (Saved, ()), (Sines, (torch.ones(3), 2.0))):
+        module = Chosen(function, *more)
+        model = mw.from_torch(module, (x,))
+        t = x.clone().requires_grad_()
+        first = torch.autograd.grad((module(t) ** 2).sum(), t, create_graph=True)[0]
+        (want,) = torch.autograd.grad((first**2).sum(), t)
+        inner = mw.grad(lambda x, model=model: (model({}, x) ** 2).sum())
+        same(mw.grad(lambda x, inner=inner: (inner(x) ** 2).sum())(x.numpy()), want)
+
+
+def test_functions_in_checkpoints_split_over_devices_and_batched():
+    class Batched(nn.Module):
+        def forward(self, x):
+            y = torch.utils.checkpoint.checkpoint(Saved.apply, x, use_reentrant=False)
+            return Exp.apply(y)
+
+    module, x = Batched(), torch.randn(8, 3, requires_grad=True)
+    model = mw.from_torch(module, (x,))
+    module(x).sum().backward()
+    array = x.detach().numpy()
+    split = mw.NamedSharding(mw.make_mesh((4,), ("data",)), mw.P("data"))
+    gradient = mw.jit(mw.grad(lambda x: model({}, x).sum()), in_shardings=split)
+    same(gradient(array), x.grad)
+    part = gradient.lower(array).partition()
+    part.verify()
+    assert part.collectives == []
+    each = mw.vmap(mw.grad(lambda x: mw.from_torch(Chosen(Exp), (torch.ones(3),))({}, x).sum()))(array)
+    x.grad = None
+    Exp.apply(x).sum().backward()
+    same(each, x.grad)
+
+
+class Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.kept = (torch.rand_like(x) > 0.5).float()
+        return x * ctx.kept
+
+    @staticmethod
+    def backward(ctx, g):
+        return 5 * g * ctx.kept
+
+
+def test_the_backward_sees_the_numbers_that_the_forward_drew():
+    model = mw.from_torch(Chosen(Dropped), (torch.ones(64),))
+    x = np.arange(1.0, 65, dtype="f4")
+    y, back = mw.vjp(lambda x: model({}, x, key=mw.random.key(3)), x)
+    (g,) = back(np.ones(64, "f4"))
+    np.testing.assert_array_equal(np.asarray(g), 5 * (np.asarray(y) != 0))
+    assert 10 < (np.asarray(y) != 0).sum() < 54
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+class OfNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(x.detach().numpy() * 2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+class Captures(torch.autograd.Function):
+    table = None
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * Captures.table
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * Captures.table
+
+
+class Capturing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        Captures.table = self.scale * 2
+        return Captures.apply(x)
+
+
+@pytest.mark.parametrize("module", [Chosen(InPlace), Chosen(OfNumpy), Capturing()])
+def test_what_cannot_be_known_is_refused(module, refuses):
+    with refuses(errors.RuleError, "autograd.Function", "test_torch_functions"):
+        mw.from_torch(module, (torch.ones(3),))
