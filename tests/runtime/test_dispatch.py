@@ -164,7 +164,8 @@ def test_large_constants_are_passed_not_written_into_the_program(sharding):
     step = mw.jit(lambda x: x @ weights)
     x = np.ones((4, 512), np.float32)
     np.testing.assert_allclose(step(x), x @ np.asarray(weights), rtol=1e-4)
-    ((executable, _),) = step._programs.values()
+    (ready,) = step._programs.values()
+    executable = ready.executable
     assert len(executable.constants) == 1 and executable.constants[0] is weights.buffer
     assert len(step.lower(x).compile().as_text()) < 20_000
 
@@ -234,7 +235,7 @@ def test_a_trace_belongs_to_its_thread():
 def test_nothing_is_fused_for_the_experimental_kernels():
     """Their compiler ends the process on some programs."""
     attend = mw.jit(lambda x: mnp.einsum("bij,bjk->bik", mw.nn.softmax(x), x))
-    assert "ynn_fusion" not in attend.lower(np.ones((4, 64, 64), np.float32)).compile().executable.loaded.get_hlo_text()
+    assert "ynn_fusion" not in attend.lower(np.ones((4, 64, 64), np.float32)).compile().as_text("virtual")
 
 
 @pytest.mark.filterwarnings("ignore::meshwright.errors.ReplicationWarning")
@@ -245,3 +246,42 @@ def test_errors_of_the_compiler_keep_their_kind(refuses):
           return %0 : tensor<f32>
         }"""
         mw.load(text)(np.float32(1))
+
+
+# --- results that are arguments -----------------------------------------------------------------------------
+def _compiled(f, *args):
+    """The executable behind a jitted function."""
+    return f.lower(*args).compile().executable
+
+
+@pytest.mark.parametrize("sharding", [None, ROWS], ids=["one device", "mesh"])
+def test_arguments_that_are_results_are_neither_computed_nor_copied(sharding):
+    x = mw.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), sharding)
+    whole = mw.jit(lambda x: x)
+    out = whole(x)
+    assert out.buffer is x.buffer and out.sharding == x.sharding and _compiled(whole, x).loaded is None
+    assert "ENTRY" in whole.lower(x).compile().as_text("virtual")
+    some = mw.jit(lambda x, y: {"b": x, "a": x + y, "c": [y, 2 * y]})
+    for _ in range(2):  # the second run knows the types of the results
+        out = some(x, x)
+        assert out["b"].buffer is x.buffer and out["c"][0].buffer is x.buffer
+        np.testing.assert_array_equal(out["a"], 2 * np.asarray(x))
+        np.testing.assert_array_equal(out["c"][1], 2 * np.asarray(x))
+    np.testing.assert_array_equal(whole(np.arange(3)), [0, 1, 2])
+
+
+def test_donated_arguments_are_not_results_as_they_are():
+    x, y = (mw.device_put(np.full(5, i, np.float32)) for i in (1, 2))
+    a, b = mw.jit(lambda x: (x + 1, x), donate_argnums=0)(x)
+    assert x.is_deleted() and a.tolist() == [2] * 5 and b.tolist() == [1] * 5
+    total, same = mw.jit(lambda a, y: (a.sum(), y), donate_argnums=0)(a, y)
+    assert a.is_deleted() and same.buffer is y.buffer and total == 10 and same.tolist() == [2] * 5
+
+
+def test_effects_happen_where_all_results_are_arguments(capsys):
+    def told(x):
+        mw.debug.print("{}", x)
+        return x
+
+    assert mw.jit(told)(np.int32(7)) == 7
+    assert capsys.readouterr().out == "7\n"

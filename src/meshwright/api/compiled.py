@@ -94,11 +94,11 @@ class Compiled(Stage):
 
     @cached_property
     def _looked_into(self) -> Any:
-        return self.executable.loaded if self._on_device is None else self._on_device()
+        return self.executable.inspected if self._on_device is None else self._on_device()
 
     def runtime_executable(self) -> Any:
         """XLA's executable that runs here: of a virtual mesh, what computes for all its devices."""
-        return self.executable.loaded
+        return self.executable.inspected
 
     def as_text(self, what: str = "device") -> str:
         """The optimized HLO that one device runs, fused and scheduled, with its collectives: as XLA compiles it for as
@@ -109,7 +109,7 @@ class Compiled(Stage):
         """
         if what not in ("device", "virtual"):
             raise ArgumentError(f"as_text: expected 'device' or 'virtual', got {what!r}")
-        return (self._looked_into if what == "device" else self.executable.loaded).get_hlo_text()
+        return (self._looked_into if what == "device" else self.executable.inspected).get_hlo_text()
 
     def memory_analysis(self) -> Any:
         """XLA's memory statistics of one device (bytes of arguments, outputs, temporaries)."""

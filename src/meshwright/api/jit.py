@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
 from meshwright.api.compiled import Compiled
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.planning import with_chosen
+from meshwright.api.ready import CACHES, Ready
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import (
     UNSPECIFIED,
@@ -25,11 +26,10 @@ from meshwright.api.shardings import (
 from meshwright.api.stages import Lowered, Traced
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.depth import room
 from meshwright.core.float0 import is_float0, without_float0
-from meshwright.core.identity import CachesOfFunctions, made_of
+from meshwright.core.identity import made_of
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
@@ -45,7 +45,6 @@ from meshwright.ops.sharding.constraint import constrain
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable
 from meshwright.sharding import SingleDeviceSharding, get_mesh
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants
@@ -91,33 +90,6 @@ def trace_flat(
         trace.alive = False
 
 
-class _Caches:
-    """What is kept of a jitted function; all that jit the same function in the same way have it in common."""
-
-    _all: weakref.WeakSet[_Caches] = weakref.WeakSet()
-
-    def __init__(self) -> None:
-        self.programs: dict[Any, tuple[Executable, Any]] = {}
-        self.traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
-        #: traces with the function's shardings as constraints, for calls inside other traces
-        self.constrained: dict[ClosedJaxpr, ClosedJaxpr] = {}
-        self._all.add(self)
-
-    def clear(self) -> None:
-        self.programs.clear()
-        self.traces.clear()
-        self.constrained.clear()
-
-    @classmethod
-    def clear_all(cls) -> None:
-        for caches in cls._all:
-            caches.clear()
-
-
-_caches: CachesOfFunctions[_Caches] = CachesOfFunctions(_Caches)
-on_clear(_Caches.clear_all)
-
-
 class JitFunction:
     """A jitted function. Calling it runs the compiled program; see also ``trace``, ``lower``, ``clear_cache``."""
 
@@ -146,7 +118,7 @@ class JitFunction:
         self.compiler_options = tuple((compiler_options or {}).items())
         self._has_static = bool(static_argnums or static_argnames)
         options = in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums, donate_argnames, inline
-        self._caches = _caches.of(fun, options)
+        self._caches = CACHES.of(fun, options)
         self._programs = self._caches.programs
         made_of(self, fun, "jit", options)
 
@@ -170,37 +142,52 @@ class JitFunction:
     # --- calling --------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:  # here, and not in a decorator: a call more would be felt
-            if config.disable_jit:
-                return self.fun(*args, **kwargs)
-            if STATE.trace is not EVAL:
-                return self._traced_call(args, kwargs)
-            static, dynamic, named = None, args, kwargs
-            if self._has_static:
-                static, dynamic, named = self._split_static(args, kwargs)
-            leaves, treedef = pytree.flatten((dynamic, named))
-            try:
-                types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
-            except ArgumentTypeError:
-                raise self._bad_argument(dynamic, named, static) from None
-            key = (treedef, static, get_mesh(), config.tracing, *types)
-            entry = self._programs.get(key)
-            if entry is None:
-                if any(map(is_float0, leaves)):
-                    args, kwargs = without_float0((args, kwargs))
-                    return self(*args, **kwargs)
-                entry = self._programs[key] = self._compile(dynamic, named, static)
-            executable, out_tree = entry
-            outs = executable(leaves) if executable.donated else executable.run(executable.take(leaves))
-            if config.debug_nans or config.debug_infs:
-                self._check_finite(outs, leaves, treedef, static, bool(executable.donated))
-            return pytree.unflatten(out_tree, outs)
+            if STATE.trace is not EVAL or config.at_calls:
+                return self._other_call(args, kwargs)
+            if not (kwargs or self._has_static):
+                # Positional arrays: they are their own leaves, and their number is the structure.
+                types = [_signature(x) if x.committed else x.aval for x in args if type(x) is Array]
+                ready = self._programs.get((len(args), get_mesh(), config.tracing, *types))
+                if ready is not None and len(types) == len(args):
+                    return ready.run(args)
+            return self._evaluated(args, kwargs)
         except Exception as error:
             without_own_frames(error)
             raise
 
-    def _compile(self, args: Any, kwargs: Any, static: Any) -> tuple[Executable, Any]:
+    def _other_call(self, args: Any, kwargs: Any) -> Any:
+        """A call without jit, in a trace, or whose results are checked."""
+        if config.disable_jit:
+            return self.fun(*args, **kwargs)
+        return self._evaluated(args, kwargs) if STATE.trace is EVAL else self._traced_call(args, kwargs)
+
+    def _evaluated(self, args: Any, kwargs: Any) -> Any:
+        static, dynamic, named = None, args, kwargs
+        if self._has_static:
+            static, dynamic, named = self._split_static(args, kwargs)
+        leaves, treedef = pytree.flatten((dynamic, named))
+        try:
+            types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
+        except ArgumentTypeError:
+            raise self._bad_argument(dynamic, named, static) from None
+        where = get_mesh(), config.tracing
+        ready = self._programs.get((treedef, static, *where, *types))
+        if ready is None:
+            if any(map(is_float0, leaves)):
+                args, kwargs = without_float0((args, kwargs))
+                return self._evaluated(args, kwargs)
+            ready = self._programs[treedef, static, *where, *types] = self._compile(dynamic, named, static)
+        if static is None and not kwargs and all(type(x) is Array for x in args):
+            self._programs[len(args), *where, *types] = ready
+        outs = ready.results(leaves)
+        if config.debug_nans or config.debug_infs:
+            self._check_finite(outs, leaves, treedef, static, bool(ready.executable.donated))
+        return ready.unflatten(outs)
+
+    def _compile(self, args: Any, kwargs: Any, static: Any) -> Ready:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
-        return compiled.executable, compiled.program.out_tree
+        out_tree = compiled.program.out_tree
+        return Ready(compiled.executable, itemgetter(0) if out_tree.is_leaf() else out_tree.unflatten)
 
     def _traced_call(self, args: Any, kwargs: Any) -> Any:
         """Inside another trace: one equation that holds the inner jaxpr."""

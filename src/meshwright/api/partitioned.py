@@ -371,7 +371,7 @@ class PartitionedProgram(Stage):
           CompileError: XLA refuses the program.
         """
         if isinstance(self.mesh, Mesh) and needs_spread(self.mesh) and not Target.of(self.mesh).virtual:
-            return self.executable.loaded
+            return self.executable.inspected
         module, callbacks = self._emitted("cpu", prefix="jit")
         source = module if callbacks else module_bytecode(module)
         return compiled_for_replicas(source, self.num_devices, self.program.compiler_options, callbacks)

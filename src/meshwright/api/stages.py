@@ -171,7 +171,9 @@ class Lowered(Stage):
 
     def _looked_into(self) -> Any:
         """XLA's executable of what one device runs."""
-        return self.partition().device_executable if self.program.mesh is not None else self._compiled.executable.loaded
+        if self.program.mesh is not None:
+            return self.partition().device_executable
+        return self._compiled.executable.inspected
 
     def cost_analysis(self) -> dict[str, float]:
         """XLA's cost estimates of one device, by name (``"flops"``, ``"bytes accessed"``); compiles the program."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +86,7 @@ OPTIONS: dict[str, Option] = {
 #: names that JAX has for some of them
 JAX_NAMES = {"num_cpu_devices": "num_devices", "platforms": "platform", "platform_name": "platform"}
 _TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
+_AT_CALLS = ("disable_jit", "debug_nans", "debug_infs")
 
 
 class Setting:
@@ -158,6 +159,8 @@ class Config(threading.local):
     default_device: Any
     #: stands for the values of the options that shape traces; part of the key of every cache of traces and programs
     tracing: Setting
+    #: whether calls of compiled programs do more than to run them: one of ``_AT_CALLS`` is on
+    at_calls: bool
     _frozen: dict[str, str] = {}
 
     def update(self, name: str, value: Any) -> None:
@@ -173,7 +176,7 @@ class Config(threading.local):
             raise ConfigError(f"config.update({name!r}): {self._frozen[name]}")
         shared = type(self)
         setattr(shared, name, value)
-        shared.tracing = Setting(tuple(vars(shared)[n] for n in _TRACED))
+        _summarize(shared)
         if self.__dict__:
             self._set_here(name, value)
 
@@ -198,10 +201,10 @@ class Config(threading.local):
             self.__dict__.update(before)
 
     def _set_here(self, name: str, value: Any) -> None:
-        # All that shapes traces becomes the thread's own, so that another thread's update leaves ``tracing`` right.
-        values = {n: getattr(self, n) for n in _TRACED} | {name: value}
+        # All that is summarized becomes the thread's own, so that another thread's update leaves the summary right.
+        values = {n: getattr(self, n) for n in (*_TRACED, *_AT_CALLS)} | {name: value}
         self.__dict__.update(values)
-        self.__dict__["tracing"] = Setting(tuple(values[n] for n in _TRACED))
+        self.__dict__.update(_summaries(values))
 
     def _checked(self, name: str, value: Any) -> tuple[str, Any]:
         """The option's own name and value; JAX's are understood too.
@@ -239,6 +242,16 @@ class Config(threading.local):
         if known != name and known in OPTIONS:
             return getattr(self, known)
         raise AttributeError(f"there is no option {name!r}; the options are {', '.join(OPTIONS)}")
+
+
+def _summaries(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is derived of options, so that calls look up one attribute."""
+    return {"tracing": Setting(tuple(values[n] for n in _TRACED)), "at_calls": any(values[n] for n in _AT_CALLS)}
+
+
+def _summarize(shared: type[Config]) -> None:
+    for name, value in _summaries(vars(shared)).items():
+        setattr(shared, name, value)
 
 
 def _parse(name: str, default: Any, text: str) -> Any:
@@ -286,7 +299,7 @@ def _initialize() -> Config:
         text = _in_environment(name)
         value = option.default if text is None or name == "default_device" else _parse(name, option.default, text)
         setattr(Config, name, value)
-    Config.tracing = Setting(tuple(vars(Config)[n] for n in _TRACED))
+    _summarize(Config)
     return Config()
 
 

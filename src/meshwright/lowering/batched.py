@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.passes import DEAD_CODE, Pass, run_passes
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
@@ -64,6 +64,8 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units) -> ClosedJaxpr:
         for avals, layouts in ((part.source.in_avals, part.in_layouts), (part.source.out_avals, part.out_layouts))
     )
 
+    same = _unchanged(local, part)
+
     def fun(*args: Any) -> list[Any]:
         traces = []
         top = STATE.trace
@@ -78,6 +80,13 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units) -> ClosedJaxpr:
             with set_trace(trace.parent):
                 left = [first_of(*trace.unwrap(x)) for x in left]
             trace.alive = False
-        return left
+        return [args[same[o]] if o in same else x for o, x in enumerate(left)]
 
     return trace_to_jaxpr(fun, in_avals, local.jaxpr.debug_name)
+
+
+def _unchanged(local: ClosedJaxpr, part: Partition) -> dict[int, int]:
+    """The results that are arguments as they are, and which."""
+    number = {v: i for i, v in enumerate(local.jaxpr.invars)}
+    found = {o: number[v] for o, v in enumerate(local.jaxpr.outvars) if isinstance(v, Var) and v in number}
+    return {o: i for o, i in found.items() if part.in_layouts[i] == part.out_layouts[o]}

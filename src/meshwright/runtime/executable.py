@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
 from meshwright.ir.tracing import Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.runtime import programs
@@ -40,6 +41,7 @@ class Results:
 class Executable:
     """A loaded program. ``constants`` are arrays passed before the arguments at every run."""
 
+    #: XLA's executable; None where all results are arguments
     loaded: Any
     name: str
     out_avals: Sequence[ShapedArray]
@@ -52,12 +54,23 @@ class Executable:
     waits: bool = False
     #: where arguments must be; None: there is one real device, and all are there
     in_shardings: Sequence[Sharding] | None = None
+    #: results that are arguments as they came: by their number, the argument's; the program computes the others
+    forwarded: Mapping[int, int] = field(default_factory=dict)
+    #: gives XLA's executable of all results, to be looked into
+    whole: Callable[[], Any] | None = field(default=None, repr=False)
+    #: what makes its results into buffers, from the second run on
+    makers: Sequence[Any] | None = field(default=None, repr=False)
 
     def take(self, args: Sequence[Any]) -> list[Any]:
         """The buffers of arguments, brought to where the program wants them."""
         if self.in_shardings is None:
-            return [buffer_of(x) for x in args]
+            return [x._buffer if type(x) is Array and x._buffer is not None else buffer_of(x) for x in args]
         return [buffer_at(x, s) for x, s in zip(args, self.in_shardings)]
+
+    @cached_property
+    def inspected(self) -> Any:
+        """XLA's executable, to be looked into: of what runs, or where nothing has to run, of what that does."""
+        return self.loaded if self.loaded is not None or self.whole is None else self.whole()
 
     #: one device computes for all that its results are on
     is_virtual: ClassVar[bool] = True
@@ -67,9 +80,23 @@ class Executable:
 
     def run(self, buffers: list[Any]) -> list[Array]:
         """Run on buffers (of the arguments, in order); returns without waiting, unless the program calls Python."""
-        outs = pjrt.execute(self.loaded, [*self.constants, *buffers] if self.constants else buffers, self.waits)
+        outs = self._computed(buffers) if self.loaded is not None else []
+        if self.forwarded:
+            outs = self._with_forwarded(outs, buffers)
         committed = self.out_committed
         return [Array(a, b, s, committed) for a, b, s in zip(self.out_avals, outs, self.out_shardings)]
+
+    def _computed(self, buffers: list[Any]) -> list[Any]:
+        """The results that are not forwarded."""
+        operands = [*self.constants, *buffers] if self.constants else buffers
+        outs = pjrt.execute(self.loaded, operands, self.waits, self.makers)
+        if self.makers is None:
+            self.makers = pjrt.makers_of(outs, self.loaded)
+        return outs
+
+    def _with_forwarded(self, computed: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:
+        rest = iter(computed)
+        return [buffers[self.forwarded[i]] if i in self.forwarded else next(rest) for i in range(len(self.out_avals))]
 
     def __call__(self, args: Sequence[Any]) -> list[Array]:
         """Run on arrays, NumPy values or numbers.
@@ -111,8 +138,6 @@ def refuse_traced(name: str, x: Tracer) -> NoReturn:
 
 def buffer_of(x: Any) -> Any:
     """The buffer of an array; NumPy values and numbers are copied to the device."""
-    if type(x) is Array:
-        return x._buffer if x._buffer is not None else x.buffer
     return as_array(x).buffer
 
 
@@ -189,16 +214,10 @@ def compile_program(
     ``quick`` asks for code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their
     values.
     """
-    started = time.perf_counter()
-    module, callbacks = program.emitted
-    source = module if callbacks else module_bytecode(module)
     reals = None if place is None else _reals(program.name, place.sharding)
-    loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
-    _LOGGER.log(
-        logging.WARNING if config.log_compiles else logging.DEBUG,
-        "Compiled %s for %s in %.3f s",
-        program.name, ", ".join(map(str, program.in_avals)) or "no arguments", time.perf_counter() - started,
-    )  # fmt: skip
+    running, forwarded = without_forwarded(program)
+    is_needed = running.jaxpr.jaxpr.outvars or has_effects(running.jaxpr.jaxpr)
+    loaded = _loaded(running, quick, options, reals) if is_needed else None
     constants = [as_array(c) for c in program.constants]
     return Executable(
         loaded,
@@ -209,6 +228,34 @@ def compile_program(
         [buffer_of(c) if place is None else place.constant(c) for c in constants],
         list(program.donated),
         constants,
-        bool(callbacks),
+        is_needed and bool(running.emitted[1]),
         None if place is None else place.in_shardings,
+        forwarded,
+        lambda: _loaded(program, quick, options, reals),
     )
+
+
+def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any], ...], reals: Any) -> Any:
+    started = time.perf_counter()
+    module, callbacks = program.emitted
+    source = module if callbacks else module_bytecode(module)
+    loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
+    _LOGGER.log(
+        logging.WARNING if config.log_compiles else logging.DEBUG,
+        "Compiled %s for %s in %.3f s",
+        program.name, ", ".join(map(str, program.in_avals)) or "no arguments", time.perf_counter() - started,
+    )  # fmt: skip
+    return loaded
+
+
+def without_forwarded(program: DeviceProgram) -> tuple[DeviceProgram, dict[int, int]]:
+    """The program without results that are arguments, unless they are donated, and the argument for each of these."""
+    inner, shift = program.jaxpr.jaxpr, len(program.constants)
+    number = {v: i for i, v in enumerate(inner.invars[shift:]) if i not in program.donated}
+    forwarded = {o: number[v] for o, v in enumerate(inner.outvars) if isinstance(v, Var) and v in number}
+    if not forwarded:
+        return program, forwarded
+    kept = [o for o in range(len(inner.outvars)) if o not in forwarded]
+    donated = {i: None if o is None else kept.index(o) for i, o in program.donated.items() if o not in forwarded}
+    jaxpr = program.jaxpr.replace(jaxpr=inner.replace(outvars=[inner.outvars[o] for o in kept]))
+    return replace(program, jaxpr=jaxpr, donated=donated), forwarded

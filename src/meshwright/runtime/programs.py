@@ -52,7 +52,7 @@ def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """
     wanted = set(modules)
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for program in list(PROGRAMS.values()):
+    for program in [p for p in PROGRAMS.values() if p.loaded is not None]:
         module = program.loaded.hlo_modules()[0]
         if module.name in wanted:
             devices = max((s.num_devices for s in program.out_shardings), default=1) if program.is_virtual else 1

@@ -47,10 +47,12 @@ class SpreadExecutable(Executable):
     def run(self, buffers: list[Any]) -> list[Array]:
         if self.ranks:
             self._note_run()
+        return super().run(buffers)
+
+    def _computed(self, buffers: list[Any]) -> list[Any]:
         joined = [b.joined(self.spread, a.shape, a.dtype) for b, a in zip(buffers, self.local_avals)]
         outs = pjrt.execute_on_all(self.loaded, [*self.constants, *joined], self.waits, self)
-        made = zip(self.out_avals, outs, self.out_shardings)
-        return [Array(a, Parts(b, self), s, self.out_committed) for a, b, s in made]
+        return [Parts(b, self) for b in outs]
 
     def _note_run(self) -> None:
         """Before the first run, all processes must be about to run the same program."""

@@ -241,13 +241,32 @@ def compile_module(
     return load(client(), module, _compile_options(reals, quick, True, overrides), what, callbacks, text, reals)
 
 
-def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:
+def execute(executable: Any, buffers: Sequence[Any], wait: bool = False, makers: Sequence[Any] | None = None) -> Any:
     """Run on one device; returns at once with buffers that become ready later, or with ``wait`` when all is done.
+
+    ``makers`` are what :func:`makers_of` the results of an earlier run gives; with them, it takes half as long.
 
     Raises:
       DeviceError: the run could not be started; DeletedArrayError: a buffer was donated before.
     """
-    return [r[0] for r in execute_on_all(executable, buffers, wait)]
+    if makers is None or wait:
+        return [r[0] for r in execute_on_all(executable, buffers, wait)]
+    if _Process.forked:
+        require_own_process()
+    try:
+        results = executable.execute_sharded(buffers).consume_with_handlers(makers)
+    except Exception as error:
+        _raise(error, "the program")
+    if results:
+        shielded.started(results[0])
+    return results
+
+
+def makers_of(buffers: Sequence[Any], executable: Any) -> list[Any]:
+    """What makes the results of a program for one device: it knows their types, and needs to look nothing up."""
+    where = _on(tuple(executable.local_devices()))
+    avals = (_Aval(b.shape, b.dtype) for b in buffers)
+    return [_jax.array_result_handler(a, where, committed=True, _skip_checks=True) for a in avals]
 
 
 def execute_on_all(executable: Any, arrays: Sequence[Any], wait: bool = False, maker: Any = None) -> list[list[Any]]:
@@ -280,14 +299,14 @@ class _Aval:
 
 
 @cache
-def _on_each(reals: tuple[int, ...]) -> Any:
-    devices = _jax.DeviceList(tuple(real_devices()[r] for r in reals))
-    return _jax.GSPMDSharding(devices, _hlo.HloSharding.replicate())
+def _on(devices: tuple[Any, ...]) -> Any:
+    return _jax.GSPMDSharding(_jax.DeviceList(devices), _hlo.HloSharding.replicate())
 
 
 def joined(buffers: Sequence[Any], shape: tuple[int, ...], dtype: Any, reals: tuple[int, ...]) -> Any:
     """Buffers of one ``shape``, on the devices ``reals``, as one operand of a program that runs on all of these."""
-    return _jax.ArrayImpl(_Aval(shape, dtype), _on_each(reals), list(buffers), True, _skip_checks=True)
+    where = _on(tuple(real_devices()[r] for r in reals))
+    return _jax.ArrayImpl(_Aval(shape, dtype), where, list(buffers), True, _skip_checks=True)
 
 
 def buffer_from_dlpack(exporter: Any, real: int | None = None) -> Any:

@@ -1,0 +1,55 @@
+"""What is kept of jitted functions: programs that are ready to run, and traces."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.core.caches import on_clear
+from meshwright.core.identity import CachesOfFunctions
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.runtime.executable import Executable
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A compiled program, and what makes the output of its results."""
+
+    executable: Executable
+    unflatten: Callable[[list[Any]], Any]
+
+    def results(self, leaves: Sequence[Any]) -> list[Any]:
+        executable = self.executable
+        return executable(leaves) if executable.donated else executable.run(executable.take(leaves))
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        return self.unflatten(self.results(leaves))
+
+
+class Caches:
+    """What is kept of a jitted function; all that jit the same function in the same way have it in common."""
+
+    _all: weakref.WeakSet[Caches] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.programs: dict[Any, Ready] = {}
+        self.traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        #: traces with the function's shardings as constraints, for calls inside other traces
+        self.constrained: dict[ClosedJaxpr, ClosedJaxpr] = {}
+        self._all.add(self)
+
+    def clear(self) -> None:
+        self.programs.clear()
+        self.traces.clear()
+        self.constrained.clear()
+
+    @classmethod
+    def clear_all(cls) -> None:
+        for caches in cls._all:
+            caches.clear()
+
+
+CACHES: CachesOfFunctions[Caches] = CachesOfFunctions(Caches)
+on_clear(Caches.clear_all)
