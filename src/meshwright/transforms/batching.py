@@ -12,8 +12,7 @@ from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
 from meshwright.ops.collective.collectives import Collective
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.random.keys import KeyOp, key_types_of
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import above, move_dim
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.transforms.jaxprs import TRANSFORMS
 
 
@@ -101,12 +100,3 @@ def names_axis(op: Op, name: str) -> bool:
             for e in all_eqns(inner.jaxpr)
         )
     return False
-
-
-def put_batch_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
-    """``x`` with its batch dimension at ``target``; repeated along it if it has none."""
-    if dim is not None:
-        return move_dim(x, dim, target)
-    shape = typeof(x).shape
-    full = (*shape[:target], size, *shape[target:])
-    return broadcast_in_dim(x, full, [above(d, target) for d in range(len(shape))])

@@ -19,8 +19,9 @@ from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, typeof
 from meshwright.ops.elementwise.table import add, materialize
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.transforms.autodiff import closed_call
-from meshwright.transforms.batching import BatchTrace, BatchTracer, put_batch_dim
+from meshwright.transforms.batching import BatchTrace, BatchTracer
 from meshwright.transforms.jvp import JVPTrace, JVPTracer
 from meshwright.transforms.tape import Tape
 

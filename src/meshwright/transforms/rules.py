@@ -10,8 +10,8 @@ from meshwright.ir.op import BatchAxis, Zero
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.elementwise.table import materialize, mul, scalar_like
-from meshwright.ops.shape.broadcast_reduce import reduce_sum
-from meshwright.transforms.batching import BatchTrace, put_batch_dim
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim, reduce_sum
+from meshwright.transforms.batching import BatchTrace
 from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
 from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.tape import Tape, backward, replay

@@ -19,7 +19,8 @@ from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import check_alive, typeof
-from meshwright.transforms.batching import BatchTrace, put_batch_dim
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim
+from meshwright.transforms.batching import BatchTrace
 from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
 

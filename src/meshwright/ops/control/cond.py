@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,26 +11,19 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
-from meshwright.errors import DTypeError, ShapeError
+from meshwright.errors import DTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.call import CallOp, Jit
+from meshwright.ops.control.flow import Body, ControlOp
 from meshwright.ops.control.regions import (
-    OPERAND,
-    OUTPUT,
-    PARAMETER,
-    RESULT,
-    End,
-    RegionOp,
-    Tie,
-    check_operands,
     merge,
     omit,
     pick,
 )
-from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, require_together, retyped
+from meshwright.ops.control.retype import cast_each, in_axes, out_axes, retyped
 from meshwright.ops.elementwise.table import eq, materialize, select, stop_gradient
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
 from meshwright.ops.reduce.reductions import reduce_min, reduce_or
@@ -42,61 +34,25 @@ Dims = Sequence[int | None]
 
 
 @dataclass(frozen=True)
-class Cond(RegionOp):
+class Cond(ControlOp):
     """``branches[index](*operands)``; the index must be in range."""
 
     branches: Branches
     name: ClassVar[str] = "cond"
+    chooses: ClassVar[bool] = True
 
     def infer(self, index: ShapedArray, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         if index.shape != () or index.dtype != np.int32:
             raise DTypeError(f"cond: the index must be an int32 scalar, got {index}")
-        first = self.branches[0]
-        for n, branch in enumerate(self.branches):
-            check_operands(f"cond branch {n}", avals, branch.in_avals)
-            types, wanted = ([(a.shape, a.dtype) for a in b.out_avals] for b in (branch, first))
-            if types != wanted:
-                raise ShapeError(
-                    f"cond: branch {n} returns {', '.join(map(str, branch.out_avals))}, branch 0 "
-                    f"{', '.join(map(str, first.out_avals))}; branches must return equal types"
-                )
-        return tuple(first.out_avals)
+        return super().infer(index, *avals)
 
-    def regions(self) -> Branches:
-        return self.branches
+    def bodies(self) -> tuple[Body, ...]:
+        return tuple(Body(b, len(b.in_avals), label=f"branch {n}") for n, b in enumerate(self.branches))
 
-    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Cond:
-        return Cond(tuple(regions))
-
-    def ties(self) -> Iterator[Tie]:
-        numbers = range(len(self.branches))
-        for i in range(len(self.branches[0].in_avals)):
-            yield (End(OPERAND, i + 1), *(End(PARAMETER, i, n) for n in numbers))
-        for i in range(len(self.branches[0].out_avals)):
-            yield (*(End(OUTPUT, i, n) for n in numbers), End(RESULT, i))
-
-    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
-        """All branches take and return the same types. What is cast because devices take different branches is cast
-        outside of them, as is then the sum that is the cast's transpose."""
-        chosen = axes_of(args[0])
-        ins = joined(map(axes_of, args[1:]), *map(in_axes, self.branches), [chosen] * (len(args) - 1))
-        branches = [retyped(b, ins) for b in self.branches]
-        require_together("a choice of branches", chosen, branches)
-        results = [[chosen] * len(branches[0].out_avals), *map(out_axes, branches)]
-        branches = [retyped(b, ins, joined(*results)) for b in branches]
-        same = all(map(operator.is_, branches, self.branches))
-        return self if same else Cond(tuple(branches)), [args[0], *cast_each(args[1:], ins)]
+    def with_bodies(self, bodies: Sequence[Body]) -> Cond:
+        return Cond(tuple(b.jaxpr for b in bodies))
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        nonzero = tuple(not isinstance(x, Zero) for x in tangents[1:])
-        nonzero_out = _any(t.jvp(b, nonzero)[1] for b in self.branches)
-        branches = tuple(t.jvp(b, nonzero, nonzero_out)[0] for b in self.branches)
-        outs = Cond(branches).bind(*primals, *pick(tangents[1:], nonzero))
-        n = len(nonzero_out)
-        avals = [x.aval for x in outs[:n]]
-        return outs[:n], merge(nonzero_out, outs[n:], [Zero(a) for a in omit(avals, nonzero_out)])
-
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         if not known[0]:
             return tape.record(self, args)
@@ -124,20 +80,15 @@ class Cond(RegionOp):
 
     # --- batching -------------------------------------------------------------------------------------------
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        index, *operands = args
-        inner = tuple(dims[1:])
-        found = [t.batch(b, axis, inner)[1] for b in self.branches]
-        wanted = tuple(next((d for d in ds if d is not None), None) for ds in zip(*found))
         if dims[0] is None:
-            branches = tuple(t.batch(b, axis, inner, wanted)[0] for b in self.branches)
-            return Cond(branches).bind(index, *operands), list(wanted)
+            return super().batch_call(t, axis, args, dims)
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
-        places = tuple(d or 0 for d in wanted)
+        inner = tuple(dims[1:])
+        found = zip(*(t.batch(b, axis, inner)[1] for b in self.branches))
+        places = tuple(next((d for d in ds if d is not None), 0) for ds in found)
         first, *rest = self.branches
-        outs = t.derive(_each_its_own, first, tuple(rest), axis, inner, places, tuple(map(typeof, args))).bind(
-            index, *operands
-        )
-        return outs, list(places)
+        op = t.derive(_each_its_own, first, tuple(rest), axis, inner, places, tuple(map(typeof, args)))
+        return op.bind(*args), list(places)
 
     def emit(self, b: Builder, index: Any, *operands: Any) -> Any:
         regions = [b.jaxpr_region(branch, operands) for branch in self.branches]

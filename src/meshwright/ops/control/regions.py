@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.core.avals import ShapedArray
-from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
 from meshwright.ops.control.call import CallOp
 
@@ -41,7 +39,7 @@ class RegionOp(CallOp):
 
     def ties(self) -> Iterator[Tie]:
         """Which operands, parameters, outputs and results belong together; values flow to the last of each tie."""
-        raise NotImplementedError
+        return iter(())
 
     def trips(self, operands: Sequence[Atom]) -> int | None:
         """How often the bodies run, where that can be known."""
@@ -55,15 +53,6 @@ def split(values: Sequence[Any], *sizes: int) -> list[list[Any]]:
         parts.append(list(values[at : at + size]))
         at += size
     return [*parts, list(values[at:])]
-
-
-def check_operands(what: str, avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]) -> None:
-    """Raise if operands have other types than a body takes."""
-    if len(avals) != len(wanted):
-        raise ShapeError(f"{what}: expected {len(wanted)} operands, got {len(avals)}")
-    for i, (got, want) in enumerate(zip(avals, wanted)):
-        if (got.shape, got.dtype) != (want.shape, want.dtype):
-            raise ShapeError(f"{what}: operand {i} is {got}, the body takes {want}")
 
 
 def arranged(jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Any] | None = None) -> ClosedJaxpr:

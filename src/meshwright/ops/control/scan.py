@@ -8,7 +8,7 @@ emitted as a ``while`` with dynamic slices (:meth:`Scan.expand`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,40 +17,31 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import Builder, Linear, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ir.varying import axes_of
 from meshwright.ops.composite import emit_traced
+from meshwright.ops.control.flow import Body, ControlOp
 from meshwright.ops.control.regions import (
-    OPERAND,
-    OUTPUT,
-    PARAMETER,
-    RESULT,
-    End,
-    RegionOp,
-    Tie,
     arranged,
-    check_operands,
     depends,
     merge,
     omit,
     pick,
     split,
 )
-from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.table import add, lt, materialize, sub
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import expand_dims, move_dim, squeeze
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 Flags = tuple[bool, ...]
 
 
 @dataclass(frozen=True)
-class Scan(RegionOp):
+class Scan(ControlOp):
     """Operands are constants, the initial carry and the inputs with a leading dimension of ``length``; the body takes
     constants, carry and one slice of each input, and returns carry and outputs, which are stacked."""
 
@@ -66,79 +57,30 @@ class Scan(RegionOp):
         return split(values, self.num_consts, self.num_carry)
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        consts, carry, xs = self._split(avals)
-        for x in xs:
+        for x in self._split(avals)[2]:
             if x.shape[:1] != (self.length,):
                 raise ShapeError(f"scan: inputs need a leading dimension of {self.length}, got {x}")
-        slices = [x.update(shape=x.shape[1:]) for x in xs]
-        check_operands("scan", [*consts, *carry, *slices], self.jaxpr.in_avals)
-        outs = self.jaxpr.out_avals
-        for i, (got, want) in enumerate(zip(outs, carry)):
-            if (got.shape, got.dtype) != (want.shape, want.dtype):
-                raise ShapeError(f"scan: carry {i} goes in as {want} and comes out as {got}")
-        ys = (y.update(shape=(self.length, *y.shape)) for y in outs[self.num_carry :])
-        return (*self._split(self.jaxpr.in_avals)[1], *ys)
+        return super().infer(*avals)
 
-    def regions(self) -> tuple[ClosedJaxpr, ...]:
-        return (self.jaxpr,)
+    def bodies(self) -> tuple[Body, ...]:
+        return (Body(self.jaxpr, self.num_consts, self.num_carry),)
 
-    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Scan:
-        return dataclasses.replace(self, jaxpr=regions[0])
+    def with_bodies(self, bodies: Sequence[Body]) -> Scan:
+        (body,) = bodies
+        return self.with_body(body.jaxpr, body.num_consts, body.num_carry)
 
     def with_body(self, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int) -> Scan:
         """A scan of the same length and direction with another body."""
         return dataclasses.replace(self, jaxpr=jaxpr, num_consts=num_consts, num_carry=num_carry)
 
-    def ties(self) -> Iterator[Tie]:
-        c, k = self.num_consts, self.num_carry
-        for i in range(len(self.jaxpr.in_avals)):
-            if i < c:
-                yield End(OPERAND, i), End(PARAMETER, i)
-            elif i < c + k:
-                yield End(OPERAND, i), End(PARAMETER, i), End(OUTPUT, i - c), End(RESULT, i - c)
-            else:
-                yield End(OPERAND, i, stacked=True), End(PARAMETER, i)
-        for i in range(k, len(self.jaxpr.out_avals)):
-            yield End(OUTPUT, i), End(RESULT, i, stacked=True)
+    def stacked(self, row: ShapedArray) -> ShapedArray:
+        return row.update(shape=(self.length, *row.shape))
+
+    def row(self, run: int) -> int:
+        return self.length - 1 - run if self.reverse else run
 
     def trips(self, operands: Sequence[Atom]) -> int | None:
         return self.length
-
-    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
-        given = joined(map(axes_of, args), in_axes(self.jaxpr))
-        consts, carry, xs = self._split(given)
-        while True:
-            body = retyped(self.jaxpr, [*consts, *carry, *xs])
-            out = joined(carry, out_axes(body)[: self.num_carry])
-            if out == carry:
-                break
-            carry = out
-        body = retyped(body, in_axes(body), [*carry, *out_axes(body)[self.num_carry :]])
-        op = self if body is self.jaxpr else self.with_regions([body])
-        return op, cast_each(args, in_axes(body))
-
-    # --- forward derivative ---------------------------------------------------------------------------------
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        consts, carry, xs = (tuple(not isinstance(x, Zero) for x in part) for part in self._split(tangents))
-        k = self.num_carry
-        rest = (False,) * (len(self.jaxpr.out_avals) - k)
-        while True:
-            _, nonzero_out = t.jvp(self.jaxpr, (*consts, *carry, *xs), (*carry, *rest))
-            if nonzero_out[:k] == carry:
-                break
-            carry = nonzero_out[:k]
-        body = t.derive(_jvp_body, self.jaxpr, consts, carry, xs)
-        const_ts, init_ts, xs_ts = self._split(tangents)
-        const_ps, init_ps, xs_ps = self._split(primals)
-        op = self.with_body(body, len(consts) + sum(consts), k + sum(carry))
-        outs = op.bind(
-            *const_ps, *pick(const_ts, consts), *init_ps, *map(materialize, pick(init_ts, carry)), *xs_ps,
-            *pick(xs_ts, xs),
-        )  # fmt: skip
-        carry_out, carry_ts, ys, ys_ts = split(outs, k, sum(carry), len(rest))
-        results = [*carry_out, *ys]
-        zeros = [Zero(typeof(x)) for x in omit(results, nonzero_out)]
-        return results, merge(nonzero_out, [*carry_ts, *ys_ts], zeros)
 
     # --- partial evaluation ---------------------------------------------------------------------------------
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
@@ -207,25 +149,6 @@ class Scan(RegionOp):
         given = iter([ct for x, ct in zip(operands, found) if isinstance(x, Linear)])
         return [next(given) if lin else None for lin in linear]
 
-    # --- batching -------------------------------------------------------------------------------------------
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        consts, init, xs = self._split(args)
-        const_dims, init_dims, xs_dims = self._split(dims)
-        # The scanned dimension stays in front.
-        xs = [move_dim(x, 0, 1) if d == 0 else x for x, d in zip(xs, xs_dims)]
-        slice_dims = tuple(None if d is None else max(d, 1) - 1 for d in xs_dims)
-        carry = tuple(init_dims)
-        free = (None,) * (len(self.jaxpr.out_avals) - self.num_carry)
-        while True:
-            body, out_dims = t.batch(self.jaxpr, axis, (*const_dims, *carry, *slice_dims), (*carry, *free))
-            if out_dims[: self.num_carry] == carry:
-                break
-            carry = out_dims[: self.num_carry]
-        init = [_repeated(x, d, axis.size) if d != old else x for x, d, old in zip(init, carry, init_dims)]
-        outs = self.with_body(body, self.num_consts, self.num_carry).bind(*consts, *init, *xs)
-        ys_dims = [None if d is None else d + 1 for d in out_dims[self.num_carry :]]
-        return outs, [*carry, *ys_dims]
-
     # --- lowering -------------------------------------------------------------------------------------------
     def emit(self, b: Builder, *operands: Any) -> Any:
         return emit_traced(b, self.expand, self.name, *operands)
@@ -290,24 +213,7 @@ class Scan(RegionOp):
         return [*carry, *(concatenate(column, 0) if len(column) > 1 else column[0] for column in columns)]
 
 
-def _repeated(x: Any, dim: int, size: int) -> Any:
-    shape = typeof(x).shape
-    full = (*shape[:dim], size, *shape[dim:])
-    return broadcast_in_dim(x, full, [d for d in range(len(full)) if d != dim])
-
-
 # --- bodies, made once for each jaxpr -----------------------------------------------------------------------
-def _jvp_body(t: Any, jaxpr: ClosedJaxpr, consts: Flags, carry: Flags, xs: Flags) -> ClosedJaxpr:
-    """Constants, their tangents, carry, its tangents, inputs, their tangents; results likewise."""
-    k = len(carry)
-    rest = (False,) * (len(jaxpr.out_avals) - k)
-    body, _ = t.jvp(jaxpr, (*consts, *carry, *xs), (*carry, *rest))
-    sizes = (len(consts), k, len(xs), sum(consts), sum(carry))
-    c, p, x, ct, pt, xt = split(body.jaxpr.invars, *sizes)
-    co, yo, cto, yto = split(body.jaxpr.outvars, k, len(rest), sum(carry))
-    return arranged(body, [*c, *ct, *p, *pt, *x, *xt], [*co, *cto, *yo, *yto])
-
-
 @dataclass(frozen=True)
 class _Parts:
     """A body split in two. ``hoisted`` computes, from the known constants, what ``unknown`` takes as constants;

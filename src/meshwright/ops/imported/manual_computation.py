@@ -8,7 +8,7 @@ read. Either becomes :class:`meshwright.ops.sharding.manual.ShardMap` when the p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
-from meshwright.ops.control.regions import RegionOp, Tie
+from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.imported.sharding_annotation import Annotation, annotation_text
 from meshwright.sharding import AbstractMesh, HloSharding, Layout, layout_to_hlo
 from meshwright.sharding.sdy import SdySharding
@@ -50,9 +50,6 @@ class ManualComputation(RegionOp):
 
     def with_regions(self, regions: Sequence[ClosedJaxpr]) -> ManualComputation:
         return dataclasses.replace(self, jaxpr=regions[0])
-
-    def ties(self) -> Iterator[Tie]:
-        return iter(())
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         shardings = *self.in_shardings, *self.out_shardings

@@ -15,7 +15,7 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.shape.rearrange import Linear1, above, reshape, transpose
+from meshwright.ops.shape.rearrange import Linear1, above, move_dim, reshape, transpose
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 
@@ -87,6 +87,15 @@ def broadcast_in_dim(x: Any, shape: Sequence[int], broadcast_dimensions: Sequenc
     if typeof(x).shape == shape and dims == tuple(range(len(shape))):
         return x
     return BroadcastInDim(shape, dims).bind(x)
+
+
+def put_batch_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
+    """``x`` with its batch dimension at ``target``; repeated along it if it has none."""
+    if dim is not None:
+        return move_dim(x, dim, target)
+    shape = typeof(x).shape
+    full = (*shape[:target], size, *shape[target:])
+    return broadcast_in_dim(x, full, [above(d, target) for d in range(len(shape))])
 
 
 def broadcast_to_rank_end(x: Any, shape: Sequence[int]) -> Any:

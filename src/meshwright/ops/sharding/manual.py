@@ -16,7 +16,7 @@ the manual axes, and is itself partitioned over the others (``sdy.manual_computa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of, cast
 from meshwright.ops.collective.collectives import Collective, Psum, PVary
-from meshwright.ops.control.regions import RegionOp, Tie, arranged, merge, omit, pick, split
+from meshwright.ops.control.regions import RegionOp, arranged, merge, omit, pick, split
 from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.elementwise.table import div, scalar_like
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
@@ -112,9 +112,6 @@ class ShardMap(RegionOp):
 
     def with_regions(self, regions: Sequence[ClosedJaxpr]) -> ShardMap:
         return dataclasses.replace(self, jaxpr=regions[0])
-
-    def ties(self) -> Iterator[Tie]:
-        return iter(())
 
     def _over(
         self, jaxpr: ClosedJaxpr, in_specs: Sequence[PartitionSpec], out_specs: Sequence[PartitionSpec]

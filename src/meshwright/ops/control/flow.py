@@ -1,0 +1,425 @@
+"""Control flow has one view: what bodies an op runs, and what of its operands each gets.
+
+An op is told by its bodies (:meth:`ControlOp.bodies`), each a jaxpr from constants, what is carried and slices to what
+is carried on and outputs; and made again of changed ones (:meth:`ControlOp.with_bodies`). Everything that goes through
+control flow does so by these two: the rules below, which hold for every such op, propagation, the partitioner and its
+passes, reports, checks, verification. A new loop or choice is a class in this folder and touches nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+from meshwright.core.avals import NOWHERE, ShapedArray
+from meshwright.core.dtypes import is_bool
+from meshwright.errors import DifferentiationError, DTypeError, RuleError, ShapeError
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.op import BatchAxis, Op, Zero
+from meshwright.ir.passes import dead_code
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of
+from meshwright.ops.control.regions import (
+    OPERAND,
+    OUTPUT,
+    PARAMETER,
+    RESULT,
+    End,
+    RegionOp,
+    Tie,
+    arranged,
+    merge,
+    omit,
+    pick,
+    split,
+)
+from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, require_together, retyped
+from meshwright.ops.elementwise.table import materialize, select
+from meshwright.ops.reduce.reductions import reduce_or
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, put_batch_dim
+from meshwright.ops.shape.rearrange import move_dim
+
+T = TypeVar("T")
+S = TypeVar("S")
+Flags = tuple[bool, ...]
+#: of a jaxpr's parameters, and what is asked of its results: what they are
+After = Callable[[ClosedJaxpr, tuple[T, ...], tuple[T, ...]], Sequence[T]]
+#: results, and the state after, of a jaxpr's equations run on arguments and a state
+Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[Any]]]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A jaxpr that an op runs. It takes constants, what is carried and slices, and returns what is carried on and
+    outputs; one that ``tests`` returns a bool instead: whether the others run once more."""
+
+    jaxpr: ClosedJaxpr
+    num_consts: int
+    num_carry: int = 0
+    tests: bool = False
+    #: which of the op's bodies it is, in words
+    label: str = ""
+
+    def split(self, parameters: Sequence[T]) -> list[list[T]]:
+        """Constants, what is carried, slices."""
+        return split(parameters, self.num_consts, self.num_carry)
+
+    def only(self, flags: Sequence[bool]) -> Body:
+        """The body without parameters that are not flagged, which nothing uses."""
+        consts, carry, _ = self.split(flags)
+        jaxpr = arranged(self.jaxpr, pick(self.jaxpr.jaxpr.invars, flags))
+        return replace(self, jaxpr=jaxpr, num_consts=sum(consts), num_carry=sum(carry))
+
+
+@dataclass(frozen=True)
+class Operands(Generic[T]):
+    """The operands of an op, or something of each, by what they are for: which branch is chosen, the constants of each
+    body (branches have theirs in common), what is carried at first, and what slices are of."""
+
+    choice: list[T]
+    consts: list[list[T]]
+    carry: list[T]
+    xs: list[T]
+
+    def of(self, body: int) -> list[T]:
+        """For each parameter of a body, the operand it comes from."""
+        return [*self.consts[body], *self.carry, *self.xs]
+
+    def map(self, fun: Callable[[T], S]) -> Operands[S]:
+        """``fun`` of each."""
+        consts = [list(map(fun, each)) for each in self.consts]
+        return Operands(list(map(fun, self.choice)), consts, list(map(fun, self.carry)), list(map(fun, self.xs)))
+
+    def flat(self) -> list[T]:
+        """In the op's order."""
+        consts = self.consts[:1] if self.choice else self.consts
+        return [*self.choice, *(c for each in consts for c in each), *self.carry, *self.xs]
+
+
+@dataclass(frozen=True)
+class ControlOp(RegionOp):
+    """Base of loops and choices. Operands are in the order of :class:`Operands`; results are what was carried at last,
+    and the outputs, of a loop those of all runs, stacked."""
+
+    #: operand 0 says which of the bodies runs, once; otherwise all do, in turn, again and again
+    chooses: ClassVar[bool] = False
+
+    def bodies(self) -> tuple[Body, ...]:
+        """The bodies in the order in which they run; one that tests comes first."""
+        raise NotImplementedError
+
+    def with_bodies(self, bodies: Sequence[Body]) -> ControlOp:
+        """This op with other bodies, which may take and return more or less."""
+        raise NotImplementedError
+
+    def stacked(self, row: ShapedArray) -> ShapedArray:
+        """The type of an input or output of which each run takes or gives a ``row``."""
+        if self.chooses:
+            return row
+        raise RuleError(f"{self.name}: a loop without a known number of steps has no inputs or outputs of each step")
+
+    def row(self, run: int) -> int:
+        """The number of the slice that the body gets in a run."""
+        return run
+
+    # --- the view -------------------------------------------------------------------------------------------
+    def numbers(self) -> Operands[int]:
+        """The numbers of the operands, by what they are for."""
+        bodies = self.bodies()
+        sizes = [b.num_consts for b in (bodies[:1] if self.chooses else bodies)]
+        last = bodies[-1]
+        count = int(self.chooses) + sum(sizes) + len(last.jaxpr.in_avals) - last.num_consts
+        choice, *consts, carry, xs = split(range(count), int(self.chooses), *sizes, last.num_carry)
+        return Operands(choice, consts * len(bodies) if self.chooses else consts, carry, xs)
+
+    def parts(self, operands: Sequence[T]) -> Operands[T]:
+        """Operands, or something of each, by what they are for."""
+        return self.numbers().map(operands.__getitem__)
+
+    def working(self) -> list[tuple[int, Body]]:
+        """The bodies that do not test, numbered."""
+        return [(n, b) for n, b in enumerate(self.bodies()) if not b.tests]
+
+    def regions(self) -> tuple[ClosedJaxpr, ...]:
+        return tuple(b.jaxpr for b in self.bodies())
+
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> ControlOp:
+        return self.with_bodies([replace(b, jaxpr=r) for b, r in zip(self.bodies(), regions, strict=True)])
+
+    def ties(self) -> Iterator[Tie]:
+        numbers, working = self.numbers(), self.working()
+        takers: dict[int, list[End]] = {n: [] for n in numbers.flat()[len(numbers.choice) :]}
+        for body in range(len(self.bodies())):
+            for i, n in enumerate(numbers.of(body)):
+                takers[n].append(End(PARAMETER, i, body))
+        places = {n: i for i, n in enumerate(numbers.carry)}
+        for n, ends in takers.items():
+            i = places.get(n)
+            outs = [] if i is None else [*(End(OUTPUT, i, b) for b, _ in working), End(RESULT, i)]
+            yield (End(OPERAND, n, stacked=n in numbers.xs), *ends, *outs)
+        for i in range(len(places), len(working[0][1].jaxpr.out_avals)):
+            yield (*(End(OUTPUT, i, b) for b, _ in working), End(RESULT, i, stacked=not self.chooses))
+
+    # --- types ----------------------------------------------------------------------------------------------
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        parts = self.parts(avals)
+        for number, body in enumerate(self.bodies()):
+            consts, carry, rows = body.split(body.jaxpr.in_avals)
+            wanted = [*consts, *carry, *map(self.stacked, rows)]
+            check_operands(f"{self.name} {body.label}".strip(), parts.of(number), wanted)
+            self._check_results(body, parts.carry)
+        _, first = self.working()[0]
+        carried = first.split(first.jaxpr.in_avals)[1]
+        return (*carried, *map(self.stacked, first.jaxpr.out_avals[first.num_carry :]))
+
+    def _check_results(self, body: Body, carry: Sequence[ShapedArray]) -> None:
+        outs, first = body.jaxpr.out_avals, self.working()[0][1].jaxpr.out_avals
+        if body.tests:
+            if len(outs) != 1 or outs[0].shape != () or not is_bool(outs[0].dtype):
+                raise DTypeError(f"{self.name}: the predicate must be one bool scalar, got {_listed(outs)}")
+            return
+        for i, (got, want) in enumerate(zip(outs, carry)):
+            if not _alike([got], [want]):
+                raise ShapeError(f"{self.name}: carry {i} goes in as {want} and comes out as {got}")
+        if not _alike(outs, first):
+            raise ShapeError(
+                f"{self.name}: {body.label} returns {_listed(outs)}, {self.bodies()[0].label} {_listed(first)}; "
+                "branches must return equal types"
+            )
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        """What is carried varies where a step or the number of steps does. All branches take and return the same types;
+        what is cast because devices take different ones is cast outside of them, as is then the sum that is the cast's
+        transpose."""
+        numbers, bodies = self.numbers(), self.bodies()
+        ins = list(map(axes_of, args))
+        turns = NOWHERE.union(*(ins[n] for n in numbers.choice))
+        while True:
+            before = tuple(ins)
+            jaxprs = [retyped(b.jaxpr, [ins[n] for n in numbers.of(i)]) for i, b in enumerate(bodies)]
+            turns = turns.union(*(out_axes(j)[0] for b, j in zip(bodies, jaxprs) if b.tests))
+            outs = joined(*(out_axes(j) for b, j in zip(bodies, jaxprs) if not b.tests))
+            outs = outs if not turns else [axes | turns for axes in outs]
+            for i, jaxpr in enumerate(jaxprs):
+                for n, axes in zip(numbers.of(i), in_axes(jaxpr)):
+                    ins[n] |= axes | turns if self.chooses else axes
+            for n, axes in zip(numbers.carry, outs):
+                ins[n] |= axes
+            if tuple(ins) == before:
+                break
+        require_together("a choice of branches" if self.chooses else "a loop whose number of steps", turns, jaxprs)
+        outs = [*(ins[n] for n in numbers.carry), *outs[len(numbers.carry) :]]
+        jaxprs = [j if b.tests else retyped(j, in_axes(j), outs) for b, j in zip(bodies, jaxprs)]
+        same = all(j is b.jaxpr for b, j in zip(bodies, jaxprs))
+        return self if same else self.with_regions(jaxprs), cast_each(args, ins)
+
+    # --- what holds for the carry is what holds after a step ------------------------------------------------
+    def _settled(
+        self, parts: Operands[T], outs: Sequence[T], after: After[T], join: Callable[[Sequence[T]], T]
+    ) -> tuple[Operands[T], tuple[T, ...], list[T]]:
+        """The fixed point of something of each carried value: ``after(jaxpr, of its parameters, asked of its results)``
+        is what it is of the results, ``join`` what it then is for all bodies. Returns that of operands, what was asked
+        of results last, and what they were found to be."""
+        k, asked = len(parts.carry), tuple(outs)
+        while True:
+            found = [list(after(b.jaxpr, tuple(parts.of(n)), asked)) for n, b in self.working()]
+            both = [join(column) for column in zip(*found)]
+            if both[:k] == parts.carry and all(f == both for f in found):
+                return parts, asked, both
+            parts, asked = replace(parts, carry=both[:k]), tuple(both)
+
+    def _outs(self, carry: Sequence[T], rest: T) -> list[T]:
+        """For each result of a step, what it is of the carry, and ``rest`` for outputs."""
+        return [*carry, *[rest] * (len(self.working()[0][1].jaxpr.out_avals) - len(carry))]
+
+    # --- derivatives ----------------------------------------------------------------------------------------
+    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        flags = self.parts([not isinstance(x, Zero) for x in tangents])
+        flags, asked, found = self._settled(
+            flags, self._outs(flags.carry, False), lambda j, ins, outs: t.jvp(j, ins, outs)[1], any
+        )
+        k, values, given = len(flags.carry), self.parts(primals), self.parts(tangents)
+        bodies = list(self.bodies())
+        consts = list(values.consts)
+        for n, body in enumerate(bodies):
+            if body.tests:
+                more = tuple(typeof(x).strong() for x in pick(values.carry, flags.carry))
+                bodies[n] = replace(body, jaxpr=t.derive(_with_more_carry, body.jaxpr, more))
+            else:
+                each = tuple(map(tuple, (flags.consts[n], flags.carry, flags.xs)))
+                bodies[n] = replace(body, jaxpr=t.derive(_jvp_body, body.jaxpr, each, asked))
+                consts[n] = [*values.consts[n], *pick(given.consts[n], flags.consts[n])]
+            bodies[n] = replace(bodies[n], num_consts=len(consts[n]), num_carry=k + sum(flags.carry))
+        operands = replace(
+            values, consts=consts, carry=[*values.carry, *map(materialize, pick(given.carry, flags.carry))],
+            xs=[*values.xs, *pick(given.xs, flags.xs)],
+        )  # fmt: skip
+        outs = self.with_bodies(bodies).bind(*operands.flat())
+        carry, carry_ts, ys, ys_ts = split(outs, k, sum(flags.carry), len(found) - k)
+        results = [*carry, *ys]
+        return results, merge(found, [*carry_ts, *ys_ts], [Zero(typeof(x)) for x in omit(results, found)])
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        """What is known of the results (and of how often a step runs) is computed alone; the rest is recorded with all
+        of the op."""
+
+        def after(jaxpr: ClosedJaxpr, ins: Flags, outs: Flags) -> Flags:
+            return t.partial_eval(jaxpr, ins, tuple(not known for known in outs)).known_out
+
+        flags = self.parts(known)
+        recorded = tape.record(self, args)
+        if not all(flags.choice):
+            return recorded
+        flags, asked, found = self._settled(flags, self._outs(flags.carry, True), after, all)
+        bodies = list(self.bodies())
+        tests = [t.partial_eval(b.jaxpr, tuple(flags.of(n))).known_out[0] for n, b in enumerate(bodies) if b.tests]
+        if not any(found) or not all(tests):
+            return recorded
+        for n, body in enumerate(bodies):
+            jaxpr = t.derive(_known, body.jaxpr, tuple(flags.of(n)), () if body.tests else asked)
+            bodies[n] = replace(body, jaxpr=jaxpr, num_consts=sum(flags.consts[n]), num_carry=sum(flags.carry))
+        outs = self.with_bodies(bodies).bind(*pick(args, flags.flat()))
+        return merge(found, outs, omit(recorded, found))
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+        raise DifferentiationError(
+            f"reverse-mode differentiation of {self.name} is not known: it has no transpose rule; use forward mode "
+            "(jvp, jacfwd)"
+        )
+
+    # --- batching -------------------------------------------------------------------------------------------
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        values, places = self.parts(args), self.parts(dims)
+        # The dimension that slices are taken along stays in front.
+        values = replace(values, xs=[move_dim(x, 0, 1) if d == 0 else x for x, d in zip(values.xs, places.xs)])
+        inner = replace(places, xs=[None if d is None else max(d, 1) - 1 for d in places.xs])
+        inner, asked, found = self._settled(
+            inner, self._outs(inner.carry, None), lambda j, ins, outs: t.batch(j, axis, ins, outs)[1], _first
+        )
+        bodies = list(self.bodies())
+        tests = [t.batch(b.jaxpr, axis, tuple(inner.of(n)))[1][0] for n, b in enumerate(bodies) if b.tests]
+        apart = any(d is not None for d in tests)
+        if apart:  # entries end apart from each other, so that all of the carry differs between them
+            found = [d or 0 for d in found]
+            inner, asked = replace(inner, carry=found), tuple(found)
+        for n, body in enumerate(bodies):
+            outs = ((0,) if apart else ()) if body.tests else asked
+            bodies[n] = replace(body, jaxpr=t.batch(body.jaxpr, axis, tuple(inner.of(n)), outs)[0])
+        moved = zip(values.carry, places.carry, inner.carry)
+        values = replace(values, carry=[x if d == to else put_batch_dim(x, d, to, axis.size) for x, d, to in moved])
+        if apart:
+            bodies, values = _each_to_its_end(t, bodies, values, inner.carry)
+        outs = self.with_bodies(bodies).bind(*values.flat())
+        k, above = len(values.carry), int(not self.chooses)
+        return outs, [*found[:k], *(None if d is None else d + above for d in found[k:])]
+
+    # --- state ----------------------------------------------------------------------------------------------
+    def threaded(self, args: Sequence[Any], state: list[Any], run: Run) -> tuple[list[Any], list[Any]]:
+        """Apply the op with a state that goes through its bodies; ``run`` runs the equations of one. What a test does
+        to the state is left out. Returns results and the state after."""
+        n, parts = len(state), self.parts(args)
+        types = [typeof(x).strong() for x in state]
+        bodies = []
+        for body in self.bodies():
+            at = 0 if self.chooses else body.num_consts
+            jaxpr = _threaded(body, at, types, run)
+            more = {"num_consts": n + body.num_consts} if self.chooses else {"num_carry": n + body.num_carry}
+            bodies.append(replace(body, jaxpr=jaxpr, **more))
+        if self.chooses:
+            parts = replace(parts, consts=[[*state, *each] for each in parts.consts])
+        else:
+            parts = replace(parts, carry=[*state, *parts.carry])
+        outs = self.with_bodies(bodies).bind(*parts.flat())
+        return outs[n:], list(outs[:n])
+
+
+def _threaded(body: Body, at: int, types: Sequence[ShapedArray], run: Run) -> ClosedJaxpr:
+    """The body's jaxpr with a state that it takes after ``at`` parameters and, if it does not test, returns first."""
+
+    def fun(*values: Any) -> list[Any]:
+        before, state, rest = split(values, at, len(types))
+        outs, state = run(body.jaxpr, [*before, *rest], state)
+        return outs if body.tests else [*state, *outs]
+
+    avals = body.jaxpr.in_avals
+    jaxpr = trace_to_jaxpr(fun, [*avals[:at], *types, *avals[at:]], body.jaxpr.jaxpr.debug_name)
+    return dead_code(jaxpr) if body.tests else jaxpr
+
+
+def check_operands(what: str, avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]) -> None:
+    """Raise if operands have other types than a body takes."""
+    if len(avals) != len(wanted):
+        raise ShapeError(f"{what}: expected {len(wanted)} operands, got {len(avals)}")
+    for i, (got, want) in enumerate(zip(avals, wanted)):
+        if not _alike([got], [want]):
+            raise ShapeError(f"{what}: operand {i} is {got}, the body takes {want}")
+
+
+def _alike(avals: Sequence[ShapedArray], others: Sequence[ShapedArray]) -> bool:
+    return [(a.shape, a.dtype) for a in avals] == [(a.shape, a.dtype) for a in others]
+
+
+def _listed(avals: Sequence[ShapedArray]) -> str:
+    return ", ".join(map(str, avals))
+
+
+def _first(dims: Sequence[int | None]) -> int | None:
+    return next((d for d in dims if d is not None), None)
+
+
+# --- bodies, made once for each jaxpr -----------------------------------------------------------------------
+def _jvp_body(t: Any, jaxpr: ClosedJaxpr, flags: Sequence[Flags], asked: Flags) -> ClosedJaxpr:
+    """Constants, their tangents, what is carried, its tangents, slices, their tangents; results likewise."""
+    consts, carry, xs = flags
+    body, found = t.jvp(jaxpr, (*consts, *carry, *xs), asked)
+    k = len(carry)
+    c, p, x, ct, pt, xt = split(body.jaxpr.invars, len(consts), k, len(xs), sum(consts), sum(carry))
+    co, yo, cto, yto = split(body.jaxpr.outvars, k, len(found) - k, sum(carry))
+    return arranged(body, [*c, *ct, *p, *pt, *x, *xt], [*co, *cto, *yo, *yto])
+
+
+def _with_more_carry(t: Any, jaxpr: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
+    """A test that ignores further carried values."""
+    return arranged(jaxpr, [*jaxpr.jaxpr.invars, *(Var(a) for a in extra)])
+
+
+def _known(t: Any, jaxpr: ClosedJaxpr, known: Flags, wanted: Flags) -> ClosedJaxpr:
+    """The part of a body that depends on what is known, without what it keeps for the rest."""
+    parts = t.partial_eval(jaxpr, known, tuple(not want for want in wanted))
+    inner = parts.known.jaxpr
+    return dead_code(arranged(parts.known, inner.invars, inner.outvars[: sum(parts.known_out)]))
+
+
+def _each_to_its_end(
+    t: Any, bodies: Sequence[Body], values: Operands[Any], dims: Sequence[int]
+) -> tuple[list[Body], Operands[Any]]:
+    """A loop that runs as long as any batch entry does; entries that are done keep what they have."""
+    test, body = bodies
+    again = replace(test, jaxpr=t.derive(_any_holds, test.jaxpr))
+    masked = t.derive(_masked_body, body.jaxpr, test.jaxpr, test.num_consts, body.num_consts, tuple(dims))
+    first, second = values.consts
+    new = replace(body, jaxpr=masked, num_consts=test.num_consts + body.num_consts)
+    return [again, new], replace(values, consts=[first, [*first, *second]])
+
+
+def _any_holds(t: Any, test: ClosedJaxpr) -> ClosedJaxpr:
+    def fun(*args: Any) -> list[Any]:
+        (holds,) = eval_jaxpr(test, test.consts, *args)
+        return [reduce_or(holds, (0,))]
+
+    return trace_to_jaxpr(fun, test.in_avals, test.jaxpr.debug_name)
+
+
+def _masked_body(
+    t: Any, body: ClosedJaxpr, test: ClosedJaxpr, test_consts: int, body_consts: int, dims: Sequence[int]
+) -> ClosedJaxpr:
+    def fun(*args: Any) -> list[Any]:
+        first, second, carry = split(args, test_consts, body_consts)
+        (holds,) = eval_jaxpr(test, test.consts, *first, *carry)
+        outs = eval_jaxpr(body, body.consts, *second, *carry)
+        return [
+            select(broadcast_in_dim(holds, typeof(new).shape, (d,)), new, old) for new, old, d in zip(outs, carry, dims)
+        ]
+
+    return trace_to_jaxpr(fun, [*test.in_avals[:test_consts], *body.in_avals], body.jaxpr.debug_name)
