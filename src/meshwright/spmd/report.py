@@ -9,7 +9,6 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective.collectives import Collective as CollectiveOp
-from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reason import Reason, reasons_of
@@ -139,7 +138,7 @@ def _inside(eqn: JaxprEqn, op: RegionOp, around: _Around) -> _Around:
     trips = op.trips(eqn.invars)
     if trips is None:
         return replace(around, note=f" (counted once: how often the {op.name} runs is not known)")
-    if isinstance(op, Cond):
+    if op.chooses:
         return replace(around, note=" (at most: only in one branch of a cond)", is_bound=True)
     return replace(around, count=around.count * trips)
 

@@ -6,16 +6,14 @@ none. Loops count as often as they run, where that is known, and branches as the
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective.collectives import Collective
-from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.regions import RegionOp
-from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
 
@@ -124,14 +122,10 @@ def _with_times(eqns: Sequence[JaxprEqn], times: int) -> Iterator[tuple[JaxprEqn
     """Equations, and how often each is done."""
     for eqn in eqns:
         op = eqn.op
-        if isinstance(op, Cond):
-            yield from max((list(_with_times(r.eqns, times)) for r in op.regions()), key=_total)
-        elif isinstance(op, ShardMap):
-            devices = math.prod(op.manual.values())
-            yield from _with_times(op.jaxpr.eqns, times * devices)
-        elif isinstance(op, RegionOp):
-            for region in op.regions():
-                yield from _with_times(region.eqns, times * (op.trips(eqn.invars) or 1))
+        if isinstance(op, RegionOp):
+            runs = times * (op.trips(eqn.invars) or 1) * op.devices
+            inside = [list(_with_times(r.eqns, runs)) for r in op.regions()]
+            yield from max(inside, key=_total) if op.chooses else itertools.chain.from_iterable(inside)
         else:
             yield eqn, times
 

@@ -19,11 +19,9 @@ from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from meshwright.ir.passes import inline_calls
-from meshwright.ir.tracing import Tracer, trace_to_jaxpr, typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control.check import Check
-from meshwright.ops.control.cond import Cond
-from meshwright.ops.control.scan import Scan
-from meshwright.ops.control.while_loop import While
+from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.elementwise.table import and_, eq, le, lt, ne, not_, or_, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from meshwright.ops.indexing.gather_add import Gather, ScatterBase
@@ -241,8 +239,9 @@ class _Checker:
         op = eqn.op
         if isinstance(op, Check):
             return [], self.note(eqn, "user", lambda: not_(args[0]), args[1:], state)
-        if isinstance(op, (Scan, Cond, While)) and any(self.concerns(r.jaxpr) for r in op.regions()):
-            return self.control(op, args, state)
+        if isinstance(op, ControlOp) and any(self.concerns(r.jaxpr) for r in op.regions()):
+            # Checks in the test of a loop are left out: the same values are in its body.
+            return op.threaded(args, state, self.run)
         starts = args[1:2] if isinstance(op, (Gather, ScatterBase)) else args[len(args) - len(_starts(eqn)) :]
         state = self.note(eqn, "index", lambda: _outside(eqn, starts), starts, state)
         state = self.note(eqn, "div", lambda: _any(eq(args[1], scalar_like(0, args[1]))), (), state)
@@ -263,44 +262,6 @@ class _Checker:
             at = site.first + i
             rest[at] = select(match_shape(first, typeof(value).update(dtype=dtypes.bool_)), value, rest[at])
         return [select(first, np.int32(site.number), code), *rest]
-
-    def control(self, op: Scan | Cond | While, args: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        """An op with bodies that have checks: the state goes through them."""
-        n = len(state)
-        types = [typeof(x).strong() for x in state]
-
-        def checked(body: ClosedJaxpr, before: int) -> ClosedJaxpr:
-            """A body that takes the state after ``before`` parameters, and returns it first."""
-
-            def fun(*xs: Any) -> list[Any]:
-                outs, after = self.run(body, [*xs[:before], *xs[before + n :]], list(xs[before : before + n]))
-                return [*after, *outs]
-
-            avals = body.in_avals
-            return trace_to_jaxpr(fun, [*avals[:before], *types, *avals[before:]], body.jaxpr.debug_name)
-
-        if isinstance(op, Cond):
-            outs = Cond(tuple(checked(b, 0) for b in op.branches)).bind(args[0], *state, *args[1:])
-        elif isinstance(op, Scan):
-            at = op.num_consts
-            new = op.with_body(checked(op.jaxpr, at), at, n + op.num_carry)
-            outs = new.bind(*args[:at], *state, *args[at:])
-        else:
-            outs = self._loop(op, args, state, checked(op.body_jaxpr, op.body_nconsts))
-        return outs[n:], list(outs[:n])
-
-    def _loop(self, op: While, args: list[Any], state: list[Any], body: ClosedJaxpr) -> list[Any]:
-        """A loop; checks in its predicate are left out, the same values are in its body."""
-        c, n = op.cond_nconsts, len(state)
-        types = [typeof(x).strong() for x in state]
-        at = c + op.body_nconsts
-
-        def again(*xs: Any) -> list[Any]:
-            return _Checker(frozenset()).run(op.cond_jaxpr, [*xs[:c], *xs[c + n :]], [])[0]
-
-        avals = op.cond_jaxpr.in_avals
-        cond = trace_to_jaxpr(again, [*avals[:c], *types, *avals[c:]], op.cond_jaxpr.jaxpr.debug_name)
-        return While(body, op.body_nconsts, cond, c).bind(*args[:at], *state, *args[at:])
 
 
 # --- what may be wrong --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,9 @@ from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import EVAL
 from meshwright.lowering.units import Units, enter, first_of, leave, with_units
 from meshwright.ops.collective.collectives import ALL_REDUCE, Collective
-from meshwright.ops.control.cond import Cond
-from meshwright.ops.control.regions import RegionOp, split
-from meshwright.ops.control.scan import Scan
-from meshwright.ops.control.while_loop import While
+from meshwright.ops.control.bodies import Operands
+from meshwright.ops.control.flow import ControlOp
+from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import Layout
@@ -199,62 +198,45 @@ class _Pair:
     # --- loops and branches ---------------------------------------------------------------------------------
     def inner(self, whole: JaxprEqn | None, local: JaxprEqn, inside: str) -> FirstDifference | None:
         """The first difference inside of a loop or branch."""
-        if whole is None or not isinstance(whole.op, RegionOp) or type(whole.op) is not type(local.op):
+        if whole is None or not isinstance(whole.op, ControlOp) or not isinstance(local.op, ControlOp):
             return None
-        sides = [self.whole.read(a) for a in whole.invars], [self.local.read(a) for a in local.invars]
+        sides = _Entered(self.whole, EVAL, whole.op, whole), _Entered(self.local, self.top, local.op, local)
         where = f" in {{}} of the {whole.op.name} at {whole.source}{inside}"
-        match whole.op:
-            case Cond():
-                return self.branch(whole.op, local.op, *sides, where)
-            case Scan():
-                return self.scan(whole.op, local.op, *sides, where)
-            case While():
-                return self.loop(whole.op, local.op, *sides, where)
+        bodies = whole.op.bodies()
+        if whole.op.chooses:
+            number = min(max(int(sides[0].parts.choice[0]), 0), len(bodies) - 1)
+            return self.run_of(sides, number, 0, where.format(bodies[number].label))
+        trips = whole.op.trips(whole.invars)
+        for run in range(_MOST_ROUNDS if trips is None else min(trips, _MOST_ROUNDS)):
+            for number, body in enumerate(bodies):
+                which = f"the condition before round {run}" if body.tests else f"round {run}"
+                found = self.run_of(sides, number, run, where.format(which))
+                if found is not None or (body.tests and not bool(self.whole.read(body.jaxpr.jaxpr.outvars[0]))):
+                    return found
         return None
 
-    def branch(self, whole: Cond, local: Any, args: Any, local_args: Any, where: str) -> FirstDifference | None:
-        n = min(max(int(args[0]), 0), len(whole.branches) - 1)
-        inside = where.format(f"branch {n}")
-        return self.bodies(whole.branches[n], args[1:], local.branches[n], local_args[1:], inside)
+    def run_of(self, sides: Sequence[_Entered], body: int, run: int, inside: str) -> FirstDifference | None:
+        """One run of a body on both sides; what is carried goes on."""
+        whole, local = (side.op.bodies()[body] for side in sides)
+        found = self.bodies(whole.jaxpr, sides[0].args(body, run), local.jaxpr, sides[1].args(body, run), inside)
+        if found is None and not whole.tests:
+            for side, each in zip(sides, (whole, local)):
+                carry = each.jaxpr.jaxpr.outvars[: each.num_carry]
+                side.parts = replace(side.parts, carry=[side.side.read(a) for a in carry])
+        return found
 
-    def scan(self, whole: Scan, local: Any, args: Any, local_args: Any, where: str) -> FirstDifference | None:
-        c, k = whole.num_consts, whole.num_carry
-        (consts, carry, xs), (local_consts, local_carry, local_xs) = split(args, c, k), split(local_args, c, k)
-        for number in range(min(whole.length, _MOST_ROUNDS)):
-            at = whole.length - 1 - number if whole.reverse else number
-            with set_trace(EVAL):
-                rows = [_row(x, at) for x in xs]
-            with set_trace(self.top):
-                local_rows = [_row(x, at) for x in local_xs]
-            found = self.bodies(
-                whole.jaxpr, [*consts, *carry, *rows], local.jaxpr, [*local_consts, *local_carry, *local_rows],
-                where.format(f"round {number}"),
-            )  # fmt: skip
-            if found is not None:
-                return found
-            carry = [self.whole.read(a) for a in whole.jaxpr.jaxpr.outvars[:k]]
-            local_carry = [self.local.read(a) for a in local.jaxpr.jaxpr.outvars[:k]]
-        return None
 
-    def loop(self, whole: While, local: Any, args: Any, local_args: Any, where: str) -> FirstDifference | None:
-        n, m = whole.cond_nconsts, whole.body_nconsts
-        (tests, consts, carry), (local_tests, local_consts, local_carry) = split(args, n, m), split(local_args, n, m)
-        for number in range(_MOST_ROUNDS):
-            found = self.bodies(
-                whole.cond_jaxpr, [*tests, *carry], local.cond_jaxpr, [*local_tests, *local_carry],
-                where.format(f"the condition before round {number}"),
-            )  # fmt: skip
-            if found is not None or not bool(self.whole.read(whole.cond_jaxpr.jaxpr.outvars[0])):
-                return found
-            found = self.bodies(
-                whole.body_jaxpr, [*consts, *carry], local.body_jaxpr, [*local_consts, *local_carry],
-                where.format(f"round {number}"),
-            )  # fmt: skip
-            if found is not None:
-                return found
-            carry = [self.whole.read(a) for a in whole.body_jaxpr.jaxpr.outvars]
-            local_carry = [self.local.read(a) for a in local.body_jaxpr.jaxpr.outvars]
-        return None
+class _Entered:
+    """A loop or branch that is gone into on one side, and what its next run takes."""
+
+    def __init__(self, side: _Side, trace: Any, op: ControlOp, eqn: JaxprEqn) -> None:
+        self.side, self.trace, self.op = side, trace, op
+        self.parts: Operands[Any] = op.parts([side.read(a) for a in eqn.invars])
+
+    def args(self, body: int, run: int) -> list[Any]:
+        with set_trace(self.trace):
+            rows = [_row(x, self.op.row(run)) for x in self.parts.xs]
+        return replace(self.parts, xs=rows).of(body)
 
 
 class _Kept:

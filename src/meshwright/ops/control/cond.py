@@ -16,8 +16,9 @@ from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of
+from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.call import CallOp, Jit
-from meshwright.ops.control.flow import Body, ControlOp
+from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import (
     merge,
     omit,

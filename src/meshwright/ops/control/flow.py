@@ -10,16 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, TypeVar
 
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.dtypes import is_bool
 from meshwright.errors import DifferentiationError, DTypeError, RuleError, ShapeError
-from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Op, Zero
-from meshwright.ir.passes import dead_code
-from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
+from meshwright.ops.control.bodies import (
+    Body,
+    Flags,
+    Operands,
+    Run,
+    each_to_its_end,
+    jvp_body,
+    known_part,
+    threaded,
+    with_more_carry,
+)
 from meshwright.ops.control.regions import (
     OPERAND,
     OUTPUT,
@@ -28,82 +38,25 @@ from meshwright.ops.control.regions import (
     End,
     RegionOp,
     Tie,
-    arranged,
     merge,
     omit,
     pick,
     split,
 )
 from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, require_together, retyped
-from meshwright.ops.elementwise.table import materialize, select
-from meshwright.ops.reduce.reductions import reduce_or
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, put_batch_dim
+from meshwright.ops.elementwise.table import materialize
+from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.ops.shape.rearrange import move_dim
 
 T = TypeVar("T")
-S = TypeVar("S")
-Flags = tuple[bool, ...]
 #: of a jaxpr's parameters, and what is asked of its results: what they are
 After = Callable[[ClosedJaxpr, tuple[T, ...], tuple[T, ...]], Sequence[T]]
-#: results, and the state after, of a jaxpr's equations run on arguments and a state
-Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[Any]]]
-
-
-@dataclass(frozen=True)
-class Body:
-    """A jaxpr that an op runs. It takes constants, what is carried and slices, and returns what is carried on and
-    outputs; one that ``tests`` returns a bool instead: whether the others run once more."""
-
-    jaxpr: ClosedJaxpr
-    num_consts: int
-    num_carry: int = 0
-    tests: bool = False
-    #: which of the op's bodies it is, in words
-    label: str = ""
-
-    def split(self, parameters: Sequence[T]) -> list[list[T]]:
-        """Constants, what is carried, slices."""
-        return split(parameters, self.num_consts, self.num_carry)
-
-    def only(self, flags: Sequence[bool]) -> Body:
-        """The body without parameters that are not flagged, which nothing uses."""
-        consts, carry, _ = self.split(flags)
-        jaxpr = arranged(self.jaxpr, pick(self.jaxpr.jaxpr.invars, flags))
-        return replace(self, jaxpr=jaxpr, num_consts=sum(consts), num_carry=sum(carry))
-
-
-@dataclass(frozen=True)
-class Operands(Generic[T]):
-    """The operands of an op, or something of each, by what they are for: which branch is chosen, the constants of each
-    body (branches have theirs in common), what is carried at first, and what slices are of."""
-
-    choice: list[T]
-    consts: list[list[T]]
-    carry: list[T]
-    xs: list[T]
-
-    def of(self, body: int) -> list[T]:
-        """For each parameter of a body, the operand it comes from."""
-        return [*self.consts[body], *self.carry, *self.xs]
-
-    def map(self, fun: Callable[[T], S]) -> Operands[S]:
-        """``fun`` of each."""
-        consts = [list(map(fun, each)) for each in self.consts]
-        return Operands(list(map(fun, self.choice)), consts, list(map(fun, self.carry)), list(map(fun, self.xs)))
-
-    def flat(self) -> list[T]:
-        """In the op's order."""
-        consts = self.consts[:1] if self.choice else self.consts
-        return [*self.choice, *(c for each in consts for c in each), *self.carry, *self.xs]
 
 
 @dataclass(frozen=True)
 class ControlOp(RegionOp):
     """Base of loops and choices. Operands are in the order of :class:`Operands`; results are what was carried at last,
     and the outputs, of a loop those of all runs, stacked."""
-
-    #: operand 0 says which of the bodies runs, once; otherwise all do, in turn, again and again
-    chooses: ClassVar[bool] = False
 
     def bodies(self) -> tuple[Body, ...]:
         """The bodies in the order in which they run; one that tests comes first."""
@@ -153,13 +106,16 @@ class ControlOp(RegionOp):
         for body in range(len(self.bodies())):
             for i, n in enumerate(numbers.of(body)):
                 takers[n].append(End(PARAMETER, i, body))
+
+        def results(i: int, stacked: bool = False) -> Tie:
+            return *(End(OUTPUT, i, b) for b, _ in working), End(RESULT, i, stacked=stacked)
+
         places = {n: i for i, n in enumerate(numbers.carry)}
         for n, ends in takers.items():
-            i = places.get(n)
-            outs = [] if i is None else [*(End(OUTPUT, i, b) for b, _ in working), End(RESULT, i)]
+            outs = results(places[n]) if n in places else ()
             yield (End(OPERAND, n, stacked=n in numbers.xs), *ends, *outs)
         for i in range(len(places), len(working[0][1].jaxpr.out_avals)):
-            yield (*(End(OUTPUT, i, b) for b, _ in working), End(RESULT, i, stacked=not self.chooses))
+            yield results(i, stacked=not self.chooses)
 
     # --- types ----------------------------------------------------------------------------------------------
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
@@ -245,10 +201,10 @@ class ControlOp(RegionOp):
         for n, body in enumerate(bodies):
             if body.tests:
                 more = tuple(typeof(x).strong() for x in pick(values.carry, flags.carry))
-                bodies[n] = replace(body, jaxpr=t.derive(_with_more_carry, body.jaxpr, more))
+                bodies[n] = replace(body, jaxpr=t.derive(with_more_carry, body.jaxpr, more))
             else:
                 each = tuple(map(tuple, (flags.consts[n], flags.carry, flags.xs)))
-                bodies[n] = replace(body, jaxpr=t.derive(_jvp_body, body.jaxpr, each, asked))
+                bodies[n] = replace(body, jaxpr=t.derive(jvp_body, body.jaxpr, each, asked))
                 consts[n] = [*values.consts[n], *pick(given.consts[n], flags.consts[n])]
             bodies[n] = replace(bodies[n], num_consts=len(consts[n]), num_carry=k + sum(flags.carry))
         operands = replace(
@@ -277,7 +233,7 @@ class ControlOp(RegionOp):
         if not any(found) or not all(tests):
             return recorded
         for n, body in enumerate(bodies):
-            jaxpr = t.derive(_known, body.jaxpr, tuple(flags.of(n)), () if body.tests else asked)
+            jaxpr = t.derive(known_part, body.jaxpr, tuple(flags.of(n)), () if body.tests else asked)
             bodies[n] = replace(body, jaxpr=jaxpr, num_consts=sum(flags.consts[n]), num_carry=sum(flags.carry))
         outs = self.with_bodies(bodies).bind(*pick(args, flags.flat()))
         return merge(found, outs, omit(recorded, found))
@@ -307,9 +263,11 @@ class ControlOp(RegionOp):
             outs = ((0,) if apart else ()) if body.tests else asked
             bodies[n] = replace(body, jaxpr=t.batch(body.jaxpr, axis, tuple(inner.of(n)), outs)[0])
         moved = zip(values.carry, places.carry, inner.carry)
-        values = replace(values, carry=[x if d == to else put_batch_dim(x, d, to, axis.size) for x, d, to in moved])
+        values = replace(
+            values, carry=[x if d == to else put_batch_dim(x, d, to or 0, axis.size) for x, d, to in moved]
+        )
         if apart:
-            bodies, values = _each_to_its_end(t, bodies, values, inner.carry)
+            bodies, values = each_to_its_end(t, bodies, values, asked)
         outs = self.with_bodies(bodies).bind(*values.flat())
         k, above = len(values.carry), int(not self.chooses)
         return outs, [*found[:k], *(None if d is None else d + above for d in found[k:])]
@@ -323,28 +281,17 @@ class ControlOp(RegionOp):
         bodies = []
         for body in self.bodies():
             at = 0 if self.chooses else body.num_consts
-            jaxpr = _threaded(body, at, types, run)
-            more = {"num_consts": n + body.num_consts} if self.chooses else {"num_carry": n + body.num_carry}
-            bodies.append(replace(body, jaxpr=jaxpr, **more))
+            jaxpr = threaded(body, at, types, run)
+            consts, carry = (n, 0) if self.chooses else (0, n)
+            bodies.append(
+                replace(body, jaxpr=jaxpr, num_consts=consts + body.num_consts, num_carry=carry + body.num_carry)
+            )
         if self.chooses:
             parts = replace(parts, consts=[[*state, *each] for each in parts.consts])
         else:
             parts = replace(parts, carry=[*state, *parts.carry])
         outs = self.with_bodies(bodies).bind(*parts.flat())
         return outs[n:], list(outs[:n])
-
-
-def _threaded(body: Body, at: int, types: Sequence[ShapedArray], run: Run) -> ClosedJaxpr:
-    """The body's jaxpr with a state that it takes after ``at`` parameters and, if it does not test, returns first."""
-
-    def fun(*values: Any) -> list[Any]:
-        before, state, rest = split(values, at, len(types))
-        outs, state = run(body.jaxpr, [*before, *rest], state)
-        return outs if body.tests else [*state, *outs]
-
-    avals = body.jaxpr.in_avals
-    jaxpr = trace_to_jaxpr(fun, [*avals[:at], *types, *avals[at:]], body.jaxpr.jaxpr.debug_name)
-    return dead_code(jaxpr) if body.tests else jaxpr
 
 
 def check_operands(what: str, avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]) -> None:
@@ -366,60 +313,3 @@ def _listed(avals: Sequence[ShapedArray]) -> str:
 
 def _first(dims: Sequence[int | None]) -> int | None:
     return next((d for d in dims if d is not None), None)
-
-
-# --- bodies, made once for each jaxpr -----------------------------------------------------------------------
-def _jvp_body(t: Any, jaxpr: ClosedJaxpr, flags: Sequence[Flags], asked: Flags) -> ClosedJaxpr:
-    """Constants, their tangents, what is carried, its tangents, slices, their tangents; results likewise."""
-    consts, carry, xs = flags
-    body, found = t.jvp(jaxpr, (*consts, *carry, *xs), asked)
-    k = len(carry)
-    c, p, x, ct, pt, xt = split(body.jaxpr.invars, len(consts), k, len(xs), sum(consts), sum(carry))
-    co, yo, cto, yto = split(body.jaxpr.outvars, k, len(found) - k, sum(carry))
-    return arranged(body, [*c, *ct, *p, *pt, *x, *xt], [*co, *cto, *yo, *yto])
-
-
-def _with_more_carry(t: Any, jaxpr: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
-    """A test that ignores further carried values."""
-    return arranged(jaxpr, [*jaxpr.jaxpr.invars, *(Var(a) for a in extra)])
-
-
-def _known(t: Any, jaxpr: ClosedJaxpr, known: Flags, wanted: Flags) -> ClosedJaxpr:
-    """The part of a body that depends on what is known, without what it keeps for the rest."""
-    parts = t.partial_eval(jaxpr, known, tuple(not want for want in wanted))
-    inner = parts.known.jaxpr
-    return dead_code(arranged(parts.known, inner.invars, inner.outvars[: sum(parts.known_out)]))
-
-
-def _each_to_its_end(
-    t: Any, bodies: Sequence[Body], values: Operands[Any], dims: Sequence[int]
-) -> tuple[list[Body], Operands[Any]]:
-    """A loop that runs as long as any batch entry does; entries that are done keep what they have."""
-    test, body = bodies
-    again = replace(test, jaxpr=t.derive(_any_holds, test.jaxpr))
-    masked = t.derive(_masked_body, body.jaxpr, test.jaxpr, test.num_consts, body.num_consts, tuple(dims))
-    first, second = values.consts
-    new = replace(body, jaxpr=masked, num_consts=test.num_consts + body.num_consts)
-    return [again, new], replace(values, consts=[first, [*first, *second]])
-
-
-def _any_holds(t: Any, test: ClosedJaxpr) -> ClosedJaxpr:
-    def fun(*args: Any) -> list[Any]:
-        (holds,) = eval_jaxpr(test, test.consts, *args)
-        return [reduce_or(holds, (0,))]
-
-    return trace_to_jaxpr(fun, test.in_avals, test.jaxpr.debug_name)
-
-
-def _masked_body(
-    t: Any, body: ClosedJaxpr, test: ClosedJaxpr, test_consts: int, body_consts: int, dims: Sequence[int]
-) -> ClosedJaxpr:
-    def fun(*args: Any) -> list[Any]:
-        first, second, carry = split(args, test_consts, body_consts)
-        (holds,) = eval_jaxpr(test, test.consts, *first, *carry)
-        outs = eval_jaxpr(body, body.consts, *second, *carry)
-        return [
-            select(broadcast_in_dim(holds, typeof(new).shape, (d,)), new, old) for new, old, d in zip(outs, carry, dims)
-        ]
-
-    return trace_to_jaxpr(fun, [*test.in_avals[:test_consts], *body.in_avals], body.jaxpr.debug_name)

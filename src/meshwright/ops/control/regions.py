@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
 from meshwright.ops.control.call import CallOp
@@ -37,12 +37,20 @@ Tie = tuple[End, ...]
 class RegionOp(CallOp):
     """Base of the ops with bodies."""
 
+    #: operand 0 says which of the bodies runs, once; otherwise all do, in turn, as often as :meth:`trips` says
+    chooses: ClassVar[bool] = False
+
     def ties(self) -> Iterator[Tie]:
         """Which operands, parameters, outputs and results belong together; values flow to the last of each tie."""
         return iter(())
 
     def trips(self, operands: Sequence[Atom]) -> int | None:
         """How often the bodies run, where that can be known."""
+        return 1
+
+    @property
+    def devices(self) -> int:
+        """On how many devices the bodies run, of which each does a part of the op."""
         return 1
 
 

@@ -21,7 +21,8 @@ from meshwright.ir.op import Builder, Linear, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.composite import emit_traced
-from meshwright.ops.control.flow import Body, ControlOp
+from meshwright.ops.control.bodies import Body
+from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import (
     arranged,
     depends,

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from meshwright.ir.op import Builder
-from meshwright.ops.control.flow import Body, ControlOp
+from meshwright.ops.control.bodies import Body
+from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import (
     arranged,
 )

@@ -75,6 +75,10 @@ class ShardMap(RegionOp):
         return {a: sizes[a] for a in self.axis_names or sizes}
 
     @property
+    def devices(self) -> int:
+        return prod(self.manual.values())
+
+    @property
     def automatic(self) -> tuple[str, ...]:
         """The axes over which the partitioner splits the region."""
         return tuple(a for a in self.mesh.axis_names if self.axis_names and a not in self.axis_names)

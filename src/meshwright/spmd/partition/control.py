@@ -9,19 +9,17 @@ scanned dimension itself is never split, and a predicate is known to all devices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshwright.ir.op import Op
 from meshwright.ir.rewrite import uses_of
 from meshwright.ir.tracing import record_again
-from meshwright.ops.control.cond import Cond
-from meshwright.ops.control.regions import split
-from meshwright.ops.control.scan import Scan
-from meshwright.ops.control.while_loop import While
+from meshwright.ops.control.bodies import Operands
+from meshwright.ops.control.flow import ControlOp
+from meshwright.ops.control.regions import pick, split
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
@@ -38,14 +36,19 @@ Results = tuple[Sequence[Any], Sequence[Layout]]
 
 def partition_regions(p: Partitioner, eqn: JaxprEqn) -> Results:
     """The equation on local values, recorded in ``p``'s trace."""
-    return _HANDLERS[type(eqn.op)](p, eqn.op, eqn)
+    op = eqn.op
+    if isinstance(op, ControlOp):
+        return _choice(p, op, eqn) if op.chooses else _loop(p, op, eqn)
+    # Partitioning a manual region takes the partitioner, on the mesh of its other axes: no rule of an op has that.
+    assert isinstance(op, ShardMap), op.name
+    return _shard_map(p, op, eqn)
 
 
-def _layout(p: Partitioner, atom: Atom, parameter: Var, stacked: bool = False) -> Layout:
+def _layout(p: Partitioner, eqn: JaxprEqn, number: int, parameter: Var, stacked: bool = False) -> Layout:
     """How a region takes an operand: as propagation found it, else as it is (the scanned dimension whole)."""
     layout = p.propagation.layout(parameter)
     if not any(layout.dims):
-        present = p.value(atom).layouts[0].drop_partial()
+        present = p.value(eqn.invars[number]).layouts[0].drop_partial()
         layout = Layout(present.dims[1:]) if stacked else present
     return layout
 
@@ -192,19 +195,25 @@ def _on_parts(
 
 
 # --- the ops ------------------------------------------------------------------------------------------------
-def _scan(p: Partitioner, op: Scan, eqn: JaxprEqn) -> Results:
-    c, k = op.num_consts, op.num_carry
-    params = op.jaxpr.jaxpr.invars
-    consts = [_layout(p, eqn.invars[i], params[i]) for i in range(c)]
-    carry = [p.propagation.layout(v) for v in params[c : c + k]]
-    xs = [_layout(p, eqn.invars[i], params[i], stacked=True) for i in range(c + k, len(params))]
-    local = _loop_body(p, op.jaxpr, consts, carry, xs, [False] * k, op.length)
-    layouts = [*consts, *local.carry, *map(_stacked, xs)]
-    for i in range(c + k, len(layouts)):
-        _report_gathered(p, eqn, i, layouts[i])
+def _loop(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
+    numbers, bodies = op.numbers(), op.bodies()
+    ((number, step),) = op.working()
+    _, carried, rows = step.split(step.jaxpr.jaxpr.invars)
+    consts = [[_layout(p, eqn, *pair) for pair in zip(n, b.jaxpr.jaxpr.invars)] for n, b in zip(numbers.consts, bodies)]
+    xs = [_layout(p, eqn, n, v, stacked=True) for n, v in zip(numbers.xs, rows)]
+    carry = [p.propagation.layout(v) for v in carried]
+    read = {n for i, b in enumerate(bodies) if b.tests for n in pick(numbers.of(i), b.used())}
+    used = [n in read for n in numbers.carry]
+    local = _loop_body(p, step.jaxpr, consts[number], carry, xs, used, op.trips(eqn.invars))
+    layouts = Operands([], consts, local.carry, [_stacked(x) for x in xs]).flat()
+    for n in numbers.xs:
+        _report_gathered(p, eqn, n, layouts[n])
+    whole = [Layout.replicated(0)]
+    regions = [
+        p.nested(b.jaxpr, [*c, *local.carry], whole).jaxpr if b.tests else local.jaxpr for b, c in zip(bodies, consts)
+    ]
     operands = [_bring(p, eqn, i, layout) for i, layout in enumerate(layouts)]
-    outs = op.with_regions([local.jaxpr]).bind(*operands)
-    return outs, [*local.carry, *map(_stacked, local.outs)]
+    return op.with_regions(regions).bind(*operands), [*local.carry, *map(_stacked, local.outs)]
 
 
 def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int, after: Layout) -> None:
@@ -213,30 +222,16 @@ def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int, after: Layout) 
     if all(layout.dims[0] and not after.axes_used.issuperset(layout.dims[0]) for layout in layouts):
         axes = p.mesh.coalesce(layouts[0].dims[0])
         why = "its slices are used one after the other by all devices"
-        p.replicated.append(Replicated("scan", eqn.source, number, 0, axes, why))
+        p.replicated.append(Replicated(eqn.op.name, eqn.source, number, 0, axes, why))
 
 
-def _while(p: Partitioner, op: While, eqn: JaxprEqn) -> Results:
-    n, m = op.cond_nconsts, op.body_nconsts
-    pred, params = op.cond_jaxpr.jaxpr, op.body_jaxpr.jaxpr.invars
-    cond_consts = [_layout(p, eqn.invars[i], pred.invars[i]) for i in range(n)]
-    body_consts = [_layout(p, eqn.invars[n + i], params[i]) for i in range(m)]
-    carry = [p.propagation.layout(v) for v in params[m:]]
-    read = {a for e in pred.eqns for a in e.invars if isinstance(a, Var)}.union(pred.outvars)
-    local = _loop_body(
-        p, op.body_jaxpr, body_consts, carry, [], [v in read for v in pred.invars[n:]], op.trips(eqn.invars)
-    )
-    cond = p.nested(op.cond_jaxpr, [*cond_consts, *local.carry], [Layout.replicated(0)])
-    operands = [_bring(p, eqn, i, lo) for i, lo in enumerate([*cond_consts, *body_consts, *local.carry])]
-    return op.with_regions([cond.jaxpr, local.jaxpr]).bind(*operands), local.carry
-
-
-def _cond(p: Partitioner, op: Cond, eqn: JaxprEqn) -> Results:
-    params = op.branches[0].jaxpr.invars
-    layouts = [_layout(p, atom, v) for atom, v in zip(eqn.invars[1:], params)]
+def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
+    numbers = op.numbers()
+    params = op.regions()[0].jaxpr.invars
+    layouts = [_layout(p, eqn, *pair) for pair in zip(numbers.of(0), params)]
     outs: Sequence[Any] = [None] * len(eqn.outvars)
     branches = []
-    for branch in op.branches:
+    for branch in op.regions():
         part = p.nested(branch, layouts, outs)
         outs = part.out_layouts  # the first branch decides where propagation does not
         branches.append(part.jaxpr)
@@ -274,11 +269,3 @@ def _joined(cut: Layout, layout: Layout) -> Layout:
     """The parts that manual axes cut, themselves laid out as ``layout``."""
     dims = tuple(manual + axes for manual, axes in zip(cut.dims, layout.dims))
     return Layout(dims, layout.partial, layout.reduction)
-
-
-_HANDLERS: dict[type[Op], Callable[[Partitioner, Any, JaxprEqn], Results]] = {
-    Scan: _scan,
-    While: _while,
-    Cond: _cond,
-    ShardMap: _shard_map,
-}

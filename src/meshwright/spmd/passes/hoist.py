@@ -6,92 +6,59 @@ such values move in front of the loop, with what they are computed from; the loo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
-from meshwright.ir.op import Op
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
 from meshwright.ops.collective.collectives import Collective
-from meshwright.ops.control.regions import split
-from meshwright.ops.control.scan import Scan
-from meshwright.ops.control.while_loop import While
+from meshwright.ops.control.bodies import Body
+from meshwright.ops.control.flow import ControlOp
 from meshwright.spmd.varying import Variance
 
 
 def hoist_invariants(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
     """Without collectives of loop-invariant values in the bodies of loops."""
-    if not any(isinstance(e.op, (Scan, While)) for e in jaxpr.eqns):
-        return jaxpr
     eqns: list[JaxprEqn] = []
     for eqn in jaxpr.eqns:
-        loop = _loop(eqn)
-        found = None if loop is None or eqn.op.trips(eqn.invars) == 0 else _hoisted(eqn, loop)  # type: ignore[attr-defined]
-        eqns += [eqn] if found is None else found
+        op = eqn.op
+        loop = op if isinstance(op, ControlOp) and not op.chooses and op.trips(eqn.invars) != 0 else None
+        eqns += [eqn] if loop is None else _hoisted(eqn, loop)
     return jaxpr if len(eqns) == len(jaxpr.eqns) else jaxpr.replace(eqns=eqns)
 
 
-@dataclass(frozen=True)
-class _Loop:
-    """A loop by its parts: the body takes ``consts``, ``carry`` and what is different in every step."""
-
-    body: ClosedJaxpr
-    before: list[Atom]  # operands that are not the body's
-    consts: list[Atom]
-    carry: list[Atom]
-    rest: list[Atom]
-
-    def with_consts(self, op: Op, body: Jaxpr, more: Sequence[Atom]) -> tuple[Op, list[Atom]]:
-        """The loop's op and operands with another body, which has ``more`` constants."""
-        closed = self.body.replace(jaxpr=body)
-        count = len(self.consts) + len(more)
-        if isinstance(op, Scan):
-            op = op.with_body(closed, count, len(self.carry))
-        else:
-            op = dataclasses.replace(op, body_jaxpr=closed, body_nconsts=count)  # type: ignore[call-arg]
-        return op, [*self.before, *self.consts, *more, *self.carry, *self.rest]
-
-
-def _loop(eqn: JaxprEqn) -> _Loop | None:
-    op = eqn.op
-    if isinstance(op, Scan):
-        return _Loop(op.jaxpr, [], *split(eqn.invars, op.num_consts, op.num_carry))
-    if isinstance(op, While):
-        before, consts, carry = split(eqn.invars, op.cond_nconsts, op.body_nconsts)
-        return _Loop(op.body_jaxpr, before, consts, carry, [])
-    return None
-
-
-def _hoisted(eqn: JaxprEqn, loop: _Loop) -> list[JaxprEqn] | None:
+def _hoisted(eqn: JaxprEqn, op: ControlOp) -> list[JaxprEqn]:
     """The equations that move, and the loop without them."""
-    body = loop.body.jaxpr
-    outside = _invariants(loop)
+    operands, bodies = op.parts(eqn.invars), list(op.bodies())
+    ((number, step),) = op.working()
+    body = step.jaxpr.jaxpr
+    outside = _invariants(step, operands.consts[number], operands.carry)
     moving = _moving(body, outside)
     if not moving:
-        return None
+        return [eqn]
     names: dict[Var, Atom] = dict(outside)
     before = []
     for inner in moving:
         outs = [Var(v.aval) for v in inner.outvars]
-        operands = [a if isinstance(a, Literal) else names[a] for a in inner.invars]
+        taken = [a if isinstance(a, Literal) else names[a] for a in inner.invars]
         names.update(zip(inner.outvars, outs))
-        before.append(inner.replace(invars=operands, outvars=outs))
+        before.append(inner.replace(invars=taken, outvars=outs))
     gone = {id(e) for e in moving}
     kept = [e for e in body.eqns if id(e) not in gone]
     used = {a for e in kept for a in e.invars}.union(body.outvars)
     more = [v for e in moving for v in e.outvars if v in used]
-    count = len(loop.consts)
-    params = [*body.invars[:count], *more, *body.invars[count:]]
-    op, operands = loop.with_consts(eqn.op, body.replace(invars=params, eqns=kept), [names[v] for v in more])
-    return [*before, eqn.replace(op=op, invars=operands)]
+    consts, carry, rows = step.split(body.invars)
+    without = body.replace(invars=[*consts, *more, *carry, *rows], eqns=kept)
+    bodies[number] = replace(step, jaxpr=step.jaxpr.replace(jaxpr=without), num_consts=len(consts) + len(more))
+    operands.consts[number] += [names[v] for v in more]
+    return [*before, eqn.replace(op=op.with_bodies(bodies), invars=operands.flat())]
 
 
-def _invariants(loop: _Loop) -> dict[Var, Atom]:
+def _invariants(step: Body, consts: Sequence[Atom], carry: Sequence[Atom]) -> dict[Var, Atom]:
     """Parameters of the body that are the same in every step, and what they are outside."""
-    body = loop.body.jaxpr
-    consts, carry, _ = split(body.invars, len(loop.consts), len(loop.carry))
-    unchanged = ((v, a) for v, a, out in zip(carry, loop.carry, body.outvars) if v is out)
-    return {**dict(zip(consts, loop.consts)), **dict(unchanged)}
+    body = step.jaxpr.jaxpr
+    fixed, carried, _ = step.split(body.invars)
+    unchanged = ((v, a) for v, a, out in zip(carried, carry, body.outvars) if v is out)
+    return {**dict(zip(fixed, consts)), **dict(unchanged)}
 
 
 def _moving(body: Jaxpr, outside: Mapping[Var, Atom]) -> list[JaxprEqn]:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from meshwright.hardware.links import NETWORK
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn
 from meshwright.ops.collective.collectives import Collective
-from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
@@ -120,7 +119,7 @@ class _Scheduler:
 
     def regions(self, eqn: JaxprEqn, op: RegionOp) -> Step:
         inner = tuple(step_time(region.jaxpr, self.mesh) for region in op.regions())
-        if isinstance(op, Cond):
+        if op.chooses:
             inner = (max(inner, key=lambda t: t.seconds),)
         trips = op.trips(eqn.invars) or 1
         for stream in (ARITHMETIC, LINKS, FAR):

@@ -1,0 +1,146 @@
+"""The bodies of control flow, what they take of operands, and what derivatives, batching and checks make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.passes import dead_code
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ops.control.regions import arranged, pick, split
+from meshwright.ops.elementwise.table import select
+from meshwright.ops.reduce.reductions import reduce_or
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+
+T = TypeVar("T")
+S = TypeVar("S")
+Flags = tuple[bool, ...]
+#: results, and the state after, of a jaxpr's equations run on arguments and a state
+Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[Any]]]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A jaxpr that an op runs. It takes constants, what is carried and slices, and returns what is carried on and
+    outputs; one that ``tests`` returns a bool instead: whether the others run once more."""
+
+    jaxpr: ClosedJaxpr
+    num_consts: int
+    num_carry: int = 0
+    tests: bool = False
+    #: which of the op's bodies it is, in words
+    label: str = ""
+
+    def split(self, parameters: Sequence[T]) -> list[list[T]]:
+        """Constants, what is carried, slices."""
+        return split(parameters, self.num_consts, self.num_carry)
+
+    def used(self) -> list[bool]:
+        """Which parameters anything uses."""
+        inner = self.jaxpr.jaxpr
+        atoms = {a for e in inner.eqns for a in e.invars}.union(inner.outvars)
+        return [v in atoms for v in inner.invars]
+
+    def only(self, flags: Sequence[bool]) -> Body:
+        """The body without parameters that are not flagged, which nothing uses."""
+        consts, carry, _ = self.split(flags)
+        jaxpr = arranged(self.jaxpr, pick(self.jaxpr.jaxpr.invars, flags))
+        return replace(self, jaxpr=jaxpr, num_consts=sum(consts), num_carry=sum(carry))
+
+
+@dataclass(frozen=True)
+class Operands(Generic[T]):
+    """The operands of an op, or something of each, by what they are for: which branch is chosen, the constants of each
+    body (branches have theirs in common), what is carried at first, and what slices are of."""
+
+    choice: list[T]
+    consts: list[list[T]]
+    carry: list[T]
+    xs: list[T]
+
+    def of(self, body: int) -> list[T]:
+        """For each parameter of a body, the operand it comes from."""
+        return [*self.consts[body], *self.carry, *self.xs]
+
+    def map(self, fun: Callable[[T], S]) -> Operands[S]:
+        """``fun`` of each."""
+        consts = [list(map(fun, each)) for each in self.consts]
+        return Operands(list(map(fun, self.choice)), consts, list(map(fun, self.carry)), list(map(fun, self.xs)))
+
+    def flat(self) -> list[T]:
+        """In the op's order."""
+        consts = self.consts[:1] if self.choice else self.consts
+        return [*self.choice, *(c for each in consts for c in each), *self.carry, *self.xs]
+
+
+def threaded(body: Body, at: int, types: Sequence[ShapedArray], run: Run) -> ClosedJaxpr:
+    """The body's jaxpr with a state that it takes after ``at`` parameters and, if it does not test, returns first."""
+
+    def fun(*values: Any) -> list[Any]:
+        before, state, rest = split(values, at, len(types))
+        outs, state = run(body.jaxpr, [*before, *rest], state)
+        return outs if body.tests else [*state, *outs]
+
+    avals = body.jaxpr.in_avals
+    jaxpr = trace_to_jaxpr(fun, [*avals[:at], *types, *avals[at:]], body.jaxpr.jaxpr.debug_name)
+    return dead_code(jaxpr) if body.tests else jaxpr
+
+
+# --- bodies, made once for each jaxpr -----------------------------------------------------------------------
+def jvp_body(t: Any, jaxpr: ClosedJaxpr, flags: Sequence[Flags], asked: Flags) -> ClosedJaxpr:
+    """Constants, their tangents, what is carried, its tangents, slices, their tangents; results likewise."""
+    consts, carry, xs = flags
+    body, found = t.jvp(jaxpr, (*consts, *carry, *xs), asked)
+    k = len(carry)
+    c, p, x, ct, pt, xt = split(body.jaxpr.invars, len(consts), k, len(xs), sum(consts), sum(carry))
+    co, yo, cto, yto = split(body.jaxpr.outvars, k, len(found) - k, sum(carry))
+    return arranged(body, [*c, *ct, *p, *pt, *x, *xt], [*co, *cto, *yo, *yto])
+
+
+def with_more_carry(t: Any, jaxpr: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
+    """A test that ignores further carried values."""
+    return arranged(jaxpr, [*jaxpr.jaxpr.invars, *(Var(a) for a in extra)])
+
+
+def known_part(t: Any, jaxpr: ClosedJaxpr, known: Flags, wanted: Flags) -> ClosedJaxpr:
+    """The part of a body that depends on what is known, without what it keeps for the rest."""
+    parts = t.partial_eval(jaxpr, known, tuple(not want for want in wanted))
+    inner = parts.known.jaxpr
+    return dead_code(arranged(parts.known, inner.invars, inner.outvars[: sum(parts.known_out)]))
+
+
+def each_to_its_end(
+    t: Any, bodies: Sequence[Body], values: Operands[Any], dims: tuple[int | None, ...]
+) -> tuple[list[Body], Operands[Any]]:
+    """A loop that runs as long as any batch entry does; entries that are done keep what they have."""
+    test, body = bodies
+    again = replace(test, jaxpr=t.derive(_any_holds, test.jaxpr))
+    masked = t.derive(_masked_body, body.jaxpr, test.jaxpr, test.num_consts, body.num_consts, dims)
+    first, second = values.consts
+    new = replace(body, jaxpr=masked, num_consts=test.num_consts + body.num_consts)
+    return [again, new], replace(values, consts=[first, [*first, *second]])
+
+
+def _any_holds(t: Any, test: ClosedJaxpr) -> ClosedJaxpr:
+    def fun(*args: Any) -> list[Any]:
+        (holds,) = eval_jaxpr(test, test.consts, *args)
+        return [reduce_or(holds, (0,))]
+
+    return trace_to_jaxpr(fun, test.in_avals, test.jaxpr.debug_name)
+
+
+def _masked_body(
+    t: Any, body: ClosedJaxpr, test: ClosedJaxpr, test_consts: int, body_consts: int, dims: Sequence[int]
+) -> ClosedJaxpr:
+    def fun(*args: Any) -> list[Any]:
+        first, second, carry = split(args, test_consts, body_consts)
+        (holds,) = eval_jaxpr(test, test.consts, *first, *carry)
+        outs = eval_jaxpr(body, body.consts, *second, *carry)
+        return [
+            select(broadcast_in_dim(holds, typeof(new).shape, (d,)), new, old) for new, old, d in zip(outs, carry, dims)
+        ]
+
+    return trace_to_jaxpr(fun, [*test.in_avals[:test_consts], *body.in_avals], body.jaxpr.debug_name)
