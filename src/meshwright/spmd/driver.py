@@ -8,6 +8,7 @@ from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ops.shape.cyclic import cyclic_windows
+from meshwright.ops.shape.joined_pads import joined_pads
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.lookahead import Planner, look_ahead
@@ -19,8 +20,11 @@ from meshwright.spmd.propagate import Order, Propagation, propagate
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
 )
+JOINED_PADS = Pass(
+    "joined pads", joined_pads, "Sums of arrays with zeros around them that fill a dimension together are joined."
+)
 #: what is done to the whole program before axes spread in it
-PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, DEAD_CODE)
+PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, JOINED_PADS, DEAD_CODE)
 #: the step between: each equation of the whole program becomes some of a device's
 PARTITION = "partition"
 

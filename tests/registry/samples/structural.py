@@ -14,11 +14,13 @@ from meshwright.ops.reduce import reductions as R
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota, ReduceSum
 from meshwright.ops.shape.cyclic import CyclicWindow
 from meshwright.ops.shape.rearrange import Reshape, ReshapeRows, Rev, Squeeze, Transpose
+from meshwright.ops.shape.row_moves import RowMoves
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sort.sorting import Sort
 from meshwright.ops.sort.top_k import TopK
 from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from meshwright.sharding.row_map import ZEROS, RowMap, Span
 from samples.sample import Sample, bools, complexes, floats, ints, sample
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -48,6 +50,11 @@ def _shapes() -> Iterator[Sample]:
         yield sample(CyclicWindow(dim, start, length), floats(8, 6), label=f"{dim}_{start}_{length}")
     yield sample(CyclicWindow(0, 5, 7), ints(7, 2), label="uneven")
     yield sample(CyclicWindow(0, 6, 9), bools(7, 2), label="bool")
+    halves = RowMap((8,), ((Span(0, 0, 4),), (Span(0, 4, 8),)))
+    yield sample(RowMoves(1, halves), floats(4, 8), label="halves")
+    woven = RowMap((5, 6), ((Span(1, 2, 6), Span(ZEROS, 0, 3), Span(0, 1, 4)), (Span(0, 0, 5), Span(1, 0, 3))))
+    yield sample(RowMoves(0, woven), floats(5, 3), floats(6, 3), label="woven")
+    yield sample(RowMoves(0, woven), ints(5, 2), ints(6, 2), label="ints")
     mesh = AbstractMesh((2,), ("nowhere",))
     yield sample(ShardingConstraint(NamedSharding(mesh, PartitionSpec())), floats(5, 3))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,8 +22,9 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.row_map import RowMap, Slot
 from meshwright.sharding.rule import REDUCTION, ShardingRule
-from meshwright.spmd.localize.window import Piece, affine, plan_ring, plan_window
+from meshwright.sharding.window import Piece, affine, plan_ring, plan_window
 from meshwright.spmd.reshard.emit import named_axes, tile_index
 
 
@@ -171,7 +174,7 @@ class LocalContext:
 
         Rows outside the dimension are ``fill`` (zero if None); rows from ``stop`` on may be anything, because they
         end in the padding of the result. With ``cyclic``, for tiles without padding, rows count on from the start
-        behind the end. See :mod:`meshwright.spmd.localize.window`.
+        behind the end. See :mod:`meshwright.sharding.window`.
         """
         size = self.in_avals[operand].shape[dim]
         axes = self.axes(operand, dim)
@@ -222,6 +225,47 @@ class LocalContext:
         sizes[dim] = length
         return dynamic_slice(x, begin, sizes)
 
+    def move_rows(self, xs: Sequence[Any], dim: int, axes: Sequence[str], m: RowMap) -> Iterator[Any]:
+        """This tile of each target of a map of rows along ``dim``, which ``axes`` split."""
+        plan = m.plan(self.mesh.sizes(axes))
+        if plan.gather:
+            have = [self.all_gather(x, axes, dim) for x in xs]
+        else:
+            mine = concatenate(xs, dim)
+            came = [self.permute(self._cut(mine, dim, axes, r.starts, r.length), axes, r.perm) for r in plan.rounds]
+            ups = sum(r.goes_up for r in plan.rounds)
+            have = [*came[:ups], mine, *came[ups:]]
+        if plan.zeros:
+            have.append(match_shape(scalar_like(0, xs[0]), _rows(xs[0], dim, plan.zeros)))
+        for slots, size in zip(plan.targets, m.sizes):
+            yield self._placed(have, dim, axes, slots, -(-size // self.mesh.sizes(axes)))
+
+    def _placed(self, have: Sequence[Any], dim: int, axes: Sequence[str], slots: Sequence[Slot], rows: int) -> Any:
+        """Rows of arrays that are one after the other, where slots say."""
+        if all(len(set(slot.at)) == 1 for slot in slots):
+            ends = [slot.at[0] for slot in slots[1:]] + [rows]
+            return concatenate(
+                [self._part(have, dim, axes, s.starts, end - s.at[0]) for s, end in zip(slots, ends)], dim
+            )
+        found = None
+        for slot in slots:
+            part = self._part(have, dim, axes, [s - a for s, a in zip(slot.starts, slot.at)], rows)
+            if found is not None:
+                number = iota(np.int32, (rows,), 0)
+                below = broadcast_in_dim(lt(number, self.lookup(slot.at, axes)), typeof(part).shape, (dim,))
+                part = select(below, found, part)
+            found = part
+        return found
+
+    def _part(self, have: Sequence[Any], dim: int, axes: Sequence[str], starts: Sequence[int], rows: int) -> Any:
+        """Rows ``[starts[t], starts[t] + rows)`` of arrays that are one after the other, of which only
+        those are joined that hold some."""
+        ends = list(itertools.accumulate(typeof(x).shape[dim] for x in have))
+        first = min(bisect_right(ends, max(min(starts), 0)), len(have) - 1)
+        last = min(bisect_right(ends, max(starts) + rows - 1), len(have) - 1)
+        before = ends[first - 1] if first else 0
+        return self._cut(concatenate(have[first : last + 1], dim), dim, axes, [s - before for s in starts], rows)
+
     def cut(self, x: Any, operand: int, dim: int, starts: Sequence[int], length: int, fill: Any = None) -> Any:
         """This tile's rows ``[starts[t], starts[t] + length)`` of a local array; missing rows are ``fill``."""
         axes = self.axes(operand, dim)
@@ -230,3 +274,9 @@ class LocalContext:
         if fill is None or (min(starts) >= 0 and max(starts) + length <= rows):
             return y
         return self._keep(y, dim, self.lookup(starts, axes), 0, rows, fill)
+
+
+def _rows(x: Any, dim: int, count: int) -> ShapedArray:
+    """The type of so many rows like those of ``x``."""
+    aval = typeof(x)
+    return aval.update(shape=(*aval.shape[:dim], count, *aval.shape[dim + 1 :]))

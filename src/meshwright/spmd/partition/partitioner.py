@@ -30,6 +30,7 @@ from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.keep import KeepPartial
+from meshwright.spmd.partition.moves import merge_moves
 from meshwright.spmd.partition.record import Partition, Replicated
 from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.propagate import Propagation, placement_of
@@ -82,7 +83,8 @@ class Partitioner:
         out_layouts: Sequence[Layout | KeepPartial | None],
         region: bool = False,
     ) -> None:
-        self.closed = jaxpr
+        self.source = jaxpr
+        self.closed = jaxpr = merge_moves(jaxpr, propagation.layout, mesh)
         self.mesh = mesh
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
@@ -125,7 +127,7 @@ class Partitioner:
             self.mesh,
             self.in_layouts,
             out_layouts,
-            self.closed,
+            self.source,
             self.propagation,
             self.replicated,
             stands_for=self.stands_for,

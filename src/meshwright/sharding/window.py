@@ -39,7 +39,7 @@ class WindowPlan:
 
     @property
     def sent(self) -> int:
-        """Rows that a device sends."""
+        """Rows that a device sends in pieces."""
         return sum(p.high - p.low for p in self.pieces if p.perm)
 
 

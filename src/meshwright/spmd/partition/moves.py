@@ -1,0 +1,198 @@
+"""Slices, concatenations, paddings and rotations along a split dimension as one redistribution.
+
+One by one, each would bring its rows into the tiles of its own result, as if nothing else moved: halves of an array go
+in half-empty permutes, and what is cut out and joined again goes twice. Equations that take rows of the same arrays,
+and chains of them, are one index map, which is planned as a whole (:mod:`meshwright.sharding.row_map`). They are
+merged where that sends less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+from meshwright.core.key_types import is_key
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.op import Op
+from meshwright.ir.rewrite import use_counts
+from meshwright.ops.shape.cyclic import CyclicWindow
+from meshwright.ops.shape.joined_pads import is_zero, zeros_of
+from meshwright.ops.shape.row_moves import RowMoves
+from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.row_map import ZEROS, RowMap, Span
+from meshwright.sharding.window import plan_ring, plan_window
+
+
+@dataclass(frozen=True)
+class _Move:
+    """An equation, or several, as a map of rows of ``operands``; ``sent``: the rows that they send one by one."""
+
+    dim: int
+    map: RowMap
+    operands: tuple[Var, ...]
+    results: tuple[Var, ...]
+    eqns: tuple[JaxprEqn, ...]
+    sent: int
+    tiles: int
+
+
+def merge_moves(closed: ClosedJaxpr, layout: Callable[[Var], Layout], mesh: AbstractMesh) -> ClosedJaxpr:
+    """The program with moves of rows along split dimensions made one where that sends less."""
+    jaxpr = closed.jaxpr
+    if not any(type(e.op) in _maps for e in jaxpr.eqns):
+        return closed
+    zeros = zeros_of(closed)
+    found = _chains(jaxpr, lambda eqn: _move(eqn, layout, mesh, zeros))
+    siblings: dict[tuple[int, tuple[Var, ...]], list[_Move]] = {}
+    for move in found:
+        siblings.setdefault((move.dim, move.operands), []).append(move)
+    merged = [m for group in siblings.values() for m in _joined(group)]
+    if not merged:
+        return closed
+    gone = {id(eqn) for m in merged for eqn in m.eqns}
+    firsts = {id(m.eqns[0]): m for m in merged}
+    eqns: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        if id(eqn) in firsts:
+            m = firsts[id(eqn)]
+            eqns.append(eqn.replace(op=RowMoves(m.dim, m.map), invars=list(m.operands), outvars=list(m.results)))
+        elif id(eqn) not in gone:
+            eqns.append(eqn)
+    return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
+
+
+def _chains(jaxpr: Jaxpr, as_move: Callable[[JaxprEqn], _Move | None]) -> Iterable[_Move]:
+    """The moves of rows; one whose result only another takes is a part of that, if this sends less."""
+    uses = use_counts(jaxpr.eqns, jaxpr.outvars)
+    made: dict[Var, _Move] = {}
+    for eqn in jaxpr.eqns:
+        move = as_move(eqn)
+        if move is None:
+            continue
+        for operand in move.operands:
+            inner = made.get(operand)
+            if inner is not None and uses[operand] == 1 and (both := _after(move, inner)) is not None:
+                move = both
+                del made[operand]
+        made[move.results[0]] = move
+    return made.values()
+
+
+def _after(move: _Move, inner: _Move) -> _Move | None:
+    """A move that takes what another makes, and that one, as one."""
+    if (move.dim, move.tiles) != (inner.dim, inner.tiles):
+        return None
+    number = move.operands.index(inner.results[0])
+    through = move.map.of(number, inner.map, 0)
+    rest = (*move.operands[:number], *move.operands[number + 1 :])
+    # The equation that is replaced is the first: there, all operands are known.
+    both = _distinct(replace(move, eqns=(*move.eqns, *inner.eqns)), (*rest, *inner.operands), through)
+    sent = move.sent + inner.sent
+    return replace(both, sent=sent) if both.map.plan(move.tiles).sent < sent else None
+
+
+def _distinct(move: _Move, operands: Sequence[Var], m: RowMap) -> _Move:
+    """``move`` with these operands and their map, each operand once."""
+    once = tuple(dict.fromkeys(operands))
+    place = {i: once.index(v) for i, v in enumerate(operands)} | {ZEROS: ZEROS}
+    targets = tuple(tuple(s._replace(source=place[s.source]) for s in spans) for spans in m.targets)
+    sizes = tuple(m.sources[operands.index(v)] for v in once)
+    return replace(move, operands=once, map=RowMap(sizes, targets))
+
+
+def _joined(group: Sequence[_Move]) -> Iterator[_Move]:
+    """Moves of rows of the same arrays as one, or those that are worth it one by one."""
+    first = group[0]
+    targets = tuple(spans for m in group for spans in m.map.targets)
+    whole = RowMap(first.map.sources, targets)
+    sent = sum(m.sent for m in group)
+    if whole.plan(first.tiles).sent < sent:
+        eqns = tuple(eqn for m in group for eqn in m.eqns)
+        yield replace(first, map=whole, results=tuple(v for m in group for v in m.results), eqns=eqns, sent=sent)
+    else:
+        yield from (m for m in group if m.map.plan(m.tiles).sent < m.sent)
+
+
+# --- equations as maps --------------------------------------------------------------------------------------
+def _move(eqn: JaxprEqn, layout: Callable[[Var], Layout], mesh: AbstractMesh, zeros: Container[Atom]) -> _Move | None:
+    """An equation that moves rows along one dimension, which is split, as a map."""
+    if type(eqn.op) not in _maps or (isinstance(eqn.op, Pad) and not is_zero(eqn.invars[1], zeros)):
+        return None
+    found = _maps[type(eqn.op)](eqn)
+    if found is None or not isinstance(eqn.invars[0], Var) or is_key(eqn.invars[0].aval.dtype):
+        return None
+    dim, m, count = found
+    operands: Any = eqn.invars[:count]
+    axes = next((a for v in (*operands, *eqn.outvars) if (a := layout(v).dims[dim])), ())
+    if not axes or min(*m.sources, *m.sizes) < 2:  # one row is not worth splitting
+        return None
+    tiles = mesh.sizes(axes)
+    move = _Move(dim, m, (), tuple(eqn.outvars), (eqn,), _sent(m, tiles, isinstance(eqn.op, CyclicWindow)), tiles)
+    return _distinct(move, operands, m)
+
+
+#: along which dimension an equation moves rows, how, and how many of its operands they are of
+_Found = tuple[int, RowMap, int]
+
+
+def _slice(eqn: JaxprEqn) -> _Found | None:
+    op, shape = eqn.op, eqn.invars[0].aval.shape
+    spans = list(zip(op.start_indices, op.limit_indices, op.strides))  # type: ignore[attr-defined]
+    cut = [d for d, (span, n) in enumerate(zip(spans, shape)) if span != (0, n, 1)]
+    if len(cut) != 1 or spans[cut[0]][2] != 1:
+        return None
+    (d,) = cut
+    return d, RowMap((shape[d],), ((Span(0, *spans[d][:2]),),)), 1
+
+
+def _pad(eqn: JaxprEqn) -> _Found | None:
+    shape = eqn.invars[0].aval.shape
+    changed = [d for d, config in enumerate(eqn.op.padding_config) if config != (0, 0, 0)]  # type: ignore[attr-defined]
+    if len(changed) != 1:
+        return None
+    (d,) = changed
+    low, high, inner = eqn.op.padding_config[d]  # type: ignore[attr-defined]
+    if inner or not shape[d]:
+        return None
+    spans = (Span(ZEROS, 0, max(low, 0)), Span(0, max(-low, 0), shape[d] - max(-high, 0)), Span(ZEROS, 0, max(high, 0)))
+    return d, RowMap((shape[d],), (tuple(s for s in spans if s.rows > 0),)), 1
+
+
+def _concatenate(eqn: JaxprEqn) -> _Found | None:
+    d = eqn.op.dimension  # type: ignore[attr-defined]
+    sizes = tuple(a.aval.shape[d] for a in eqn.invars)
+    return d, RowMap(sizes, (tuple(Span(i, 0, n) for i, n in enumerate(sizes)),)), len(sizes)
+
+
+def _cyclic(eqn: JaxprEqn) -> _Found | None:
+    d, size = eqn.op.dimension, eqn.invars[0].aval.shape[eqn.op.dimension]  # type: ignore[attr-defined]
+    pieces = eqn.op.pieces(size)  # type: ignore[attr-defined]
+    return d, RowMap((size,), (tuple(Span(0, low, high) for low, high in pieces),)), 1
+
+
+_maps: dict[type[Op], Callable[[JaxprEqn], _Found | None]] = {
+    Slice: _slice, Pad: _pad, Concatenate: _concatenate, CyclicWindow: _cyclic,
+}  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _sent(m: RowMap, tiles: int, ring: bool) -> int:
+    """The rows that the equation of a map sends alone, window by window."""
+    (spans,), (size,) = m.targets, m.sizes
+    rows = -(-size // tiles)
+    if ring and m.sources[0] % tiles == 0:
+        return plan_ring(m.sources[0], tiles, lambda t: spans[0].low + t * rows, rows).sent
+    sent, at = 0, 0
+    for source, low, high in spans:
+        if source != ZEROS:
+            plan = plan_window(m.sources[source], tiles, partial(_begin, low - at, rows), rows, low - at + size)
+            sent += (tiles - 1) * -(-m.sources[source] // tiles) if plan.gather else plan.sent
+        at += high - low
+    return sent
+
+
+def _begin(first: int, rows: int, tile: int) -> int:
+    return first + tile * rows

@@ -1,0 +1,195 @@
+"""Rows that move along a split dimension move in one plan: what is sent, and what a device holds meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+from meshwright import nn
+from meshwright.sharding.row_map import ZEROS, RowMap, Span, coloured
+
+MESH = mw.AbstractMesh((8,), ("d",))
+COLUMNS = P(None, "d")
+
+
+# --- plans --------------------------------------------------------------------------------------------------
+def random_maps(count: int) -> Iterator[tuple[RowMap, int]]:
+    rng = random.Random(7)
+    for _ in range(count):
+        sources = tuple(rng.randint(2, 40) for _ in range(rng.randint(1, 3)))
+        targets = []
+        for _ in range(rng.randint(1, 3)):
+            spans = []
+            for _ in range(rng.randint(1, 4)):
+                source = rng.randint(ZEROS, len(sources) - 1)
+                size = sources[source] if source != ZEROS else 9
+                low = rng.randint(0, size - 1) if source != ZEROS else 0
+                spans.append(Span(source, low, rng.randint(low + 1, size)))
+            targets.append(tuple(spans))
+        yield RowMap(sources, tuple(targets)), rng.choice([2, 3, 4, 5, 8])
+
+
+def tile(x: np.ndarray, rows: int, number: int) -> np.ndarray:
+    """A tile whose padding is rubbish."""
+    found = np.full(rows, -7)
+    mine = x[number * rows : (number + 1) * rows]
+    found[: len(mine)] = mine
+    return found
+
+
+def buffers(m: RowMap, tiles: int, sources: list[np.ndarray]) -> list[np.ndarray]:
+    """What each device has after the rounds of a plan, rubbish behind it."""
+    plan = m.plan(tiles)
+    held = [-(-n // tiles) for n in m.sources]
+    mine = [np.concatenate([tile(x, rows, t) for x, rows in zip(sources, held)]) for t in range(tiles)]
+    came = [[np.full(r.length, -9) for r in plan.rounds] for _ in range(tiles)]
+    for number, r in enumerate(plan.rounds):
+        assert len({a for a, _ in r.perm}) == len({b for _, b in r.perm}) == len(r.perm)
+        for sender, receiver in r.perm:
+            start = r.starts[sender]
+            assert start + r.length <= len(mine[sender])
+            came[receiver][number] = mine[sender][start : start + r.length]
+    ups = sum(r.goes_up for r in plan.rounds)
+    whole = [np.concatenate([tile(x, rows, t) for t in range(tiles)]) for x, rows in zip(sources, held)]
+    rest = [np.zeros(plan.zeros, int), np.full(100, -5)]
+    return [
+        np.concatenate([*(whole if plan.gather else [*came[t][:ups], mine[t], *came[t][ups:]]), *rest])
+        for t in range(tiles)
+    ]
+
+
+def busiest(m: RowMap, tiles: int) -> int:
+    """The most rows that a device must send or receive: no plan of permutes sends less."""
+    held = [-(-n // tiles) for n in m.sources]
+    lacking: list[set[tuple[int, int]]] = [set() for _ in range(tiles)]
+    for spans, size in zip(m.targets, m.sizes):
+        rows = [(s.source, r) for s in spans for r in range(s.low, s.high)]
+        for at, (source, r) in enumerate(rows):
+            if source != ZEROS and r // held[source] != at // -(-size // tiles):
+                lacking[at // -(-size // tiles)].add((source, r))
+    sends = [0] * tiles
+    for found in lacking:
+        for source, r in found:
+            sends[r // held[source]] += 1
+    return max(*sends, *map(len, lacking))
+
+
+def test_every_plan_brings_every_row_to_its_place() -> None:
+    sent = []
+    for m, tiles in random_maps(500):
+        sources = [np.arange(n) + 1000 * (i + 1) for i, n in enumerate(m.sources)]
+        there, plan = buffers(m, tiles, sources), m.plan(tiles)
+        for spans, size, slots in zip(m.targets, m.sizes, plan.targets):
+            parts = [np.zeros(s.rows, int) if s.source == ZEROS else sources[s.source][s.low : s.high] for s in spans]
+            wanted, rows = np.concatenate(parts), -(-size // tiles)
+            for t in range(tiles):
+                found = np.full(rows, -3)
+                for slot in slots:
+                    if slot.at[t] < rows:
+                        found[slot.at[t] :] = there[t][slot.starts[t] : slot.starts[t] + rows - slot.at[t]]
+                mine = wanted[t * rows : (t + 1) * rows]
+                np.testing.assert_array_equal(found[: len(mine)], mine)
+        if least := busiest(m, tiles):
+            sent.append(plan.sent / least)
+    assert np.mean(sent) < 1.08
+    assert np.max(sent) < 2
+
+
+def test_a_graph_has_as_few_colours_as_its_largest_degree() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        edges = [(rng.randrange(6), rng.randrange(6)) for _ in range(rng.randint(1, 25))]
+        colours = coloured(edges)
+        for side in (0, 1):
+            ends = [(e[side], c) for e, c in zip(edges, colours)]
+            assert len(set(ends)) == len(ends)
+        degrees = [sum(e[side] == n for e in edges) for side in (0, 1) for n in range(6)]
+        assert len(set(colours)) == max(degrees)
+
+
+# --- programs -----------------------------------------------------------------------------------------------
+def partition(f: Any, shapes: list[tuple[int, ...]], specs: Any, out: Any) -> Any:
+    def on(spec: Any) -> Any:
+        return mw.tree.map(lambda s: mw.NamedSharding(MESH, s), spec, is_leaf=lambda s: isinstance(s, P))
+
+    args = [mw.ShapeDtypeStruct(s, np.float32) for s in shapes]
+    part = mw.jit(f, in_shardings=on(specs), out_shardings=on(out)).lower(*args).partition()
+    part.verify()
+    return part
+
+
+def sent(part: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for c in part.collectives:
+        found[c.kind] = found.get(c.kind, 0) + c.bytes_sent
+    return found
+
+
+ROWS, SIZE = 24, 96
+#: of an array of that many columns
+TILE = 4 * ROWS * SIZE // 8
+
+
+def rotated(x: Any) -> Any:
+    low, high = mnp.split(x, 2, -1)
+    return mnp.concatenate([high, low], -1)
+
+
+@pytest.mark.parametrize(
+    ("f", "operands", "results", "bytes_sent"),
+    [
+        (lambda x: tuple(mnp.split(x, 2, -1)), 1, 2, TILE),
+        (lambda x: tuple(mnp.split(x, 3, -1)), 1, 3, TILE),
+        (lambda x: tuple(mnp.split(x, 4, -1)), 1, 4, TILE),
+        (lambda x: x[:, : SIZE // 2], 1, 1, TILE),
+        (lambda x, y: mnp.concatenate([x, y], -1), 2, 1, 2 * TILE),
+        (lambda x: mnp.pad(x, ((0, 0), (0, SIZE))), 1, 1, 2 * TILE),
+        (lambda x: mnp.pad(x[:, 36:], ((0, 0), (0, 36))), 1, 1, TILE),  # shifted at once, not cut and then padded
+        (rotated, 1, 1, TILE),
+        (lambda x: mnp.concatenate([x[:, :36], x[:, 36:] * 2], -1), 1, 1, None),
+        (lambda x: (x[:, 2:], x[:, 1:-1], x[:, :-2]), 1, 3, None),
+        (lambda x: tuple(mnp.split(x[:, :90], 2, -1)), 1, 2, None),  # uneven
+    ],
+    ids=["halves", "thirds", "quarters", "half", "joined", "padded", "shifted", "rotated", "uneven parts", "stencil",
+         "uneven halves"],
+)  # fmt: skip
+def test_what_moves_along_a_split_dimension(f: Any, operands: int, results: int, bytes_sent: int | None) -> None:
+    out = COLUMNS if results == 1 else (COLUMNS,) * results
+    part = partition(f, [(ROWS, SIZE)] * operands, (COLUMNS,) * operands, out)
+    found = sent(part)
+    assert set(found) == {"collective_permute"}
+    assert bytes_sent is None or found["collective_permute"] == bytes_sent
+
+
+def test_two_shifts_of_an_array_share_what_a_neighbour_sends() -> None:
+    """Rows 1 and 2 from the right: two columns, and not one and two."""
+    part = partition(lambda x: (x[:, 1:-1], x[:, 2:]), [(ROWS, SIZE)], (COLUMNS,), (COLUMNS,) * 2)
+    assert sent(part) == {"collective_permute": 4 * ROWS * 2}
+
+
+def test_a_split_and_its_derivative_hold_little() -> None:
+    """Two messages of half a tile, and no array padded to the whole."""
+    halves = partition(lambda x: tuple(mnp.split(x, 2, -1)), [(ROWS, SIZE)], (COLUMNS,), (COLUMNS,) * 2)
+    assert halves.peak_bytes < 4 * TILE
+
+    def gradient(x: Any, y: Any) -> Any:
+        return mw.vjp(lambda x: nn.silu(mnp.split(x, 2, -1)[0]) * mnp.split(x, 2, -1)[1], x)[1](y)[0]
+
+    both = partition(gradient, [(ROWS, SIZE), (ROWS, SIZE // 2)], (COLUMNS, COLUMNS), COLUMNS)
+    assert sent(both) == {"collective_permute": 2 * TILE}
+    assert "pad" not in {e.op.name for e in both.jaxpr.jaxpr.eqns}
+
+
+def test_sums_of_paddings_that_share_rows_stay_sums() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return mnp.pad(x, ((0, 0), (0, 8))) + mnp.pad(y, ((0, 0), (8, 0)))
+
+    part = partition(f, [(ROWS, SIZE)] * 2, (P("d"),) * 2, P("d"))
+    assert sum(e.op.name == "pad" for e in part.jaxpr.jaxpr.eqns) == 2
