@@ -139,6 +139,10 @@ class ShardingError(MeshwrightError, ValueError):
     """A sharding that does not fit the array or the mesh."""
 
 
+class ShardingTypeError(ShardingError, TypeError):
+    """Explicit shardings: types that do not go together, or a result that could be split in several ways."""
+
+
 class MeshError(ShardingError):
     """A mesh that cannot be made, or two meshes where one was expected."""
 

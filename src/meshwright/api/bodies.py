@@ -153,10 +153,12 @@ def check_carry(what: str, fun: Any, value: Any, out_tree: Any, out_avals: Seque
     wrong = []
     for path, x, got in zip(pytree.paths(value), pytree.leaves(value), out_avals):
         want = typeof(x)
-        if (want.shape, want.dtype) != (got.shape, got.dtype):
+        if (want.shape, want.dtype, want.explicit) != (got.shape, got.dtype, got.explicit):
             pairs = (("shapes", want.shape, got.shape), ("dtypes", want.dtype, got.dtype))
-            differ = " and ".join(name for name, a, b in pairs if a != b)
+            differ = " and ".join(name for name, a, b in pairs if a != b) or "shardings"
             remedy = "" if want.dtype == got.dtype else f"; convert it with .astype({want.dtype.name!r})"
+            if differ == "shardings":
+                remedy = "; bring it to the sharding it goes in with by reshard, or start with that it comes out with"
             wrong.append(f"carry{path} goes in as {want} and comes out as {got}: {differ} differ{remedy}")
     if wrong:
         raise ShapeError(

@@ -24,7 +24,7 @@ from meshwright.core import dtypes, pytree
 from meshwright.core.config import config
 from meshwright.core.signature import described
 from meshwright.core.tracebacks import boundary
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingTypeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.scan import Scan
@@ -130,6 +130,9 @@ def _branches(
     return pytree.unflatten(first.out_tree, Cond(tuple(jaxprs)).bind(index, *consts, *leaves))
 
 
+_REMEDIES = {"dtypes": "; convert one with .astype", "shardings": "; bring one to the other's with reshard"}
+
+
 def _check_branch(what: str, first_name: str, first: Body, name: str, body: Body) -> None:
     if body.out_tree != first.out_tree:
         raise ArgumentTypeError(
@@ -139,11 +142,12 @@ def _check_branch(what: str, first_name: str, first: Body, name: str, body: Body
         )
     paths = pytree.paths(pytree.unflatten(first.out_tree, first.out_avals))
     for path, want, got in zip(paths, first.out_avals, body.out_avals):
-        if (want.shape, want.dtype) != (got.shape, got.dtype):
-            differ = "shapes" if want.dtype == got.dtype else "dtypes"
-            raise ShapeError(
+        if (want.shape, want.dtype, want.explicit) != (got.shape, got.dtype, got.explicit):
+            pairs = (("shapes", want.shape, got.shape), ("dtypes", want.dtype, got.dtype))
+            differ = next((name for name, a, b in pairs if a != b), "shardings")
+            raise (ShardingTypeError if differ == "shardings" else ShapeError)(
                 f"{what}: branches must return equal types, but output{path} is {want} from {first_name} and {got} "
-                f"from {name}: {differ} differ" + ("; convert one with .astype" if differ == "dtypes" else "")
+                f"from {name}: {differ} differ" + _REMEDIES.get(differ, "")
             )
 
 
@@ -251,7 +255,7 @@ def _scan(
         return scan_in_python(f, init, xs, steps, bool(reverse))
     xs_leaves, xs_tree = pytree.flatten(xs)
     avals = [typeof(x) for x in xs_leaves]
-    slices = pytree.unflatten(xs_tree, [_Slice(a.update(shape=a.shape[1:])) for a in avals])
+    slices = pytree.unflatten(xs_tree, [_Slice(_sliced(a, loop.name, i)) for i, a in enumerate(avals)])
     body, carry_tree, carry_avals = _trace_scan(loop.name, f, init, slices)
     new = promoted(pytree.leaves(init), carry_avals) if carry_tree == pytree.structure(init) else None
     if new is not None:
@@ -262,6 +266,21 @@ def _scan(
     op = Scan(body.jaxpr, steps, len(leaves), len(body.consts), bool(reverse), rounds)
     outs = op.bind(*body.consts, *leaves, *xs_leaves)
     return pytree.unflatten(body.out_tree, outs)
+
+
+def _sliced(aval: Any, what: str, number: int) -> Any:
+    """The type of one slice of an input.
+
+    Raises:
+      ShardingTypeError: explicit axes split the dimension that the loop goes over.
+    """
+    axes = aval.explicit.spec.axes(0) if aval.explicit is not None else ()
+    if axes:
+        raise ShardingTypeError(
+            f"{what}: it goes over the leading dimension of its inputs, and that of input {number}, {aval}, is split "
+            f"over {', '.join(axes)}; reshard it so that another dimension is split, or none"
+        )
+    return aval.without_dim(0)
 
 
 class _Slice:

@@ -34,6 +34,7 @@ from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
+from meshwright.ir.explicit import is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, nesting
 from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.passes import inline_calls
@@ -45,7 +46,7 @@ from meshwright.ops.sharding.constraint import constrain
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
-from meshwright.sharding import SingleDeviceSharding, get_mesh
+from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants
 from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
@@ -144,7 +145,7 @@ class JitFunction:
         try:  # here, and not in a decorator: a call more would be felt
             if STATE.trace is not EVAL or config.at_calls:
                 return self._other_call(args, kwargs)
-            if not (kwargs or self._has_static):
+            if not (kwargs or self._has_static) and STATE.decided is None:
                 # Positional arrays: they are their own leaves, and their number is the structure.
                 types = [_signature(x) if x.committed else x.aval for x in args if type(x) is Array]
                 ready = self._programs.get((len(args), get_mesh(), config.tracing, *types))
@@ -170,7 +171,7 @@ class JitFunction:
             types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
         except ArgumentTypeError:
             raise self._bad_argument(dynamic, named, static) from None
-        where = get_mesh(), config.tracing
+        where = (get_mesh(), config.tracing) if STATE.decided is None else (get_mesh(), config.tracing, "decided")
         ready = self._programs.get((treedef, static, *where, *types))
         if ready is None:
             if any(map(is_float0, leaves)):
@@ -219,7 +220,8 @@ class JitFunction:
         return found
 
     def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
-        key = (treedef, avals, static, get_mesh(), config.tracing, scope())
+        is_decided = STATE.decided is not None and is_explicit(avals)
+        key = (treedef, avals, static, get_mesh(), config.tracing, scope(), is_decided)
         found = self._caches.traces.get(key)
         if found is None:
 
@@ -308,6 +310,7 @@ class JitFunction:
             common_place([(f"argument {name}", brought(x)), (f"in_shardings for {name}", sharding)], self.name)
         shardings = [g if g is not None else brought(x) for g, x in zip(given, leaves)]
         check_fit(shardings, avals, names, f"{self.name}: argument ")
+        avals = tuple(a if g is None else typed_by(a, named(g)) for a, g in zip(avals, given))
         jaxpr, out_tree = self._trace(treedef, avals, static)
         outs_value = _outputs(out_tree, jaxpr.out_avals)
         outs = list(map(without_auto, flat_shardings(self.out_shardings, outs_value, "jit out_shardings")))

@@ -40,7 +40,7 @@ from meshwright.runtime.executable import Executable, Results, compile_program, 
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.spread import compile_spread, needs_spread
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
-from meshwright.sharding.kinds import in_users_kind
+from meshwright.sharding.kinds import in_users_kind, says_explicitly
 from meshwright.spmd import report
 from meshwright.spmd.device_order import Orders, in_orders
 from meshwright.spmd.driver import partition
@@ -128,16 +128,19 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def in_shardings(self) -> list[NamedSharding]:
-        found = self._shardings(self.part.in_layouts, self.in_avals)
+        found = self._shardings(self.part.in_layouts, self.in_avals, [a.sharding for a in self.program.arguments])
         return [self.program.arguments[i].sharding if i in self._orders[0] else s for i, s in enumerate(found)]
 
     @cached_property
     def out_shardings(self) -> list[NamedSharding]:
-        found = self._shardings(self.part.out_layouts, self.out_avals)
+        found = self._shardings(self.part.out_layouts, self.out_avals, self.program.out_shardings)
         return [self.program.out_shardings[i] if i in self._orders[1] else s for i, s in enumerate(found)]
 
-    def _shardings(self, layouts: Sequence[Layout], avals: Sequence[ShapedArray]) -> list[NamedSharding]:
-        return [self._spelled(replace(lo, dims=lo.dims[: a.ndim])) for lo, a in zip(layouts, avals)]
+    def _shardings(
+        self, layouts: Sequence[Layout], avals: Sequence[ShapedArray], said: Sequence[Any]
+    ) -> list[NamedSharding]:
+        cut = [replace(lo, dims=lo.dims[: a.ndim]) for lo, a in zip(layouts, avals)]
+        return [s if says_explicitly(s, self.mesh, lo) else self._spelled(lo) for s, lo in zip(said, cut)]
 
     @cached_property
     def _written(self) -> list[tuple[NamedSharding, int]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,33 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError, ShardingTypeError
+from meshwright.ir.explicit import decided, is_explicit
 from meshwright.ir.op import Op
 from meshwright.ir.program import Argument, Program
-from meshwright.ir.tracing import Tracer, check_alive, typeof
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.elementwise.table import copy
-from meshwright.ops.sharding.constraint import ShardingConstraint
+from meshwright.ops.sharding.constraint import RESHARD, Reshard, ShardingConstraint
+from meshwright.ops.sharding.mesh_cast import CAST_ARRAY
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
 from meshwright.runtime.moving import buffer_with
 from meshwright.runtime.transfers import check_transfer
-from meshwright.sharding import AbstractMesh, NamedSharding, Sharding, SingleDeviceSharding
+from meshwright.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+    explicit_of,
+    get_mesh,
+    mesh_of_type,
+    set_mesh,
+)
 
 
 def _as_sharding(target: Any) -> Any:
@@ -98,12 +114,35 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
     wanted = named(sharding)
     if wanted is None:
         return x
+    if wanted.is_explicit and isinstance(wanted, NamedSharding):
+        return _asserted(x, wanted, what)
     if not isinstance(wanted, NamedSharding):
         raise ShardingError(
             f"{what}: inside a traced function a value cannot be put on {sharding!r}; place the arguments of the "
             "jitted function, or use a NamedSharding"
         )
     return ShardingConstraint(wanted).bind(x)
+
+
+def _asserted(x: Any, wanted: NamedSharding, what: str) -> Any:
+    """``x``, whose type must say what a constraint does of explicit axes; automatic ones are constrained.
+
+    Raises:
+      ShardingTypeError: it says something else.
+    """
+    if what == "device_put":
+        return Reshard(wanted).bind(x)
+    aval, said = typeof(x), explicit_of(wanted, typeof(x).ndim)
+    explicit = set(wanted.abstract_mesh.of_type(AxisType.Explicit))
+    if (said is not None and said != aval.explicit) or (
+        len(explicit) == len(wanted.mesh.axis_names) and said != aval.explicit
+    ):
+        raise ShardingTypeError(
+            f"{what}: the value is {aval} and {wanted.spec} is asked for; along explicit axes types say how values are "
+            "split, and a constraint only makes sure of it: change it with reshard"
+        )
+    free = [a for a in wanted.mesh.axis_names if a not in explicit]
+    return ShardingConstraint(wanted).bind(x) if free else x
 
 
 def device_get(x: Any) -> Any:
@@ -172,23 +211,30 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     leaves, treedef = pytree.flatten(x)
     found = flat_shardings(shardings, x, "with_sharding_constraint")
     check_fit(found, [typeof(v) for v in leaves], pytree.paths(x), "with_sharding_constraint: x")
-    outs = [
-        _constraint(value, sharding, "with_sharding_constraint") if isinstance(value, Tracer) else _put(value, sharding)
-        for value, sharding in zip(leaves, found)
-    ]
-    return pytree.unflatten(treedef, outs)
+    return pytree.unflatten(treedef, [_constrained(x, s) for x, s in zip(leaves, found)])
+
+
+def _constrained(x: Any, sharding: Any) -> Any:
+    if isinstance(x, Tracer) or (sharding is not None and typeof(x).explicit is not None):
+        return _constraint(x, sharding, "with_sharding_constraint")
+    return _put(x, sharding)
 
 
 def laid_out(x: Any, sharding: Any) -> Any:
     """``x`` laid out as ``sharding`` says; as it is for None."""
-    return x if sharding is None else with_sharding_constraint(x, sharding)
+    if sharding is None:
+        return x
+    return reshard(x, sharding) if _is_explicit(x, sharding) else with_sharding_constraint(x, sharding)
 
 
 def reshard(xs: Any, out_shardings: Any) -> Any:
-    """``xs`` with other shardings: :func:`device_put` on arrays, a constraint inside a traced function.
+    """``xs`` (a tree of arrays) with other shardings (a tree prefix): :func:`device_put` on arrays.
+
+    Along explicit axes this is what changes types: ``f32[8@x,4]`` becomes ``f32[8,4@x]``, a sum that is still to be
+    made (``unreduced``) is made. Along automatic axes it is a constraint inside a traced function.
 
     Raises:
-      ShardingError, MeshError: as :func:`with_sharding_constraint`.
+      ShardingError, MeshError: as :func:`with_sharding_constraint`. ShardingTypeError: the new parts are not even.
 
     Example:
       >>> mesh = mw.make_mesh((4,), ("x",))
@@ -197,7 +243,76 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
       >>> rows.sharding.shard_shape((4, 8)), columns.sharding.shard_shape((4, 8))
       ((1, 8), (4, 2))
     """
-    return with_sharding_constraint(xs, out_shardings)
+    leaves, treedef = pytree.flatten(xs)
+    with _mesh_of(leaves):
+        found = flat_shardings(out_shardings, xs, "reshard")
+    check_fit(found, [typeof(v) for v in leaves], pytree.paths(xs), "reshard: x")
+    return pytree.unflatten(treedef, [_resharded(x, s) for x, s in zip(leaves, found)])
+
+
+def _mesh_of(leaves: Sequence[Any]) -> Any:
+    """The mesh that specs name the axes of: the current one, or that of the types."""
+    types = (typeof(x).explicit for x in leaves)
+    mesh = next((mesh_of_type(t.mesh) for t in types if t is not None), None)
+    return (
+        nullcontext() if mesh is None or get_mesh() is not None else mesh if isinstance(mesh, Mesh) else set_mesh(mesh)
+    )
+
+
+def _resharded(x: Any, sharding: Any) -> Any:
+    wanted = named(sharding)
+    if isinstance(wanted, NamedSharding) and wanted.is_explicit:
+        return Reshard(wanted).bind(x)
+    return _constraint(x, sharding, "reshard") if isinstance(x, Tracer) else _put(x, sharding)
+
+
+def made_as(sharding: Any, make: Callable[[], Any]) -> Any:
+    """What ``make`` gives, laid out as ``sharding`` says, which decides where an op along explicit axes would ask.
+
+    Raises:
+      ShardingTypeError: it says that a sum over axes is left to be made, of which none is made.
+    """
+    if sharding is None:
+        return make()
+    with decided() as found:
+        out = make()
+    spec = getattr(sharding, "spec", sharding)
+    made = found.summed | (typeof(out).explicit.unreduced if typeof(out).explicit is not None else frozenset())
+    more = sorted(getattr(spec, "unreduced", frozenset()) - made)
+    if more:
+        raise ShardingTypeError(
+            f"out_sharding={spec} leaves a sum over {', '.join(more)} to be made, but no dimension that is summed over "
+            f"is split over {', '.join(more)}; name the axes that split what is contracted"
+        )
+    return reshard(out, sharding) if _is_explicit(out, sharding) else laid_out(out, sharding)
+
+
+def _is_explicit(x: Any, sharding: Any) -> bool:
+    mesh = getattr(sharding, "mesh", None) or get_mesh()
+    return typeof(x).explicit is not None or (mesh is not None and AxisType.Explicit in mesh.axis_types)
+
+
+def _perform_reshard(op: Reshard, x: Any) -> Any:
+    mesh = op.sharding.mesh
+    mesh = mesh_of_type(mesh) if isinstance(mesh, AbstractMesh) else mesh
+    return _put(x, NamedSharding(mesh, op.sharding.spec))
+
+
+RESHARD.fill(_perform_reshard)
+
+
+def _cast_array(mesh: AbstractMesh, x: Any) -> Array:
+    array = _given(x)
+    old = named(array.sharding)
+    if not isinstance(old, NamedSharding):
+        return array
+    types = dict(zip(mesh.axis_names, mesh.axis_types))
+    return Array(
+        array.aval, array.buffer, NamedSharding(old.mesh.update_axis_types(types), PartitionSpec(*old.spec)), True
+    )
+
+
+CAST_ARRAY.fill(_cast_array)
 
 
 # --- eager ops on a mesh ------------------------------------------------------------------------------------
@@ -207,7 +322,11 @@ on_clear(_sharded_cache.clear)
 
 def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
     """One op some of whose operands lie on a mesh: partitioned and compiled like a jitted function."""
-    key = (config.tracing, op, *((x.aval, x.sharding if x.committed else None) for x in arrays))
+    avals = tuple(x.aval for x in arrays)
+    is_decided = STATE.decided is not None and is_explicit(avals)
+    if is_decided:
+        infer_cached(op, avals)  # notes what is summed
+    key = (config.tracing, op, is_decided, *((x.aval, x.sharding if x.committed else None) for x in arrays))
     executable = _sharded_cache.get(key)
     if executable is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])

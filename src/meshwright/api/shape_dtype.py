@@ -9,7 +9,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import canonical, requested
 from meshwright.errors import ArgumentTypeError
 from meshwright.ir.tracing import typeof
-from meshwright.sharding import Sharding
+from meshwright.sharding import Sharding, typed_by
 
 
 class ShapeDtypeStruct:
@@ -26,7 +26,7 @@ class ShapeDtypeStruct:
         sharding: Sharding | None = None,
         weak_type: bool = False,
     ) -> None:
-        self.aval = ShapedArray(tuple(shape), requested(dtype, "ShapeDtypeStruct"), weak_type)
+        self.aval = typed_by(ShapedArray(tuple(shape), requested(dtype, "ShapeDtypeStruct"), weak_type), sharding)
         #: the named axes over which it differs, and their sizes: ``xla_computation`` tells them
         self.named_shape = dict(named_shape or {})
         self.sharding = sharding
@@ -78,11 +78,15 @@ class ShapeDtypeStruct:
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{named}{where}{weak})"
 
 
+def _as_sharding(x: Any) -> Sharding | None:
+    return x if isinstance(x, Sharding) else None
+
+
 def shape_of(x: Any) -> ShapedArray:
     """The aval of anything with ``shape`` and ``dtype``, or of a number."""
     aval = getattr(x, "aval", None)
     if aval is not None:
         return aval
     if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "__array__"):
-        return ShapedArray(tuple(x.shape), canonical(x.dtype))
+        return typed_by(ShapedArray(tuple(x.shape), canonical(x.dtype)), _as_sharding(getattr(x, "sharding", None)))
     return typeof(x)

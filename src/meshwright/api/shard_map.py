@@ -14,6 +14,7 @@ import numpy as np
 from meshwright.api.jit import jit
 from meshwright.api.per_device import Ring, part_at, put_together
 from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.identity import made_of
@@ -27,7 +28,8 @@ from meshwright.ir.state import STATE, extend_axis_env
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
-from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
+from meshwright.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
+from meshwright.sharding.typed import type_over
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.wrapped import name_of, require_callable
 
@@ -37,6 +39,17 @@ class _Leaf:
 
     def __init__(self, spec: PartitionSpec) -> None:
         self.spec = spec
+
+
+class _Inferred:
+    """The type of ``INFERRED``, its only value."""
+
+    def __repr__(self) -> str:
+        return "INFERRED"
+
+
+#: in the place of ``in_specs``: as the types of the arguments say
+INFERRED = _Inferred()
 
 
 def _is_spec(x: Any) -> bool:
@@ -59,7 +72,7 @@ def shard_map(
     f: Callable[..., Any] | None = None,
     *,
     mesh: Mesh | AbstractMesh | None = None,
-    in_specs: Any,
+    in_specs: Any = INFERRED,
     out_specs: Any,
     axis_names: Any = (),
     check_vma: bool = True,
@@ -68,8 +81,9 @@ def shard_map(
 
     ``in_specs`` (a tuple with one entry an argument, or a tree prefix of them) say how arguments are cut: along a
     dimension whose entry names axes, each device along these gets one part; along axes that a spec does not name, all
-    get the same. ``out_specs`` say how the results are put together; where they leave out an axis, the results must be
-    equal along it. Collectives in ``f`` name the axes of the mesh.
+    get the same. Without ``in_specs``, arguments are cut as explicit axes split them. ``out_specs`` say how the results
+    are put together; where they leave out an axis, the results must be equal along it. Collectives in ``f`` name the
+    axes of the mesh.
 
     With ``check_vma``, it is known of every value in ``f`` over which axes it *varies* between devices: that is
     ``typeof(x).vma``, printed ``f32[3]{V:x}``. Results that vary over an axis which their spec does not name are
@@ -172,9 +186,25 @@ class _Region:
         given, name = self.in_specs, name_of(self.f)
         if isinstance(given, tuple) and not _is_spec(given) and len(given) != len(args):
             raise ArgumentError(f"shard_map: in_specs has {len(given)} entries, {name} got {len(args)} arguments")
+        if given is INFERRED:
+            return [self._inferred(x, path) for x, path in zip(pytree.leaves(args), pytree.paths(args))]
         specs = _flat_specs(list(given) if isinstance(given, list) else given, args, self.mesh, "shard_map in_specs")
         _check_manual(specs, self.manual, self.mesh, "in_specs")
         return specs
+
+    def _inferred(self, x: Any, path: str) -> PartitionSpec:
+        """How explicit axes split an argument, of those that are manual.
+
+        Raises:
+          ArgumentError: a manual axis is automatic outside, so that no type says how it splits.
+        """
+        free = [a for a in self.mesh.abstract_mesh.of_type(AxisType.Auto) if a in self.manual]
+        if free:
+            raise ArgumentError(
+                f"shard_map: in_specs is left out, but {', '.join(free)} is automatic, and the type of argument{path}, "
+                f"{typeof(x)}, does not say how it is split over it; give in_specs"
+            )
+        return typed_spec(typeof(x), self.manual)
 
     def result_specs(self, outs: Any) -> list[PartitionSpec]:
         specs = _flat_specs(self.out_specs, outs, self.mesh, "shard_map out_specs")
@@ -192,9 +222,9 @@ def _call(region: _Region, args: Any) -> Any:
     f, mesh, manual, check = region.f, region.mesh, region.manual, region.check
     flat, in_tree = pytree.flatten(args)
     specs = region.argument_specs(args)
-    parts = [_part(x, s, mesh, p, check) for x, s, p in zip(flat, specs, pytree.paths(args))]
+    parts = [_part(x, s, mesh, p, check, manual) for x, s, p in zip(flat, specs, pytree.paths(args))]
     scope = extend_axis_env({a: mesh.shape[a] for a in manual}, check)
-    with set_mesh(mesh), scope:
+    with set_mesh(inside_of(mesh, manual)), scope:
         jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
@@ -220,7 +250,7 @@ def _in_python(region: _Region, args: Any) -> Any:
 
     def at(place: dict[str, int]) -> Callable[[], Any]:
         def run() -> Any:
-            with set_mesh(mesh):
+            with set_mesh(inside_of(mesh, region.manual)):
                 return f(*pytree.unflatten(in_tree, [part_at(x, s, sizes, place) for x, s in zip(flat, specs)]))
 
         return run
@@ -304,7 +334,9 @@ class _Aval:
         self.aval = aval
 
 
-def _part(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, check: bool = False) -> _Aval:
+def _part(
+    x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, check: bool = False, manual: Sequence[str] = ()
+) -> _Aval:
     """The type of a device's part; with ``check``, the axes that cut it are ones over which it varies."""
     aval = typeof(x)
     if len(spec) > aval.ndim:
@@ -320,4 +352,34 @@ def _part(x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, che
             )
         shape.append(size // n)
     named = {a for d in range(len(spec)) for a in spec.axes(d)} if check else ()
-    return _Aval(aval.update(shape=tuple(shape), vma=aval.vma.union(named)))
+    rest = None if aval.explicit is None else _rest_of_type(aval, spec, mesh, path, manual)
+    return _Aval(aval.update(shape=tuple(shape), vma=aval.vma.union(named), explicit=rest))
+
+
+def _rest_of_type(
+    aval: ShapedArray, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, manual: Sequence[str]
+) -> Any:
+    """How the axes that stay explicit in a region split an argument.
+
+    Raises:
+      ArgumentError: its type says something else of the manual ones than its spec.
+    """
+    mine = typed_spec(aval, manual)
+    if any(mine.axes(d) != spec.axes(d) for d in range(aval.ndim)):
+        raise ArgumentError(
+            f"shard_map: in_specs has {spec} for argument{path}, whose type {aval} says {mine}; leave in_specs out, to "
+            "have arguments cut as their types say, or reshard the argument"
+        )
+    entries = [tuple(a for a in aval.explicit.spec.axes(d) if a not in manual) for d in range(aval.ndim)]
+    return type_over(inside_of(mesh, manual).abstract_mesh, entries)
+
+
+def typed_spec(aval: ShapedArray, axes: Sequence[str]) -> PartitionSpec:
+    """How a type splits its value over ``axes``."""
+    spec = PartitionSpec() if aval.explicit is None else aval.explicit.spec
+    return PartitionSpec(*(tuple(a for a in spec.axes(d) if a in axes) for d in range(aval.ndim)))
+
+
+def inside_of(mesh: Mesh | AbstractMesh, manual: Sequence[str]) -> Mesh | AbstractMesh:
+    """The mesh as the region sees it."""
+    return mesh.update_axis_types(dict.fromkeys(manual, AxisType.Manual))

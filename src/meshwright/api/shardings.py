@@ -18,6 +18,7 @@ from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import (
     AbstractMesh,
     AnyMesh,
+    AxisType,
     Mesh,
     NamedSharding,
     PartitionSpec,
@@ -160,13 +161,37 @@ def placed(program: Program) -> Program:
     # Collectives in a region name the axes of its mesh; shardings over other meshes can be said over it.
     regions = (e.op.mesh for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, ShardMap))
     mesh = next((m for m in regions if isinstance(m, type(place))), place)
+    mesh = _seen_outside(program, mesh)
     return replace(
         program,
         jaxpr=jaxpr_over(program.jaxpr, mesh),
         arguments=tuple(replace(a, sharding=_end_over(a.sharding, mesh)) for a in program.arguments),
-        out_shardings=tuple(_end_over(s, mesh) for s in program.out_shardings),
+        out_shardings=tuple(
+            _of_type(a, mesh) if s is None else _end_over(s, mesh)
+            for a, s in zip(program.out_avals, program.out_shardings)
+        ),
         place=mesh,
     )
+
+
+def _seen_outside(program: Program, mesh: AnyMesh) -> AnyMesh:
+    """The mesh with the types of axes that hold where the program is called: those of arguments, or else of results, or
+    else of the current mesh. Inside, ``auto_axes`` and the like may say others."""
+    around: list[Any] = [getattr(named(a.sharding), "mesh", None) for a in program.arguments]
+    around += [a.explicit and a.explicit.mesh for a in program.out_avals]
+    around += [get_mesh()]
+    found = next((m for m in around if m is not None and m.axis_names == mesh.axis_names), mesh)
+    return mesh.update_axis_types(dict(zip(found.axis_names, found.axis_types)))
+
+
+def _of_type(aval: ShapedArray, mesh: AnyMesh) -> NamedSharding | None:
+    """The sharding of a result that its type says; None where some axis is automatic, and the partitioner chooses."""
+    if aval.explicit is not None:
+        mesh = mesh.update_axis_types(dict(zip(aval.explicit.mesh.axis_names, aval.explicit.mesh.axis_types)))
+    if any(t is not AxisType.Explicit for t in mesh.axis_types):
+        return None
+    spec = PartitionSpec(*[None] * aval.ndim) if aval.explicit is None else aval.explicit.spec
+    return NamedSharding(mesh, spec)
 
 
 # --- one place ----------------------------------------------------------------------------------------------
@@ -201,6 +226,8 @@ def _join(a: Place, b: Place) -> Place | None:
     """The place that both are, the one with devices if only one has; None if they differ."""
     if a is b or a == b:
         return a
+    if isinstance(a, (Mesh, AbstractMesh)) and isinstance(b, type(a)) and _untyped(a) == _untyped(b):
+        return max(a, b, key=lambda mesh: mesh.axis_types.count(AxisType.Explicit))
     meshes = [p for p in (a, b) if isinstance(p, (Mesh, AbstractMesh))]
     if len(meshes) == 2:
         if AbstractMesh in (type(a), type(b)):
@@ -213,7 +240,12 @@ def _join(a: Place, b: Place) -> Place | None:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    return a.abstract_mesh == b.abstract_mesh
+    return _untyped(a.abstract_mesh) == _untyped(b.abstract_mesh)
+
+
+def _untyped(mesh: Any) -> Any:
+    """The mesh with all axes automatic: what is partitioned is past what types say."""
+    return mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Auto))
 
 
 def over_mesh(sharding: Any, mesh: AnyMesh) -> Any:
@@ -261,6 +293,7 @@ def refuse_orders(name: str, orders: Iterable[Any]) -> None:
 
 def _same(a: AnyMesh, b: AnyMesh) -> bool:
     """Whether meshes have the same axes and, if both have devices, the same devices."""
+    a, b = _untyped(a), _untyped(b)
     if isinstance(a, Mesh) and isinstance(b, Mesh):
         return a == b
     numbered = [m.device_ids for m in (a, b) if isinstance(m, Mesh) and isinstance(m.devices.flat[0], LogicalDevice)]

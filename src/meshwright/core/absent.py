@@ -48,10 +48,8 @@ ABSENT: dict[str, dict[str, str]] = {
     },
     "sharding": {
         "AbstractDevice": "use AbstractMesh",
-        "ManualAxisType|auto_axes|explicit_axes": "types say nothing of shardings here; use with_sharding_constraint",
-        "use_abstract_mesh": "use set_mesh",
+        "ManualAxisType": "types say over which axes a value varies: typeof(x).vma",
         "make_single_device_sharding": "use SingleDeviceSharding(device)",
-        "reshard": "use meshwright.reshard",
     },
     "debug": {
         "DebugEffect|OrderedDebugEffect": "effects are not typed; see debug.print(ordered=True)",

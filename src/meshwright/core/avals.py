@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshwright.core.dtypes import short_name
 from meshwright.core.key_types import is_key
+from meshwright.core.slots import Slot
 
 _BOOL = np.dtype(bool)
 
@@ -21,30 +22,47 @@ Shape = tuple[int, ...]
 Axes = frozenset[str]
 NOWHERE: Axes = frozenset()
 
+#: makes the sharding of a type that says nothing of one
+WHOLE: Slot[Callable[[int], Any]] = Slot("the sharding of whole values", "meshwright.sharding.typed")
+
+
+def axes_text(axes: Sequence[str]) -> str:
+    """``x``, or ``(x,y)``."""
+    return axes[0] if len(axes) == 1 else f"({','.join(axes)})"
+
 
 class ShapedArray:
     """Shape, dtype and *weak type* (a Python scalar's promotion behaviour) of an array.
 
     Inside of a ``shard_map`` it is the type of a device's part, and ``vma`` are the manual axes over which the value
     *varies*: along the others all devices are known to hold the same (empty outside, and where nothing is checked).
+
+    ``explicit`` is how the value is split over the *explicit* axes of a mesh, a
+    :class:`meshwright.sharding.typed.TypeSharding`; None where it is not.
     """
 
-    __slots__ = ("__weakref__", "dtype", "shape", "vma", "weak_type")
-    _interned: dict[tuple[Shape, np.dtype, bool, Axes], ShapedArray] = {}
+    __slots__ = ("__weakref__", "dtype", "explicit", "shape", "vma", "weak_type")
+    _interned: dict[tuple[Shape, np.dtype, bool, Axes, Any], ShapedArray] = {}
 
     shape: Shape
     dtype: np.dtype
     weak_type: bool
     vma: Axes
+    explicit: Any
 
     def __new__(
-        cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, vma: Iterable[str] = NOWHERE
+        cls,
+        shape: Shape,
+        dtype: np.dtype,
+        weak_type: bool = False,
+        vma: Iterable[str] = NOWHERE,
+        explicit: Any = None,
     ) -> ShapedArray:
         if type(vma) is not frozenset:
             vma = frozenset(vma)
         if weak_type and dtype == _BOOL:
             weak_type = False  # there is no other dtype that a bool would give way to
-        found = cls._interned.get((shape, dtype, weak_type, vma))
+        found = cls._interned.get((shape, dtype, weak_type, vma, explicit))
         if found is None:
             found = object.__new__(cls)
             set_ = object.__setattr__
@@ -52,14 +70,15 @@ class ShapedArray:
             set_(found, "dtype", dtype if is_key(dtype) else np.dtype(dtype))
             set_(found, "weak_type", bool(weak_type))
             set_(found, "vma", vma)
-            found = cls._interned.setdefault((found.shape, found.dtype, found.weak_type, vma), found)
+            set_(found, "explicit", explicit)
+            found = cls._interned.setdefault((found.shape, found.dtype, found.weak_type, vma, explicit), found)
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("ShapedArray is immutable; use .update(...)")
 
     def __reduce__(self) -> Any:
-        return ShapedArray, (self.shape, self.dtype, self.weak_type, self.vma)
+        return ShapedArray, (self.shape, self.dtype, self.weak_type, self.vma, self.explicit)
 
     @property
     def ndim(self) -> int:
@@ -73,29 +92,54 @@ class ShapedArray:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    @property
+    def sharding(self) -> Any:
+        """How the value is split over the explicit axes of a mesh."""
+        return WHOLE.value(self.ndim) if self.explicit is None else self.explicit
+
     def update(
         self,
         shape: Shape | None = None,
         dtype: np.dtype | None = None,
         weak_type: bool | None = None,
         vma: Axes | None = None,
+        explicit: Any = ...,
     ) -> ShapedArray:
-        """This aval with some members replaced."""
+        """This aval with some members replaced. How it is split goes with another shape, unless it is said too."""
+        if explicit is ...:
+            explicit = self.explicit if shape is None or shape == self.shape else None
         return ShapedArray(
             self.shape if shape is None else shape,
             self.dtype if dtype is None else dtype,
             self.weak_type if weak_type is None else weak_type,
             self.vma if vma is None else vma,
+            explicit,
         )
+
+    def with_dim(self, dim: int, size: int, axes: tuple[str, ...] = ()) -> ShapedArray:
+        """The type with a dimension more at ``dim``, which explicit ``axes`` split."""
+        shape = (*self.shape[:dim], size, *self.shape[dim:])
+        return self.update(shape=shape, explicit=self.explicit and self.explicit.with_dim(dim, axes))
+
+    def without_dim(self, dim: int) -> ShapedArray:
+        """The type without dimension ``dim``."""
+        shape = self.shape[:dim] + self.shape[dim + 1 :]
+        return self.update(shape=shape, explicit=self.explicit and self.explicit.without_dim(dim))
+
+    def cotangent(self) -> ShapedArray:
+        """The type of cotangents: what all devices hold is what each contributes to, and the reverse."""
+        return self if self.explicit is None else self.update(explicit=self.explicit.cotangent())
 
     def strong(self) -> ShapedArray:
         """This aval without weak type."""
-        return ShapedArray(self.shape, self.dtype, False, self.vma) if self.weak_type else self
+        return self.update(weak_type=False) if self.weak_type else self
 
     def __str__(self) -> str:
-        axes = sorted(self.vma)
-        where = "" if not axes else f"{{V:{axes[0]}}}" if len(axes) == 1 else f"{{V:({','.join(axes)})}}"
-        return f"{short_name(self.dtype)}[{','.join(map(str, self.shape))}]{where}"
+        split = self.explicit
+        dims = map(str, self.shape) if split is None else split.dims_text(self.shape)
+        said = [("V", self.vma)] if split is None else [("V", self.vma), ("U", split.unreduced), ("R", split.reduced)]
+        notes = ",".join(f"{letter}:{axes_text(sorted(axes))}" for letter, axes in said if axes)
+        return f"{short_name(self.dtype)}[{','.join(dims)}]" + (f"{{{notes}}}" if notes else "")
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""

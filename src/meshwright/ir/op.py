@@ -20,6 +20,7 @@ import numpy as np
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.errors import DTypeError, RuleError
+from meshwright.ir.explicit import is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.state import STATE
@@ -237,10 +238,13 @@ class Op:
             raise DTypeError(f"{self.name} does not take random keys, got {got}; random.key_data gives the words")
 
     def typed(self, *avals: ShapedArray) -> Any:
-        """What :meth:`infer` gives, with the axes over which the results vary."""
-        out = self.infer(*(a.update(vma=NOWHERE) for a in avals))
-        axes = self.varies(*(a.vma for a in avals))
-        return tuple(a.update(vma=axes) for a in out) if self.multiple_results else out.update(vma=axes)
+        """What :meth:`infer` gives, with the axes over which the results vary, and how explicit axes split them."""
+        found = self.infer(*(a.update(vma=NOWHERE, explicit=None) for a in avals))
+        outs = list(found) if self.multiple_results else [found]
+        axes = self.varies(*(a.vma for a in avals)) if STATE.checked else NOWHERE
+        split = result_types(self, avals, outs) if is_explicit(avals) else [None] * len(outs)
+        typed = tuple(a.update(vma=axes, explicit=s) for a, s in zip(outs, split))
+        return typed if self.multiple_results else typed[0]
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         """What to apply in a ``shard_map`` that is checked: operands that vary over the same axes, casts put in."""

@@ -22,6 +22,8 @@ class _State(threading.local):
     checked: Axes = NOWHERE
     #: what a ``pmap`` knows of those around it
     nest: Any = None
+    #: ops whose results could be split over explicit axes in several ways need not ask (:mod:`meshwright.ir.explicit`)
+    decided: Any = None
 
 
 STATE = _State()

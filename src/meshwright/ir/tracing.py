@@ -31,6 +31,7 @@ from meshwright.errors import (
     TracerIntegerConversionError,
     UnexpectedTracerError,
 )
+from meshwright.ir.explicit import AGAIN, is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.state import STATE, set_trace
@@ -341,11 +342,13 @@ on_clear(_infer_cache.clear)
 
 def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
     """The types of ``op``'s results, remembered (but for ops that hold jaxprs, which a cache should not keep alive)."""
+    if STATE.decided is not None and is_explicit(avals):
+        return op.typed(*avals)
     key = (op, avals, STATE.checked)
     found = None if op.holds_jaxprs else _infer_cache.get(key)
     if found is None:
         op.check_keys(avals)
-        found = (op.typed if STATE.checked else op.infer)(*avals)
+        found = (op.typed if STATE.checked or is_explicit(avals) else op.infer)(*avals)
         if not op.holds_jaxprs:
             _infer_cache[key] = found
     return found
@@ -486,11 +489,15 @@ def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) ->
     def read(atom: Var | Literal) -> Any:
         return atom.val if isinstance(atom, Literal) else env[atom]
 
-    for eqn in jaxpr.eqns:
-        with source.at(eqn.source):
-            outs = trace.process(eqn.op, [read(a) for a in eqn.invars])
-        if eqn.op.multiple_results:
-            env.update(zip(eqn.outvars, outs))
-        else:
-            env[eqn.outvars[0]] = outs
+    before, STATE.decided = STATE.decided, AGAIN
+    try:
+        for eqn in jaxpr.eqns:
+            with source.at(eqn.source):
+                outs = trace.process(eqn.op, [read(a) for a in eqn.invars])
+            if eqn.op.multiple_results:
+                env.update(zip(eqn.outvars, outs))
+            else:
+                env[eqn.outvars[0]] = outs
+    finally:
+        STATE.decided = before
     return [read(a) for a in jaxpr.outvars]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import made_as
 from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
@@ -38,8 +38,10 @@ def dot_general(
       >>> lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))).tolist()
       [[5, 14], [86, 122]]
     """
-    out = dot_functions.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
-    return laid_out(out, out_sharding)
+    return made_as(
+        out_sharding,
+        lambda: dot_functions.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type),
+    )
 
 
 def dot(
@@ -126,8 +128,10 @@ def conv_general_dilated(
       >>> lax.conv_general_dilated(x, kernel, (2,), [(1, 0)]).tolist()
       [[[-1.0, -1.0]]]
     """
-    out = conv_functions.conv_general_dilated(
-        lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count,
-        batch_group_count, precision, preferred_element_type,
+    return made_as(
+        out_sharding,
+        lambda: conv_functions.conv_general_dilated(
+            lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count,
+            batch_group_count, precision, preferred_element_type,
+        ),
     )  # fmt: skip
-    return laid_out(out, out_sharding)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
@@ -136,8 +136,12 @@ def ragged_dot_general(
             )
         dims = (((0, *lc), (group_dim, *rc)), (lb, rb))
         return dot_general(groups, rhs, dims, precision, preferred_element_type, out_sharding=out_sharding)
-    out = dot_general(groups, rhs, ((lc, rc), (lb, rb)), precision, preferred_element_type)
-    return laid_out(move_dim(out, len(lb), 0), out_sharding)
+
+    def make() -> Any:
+        out = dot_general(groups, rhs, ((lc, rc), (lb, rb)), precision, preferred_element_type)
+        return move_dim(out, len(lb), 0)
+
+    return made_as(out_sharding, make)
 
 
 def _in_groups(name: str, lhs: Any, sizes: Any, outer: tuple[int, ...], ragged: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import laid_out, made_as
 from meshwright.core import pytree
 from meshwright.ir.tracing import typeof
 from meshwright.lax.shapes import existing_axis
@@ -69,7 +69,7 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
       >>> lax.reduce_sum(x, (1,)).tolist(), int(lax.reduce_sum(x, (0, 1)))
       ([6, 15], 21)
     """
-    return laid_out(broadcast_reduce.reduce_sum(operand, axes), out_sharding)
+    return made_as(out_sharding, lambda: broadcast_reduce.reduce_sum(operand, axes))
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Any, Any]:

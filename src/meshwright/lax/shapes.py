@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, IndexingError, ShapeError
@@ -248,7 +248,7 @@ def reshape(
       ([[1, 2], [3, 4], [5, 6]], [1, 4, 2, 5, 3, 6])
     """
     moved = operand if dimensions is None else transpose(operand, dimensions)
-    return laid_out(shape.reshape(moved, new_sizes), out_sharding)
+    return made_as(out_sharding, lambda: shape.reshape(moved, new_sizes))
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:

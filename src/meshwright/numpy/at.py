@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.api.control_flow import scan
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ConcretizationTypeError, ShapeError
@@ -140,7 +140,7 @@ class IndexUpdateRef:
         chosen = read_mode(mode, "at.get")
         plan = plan_index(typeof(self.array).shape, self.index, wrap_negative_indices)
         fill = fill_value.item() if isinstance(fill_value, (np.generic, np.ndarray, Array)) else fill_value
-        return laid_out(read(self.array, plan, chosen, fill, indices_are_sorted, unique_indices), out_sharding)
+        return made_as(out_sharding, lambda: read(self.array, plan, chosen, fill, indices_are_sorted, unique_indices))
 
     def _update(self, name: str, values: Any, how: Any, options: Mapping[str, Any]) -> Any:
         to = _Options(**options)
@@ -153,8 +153,11 @@ class IndexUpdateRef:
         strict = config.numpy_dtype_promotion == "strict"
         common = result_type(x, value) if strict or how is not _SET else dtype
         wide = dtype if how is _SET else common
-        done = self._combined(name, convert(x, wide), converted(value, wide), how, to)
-        return laid_out(as_result(convert(done, dtype, aval.weak_type)), to.out_sharding)
+        operands = convert(x, wide), converted(value, wide), how, to
+        return made_as(
+            to.out_sharding,
+            lambda: as_result(convert(self._combined(name, *operands), dtype, aval.weak_type)),
+        )
 
     def _combined(self, name: str, x: Any, value: Any, how: Any, to: _Options) -> Any:
         combine, _ = how

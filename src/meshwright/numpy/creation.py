@@ -21,6 +21,7 @@ from meshwright.ops.random.keys import wrap_words
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import expand_dims
 from meshwright.ops.shape.slice_pad import concatenate
+from meshwright.ops.sharding.constraint import with_type
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.array import from_dlpack as dlpack_array
 from meshwright.runtime.devices import Device
@@ -267,6 +268,8 @@ def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, 
     if device is None and getattr(a, "committed", False) and shape == aval.shape:
         device = a.sharding
     out = make(shape, aval.dtype if dtype is None else dtype, device)
+    if device is None and aval.explicit is not None and shape == aval.shape:
+        out = with_type(out, aval.update(explicit=aval.explicit.replaced(aval.explicit.spec, ())))
     return convert(out, aval.dtype, True) if dtype is None and aval.weak_type else out
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import opt_einsum
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
@@ -68,13 +68,18 @@ def einsum(
     dtype = result_type(*arrays)
     arrays = [converted(x, dtype) for x in arrays]
     shapes = tuple(typeof(x).shape for x in arrays)
-    for numbers, step in _path(subscripts.replace(" ", ""), shapes, _hashable(optimize)):
-        terms, kept = step.split("->")
-        chosen = [arrays[i] for i in numbers]
-        for i in sorted(numbers, reverse=True):
-            del arrays[i]
-        arrays.append(_step(list(zip(terms.split(","), chosen)), kept, precision, preferred_element_type))
-    return laid_out(arrays[0], out_sharding)
+    path = _path(subscripts.replace(" ", ""), shapes, _hashable(optimize))
+
+    def make() -> Any:
+        for numbers, step in path:
+            terms, kept = step.split("->")
+            chosen = [arrays[i] for i in numbers]
+            for i in sorted(numbers, reverse=True):
+                del arrays[i]
+            arrays.append(_step(list(zip(terms.split(","), chosen)), kept, precision, preferred_element_type))
+        return arrays[0]
+
+    return made_as(out_sharding, make)
 
 
 def einsum_path(subscripts: str, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], Any]:

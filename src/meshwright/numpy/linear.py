@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.errors import ShapeError
@@ -86,8 +86,8 @@ def matmul(
         )
     if len(sy) <= 2:  # one matrix for all batches
         dims = (((len(sx) - 1,), (max(len(sy) - 2, 0),)), ((), ()))
-        return laid_out(contract("matmul", x, y, dims, precision, preferred_element_type), out_sharding)
-    return laid_out(_batched_matmul(x, y, precision, preferred_element_type), out_sharding)
+        return made_as(out_sharding, lambda: contract("matmul", x, y, dims, precision, preferred_element_type))
+    return made_as(out_sharding, lambda: _batched_matmul(x, y, precision, preferred_element_type))
 
 
 def _batched_matmul(x: Any, y: Any, precision: Any, preferred: Any) -> Any:
@@ -124,12 +124,12 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     x, y = _pair("dot", a, b)
     sx, sy = typeof(x).shape, typeof(y).shape
     if not sx or not sy:
-        return laid_out(mul(x, y), out_sharding)
+        return made_as(out_sharding, lambda: mul(x, y))
     c = max(len(sy) - 2, 0)
     if sx[-1] != sy[c]:
         raise ShapeError(f"dot: shapes {sx} and {sy} do not fit: sizes {sx[-1]} and {sy[c]} must be equal")
     dims = (((len(sx) - 1,), (c,)), ((), ()))
-    return laid_out(contract("dot", x, y, dims, precision, preferred_element_type), out_sharding)
+    return made_as(out_sharding, lambda: contract("dot", x, y, dims, precision, preferred_element_type))
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -238,8 +238,8 @@ def tensordot(
         raise ShapeError(
             f"tensordot: axes {cx} of shape {typeof(x).shape} and {cy} of shape {typeof(y).shape} must pair equal sizes"
         )
-    out = contract("tensordot", x, y, ((cx, cy), ((), ())), precision, preferred_element_type)
-    return laid_out(out, out_sharding)
+    dims = ((cx, cy), ((), ()))
+    return made_as(out_sharding, lambda: contract("tensordot", x, y, dims, precision, preferred_element_type))
 
 
 def _listed(axes: Any) -> tuple[int, ...]:

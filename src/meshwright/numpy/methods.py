@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import device_put, laid_out
+from meshwright.api.placement import device_put, laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentTypeError, ShapeError
@@ -65,7 +65,7 @@ _UNARY = {
 
 def _reshape(self: Any, *shape: Any, order: str = "C", out_sharding: Any = None) -> Any:
     """``reshape(x, shape)``; the shape as one argument or several."""
-    return laid_out(manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order), out_sharding)
+    return made_as(out_sharding, lambda: manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order))
 
 
 def _transpose(self: Any, *axes: Any) -> Any:
@@ -102,7 +102,7 @@ def _round(self: Any, ndigits: int | None = None) -> Any:
 
 def _flatten(self: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     """A copy as one dimension."""
-    return laid_out(manipulation.ravel(self, order), out_sharding)
+    return made_as(out_sharding, lambda: manipulation.ravel(self, order))
 
 
 def _clip(self: Any, min: Any = None, max: Any = None) -> Any:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import made_as
 from meshwright.numpy import creation, manipulation, searching
 
 
@@ -23,7 +23,7 @@ def placed(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Any:
-        return laid_out(function(*args, **kwargs), out_sharding)
+        return made_as(out_sharding, lambda: function(*args, **kwargs))
 
     own = inspect.signature(function)
     further = inspect.Parameter("out_sharding", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)

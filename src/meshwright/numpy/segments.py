@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import laid_out
+from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
@@ -60,7 +60,7 @@ def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any
             ids, mode = where(ids < 0, count, ids), "drop"
         at = out.at[ids]
         promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
-        return laid_out(getattr(at, method)(x, mode=mode, **promises), out_sharding)
+        return made_as(out_sharding, lambda: getattr(at, method)(x, mode=mode, **promises))
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{what}{_ARGUMENTS}\n\n    Example:\n      {example}\n    "

@@ -14,13 +14,20 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
 from meshwright.core.key_types import is_key
 from meshwright.core.slots import Slot
-from meshwright.errors import ArgumentError, ArgumentTypeError, DeletedArrayError, DLPackError, ShapeError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeletedArrayError,
+    DLPackError,
+    ShapeError,
+    ShardingError,
+)
 from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_of, shard_in_part, spread_of, tiles_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.transfers import check_transfer, level_of
-from meshwright.sharding import Sharding, ShardingSpec, SingleDeviceSharding
+from meshwright.sharding import Sharding, ShardingSpec, SingleDeviceSharding, typed_by
 
 
 def default_sharding() -> SingleDeviceSharding:
@@ -71,7 +78,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     aval: ShapedArray
 
     def __init__(self, aval: ShapedArray, buffer: Any, sharding: Sharding, committed: bool = False) -> None:
-        self.aval = aval
+        self.aval = typed_by(aval, sharding) if sharding.is_explicit or aval.explicit is not None else aval
         self._buffer = buffer
         self.sharding = sharding
         self.committed = committed
@@ -136,6 +143,11 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         return list(self._shards)
 
     def _cut_into_shards(self) -> list[Shard]:
+        if self.aval.explicit is not None and self.aval.explicit.unreduced:
+            raise ShardingError(
+                f"the array of type {self.aval} is a sum that is still to be made, and which terms devices hold is "
+                "not said: make it first with reshard"
+            )
         if is_key(self.dtype):
             return [dataclasses.replace(s, data=s.data.keys(self.dtype)) for s in self.words().addressable_shards]
         seen: dict[Any, int] = {}

@@ -236,7 +236,8 @@ def make_mesh(
 ) -> Mesh:
     """A mesh of the first devices: row by row, or where they have coordinates so that neighbours are connected.
 
-    ``axis_types`` may say ``AxisType.Auto`` of each axis, which all are. ``machine`` (``"v5e:2x4"``) is the hardware
+    ``axis_types`` says who decides how values are split over each axis: the partitioner (``AxisType.Auto``, the
+    default), or types (``AxisType.Explicit``). ``machine`` (``"v5e:2x4"``) is the hardware
     that plans are made for.
 
     Raises:

@@ -1,6 +1,9 @@
 """Meshes, partition specs, layouts and shardings: values only, no IR and no devices of their own."""
 
+from typing import Any as _Any
+
 from meshwright.core.absent import absent as _absent
+from meshwright.core.late import LateModule as _LateModule
 from meshwright.sharding.auto import AUTO, AutoSharding
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
@@ -25,6 +28,7 @@ from meshwright.sharding.sharding_spec import ShardingSpec
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers, tile_slice, tile_slices, tile_table
+from meshwright.sharding.typed import TypeSharding, explicit_of, mesh_of_type, typed_by
 
 __all__ = [
     "AUTO",
@@ -49,9 +53,11 @@ __all__ = [
     "ShardingSpec",
     "SingleDeviceSharding",
     "TileAssignment",
+    "TypeSharding",
     "atom_coordinates",
     "common_mesh",
     "device_order_of",
+    "explicit_of",
     "get_abstract_mesh",
     "get_mesh",
     "hlo_to_layout",
@@ -59,6 +65,7 @@ __all__ = [
     "layout_to_hlo",
     "manual_axes",
     "mesh_of",
+    "mesh_of_type",
     "named_to_hlo",
     "over",
     "parse_hlo_sharding",
@@ -68,6 +75,19 @@ __all__ = [
     "tile_slice",
     "tile_slices",
     "tile_table",
+    "typed_by",
 ]
 
-__getattr__ = _absent("sharding")
+#: what stands above shardings, by the names that it has in JAX
+_ABOVE = {
+    "reshard": _LateModule("meshwright.api.placement"),
+    "auto_axes": _LateModule("meshwright.api.explicit"),
+    "explicit_axes": _LateModule("meshwright.api.explicit"),
+    "typeof": _LateModule("meshwright.ir.tracing"),
+}
+use_mesh = use_abstract_mesh = set_mesh
+_missing = _absent("sharding")
+
+
+def __getattr__(name: str) -> _Any:
+    return getattr(_ABOVE[name], name) if name in _ABOVE else _missing(name)

@@ -9,10 +9,9 @@ from meshwright.errors import MeshError
 
 
 class AxisType(enum.Enum):
-    """By JAX's names. Here the partitioner decides (``Auto``) along every axis of a mesh.
-
-    Inside ``shard_map`` the axes it is over are the program's own business: that is ``Manual`` in JAX.
-    """
+    """By JAX's names. Along ``Auto`` axes the partitioner decides; ``Explicit`` ones are in the types of values, and
+    ops whose result could be split in several ways ask for one; along ``Manual`` axes a ``shard_map`` writes what a
+    device does."""
 
     Auto = enum.auto()
     Explicit = enum.auto()
@@ -22,20 +21,18 @@ class AxisType(enum.Enum):
         return self.name
 
 
-def check_types(function: str, types: AxisType | Sequence[AxisType] | None, names: Sequence[str]) -> None:
-    """Raise unless ``types`` says ``Auto`` of every axis, or nothing.
+def types_of(function: str, types: AxisType | Sequence[AxisType] | None, names: Sequence[str]) -> tuple[AxisType, ...]:
+    """One type an axis: ``Auto``, if nothing is said.
 
     Raises:
-      MeshError: another type, or another number of types than of axes.
+      MeshError: another number of types than of axes, or something else than types.
     """
     if types is None:
-        return
+        return (AxisType.Auto,) * len(names)
     given = (types,) * len(names) if isinstance(types, AxisType) else tuple(types)
     if len(given) != len(names):
         raise MeshError(f"{function}: {len(given)} axis_types {given} for {len(names)} axes {tuple(names)}")
-    for name, kind in zip(names, given):
-        if kind is not AxisType.Auto:
-            raise MeshError(
-                f"{function}: axis {name!r} has type {kind!r}, but all are AxisType.Auto, as shardings are no part "
-                "of types here; fix layouts with with_sharding_constraint, or write the device's program (shard_map)"
-            )
+    wrong = next((t for t in given if not isinstance(t, AxisType)), None)
+    if wrong is not None:
+        raise MeshError(f"{function}: axis_types holds {wrong!r}; expected AxisType.Auto or AxisType.Explicit")
+    return given

@@ -24,6 +24,9 @@ Index = tuple[slice, ...]
 class Sharding(ABC):
     """How an array lies on devices. Hashable; equal shardings lay out every array in the same way."""
 
+    #: it is over a mesh with explicit axes, so that types say how values are split
+    is_explicit: bool = False
+
     @property
     @abstractmethod
     def devices(self) -> tuple[Any, ...]:

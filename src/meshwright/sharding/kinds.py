@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import atoms_counted, hlo_to_layout, own_order
+from meshwright.sharding.layout import Layout
 from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
@@ -48,6 +49,15 @@ def in_users_kind(sharding: Sharding, shape: Sequence[int]) -> Sharding:
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, MeshOf):
         return sharding.mesh.back(sharding, tuple(shape))
     return sharding
+
+
+def says_explicitly(sharding: Any, mesh: AnyMesh, layout: Layout) -> bool:
+    """Whether a sharding is explicit, over this mesh, and of this layout."""
+    if not isinstance(sharding, NamedSharding) or not sharding.is_explicit or type(sharding.mesh) is not type(mesh):
+        return False
+    types = dict(zip(mesh.axis_names, mesh.axis_types))
+    same = sharding.mesh.axis_names == mesh.axis_names and sharding.mesh.update_axis_types(types) == mesh
+    return same and sharding.layout(len(layout.dims)) == layout
 
 
 # --- one set of devices, several meshes ---------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
@@ -23,7 +23,7 @@ from meshwright.hardware.fabric import Fabric, fabric_of
 from meshwright.hardware.links import Link
 from meshwright.hardware.machine import Machine, machine_for
 from meshwright.sharding.axes import MOST_DEVICES, AxisPart, atomic_parts, parse_part
-from meshwright.sharding.axis_type import AxisType, check_types
+from meshwright.sharding.axis_type import AxisType, types_of
 
 AxisTypes = AxisType | Sequence[AxisType] | None
 
@@ -60,7 +60,7 @@ class AbstractMesh:
         self.axis_sizes: tuple[int, ...] = tuple(int(size) for size in axis_sizes)
         self.axis_names: tuple[str, ...] = tuple(axis_names)
         _check_axes(self.axis_sizes, self.axis_names)
-        check_types("AbstractMesh", axis_types, self.axis_names)
+        self.axis_types: tuple[AxisType, ...] = types_of("AbstractMesh", axis_types, self.axis_names)
         self.machine: Machine | None = None if machine is None else machine_for(machine, self.size)
         #: what the axes lie on
         self.fabric: Fabric = fabric_of(self.shape, self.machine)
@@ -73,16 +73,16 @@ class AbstractMesh:
         if not isinstance(other, AbstractMesh):
             return NotImplemented
         same = self.axis_sizes == other.axis_sizes and self.axis_names == other.axis_names
-        return same and self._key == other._key
+        return same and self.axis_types == other.axis_types and self._key == other._key
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:  # string hashes differ between processes: never pickle ours
-        return _remade, (self.axis_sizes, self.axis_names, self.machine, self._key)
+        return _remade, (self.axis_sizes, self.axis_names, self.machine, self._key, self.axis_types)
 
     def __repr__(self) -> str:
-        return f"AbstractMesh({_axes_text(self)}{_machine_text(self)})"
+        return f"AbstractMesh({_axes_text(self)}{_types_text(self)}{_machine_text(self)})"
 
     @property
     def _key(self) -> Fabric | None:
@@ -92,7 +92,32 @@ class AbstractMesh:
     def restricted(self, axis_names: Iterable[str]) -> AbstractMesh:
         """The mesh of some of the axes, on the same hardware."""
         names = tuple(axis_names)
-        return _remade([self.shape[a] for a in names], names, self.machine, self._key and self._key.restricted(names))
+        types = [dict(zip(self.axis_names, self.axis_types))[a] for a in names]
+        key = self._key and self._key.restricted(names)
+        return _remade([self.shape[a] for a in names], names, self.machine, key, types)
+
+    def of_type(self, kind: AxisType) -> tuple[str, ...]:
+        """The axes of a type."""
+        return tuple(a for a, t in zip(self.axis_names, self.axis_types) if t is kind)
+
+    @property
+    def auto_axes(self) -> tuple[str, ...]:
+        return self.of_type(AxisType.Auto)
+
+    @property
+    def explicit_axes(self) -> tuple[str, ...]:
+        return self.of_type(AxisType.Explicit)
+
+    @property
+    def manual_axes(self) -> tuple[str, ...]:
+        return self.of_type(AxisType.Manual)
+
+    def update_axis_types(self, types: Mapping[str, AxisType]) -> AbstractMesh:
+        """The same mesh with other types of some axes."""
+        new = _retyped(dict(zip(self.axis_names, self.axis_types)), types)
+        if new == self.axis_types:
+            return self
+        return _remade(self.axis_sizes, self.axis_names, self.machine, self._key, new)
 
     def on(self, machine: AnyMachine) -> AbstractMesh:
         """The same mesh on a machine.
@@ -100,15 +125,11 @@ class AbstractMesh:
         Raises:
           MeshError: they have different numbers of devices.
         """
-        return AbstractMesh(self.axis_sizes, self.axis_names, machine=machine)
+        return AbstractMesh(self.axis_sizes, self.axis_names, self.axis_types, machine=machine)
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
         return self
-
-    @property
-    def axis_types(self) -> tuple[AxisType, ...]:
-        return (AxisType.Auto,) * len(self.axis_names)
 
     @property
     def empty(self) -> bool:
@@ -250,8 +271,7 @@ class Mesh:
                 f"Mesh: devices have {self.devices.ndim} dimensions {self.devices.shape} but axis_names "
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
-        check_types("Mesh", axis_types, names)
-        self.abstract_mesh = AbstractMesh(self.devices.shape, names, machine=machine)
+        self.abstract_mesh = AbstractMesh(self.devices.shape, names, axis_types, machine=machine)
         self.device_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
         _check_unique(self.device_ids, "Mesh: devices", "every device can stand in a mesh only once")
         self._hash = hash((self.abstract_mesh, self.device_ids))
@@ -267,14 +287,20 @@ class Mesh:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Mesh, machine=self.machine), (self.devices, self.axis_names)
+        return partial(Mesh, machine=self.machine), (self.devices, self.axis_names, self.axis_types)
 
     def __repr__(self) -> str:
-        return f"Mesh({_axes_text(self.abstract_mesh)}{_machine_text(self.abstract_mesh)})"
+        mesh = self.abstract_mesh
+        return f"Mesh({_axes_text(mesh)}{_types_text(mesh)}{_machine_text(mesh)})"
 
     def _repr_html_(self) -> str:
         ids = np.array2string(np.reshape(self.device_ids, self.axis_sizes))
         return f"<pre>{html.escape(repr(self))}\n{ids}</pre>"
+
+    def update_axis_types(self, types: Mapping[str, AxisType]) -> Mesh:
+        """The same devices with other types of some axes."""
+        found = self.abstract_mesh.update_axis_types(types).axis_types
+        return self if found == self.axis_types else Mesh(self.devices, self.axis_names, found, machine=self.machine)
 
     def __enter__(self) -> Mesh:
         _CURRENT.set((*_CURRENT.get(), self))
@@ -388,13 +414,33 @@ def _axes_text(mesh: AbstractMesh) -> str:
     return ", ".join(f"{name!r}: {size}" for name, size in mesh.shape.items())
 
 
+def _types_text(mesh: AbstractMesh) -> str:
+    if all(t is AxisType.Auto for t in mesh.axis_types):
+        return ""
+    names = ", ".join(map(repr, mesh.axis_types))
+    return f", axis_types=({names}{',' if len(mesh.axis_types) == 1 else ''})"
+
+
+def _retyped(mine: Mapping[str, AxisType], types: Mapping[str, AxisType]) -> tuple[AxisType, ...]:
+    unknown = sorted(types.keys() - mine.keys())
+    if unknown:
+        raise MeshError(f"update_axis_types: {', '.join(unknown)} is no axis; the mesh has {', '.join(mine)}")
+    return tuple({**mine, **types}.values())
+
+
 def _machine_text(mesh: AbstractMesh) -> str:
     return f", machine={mesh.machine.name!r}" if mesh.machine is not None else ""
 
 
-def _remade(sizes: Sequence[int], names: Sequence[str], machine: Machine | None, fabric: Fabric | None) -> AbstractMesh:
+def _remade(
+    sizes: Sequence[int],
+    names: Sequence[str],
+    machine: Machine | None,
+    fabric: Fabric | None,
+    types: AxisTypes = None,
+) -> AbstractMesh:
     """A mesh with what is known of its hardware, which may be a part of a machine."""
-    mesh = AbstractMesh(sizes, names)
+    mesh = AbstractMesh(sizes, names, types)
     mesh.machine = machine
     if fabric is not None:
         mesh.fabric = fabric

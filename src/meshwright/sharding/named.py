@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.errors import ShardingError
 from meshwright.sharding import tiles
+from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding, check_rank
 from meshwright.sharding.layout import Layout
 from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
@@ -40,6 +41,8 @@ class NamedSharding(Sharding):
         self.mesh = mesh
         self.spec = spec
         self._hash = hash((mesh, spec))
+        if AxisType.Explicit in mesh.axis_types:
+            self.is_explicit = True
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -154,3 +157,9 @@ def _check_axes(mesh: AbstractMesh, spec: PartitionSpec) -> None:
                 )
             names.add(axis)
             seen.update(dict.fromkeys(atoms, axis))
+    for axis in sorted(spec.unreduced | spec.reduced):
+        if axis not in mesh.of_type(AxisType.Explicit):
+            raise ShardingError(
+                f"NamedSharding: {spec} is unreduced or reduced over {axis!r}, which only types say, of explicit axes; "
+                f"the mesh is {mesh!r}: make it with axis_types=AxisType.Explicit"
+            )

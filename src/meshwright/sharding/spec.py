@@ -9,6 +9,7 @@ Source: ``jax.sharding.PartitionSpec``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from meshwright.errors import ShardingError
@@ -32,14 +33,38 @@ SpecEntry = None | str | tuple[str, ...] | _Unconstrained
 class PartitionSpec(tuple[SpecEntry, ...]):
     """A tuple of None, an axis name, a tuple of axis names or ``UNCONSTRAINED``, one per leading dimension.
 
+    ``unreduced`` and ``reduced`` are explicit axes over which the value is, or cotangents are, a sum still to be made.
     ``("x",)`` is stored as ``"x"`` and ``()`` as None, so that equal specs compare and hash equal.
     """
 
     __slots__ = ()
     UNCONSTRAINED: ClassVar[_Unconstrained] = UNCONSTRAINED
 
-    def __new__(cls, *entries: Any) -> PartitionSpec:
-        return super().__new__(cls, tuple(_normal(entry, i) for i, entry in enumerate(entries)))
+    def __new__(cls, *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> PartitionSpec:
+        """Raises:
+        ShardingError: an entry that is none of these; axes that are named twice."""
+        normal = tuple(_normal(entry, i) for i, entry in enumerate(entries))
+        if not unreduced and not reduced:
+            return super().__new__(PartitionSpec, normal)
+        made = super().__new__(_SpecOfSums, normal)
+        made._sums = frozenset(unreduced), frozenset(reduced)  # type: ignore[attr-defined]
+        _check_sums(made)
+        return made
+
+    @property
+    def partitions(self) -> tuple[SpecEntry, ...]:
+        """The entries."""
+        return tuple(self)
+
+    @property
+    def unreduced(self) -> frozenset[str]:
+        """The axes over which devices hold terms of a sum that is still to be made."""
+        return _NO_AXES
+
+    @property
+    def reduced(self) -> frozenset[str]:
+        """The axes over which devices hold the same, and cotangents are unreduced."""
+        return _NO_AXES
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return tuple(self)
@@ -57,6 +82,53 @@ class PartitionSpec(tuple[SpecEntry, ...]):
     def is_unconstrained(self, dim: int) -> bool:
         """Whether the layout of dimension ``dim`` is left to the partitioner."""
         return dim < len(self) and self[dim] is UNCONSTRAINED
+
+
+_NO_AXES: frozenset[str] = frozenset()
+
+
+class _SpecOfSums(PartitionSpec):
+    """A spec with unreduced or reduced axes."""
+
+    _sums: tuple[frozenset[str], frozenset[str]]
+
+    @property
+    def unreduced(self) -> frozenset[str]:
+        return self._sums[0]
+
+    @property
+    def reduced(self) -> frozenset[str]:
+        return self._sums[1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SpecOfSums) and self._sums == other._sums and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((tuple(self), self._sums))
+
+    def __reduce__(self) -> Any:
+        return _spec_of_sums, (tuple(self), *self._sums)
+
+    def __repr__(self) -> str:
+        named = (("unreduced", self.unreduced), ("reduced", self.reduced))
+        said = [*map(repr, self), *(f"{n}={{{', '.join(map(repr, sorted(axes)))}}}" for n, axes in named if axes)]
+        return f"PartitionSpec({', '.join(said)})"
+
+
+def _spec_of_sums(entries: Iterable[Any], unreduced: Iterable[str], reduced: Iterable[str]) -> PartitionSpec:
+    return PartitionSpec(*entries, unreduced=unreduced, reduced=reduced)
+
+
+def _check_sums(spec: PartitionSpec) -> None:
+    split = {axis for dim in range(len(spec)) for axis in spec.axes(dim)}
+    twice = (split & (spec.unreduced | spec.reduced)) | (spec.unreduced & spec.reduced)
+    if twice:
+        raise ShardingError(
+            f"{spec!r} names {', '.join(sorted(twice))} twice; an axis splits a dimension, or is unreduced, or reduced"
+        )
 
 
 def _normal(entry: Any, position: int) -> SpecEntry:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshwright.ir.explicit import decided, is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, sub_jaxprs
 from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import Trace, Tracer, check_alive, typeof
+from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.collective.collectives import Collective
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.random.keys import KeyOp, key_types_of
@@ -26,7 +27,7 @@ class BatchTracer(Tracer):
         self.owner = trace
         self.val = val
         self.batch_dim = batch_dim
-        self.aval = aval.update(shape=aval.shape[:batch_dim] + aval.shape[batch_dim + 1 :])
+        self.aval = aval.without_dim(batch_dim)
 
     def origin(self) -> str:
         return self.val.origin() if isinstance(self.val, Tracer) else ""
@@ -74,6 +75,14 @@ class BatchTrace(Trace):
         if not batched and not (self.axis.name is not None and names_axis(op, self.axis.name)):
             return self.parent.process(op, args)
         vals, dims = zip(*map(self.unwrap, args)) if args else ((), ())
+        avals = tuple(map(typeof, args))
+        if is_explicit(avals) and not isinstance(op, CallOp):
+            infer_cached(op, avals)  # asks what is ambiguous in the function; the rule then takes what it gets
+            with decided():
+                return self._batched(op, vals, dims)
+        return self._batched(op, vals, dims)
+
+    def _batched(self, op: Op, vals: Sequence[Any], dims: Sequence[int | None]) -> Any:
         with set_trace(self.parent):
             if isinstance(op, CallOp):
                 outs, out_dims = op.batch_call(TRANSFORMS, self.axis, vals, dims)

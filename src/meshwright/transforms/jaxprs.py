@@ -135,5 +135,5 @@ def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int | None) -> ShapedA
     """``aval`` with a batch dimension at ``dim``."""
     if dim is None:
         return aval
-    batched = aval.update(shape=(*aval.shape[:dim], axis.size, *aval.shape[dim:]), vma=aval.vma | axis.vma)
+    batched = aval.with_dim(dim, axis.size).update(vma=aval.vma | axis.vma)
     return batched.update(dtype=uint32) if axis.key is not None and aval.dtype is axis.key else batched

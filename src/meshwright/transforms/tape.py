@@ -16,11 +16,13 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import UnexpectedTracerError
 from meshwright.ir.derivatives import require_cotangents
+from meshwright.ir.explicit import decided
 from meshwright.ir.op import Linear, Op, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.elementwise.table import add
+from meshwright.ops.sharding.constraint import with_type
 from meshwright.transforms.jaxprs import TRANSFORMS
 from meshwright.transforms.jvp import fitting
 
@@ -89,6 +91,11 @@ class Tape(Trace):
 
 def replay(records: Sequence[Record], env: dict[int, Any]) -> None:
     """Run the recorded ops under the current trace; ``env`` maps (the ids of) tape tracers to values and is filled."""
+    with decided():
+        _replay(records, env)
+
+
+def _replay(records: Sequence[Record], env: dict[int, Any]) -> None:
     for record in records:
         args = [env.get(id(x), x) if type(x) is TapeTracer else x for x in record.args]
         with source.at(record.location):
@@ -98,6 +105,12 @@ def replay(records: Sequence[Record], env: dict[int, Any]) -> None:
 
 def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], wanted: Sequence[TapeTracer]) -> list[Any]:
     """Cotangents of ``wanted``, given those of some of the tape's values by id; :class:`Zero` where none arrives."""
+    with decided():
+        _backward(tape, records, cts)
+        return [Zero(x.aval) if (ct := cts.get(id(x))) is None else with_type(ct, x.aval.cotangent()) for x in wanted]
+
+
+def _backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any]) -> None:
     for record in reversed(records):
         arrived = [cts.pop(id(out), None) for out in record.outs]
         if all(ct is None or isinstance(ct, Zero) for ct in arrived):
@@ -115,7 +128,6 @@ def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], wanted:
                 if ct is not None and not isinstance(ct, Zero) and tape.holds(x):
                     ct = fitting(ct, x.aval, f"{op.name}: the cotangent of an operand", "the operand")
                     cts[id(x)] = add.bind(cts[id(x)], ct) if id(x) in cts else ct
-    return [cts.get(id(x), Zero(x.aval)) for x in wanted]
 
 
 def require_alive(values: Sequence[Any]) -> None:

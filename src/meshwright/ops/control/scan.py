@@ -75,7 +75,7 @@ class Scan(ControlOp):
         return dataclasses.replace(self, jaxpr=jaxpr, num_consts=num_consts, num_carry=num_carry)
 
     def stacked(self, row: ShapedArray) -> ShapedArray:
-        return row.update(shape=(self.length, *row.shape))
+        return row.with_dim(0, self.length)
 
     def row(self, run: int) -> int:
         return self.length - 1 - run if self.reverse else run

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.slots import Slot
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
+from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import copy
 from meshwright.ops.shape.rearrange import Linear1
-from meshwright.sharding import UNCONSTRAINED, NamedSharding, PartitionSpec, named_to_hlo
+from meshwright.sharding import (
+    UNCONSTRAINED,
+    AxisType,
+    NamedSharding,
+    PartitionSpec,
+    mesh_of_type,
+    named_to_hlo,
+    typed_by,
+)
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 
@@ -88,6 +98,62 @@ class ShardingConstraint(Linear1):
         )[0]  # fmt: skip
 
 
+#: moves an array to another sharding
+RESHARD: Slot[Callable[[Reshard, Any], Any]] = Slot("the move of arrays", "meshwright.api.placement")
+
+
+@dataclass(frozen=True)
+class Reshard(ShardingConstraint):
+    """The operand with another sharding in its type: the one place where types of explicit axes change.
+
+    Over unreduced axes of the operand a sum is made; over those of the result it is left to be made.
+    """
+
+    name: ClassVar[str] = "reshard"
+    #: the type of the result says it
+    hidden_params: ClassVar[tuple[str, ...]] = ("sharding", "leeway")
+    in_python: ClassVar[bool] = True
+
+    def perform(self, x: Any) -> Any:
+        """Move an array."""
+        return RESHARD.value(self, x)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return typed_by(super().infer(x), self.sharding)
+
+    def typed(self, x: ShapedArray) -> ShapedArray:
+        return self.infer(x)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [with_type(ct, x.aval.cotangent(), self.sharding.mesh)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x,), (dim,) = args, dims
+        explicit, spec = typeof(x).explicit, self.sharding.spec
+        mapped = () if explicit is None else explicit.spec.axes(dim)
+        sums = {"unreduced": spec.unreduced, "reduced": spec.reduced}
+        entries = [*spec, *[None] * (typeof(x).ndim - 1 - len(spec))]
+        sharding = NamedSharding(self.sharding.mesh, PartitionSpec(*entries[:dim], mapped, *entries[dim:], **sums))
+        return Reshard(sharding, self.leeway.with_dim(dim)).bind(x), dim  # type: ignore[arg-type]
+
+    def as_constraint(self, ndim: int) -> ShardingConstraint:
+        """What the partitioner is told: automatic axes are free, and an unreduced sum need not be made."""
+        mesh, spec = self.sharding.mesh, self.sharding.spec
+        is_open = len(mesh.abstract_mesh.of_type(AxisType.Explicit)) < len(mesh.axis_names)
+        leeway = Leeway(tuple(range(ndim)) if is_open else (), unreduced=tuple(sorted(spec.unreduced)))
+        return ShardingConstraint(NamedSharding(mesh, PartitionSpec(*spec)), leeway)
+
+
+def with_type(x: Any, aval: ShapedArray, mesh: Any = None) -> Any:
+    """``x`` with the explicit sharding of a type, over ``mesh`` or the mesh of that type."""
+    mine, wanted = typeof(x).explicit, aval.explicit
+    if mine is wanted or (mine is None and wanted is None) or mine == wanted:
+        return x
+    if mesh is None:
+        mesh = mesh_of_type((wanted or mine).mesh)
+    return Reshard(NamedSharding(mesh, PartitionSpec() if wanted is None else wanted.spec)).bind(x)
+
+
 def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """``jaxpr`` with identities in the place of constraints, in its regions too."""
 
@@ -126,6 +192,7 @@ def _placed(value: Any) -> Any:
 
 
 def _constrained(atom: Atom, sharding: NamedSharding, eqns: list[JaxprEqn]) -> Var:
-    out = Var(atom.aval)
-    eqns.append(JaxprEqn(ShardingConstraint(sharding), [atom], [out]))
+    op = Reshard(sharding) if sharding.is_explicit else ShardingConstraint(sharding)
+    out = Var(op.infer(atom.aval))
+    eqns.append(JaxprEqn(op, [atom], [out]))
     return out

@@ -38,13 +38,16 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import (
     UNCONSTRAINED,
     AbstractMesh,
+    AxisType,
     HloSharding,
     Layout,
     Mesh,
     NamedSharding,
     PartitionSpec,
+    TypeSharding,
     layout_to_hlo,
 )
+from meshwright.sharding.typed import type_over
 
 Specs = tuple[PartitionSpec, ...]
 
@@ -91,7 +94,17 @@ class ShardMap(RegionOp):
         self._check_varying("operand", self.in_specs, self.jaxpr.in_avals)
         self._check_varying("result", self.out_specs, self.jaxpr.out_avals)
         wholes = (self._scaled(a, s, lambda size, n: size * n) for a, s in zip(self.jaxpr.out_avals, self.out_specs))
-        return tuple(a.update(vma=a.vma.difference(self.manual)) for a in wholes)
+        outs = zip(wholes, self.jaxpr.out_avals, self.out_specs)
+        return tuple(a.update(vma=a.vma.difference(self.manual), explicit=self._typed(i, s)) for a, i, s in outs)
+
+    def _typed(self, inside: ShapedArray, spec: PartitionSpec) -> TypeSharding | None:
+        """How explicit axes split a result: manual ones as its spec says, others as its type does inside."""
+        explicit = self.mesh.abstract_mesh.of_type(AxisType.Explicit)
+        if not explicit:
+            return None
+        mine = PartitionSpec() if inside.explicit is None else inside.explicit.spec
+        entries = [(*(a for a in spec.axes(d) if a in explicit), *mine.axes(d)) for d in range(inside.ndim)]
+        return type_over(self.mesh.abstract_mesh, entries)
 
     def _check_varying(self, what: str, specs: Specs, avals: Sequence[ShapedArray]) -> None:
         for i, (spec, aval) in enumerate(zip(specs, avals)):

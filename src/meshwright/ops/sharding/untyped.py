@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from meshwright.core.avals import NOWHERE
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.passes import Pass
 from meshwright.ir.rewrite import in_regions, replaced
+from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.collectives import AllGather, AllGatherInvariant, PVary
+from meshwright.ops.sharding.constraint import Reshard
 from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.mesh_cast import MeshCast
+from meshwright.sharding import AxisType
 
 
 def without_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """``jaxpr`` with regions in which nothing is checked: no casts, and collectives that are told apart by types alone
-    are one."""
+    are one. Explicit shardings become constraints."""
+    inner = jaxpr.jaxpr
+    values = (*inner.invars, *inner.constvars, *(v for e in inner.eqns for v in e.outvars))
+    if any(v.aval.explicit is not None for v in values):
+        return without_axes(jaxpr)
 
     def bare(eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
@@ -34,7 +43,7 @@ def without_axes(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     env: dict[Atom, Atom] = {}
 
     def fresh(variables: Sequence[Var]) -> list[Var]:
-        made = [Var(v.aval.update(vma=NOWHERE)) for v in variables]
+        made = [Var(v.aval.update(vma=NOWHERE, explicit=None)) for v in variables]
         env.update(zip(variables, made))
         return made
 
@@ -48,12 +57,24 @@ def without_axes(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         if isinstance(eqn.op, PVary):
             env[eqn.outvars[0]] = operands[0]
         else:
-            eqns.append(eqn.replace(op=_bare_op(eqn.op), invars=operands, outvars=fresh(eqn.outvars)))
+            eqns.append(eqn.replace(op=_bare_op(eqn.op, eqn), invars=operands, outvars=fresh(eqn.outvars)))
     outvars = [read(a) for a in inner.outvars]
-    return jaxpr.replace(jaxpr=inner.replace(constvars=constvars, invars=invars, outvars=outvars, eqns=eqns))
+    inner = inner.replace(constvars=constvars, invars=invars, outvars=outvars, eqns=eqns)
+    return jaxpr.replace(jaxpr=inner, consts=[_automatic(c) for c in jaxpr.consts])
 
 
-def _bare_op(op: Op) -> Op:
+def _automatic(value: Any) -> Any:
+    """A constant over a mesh with automatic axes alone, so that its type says nothing of them."""
+    explicit = typeof(value).explicit
+    if explicit is None:
+        return value
+    mesh = explicit.mesh
+    return MeshCast(mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Auto))).perform(value)
+
+
+def _bare_op(op: Op, eqn: JaxprEqn) -> Op:
+    if isinstance(op, Reshard):
+        return op.as_constraint(eqn.outvars[0].aval.ndim)
     if isinstance(op, AllGatherInvariant):
         return AllGather(op.axes, op.sizes, op.dimension)
     if isinstance(op, ShardMap):

@@ -1,0 +1,162 @@
+"""Functions in which axes of the mesh are of another type: ``auto_axes`` and ``explicit_axes``, by JAX's names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.api.jit import jit
+from meshwright.api.placement import reshard
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL, typeof
+from meshwright.ops.sharding.mesh_cast import MeshCast
+from meshwright.sharding import AnyMesh, AxisType, get_mesh, mesh_of_type, set_mesh
+from meshwright.transforms.wrapped import require_callable
+
+Axes = str | Sequence[str] | None
+
+
+def auto_axes(
+    f: Callable[..., Any] | None = None, *, axes: Axes = None, axis_sizes: Any = None, out_sharding: Any = None
+) -> Any:
+    """``f``, in which ``axes`` of the mesh (default: all explicit ones) are automatic: its types say nothing of them,
+    and the partitioner chooses. ``out_sharding`` (a tree prefix of the results) says how the results are split; it
+    may be given in the call. Without ``f``, returns a decorator.
+
+    Raises (when called):
+      ArgumentTypeError: ``out_sharding`` is given nowhere. MeshError: there is no mesh. ArgumentError: unknown axes.
+
+    Example:
+      >>> mesh = mw.make_mesh((2, 4), ("x", "y"), axis_types=mw.sharding.AxisType.Explicit)
+      >>> with mw.set_mesh(mesh):
+      ...     x = mw.device_put(mnp.ones((8, 16)), P("x", "y"))
+      ...     z = mw.sharding.auto_axes(lambda x: x @ x.T, out_sharding=P("x", "y"))(x)
+      >>> mw.typeof(x), mw.typeof(z)
+      (ShapedArray(f32[8@x,16@y]), ShapedArray(f32[8@x,8@y]))
+    """
+    if f is None:
+        return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
+    require_callable(f, "auto_axes")
+    given = out_sharding
+
+    def inside(args: Any, kwargs: Any, mesh: AnyMesh, names: tuple[str, ...], out: Any) -> Any:
+        inner = mesh.update_axis_types(dict.fromkeys(names, AxisType.Auto))
+        cast = MeshCast(inner.abstract_mesh)
+        args, kwargs = pytree.map(cast.bind, (args, kwargs))
+        with set_mesh(inner):
+            found = f(*args, **kwargs)
+        with set_mesh(mesh):
+            return reshard(found, out)
+
+    call = _one_program(inside)
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Any:
+        out = out_sharding if out_sharding is not None else given
+        if out is None:
+            raise ArgumentTypeError(
+                "auto_axes: out_sharding is missing; along the axes that are explicit again outside, results need one"
+            )
+        mesh = _mesh("auto_axes", (args, kwargs))
+        return call(args, kwargs, mesh, _names("auto_axes", axes, mesh, AxisType.Explicit), _hashable(out))
+
+    return wrapped
+
+
+def explicit_axes(
+    f: Callable[..., Any] | None = None, *, axes: Axes = None, axis_sizes: Any = None, in_sharding: Any = None
+) -> Any:
+    """``f``, in which ``axes`` of the mesh (default: all automatic ones) are explicit: its types say how values are
+    split. ``in_sharding`` (a tree prefix of the positional arguments, as a tuple) says it of the arguments; it may be
+    given in the call. Without ``f``, returns a decorator.
+
+    Raises (when called):
+      ArgumentTypeError: ``in_sharding`` is given nowhere. MeshError: there is no mesh. ArgumentError: unknown axes.
+
+    Example:
+      >>> with mw.set_mesh(mw.make_mesh((2, 4), ("x", "y"))):
+      ...     seen = []
+      ...     f = mw.sharding.explicit_axes(lambda x: seen.append(mw.typeof(x)) or 2 * x, in_sharding=(P("x", "y"),))
+      ...     y = mw.jit(f)(mnp.ones((8, 16)))
+      >>> seen, mw.typeof(y)
+      ([ShapedArray(f32[8@x,16@y])], ShapedArray(f32[8,16]))
+    """
+    if f is None:
+        return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)
+    require_callable(f, "explicit_axes")
+    given = in_sharding
+
+    def inside(args: Any, kwargs: Any, mesh: AnyMesh, names: tuple[str, ...], wanted: Any) -> Any:
+        inner = mesh.update_axis_types(dict.fromkeys(names, AxisType.Explicit))
+        with set_mesh(inner):
+            found = f(*reshard(args, wanted), **kwargs)
+        return pytree.map(MeshCast(mesh.abstract_mesh).bind, found)
+
+    call = _one_program(inside)
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, in_sharding: Any = None, **kwargs: Any) -> Any:
+        wanted = in_sharding if in_sharding is not None else given
+        if wanted is None:
+            raise ArgumentTypeError(
+                "explicit_axes: in_sharding is missing; types in the function say how its arguments are split"
+            )
+        mesh = _mesh("explicit_axes", (args, kwargs))
+        return call(args, kwargs, mesh, _names("explicit_axes", axes, mesh, AxisType.Auto), _hashable(wanted))
+
+    return wrapped
+
+
+def _one_program(inside: Callable[..., Any]) -> Callable[..., Any]:
+    """``inside`` recorded where it is called while tracing, and else as one program."""
+
+    def hashed(args: Any, kwargs: Any, mesh: Any, names: Any, said: _Prefix) -> Any:
+        return inside(args, kwargs, mesh, names, said.tree)
+
+    program = jit(hashed, static_argnums=(2, 3, 4))
+    return lambda *args: (program if STATE.trace is EVAL else hashed)(*args)
+
+
+class _Prefix:
+    """A tree of specs as a static argument: equal trees are equal."""
+
+    __slots__ = ("_key", "tree")
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+        leaves, treedef = pytree.flatten(tree)
+        self._key = tuple(leaves), treedef
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Prefix) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+_hashable = _Prefix
+
+
+def _mesh(what: str, args: Any) -> AnyMesh:
+    """The current mesh, or that of the types of the arguments.
+
+    Raises:
+      MeshError: there is none.
+    """
+    mesh = get_mesh()
+    types = (typeof(x).explicit for x in pytree.leaves(args))
+    found = mesh if mesh is not None else next((mesh_of_type(t.mesh) for t in types if t is not None), None)
+    if found is None:
+        raise MeshError(f"{what}: there is no mesh whose axes could be of another type; set one with set_mesh")
+    return found
+
+
+def _names(what: str, axes: Axes, mesh: AnyMesh, kind: AxisType) -> tuple[str, ...]:
+    names = (axes,) if isinstance(axes, str) else tuple(axes) if axes is not None else mesh.abstract_mesh.of_type(kind)
+    unknown = [a for a in names if a not in mesh.axis_names]
+    if unknown:
+        raise ArgumentError(f"{what}: axes={names} names {unknown[0]!r}; the mesh is {mesh!r}")
+    return names

@@ -1,0 +1,290 @@
+"""The types of results where operands are split over explicit axes, by each op's sharding rule.
+
+Axes go along the factors of the rule from operands to results. Where that leaves a choice, because two operands say
+different things, one axis would split two dimensions, or a sum is made over what is split, the op raises and lists
+what can be asked for. Nothing is left to choose where somebody has asked already (``out_sharding=``), or where a
+program that has its types is run again, by a transformation: there the first possibility is taken.
+
+Sums still to be made (unreduced axes) pass through what is linear in them, :attr:`Op.linear_in`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShardingTypeError
+from meshwright.ir.state import STATE
+from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.rule import REDUCTION, REPLICATED, DimFactors, ShardingRule
+from meshwright.sharding.spec import PartitionSpec
+from meshwright.sharding.typed import TypeSharding, check_divisible, type_over
+
+Axes = tuple[str, ...]
+
+
+class Typed(Protocol):
+    """What is asked of an op here."""
+
+    name: ClassVar[str]
+    computes: ClassVar[bool]
+
+    @property
+    def moves_only(self) -> bool: ...
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule: ...
+
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]: ...
+
+
+@dataclass
+class Decided:
+    """Where ambiguities are decided. ``summed`` are the axes over which sums of what is split were made."""
+
+    summed: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def decided() -> Iterator[Decided]:
+    """In the block, ops whose results could be split in several ways take the first instead of raising."""
+    before = STATE.decided
+    STATE.decided = here = Decided()
+    try:
+        yield here
+    finally:
+        STATE.decided = before
+
+
+#: what evaluates a program again is in such a block: its types were decided when it was traced
+AGAIN = Decided()
+
+
+def is_explicit(avals: Sequence[ShapedArray]) -> bool:
+    """Whether any type says how its value is split."""
+    return any(a.explicit is not None for a in avals)
+
+
+def result_types(op: Typed, avals: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> list[TypeSharding | None]:
+    """How the results of an op are split over explicit axes.
+
+    Raises:
+      ShardingTypeError: operands are over different meshes; the results could be split in several ways, or in none.
+    """
+    given = [a.explicit for a in avals if a.explicit is not None]
+    mesh: AbstractMesh = given[0].mesh
+    other = next((s.mesh for s in given if s.mesh != mesh), None)
+    if other is not None:
+        raise ShardingTypeError(
+            f"{op.name}: operands {_texts(avals)} have types over {mesh!r} and {other!r}; bring them to one with "
+            "device_put, or pass them as arguments into auto_axes or explicit_axes"
+        )
+    plain = [a.update(explicit=None) for a in avals]
+    spread = _Spread(op, avals, outs, mesh, op.sharding_rule(*plain))
+    return [spread.result(i) for i in range(len(outs))]
+
+
+def _texts(avals: Sequence[ShapedArray]) -> str:
+    return ", ".join(map(str, avals))
+
+
+class _Spread:
+    """One application of an op: the axes of each factor of its rule, and what results of them have."""
+
+    def __init__(
+        self,
+        op: Typed,
+        avals: Sequence[ShapedArray],
+        outs: Sequence[ShapedArray],
+        mesh: AbstractMesh,
+        rule: ShardingRule,
+    ) -> None:
+        self.op, self.avals, self.outs, self.mesh, self.rule = op, avals, outs, mesh, rule
+        self.unreduced = self._unreduced()
+        self.axes: list[Axes] = [()] * len(rule.factors)
+        for aval, dims in zip(avals, rule.operands):
+            for dim, factors in enumerate(dims):
+                for f, axes in self._split(aval, dim, factors):
+                    self._join(f, axes)
+        self._check_sums()
+
+    # --- operands -------------------------------------------------------------------------------------------
+    def _split(self, aval: ShapedArray, dim: int, factors: DimFactors) -> Iterator[tuple[int, Axes]]:
+        """The axes that a dimension gives to each of its factors."""
+        axes = aval.explicit.spec.axes(dim) if aval.explicit is not None else ()
+        for f in factors:
+            taken, left = [], self.rule.factors[f].size
+            while axes and left > 1 and (left % self.mesh.axis_size(axes[0]) == 0 or len(factors) == 1):
+                left //= self.mesh.axis_size(axes[0])
+                taken.append(axes[0])
+                axes = axes[1:]
+            if taken and self.rule.factors[f].kind == REPLICATED:
+                axes = (*taken, *axes)
+                break
+            if taken:
+                yield f, tuple(taken)
+            if left > 1:
+                break
+        if axes:
+            self._ambiguous(
+                f"dimension {dim} of {aval} cannot stay split over {', '.join(axes)}", _choices(self._bare(), ())
+            )
+
+    def _join(self, f: int, axes: Axes) -> None:
+        """Let axes split a factor, which other operands may split too."""
+        mine = self.axes[f]
+        if mine and mine != axes:
+            both = [self._with(f, a) for a in (mine, axes)]
+            self._ambiguous(
+                f"operands {_texts(self.avals)} split the same dimension over {_names(mine)} and {_names(axes)}",
+                both,
+            )
+        self.axes[f] = mine or axes
+
+    def _check_sums(self) -> None:
+        """Sums over what is split are ambiguous in products, whose result may be split in its place, and where rows are
+        picked; a plain reduction is one over all devices."""
+        over = [f for f, factor in enumerate(self.rule.factors) if factor.kind == REDUCTION and self.axes[f]]
+        for f in over:
+            held = [o for o, _ in self.rule.operand_dims(f) if self._gives(o, f)]
+            picks = self.op.moves_only or not self.op.computes
+            if len(held) > 1 or picks:
+                axes = self.axes[f]
+                if STATE.decided is not None:
+                    STATE.decided.summed.update(axes)
+                what = "picks along" if picks else "sums over"
+                self._ambiguous(
+                    f"operands {_texts(self.avals)}: it {what} a dimension that is split over {_names(axes)}, and the "
+                    "result may be whole along them or split",
+                    _choices(self._bare(), () if picks else axes, self.outs[0], self.mesh),
+                )
+            self.axes[f] = ()
+
+    def _gives(self, operand: int, f: int) -> bool:
+        explicit = self.avals[operand].explicit
+        dims = enumerate(self.rule.operands[operand])
+        return explicit is not None and any(f in fs and explicit.spec.axes(d) for d, fs in dims)
+
+    # --- results --------------------------------------------------------------------------------------------
+    def result(self, number: int) -> TypeSharding | None:
+        """The sharding in the type of a result."""
+        out = self.outs[number]
+        dims = [self._joined(out, d, fs) for d, fs in enumerate(self.rule.results[number])]
+        used: dict[str, int] = {}
+        for d, axes in enumerate(dims):
+            again = next((a for a in axes if a in used), None)
+            if again is not None:
+                ways = [[() if i == dropped else x for i, x in enumerate(dims)] for dropped in (d, used[again])]
+                self._ambiguous(
+                    f"operands {_texts(self.avals)} would split dimensions {used[again]} and {d} of the result "
+                    f"{out} both over {again}",
+                    [PartitionSpec(*w) for w in ways],
+                )
+                dims[d] = ()
+            used.update(dict.fromkeys(dims[d], d))
+        reduced = self._reduced().difference(used)
+        found = type_over(self.mesh, dims, self.unreduced.difference(used), reduced)
+        if found is not None:
+            check_divisible(out.shape, found, f"{self.op.name}: operands {_texts(self.avals)}, the result")
+        return found
+
+    def _joined(self, out: ShapedArray, dim: int, factors: DimFactors) -> Axes:
+        """The axes of a result's dimension from those of its factors, whose tiles have to be blocks of it."""
+        found: Axes = ()
+        complete = True
+        for f in factors:
+            axes, size = self.axes[f], self.rule.factors[f].size
+            if axes and not complete:
+                self._ambiguous(
+                    f"operands {_texts(self.avals)}: tiles over {_names(axes)} are no blocks of dimension {dim} of the "
+                    f"result {out}",
+                    _choices(self._bare(), (), out, self.mesh),
+                )
+                return found
+            complete = complete and self.mesh.sizes(axes) == size
+            found += axes
+        return found
+
+    # --- sums -----------------------------------------------------------------------------------------------
+    def _unreduced(self) -> frozenset[str]:
+        """The axes over which the results are sums still to be made."""
+        sums = [_sums(a) for a in self.avals]
+        over = frozenset[str]().union(*sums)
+        if not over:
+            return over
+        with_sums = {i for i, s in enumerate(sums) if s}
+        for group in self.op.linear_groups(*(a.update(explicit=None) for a in self.avals)):
+            others = [a for i, a in enumerate(self.avals) if i not in group]
+            if with_sums <= set(group) and all(sums[i] == over for i in group):
+                if all(over <= _reduced(a) for a in others):
+                    return over
+        if STATE.decided is not None:
+            return frozenset()
+        raise ShardingTypeError(
+            f"{self.op.name}: of operands {_texts(self.avals)} some are sums still to be made over "
+            f"{_names(sorted(over))}; terms pass only through what is linear in them, beside terms over the same axes "
+            "(sums) or values that are reduced over them (products): make the sum first, reshard(x, P(...)) without "
+            "unreduced"
+        )
+
+    def _reduced(self) -> frozenset[str]:
+        """The axes over which results are reduced: those of all operands that are arrays."""
+        arrays = [_reduced(a) for a in self.avals if a.ndim]
+        return frozenset.intersection(*arrays) if arrays else frozenset()
+
+    # --- choices --------------------------------------------------------------------------------------------
+    def _ambiguous(self, why: str, choices: Sequence[PartitionSpec]) -> None:
+        """Raise, unless somebody decides."""
+        if STATE.decided is not None:
+            return
+        listed = ", ".join(f"P{str(c)[len('PartitionSpec') :]}" for c in dict.fromkeys(choices))
+        raise ShardingTypeError(
+            f"{self.op.name}: {why}. Say which it is: out_sharding= of the function, one of {listed}; or bring an "
+            "operand to another sharding with reshard first"
+        )
+
+    def _bare(self) -> list[Axes]:
+        """The first result's dimensions with what is known so far, as far as it can be told."""
+        kept = [f.kind not in (REDUCTION, REPLICATED) for f in self.rule.factors]
+        dims = [tuple(a for f in fs if kept[f] for a in self.axes[f]) for fs in self.rule.results[0]]
+        used: set[str] = set()
+        found = []
+        for axes in dims:
+            found.append(() if used.intersection(axes) else axes)
+            used.update(axes)
+        return found
+
+    def _with(self, f: int, axes: Axes) -> PartitionSpec:
+        dims = self._bare()
+        for d, fs in enumerate(self.rule.results[0]):
+            dims[d] = axes if f in fs else tuple(a for a in dims[d] if a not in axes)
+        return PartitionSpec(*dims)
+
+
+def _sums(aval: ShapedArray) -> frozenset[str]:
+    return aval.explicit.unreduced if aval.explicit is not None else frozenset()
+
+
+def _reduced(aval: ShapedArray) -> frozenset[str]:
+    return aval.explicit.reduced if aval.explicit is not None else frozenset()
+
+
+def _names(axes: Sequence[str]) -> str:
+    return ", ".join(axes)
+
+
+def _choices(
+    dims: Sequence[Axes], summed: Axes, out: ShapedArray | None = None, mesh: AbstractMesh | None = None
+) -> list[PartitionSpec]:
+    """What a result with these dimensions could be: whole along the axes that a sum is over, split by them, or with the
+    sum still to be made."""
+    found = [PartitionSpec(*dims)]
+    for d, mine in enumerate(dims if summed else ()):
+        more = (*mine, *summed)
+        if out is not None and mesh is not None and out.shape[d] % mesh.sizes(more) == 0:
+            found.append(PartitionSpec(*dims[:d], more, *dims[d + 1 :]))
+    if summed:
+        found.append(PartitionSpec(*dims, unreduced=summed))
+    return found

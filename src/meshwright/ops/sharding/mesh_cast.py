@@ -1,0 +1,51 @@
+"""``mesh_cast``: the same value where axes of the mesh have other types, on the borders of ``auto_axes``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.slots import Slot
+from meshwright.ir.op import BatchAxis
+from meshwright.ops.sharding.constraint import with_type
+from meshwright.ops.sharding.propagation_marks import PropagationMark
+from meshwright.sharding import AbstractMesh, AxisType
+from meshwright.sharding.typed import type_over
+
+#: says of an array that it is over a mesh with other types
+CAST_ARRAY: Slot[Callable[[AbstractMesh, Any], Any]] = Slot("the cast of arrays", "meshwright.api.placement")
+
+
+@dataclass(frozen=True)
+class MeshCast(PropagationMark):
+    """The operand, of whose type that stays which the explicit axes of ``mesh`` say."""
+
+    mesh: AbstractMesh
+    name: ClassVar[str] = "mesh_cast"
+    takes_keys: ClassVar[bool] = True
+    in_python: ClassVar[bool] = True
+
+    def perform(self, x: Any) -> Any:
+        """The same array over the other mesh."""
+        return CAST_ARRAY.value(self.mesh, x)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        if x.explicit is None:
+            return x
+        kept = set(self.mesh.of_type(AxisType.Explicit))
+        entries = [tuple(a for a in x.explicit.spec.axes(d) if a in kept) for d in range(x.ndim)]
+        return x.update(explicit=type_over(self.mesh, entries, x.explicit.unreduced & kept, x.explicit.reduced & kept))
+
+    def typed(self, x: ShapedArray) -> ShapedArray:
+        return self.infer(x)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        wanted = x.aval.cotangent()
+        free = self.mesh.update_axis_types(dict.fromkeys(self.mesh.axis_names, AxisType.Auto))
+        mesh = free if wanted.explicit is None else wanted.explicit.mesh
+        return [with_type(MeshCast(mesh).bind(ct), wanted)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]

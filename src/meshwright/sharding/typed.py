@@ -1,0 +1,127 @@
+"""Shardings in types: how a value is split over the *explicit* axes of a mesh.
+
+The type of a value says so where axes are :data:`AxisType.Explicit`: ``f32[8@x,4]`` is split over ``x`` along its first
+dimension. Over *unreduced* axes devices hold terms of a sum that is still to be made; over *reduced* ones they hold the
+same, and cotangents are unreduced. Types name axes and not devices; :func:`mesh_of_type` finds the devices again.
+
+Source: JAX's sharding-in-types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from meshwright.core.avals import WHOLE, ShapedArray, axes_text
+from meshwright.errors import ShardingTypeError
+from meshwright.sharding.axis_type import AxisType
+from meshwright.sharding.base import Sharding
+from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh, get_mesh
+from meshwright.sharding.named import NamedSharding
+from meshwright.sharding.spec import PartitionSpec
+
+
+class TypeSharding(NamedSharding):
+    """The sharding in a type: over a mesh without devices, explicit axes alone, one entry a dimension."""
+
+    mesh: AbstractMesh
+
+    def dims_text(self, shape: Sequence[int]) -> Iterator[str]:
+        """The dimensions of a shape: ``8@x``, ``4``."""
+        for dim, size in enumerate(shape):
+            axes = self.spec.axes(dim)
+            yield f"{size}@{axes_text(axes)}" if axes else str(size)
+
+    @property
+    def unreduced(self) -> frozenset[str]:
+        """The axes over which devices hold terms of a sum."""
+        return self.spec.unreduced
+
+    @property
+    def reduced(self) -> frozenset[str]:
+        """The axes over which cotangents are unreduced."""
+        return self.spec.reduced
+
+    def replaced(self, entries: Sequence[Any], unreduced: Any = None, reduced: Any = None) -> TypeSharding | None:
+        """Another sharding over the same mesh; None if it says nothing."""
+        terms = self.unreduced if unreduced is None else unreduced
+        return type_over(self.mesh, entries, terms, self.reduced if reduced is None else reduced)
+
+    def with_dim(self, dim: int, axes: tuple[str, ...] = ()) -> TypeSharding | None:
+        """The sharding of a value with a dimension more."""
+        return self.replaced((*self.spec[:dim], axes, *self.spec[dim:]))
+
+    def without_dim(self, dim: int) -> TypeSharding | None:
+        """The sharding of a value with a dimension less."""
+        return self.replaced((*self.spec[:dim], *self.spec[dim + 1 :]))
+
+    def cotangent(self) -> TypeSharding | None:
+        """The sharding of cotangents."""
+        return self.replaced(self.spec, self.reduced, self.unreduced)
+
+
+def type_over(
+    mesh: AbstractMesh, entries: Sequence[Any], unreduced: Any = (), reduced: Any = ()
+) -> TypeSharding | None:
+    """The sharding that a type holds; None if nothing is split, summed or to be summed."""
+    spec = PartitionSpec(*entries, unreduced=unreduced, reduced=reduced)
+    said = any(spec) or spec.unreduced or spec.reduced
+    return TypeSharding(mesh, spec) if said else None
+
+
+#: meshes with devices by those without: types name the latter, and the devices are needed outside of programs
+_with_devices: WeakValueDictionary[AbstractMesh, Mesh] = WeakValueDictionary()
+
+
+def mesh_of_type(mesh: AbstractMesh) -> AnyMesh:
+    """The mesh with devices of a type's: the current one, or the last one that such a value was on."""
+    current = get_mesh()
+    if current is not None and current.abstract_mesh == mesh:
+        return current
+    return _with_devices.get(mesh, mesh)
+
+
+def explicit_of(sharding: Sharding, ndim: int) -> TypeSharding | None:
+    """What the type of an array with a sharding says of it: how explicit axes split it."""
+    if not sharding.is_explicit or not isinstance(sharding, NamedSharding):
+        return None
+    if isinstance(sharding.mesh, Mesh):
+        _with_devices[sharding.mesh.abstract_mesh] = sharding.mesh
+    mesh, spec = sharding.abstract_mesh, sharding.spec
+    explicit = set(mesh.of_type(AxisType.Explicit))
+    entries = [tuple(a for a in spec.axes(d) if a.split(":")[0] in explicit) for d in range(ndim)]
+    return type_over(mesh, entries, spec.unreduced & explicit, spec.reduced & explicit)
+
+
+def typed_by(aval: ShapedArray, sharding: Sharding | None) -> ShapedArray:
+    """The type of an array that has a sharding.
+
+    Raises:
+      ShardingTypeError: explicit axes do not divide a dimension.
+    """
+    if sharding is None or (not sharding.is_explicit and aval.explicit is None):
+        return aval
+    found = explicit_of(sharding, aval.ndim)
+    if found is not None:
+        check_divisible(aval.shape, found, "a sharding of explicit axes")
+    return aval.update(explicit=found)
+
+
+def check_divisible(shape: Sequence[int], sharding: TypeSharding, what: str) -> None:
+    """Raise unless explicit axes divide the dimensions that they split.
+
+    Raises:
+      ShardingTypeError: naming the dimension.
+    """
+    for dim, size in enumerate(shape):
+        n = sharding.mesh.sizes(sharding.spec.axes(dim))
+        if size % n:
+            raise ShardingTypeError(
+                f"{what}: dimension {dim} of shape {tuple(shape)} has size {size}, which {n} devices along "
+                f"{', '.join(sharding.spec.axes(dim))} do not divide; types hold even parts only: pad it, leave it "
+                "whole, or make the axis AxisType.Auto"
+            )
+
+
+WHOLE.fill(lambda ndim: NamedSharding(AbstractMesh((), ()), PartitionSpec(*[None] * ndim)))
