@@ -494,10 +494,7 @@ def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) ->
         for eqn in jaxpr.eqns:
             with source.at(eqn.source):
                 outs = trace.process(eqn.op, [read(a) for a in eqn.invars])
-            if eqn.op.multiple_results:
-                env.update(zip(eqn.outvars, outs))
-            else:
-                env[eqn.outvars[0]] = outs
+            env.update(zip(eqn.outvars, outs if eqn.op.multiple_results else [outs]))
     finally:
         STATE.decided = before
     return [read(a) for a in jaxpr.outvars]
