@@ -47,7 +47,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         if not unreduced and not reduced:
             return super().__new__(PartitionSpec, normal)
         made = super().__new__(_SpecOfSums, normal)
-        made._sums = frozenset(unreduced), frozenset(reduced)  # type: ignore[attr-defined]
+        made._sums = frozenset(unreduced), frozenset(reduced)
         _check_sums(made)
         return made
 
