@@ -37,7 +37,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError,
 from meshwright.ir.explicit import is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, nesting
 from meshwright.ir.leaks import ends_traces, watched
-from meshwright.ir.passes import inline_calls
+from meshwright.ir.passes import inline_calls, is_plain_call
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
@@ -403,7 +403,7 @@ def _signature(x: Any) -> Any:
 
 def _bounded(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """``jaxpr``, or the same with calls written out where they are nested too deeply for passes, which recur."""
-    return jaxpr if nesting(jaxpr.jaxpr) < _MOST_NESTED else inline_calls(jaxpr, lambda op: isinstance(op, Jit))
+    return jaxpr if nesting(jaxpr.jaxpr) < _MOST_NESTED else inline_calls(jaxpr, is_plain_call)
 
 
 def _hoist_tracers(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:

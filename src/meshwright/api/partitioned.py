@@ -32,9 +32,8 @@ from meshwright.ir.program import Program
 from meshwright.lowering.batched import on_target, virtual_program
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
-from meshwright.ops.sharding.constraint import ShardingConstraint, without_constraints
+from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.ops.sharding.manual import ShardMap
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_program, one_device
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
@@ -146,11 +145,8 @@ class PartitionedProgram(Stage):
     def _written(self) -> list[tuple[NamedSharding, int]]:
         """Shardings as the user wrote them, and the ranks of their values."""
         program = self.program
-        eqns = program.jaxpr.jaxpr.eqns
         pairs: list[tuple[Any, ShapedArray]] = [*zip(program.out_shardings, program.out_avals)]
-        pairs += [(e.op.sharding, e.invars[0].aval) for e in eqns if isinstance(e.op, ShardingConstraint)]
-        regions = [(e.op, e.outvars) for e in eqns if isinstance(e.op, ShardMap)]
-        pairs += [(NamedSharding(op.mesh, s), v.aval) for op, outs in regions for s, v in zip(op.out_specs, outs)]
+        pairs += [(s, v.aval) for e in program.jaxpr.eqns for s, v in zip(e.op.stated_shardings(), e.outvars)]
         pairs += [(a.sharding, a.aval) for a in program.arguments]
         return [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding) and UNCONSTRAINED not in s.spec]
 

@@ -306,7 +306,7 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
     Raises:
       MeshError: a manual region over another mesh, whose collectives name axes that this one has not.
     """
-    if all(_same(mesh, m) for m in _meshes(jaxpr)):
+    if all(_same(mesh, stated.mesh) for _, stated in _stated(jaxpr)):
         return jaxpr
 
     def moved(eqn: JaxprEqn) -> JaxprEqn:
@@ -325,20 +325,16 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
     return replaced(inline_calls(jaxpr), moved)
 
 
-def _meshes(jaxpr: ClosedJaxpr) -> set[AnyMesh]:
-    ops = (e.op for e in all_eqns(jaxpr.jaxpr))
-    return {
-        op.sharding.mesh if isinstance(op, ShardingConstraint) else op.mesh
-        for op in ops
-        if isinstance(op, (ShardingConstraint, ShardMap))
-    }
-
-
 def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]:
     """The shardings inside a program: of constraints, manual regions and the arrays that it closes over."""
     for value in jaxpr.consts:
         if hasattr(value, "committed"):
             yield f"a closed-over array of type {value.aval}", brought(value)
+    yield from _stated(jaxpr)
+
+
+def _stated(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, NamedSharding]]:
+    # The mesh of a region is stated where it has no results, too.
     for eqn in all_eqns(jaxpr.jaxpr):
         if isinstance(eqn.op, ShardingConstraint):
             yield f"a sharding constraint at {eqn.source}", eqn.op.sharding

@@ -25,6 +25,7 @@ from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.state import STATE
 from meshwright.ir.varying import cast_all
+from meshwright.sharding import NamedSharding
 from meshwright.sharding.rule import ShardingRule, replicated_rule
 
 #: op classes by name, for registries, importers and tests that go over all ops
@@ -175,6 +176,12 @@ class Op:
     even: ClassVar[bool] = False
     #: the op has jaxprs among its parameters
     holds_jaxprs: ClassVar[bool] = False
+    #: the op does nothing but call its body, whose rules are its rules
+    plain_call: ClassVar[bool] = False
+    #: results are the operands in another shape or order: compilers read what they are of instead
+    is_view: ClassVar[bool] = False
+    #: the operand that is put into a part of operand 0, the rest of which stays where it is
+    update_operand: ClassVar[int | None] = None
     #: the result by NumPy, of ops that only move elements and so are exact there: small arrays that are ready are
     #: then not worth a compilation; a method in subclasses
     moved: ClassVar[Callable[..., np.ndarray] | None] = None
@@ -285,6 +292,18 @@ class Op:
         outs = self.infer(*avals)
         outs = outs if self.multiple_results else (outs,)
         return replicated_rule([a.shape for a in avals], [o.shape for o in outs])
+
+    def index_operands(self, num_operands: int) -> range:
+        """The operands that say where in operand 0 windows start, which :meth:`out_of_bounds` looks at."""
+        return range(0)
+
+    def out_of_bounds(self, *operands: Any) -> Any:
+        """Whether a window of operand 0 lies partly outside of it, of an op with :meth:`index_operands`."""
+        raise RuleError(f"op {self.name} takes no indices")
+
+    def stated_shardings(self) -> Sequence[NamedSharding]:
+        """How results lie, where the op's parameters say so: one for each result, or none."""
+        return ()
 
     def scope(self) -> AbstractContextManager[Any]:
         """The context in which the op's jaxprs have a meaning: the axes that it brings into scope."""

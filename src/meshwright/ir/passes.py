@@ -102,6 +102,11 @@ def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: T
     )
 
 
+def is_plain_call(op: Op) -> bool:
+    """Whether an op, chosen in :func:`inline_calls`, does nothing but call its body."""
+    return op.plain_call
+
+
 class _Inliner:
     def __init__(self, chosen: Callable[[Op], bool]) -> None:
         self.chosen = chosen

@@ -17,9 +17,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, EVALUATE, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
-from meshwright.ops.control.call import Jit
 from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
-from meshwright.ops.random.keys import KeyOp, RandomUnwrap
+from meshwright.ops.random.keys import KeyOp
 from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, one_device
 from meshwright.runtime.parts import spread_of
@@ -66,8 +65,8 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     if isinstance(op, KeyOp):
         x = as_array(args[0])
         infer_cached(op, (x.aval,))
-        return x.words() if isinstance(op, RandomUnwrap) else x.keys(op.key)
-    if op.holds_jaxprs and type(op) is not Jit and (body := op.body()) is not None:
+        return op.of_array(x)
+    if op.holds_jaxprs and not op.plain_call and (body := op.body()) is not None:
         return _evaluate_body(body, args)
     arrays = []
     for x in args:

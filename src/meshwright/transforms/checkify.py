@@ -22,11 +22,8 @@ from meshwright.ir.passes import inline_calls
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control.check import Check
 from meshwright.ops.control.flow import ControlOp
-from meshwright.ops.elementwise.table import and_, eq, le, lt, ne, not_, or_, scalar_like, select
-from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
-from meshwright.ops.indexing.gather_add import Gather, ScatterBase
-from meshwright.ops.indexing.indexed import in_bounds
-from meshwright.ops.reduce.reductions import reduce_and, reduce_or
+from meshwright.ops.elementwise.table import and_, eq, ne, not_, or_, scalar_like, select
+from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.wrapped import name_of, require_callable
@@ -191,12 +188,11 @@ class _Checker:
             if isinstance(op, Check):
                 if "user" in self.errors:
                     self.add(eqn, "user", op, [a.aval for a in eqn.invars[1:]])
-            elif "index" in self.errors and isinstance(op, (Gather, ScatterBase, DynamicSlice, DynamicUpdateSlice)):
-                starts = [a.aval for a in (eqn.invars[1:2] if isinstance(op, (Gather, ScatterBase)) else _starts(eqn))]
+            starts = [eqn.invars[i].aval for i in op.index_operands(len(eqn.invars))]
+            if "index" in self.errors and starts:
                 message = f"index out of bounds: {op.name} of {eqn.invars[0].aval} at index {{}} {where}"
-                if starts:
-                    text = message.replace("{}", ", ".join(["{}"] * len(starts)))
-                    self.add(eqn, "index", Check(text, (None,) * len(starts)), starts)
+                text = message.replace("{}", ", ".join(["{}"] * len(starts)))
+                self.add(eqn, "index", Check(text, (None,) * len(starts)), starts)
             if "div" in self.errors and op.name in ("div", "rem"):
                 self.add(eqn, "div", Check(f"division by zero {where}"), ())
             if "nan" in self.errors and not regions and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars):
@@ -242,8 +238,8 @@ class _Checker:
         if isinstance(op, ControlOp) and any(self.concerns(r.jaxpr) for r in op.regions()):
             # Checks in the test of a loop are left out: the same values are in its body.
             return op.threaded(args, state, self.run)
-        starts = args[1:2] if isinstance(op, (Gather, ScatterBase)) else args[len(args) - len(_starts(eqn)) :]
-        state = self.note(eqn, "index", lambda: _outside(eqn, starts), starts, state)
+        starts = [args[i] for i in op.index_operands(len(args))]
+        state = self.note(eqn, "index", lambda: op.out_of_bounds(*args), starts, state)
         state = self.note(eqn, "div", lambda: _any(eq(args[1], scalar_like(0, args[1]))), (), state)
         result = op.bind(*args)
         outs = list(result) if op.multiple_results else [result]
@@ -271,26 +267,4 @@ def _any(x: Any) -> Any:
 
 def _has_nan(outs: Sequence[Any]) -> Any:
     found = [_any(ne(x, x)) for x in outs if dtypes.is_inexact(typeof(x).dtype)]
-    return functools.reduce(or_, found)
-
-
-def _starts(eqn: JaxprEqn) -> list[Any]:
-    """The positions that a dynamic slice or update starts at."""
-    skip = {DynamicSlice: 1, DynamicUpdateSlice: 2}.get(type(eqn.op))  # type: ignore[arg-type]
-    return [] if skip is None else list(eqn.invars[skip:])
-
-
-def _outside(eqn: JaxprEqn, starts: Sequence[Any]) -> Any:
-    """Whether a window of an equation lies partly outside of its operand."""
-    op, shape = eqn.op, eqn.invars[0].aval.shape
-    if isinstance(op, (Gather, ScatterBase)):
-        if isinstance(op, Gather):
-            limits = op.dimension_numbers.limits(shape, op.slice_sizes)
-        else:
-            window = op.window(shape, eqn.invars[2].aval.shape)
-            limits = op.dimension_numbers.gather().limits(shape, window)
-        inside = in_bounds(starts[0], limits)
-        return not_(reduce_and(inside, range(typeof(inside).ndim)))
-    sizes = op.slice_sizes if isinstance(op, DynamicSlice) else eqn.invars[1].aval.shape
-    found = [or_(lt(s, scalar_like(0, s)), not_(le(s, scalar_like(d - k, s)))) for s, d, k in zip(starts, shape, sizes)]
     return functools.reduce(or_, found)

@@ -9,8 +9,7 @@ from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.signature import leaf_names
 from meshwright.ir.jaxpr import Literal
-from meshwright.ir.passes import dead_code, inline_calls
-from meshwright.ops.control.call import Jit
+from meshwright.ir.passes import dead_code, inline_calls, is_plain_call
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.jaxprs import TRANSFORMS
 from meshwright.transforms.wrapped import name_of, require_callable
@@ -27,7 +26,7 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
 
     jaxpr, captured, _ = closed_call(call, flat, name_of(f))
     nonzero = tuple(dtypes.is_inexact(a.dtype) for a in jaxpr.in_avals)
-    derivative, _ = TRANSFORMS.jvp(inline_calls(jaxpr, lambda op: isinstance(op, Jit)), nonzero)
+    derivative, _ = TRANSFORMS.jvp(inline_calls(jaxpr, is_plain_call), nonzero)
     split = TRANSFORMS.partial_eval(derivative, (True,) * len(nonzero) + (False,) * sum(nonzero))
     known = dead_code(split.known).jaxpr
     names = [*("a value from outside" for _ in captured), *(f"the argument {n}" for n in leaf_names(f, args, kwargs))]

@@ -68,6 +68,7 @@ class Jit(CallOp):
     jaxpr: ClosedJaxpr
     inline: bool = False
     name: ClassVar[str] = "jit"
+    plain_call: ClassVar[bool] = True
     hidden_params: ClassVar[tuple[str, ...]] = ("inline",)
 
     @property

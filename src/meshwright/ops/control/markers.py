@@ -52,6 +52,7 @@ class OptimizationBarrier(Op):
     """The operands, all computed before any of the results is used; the compiler does not look through it."""
 
     name: ClassVar[str] = "optimization_barrier"
+    is_view: ClassVar[bool] = True
     takes_keys: ClassVar[bool] = True
     computes: ClassVar[bool] = False
     multiple_results: ClassVar[bool] = True

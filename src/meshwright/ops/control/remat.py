@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Var
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
-from meshwright.ir.passes import dead_code, inline_calls
+from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.passes import dead_code, inline_calls, is_plain_call
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
-from meshwright.ops.control.call import CallOp, Jit
+from meshwright.ops.control.call import CallOp
 from meshwright.ops.control.markers import optimization_barrier
 from meshwright.ops.control.regions import merge, omit, pick
 
@@ -98,9 +98,9 @@ class _Parts:
 
 def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], policy: Policy | None) -> _Parts:
     # Policies look into jitted functions, but custom derivatives must stay: they may be differentiated again.
-    split = t.partial_eval(inline_calls(jaxpr, _is_jit), known)
+    split = t.partial_eval(inline_calls(jaxpr, is_plain_call), known)
     n = sum(split.known_out)
-    first = inline_calls(split.known, _is_jit)
+    first = inline_calls(split.known, is_plain_call)
     inner = first.jaxpr
     results, residuals = inner.outvars[:n], inner.outvars[n:]
     kept = _kept(inner, policy)
@@ -131,10 +131,6 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], policy: Policy |
 
     avals = [*(v.aval for v in params), *omit(jaxpr.in_avals, known)]
     return _Parts(known_jaxpr, trace_to_jaxpr(again, avals, jaxpr.jaxpr.debug_name), split.known_out)
-
-
-def _is_jit(op: Op) -> bool:
-    return isinstance(op, Jit)
 
 
 def _kept(jaxpr: Jaxpr, policy: Policy | None) -> list[Var]:

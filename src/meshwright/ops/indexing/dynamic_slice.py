@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,9 +26,12 @@ from meshwright.ops.elementwise.table import (
     clamp,
     convert,
     ge,
+    le,
     lt,
     materialize,
     mul,
+    not_,
+    or_,
     scalar_like,
     select,
     sub,
@@ -114,6 +118,12 @@ def _shifted(x: Any, dim: int, start: Any, length: int) -> Any:
 
 
 # --- dynamic_slice ------------------------------------------------------------------------------------------
+def _outside(starts: Sequence[Any], shape: Sequence[int], sizes: Sequence[int]) -> Any:
+    """Whether a window lies partly outside."""
+    found = [or_(lt(s, scalar_like(0, s)), not_(le(s, scalar_like(d - k, s)))) for s, d, k in zip(starts, shape, sizes)]
+    return reduce(or_, found)
+
+
 @dataclass(frozen=True)
 class DynamicSlice(Op):
     """The window of ``slice_sizes`` that starts at the scalar operands after the first."""
@@ -128,6 +138,13 @@ class DynamicSlice(Op):
     def infer(self, x: ShapedArray, *starts: ShapedArray) -> ShapedArray:
         _check(self.name, x, self.slice_sizes, starts)
         return x.update(shape=self.slice_sizes)
+
+    def index_operands(self, num_operands: int) -> range:
+        return range(1, num_operands)
+
+    def out_of_bounds(self, *operands: Any) -> Any:
+        x, *starts = operands
+        return _outside(starts, typeof(x).shape, self.slice_sizes)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self.bind(*primals)
@@ -192,6 +209,7 @@ class DynamicUpdateSlice(Op):
     """The first operand with the window that starts at the scalar operands replaced by the second."""
 
     name: ClassVar[str] = "dynamic_update_slice"
+    update_operand: ClassVar[int | None] = 1
     takes_keys: ClassVar[bool] = True
     computes: ClassVar[bool] = False
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1),)
@@ -203,6 +221,13 @@ class DynamicUpdateSlice(Op):
             )
         _check(self.name, x, update.shape, starts)
         return x.strong()
+
+    def index_operands(self, num_operands: int) -> range:
+        return range(2, num_operands)
+
+    def out_of_bounds(self, *operands: Any) -> Any:
+        x, update, *starts = operands
+        return _outside(starts, typeof(x).shape, typeof(update).shape)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self.bind(*primals)

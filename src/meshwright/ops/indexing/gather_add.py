@@ -37,6 +37,7 @@ from meshwright.ops.indexing.indexed import (
     indexed_factors,
     margins,
     offset_range,
+    outside,
     shift_to_tile,
     split_indexed_dims,
 )
@@ -100,6 +101,13 @@ class Gather(Op):
     @property
     def moves_only(self) -> bool:  # type: ignore[override]
         return self.mode is not FILL
+
+    def index_operands(self, num_operands: int) -> range:
+        return range(1, 2)
+
+    def out_of_bounds(self, *operands: Any) -> Any:
+        x, indices = operands
+        return outside(indices, self.dimension_numbers.limits(typeof(x).shape, self.slice_sizes))
 
     def infer(self, x: ShapedArray, indices: ShapedArray) -> ShapedArray:
         shape = check_numbers(self.name, self.dimension_numbers, x, indices, self.slice_sizes)
@@ -235,8 +243,18 @@ class ScatterBase(Op):
     unique_indices: bool = False
     mode: GatherScatterMode = FILL
     computes: ClassVar[bool] = False
+    update_operand: ClassVar[int | None] = 2
     #: how an element and its updates combine; none if the order of updates matters
     monoid: ClassVar[Monoid | None] = None
+
+    def index_operands(self, num_operands: int) -> range:
+        return range(1, 2)
+
+    def out_of_bounds(self, *operands: Any) -> Any:
+        x, indices, updates = operands
+        shape = typeof(x).shape
+        window = self.window(shape, typeof(updates).shape)
+        return outside(indices, self.dimension_numbers.gather().limits(shape, window))
 
     def infer(self, x: ShapedArray, indices: ShapedArray, updates: ShapedArray) -> ShapedArray:
         n = self.dimension_numbers.gather()

@@ -19,7 +19,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import and_, clamp, convert, ge, le, mul, scalar_like, sub
+from meshwright.ops.elementwise.table import and_, clamp, convert, ge, le, mul, not_, scalar_like, sub
 from meshwright.ops.reduce.reductions import reduce_and
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import above, reshape
@@ -210,6 +210,12 @@ def in_bounds(indices: Any, limits: Sequence[int]) -> Any:
     """Which index vectors lie inside ``[0, limits]``."""
     inside = and_(ge(indices, scalar_like(0, indices)), le(indices, _limits_like(indices, limits)))
     return reduce_and(inside, (typeof(indices).ndim - 1,))
+
+
+def outside(indices: Any, limits: Sequence[int]) -> Any:
+    """Whether an index vector does not lie inside ``[0, limits]``."""
+    inside = in_bounds(indices, limits)
+    return not_(reduce_and(inside, range(typeof(inside).ndim)))
 
 
 def beside(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int, dim: int) -> int:

@@ -33,6 +33,10 @@ class KeyOp(Op):
         y = self.bind(*primals)
         return y, Zero(typeof(y))
 
+    def of_array(self, x: Any) -> Any:
+        """The op on an array (of :mod:`meshwright.runtime.array`), whose words are its buffer."""
+        raise NotImplementedError
+
     def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         """The op where keys are their words, which stand along dimension ``dim``; as ``batch`` returns it."""
         raise NotImplementedError
@@ -56,6 +60,9 @@ class RandomWrap(KeyOp):
         place = min(dim, last - 1)  # type: ignore[type-var]
         return self.bind(move_dim(x, dim, place)), place  # type: ignore[arg-type]
 
+    def of_array(self, x: Any) -> Any:
+        return x.keys(self.key)
+
     def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         return x, typeof(x).ndim - 1
 
@@ -71,6 +78,9 @@ class RandomUnwrap(KeyOp):
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]
+
+    def of_array(self, x: Any) -> Any:
+        return x.words()
 
     def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         assert dim is not None

@@ -140,6 +140,7 @@ class Reshape(Linear1):
 
     new_sizes: tuple[int, ...]
     name: ClassVar[str] = "reshape"
+    is_view: ClassVar[bool] = True
     takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
@@ -303,6 +304,7 @@ class Squeeze(Linear1):
 
     dimensions: tuple[int, ...]
     name: ClassVar[str] = "squeeze"
+    is_view: ClassVar[bool] = True
     takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 
@@ -337,6 +339,7 @@ class Transpose(Linear1):
 
     permutation: tuple[int, ...]
     name: ClassVar[str] = "transpose"
+    is_view: ClassVar[bool] = True
     takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
 

@@ -72,6 +72,9 @@ class ShardingConstraint(Linear1):
         """Whether the partitioner may split a dimension further."""
         return dim in self.leeway.open or self.sharding.spec.is_unconstrained(dim)
 
+    def stated_shardings(self) -> Sequence[NamedSharding]:
+        return [self.sharding]
+
     def infer(self, x: ShapedArray) -> ShapedArray:
         self.sharding.check_compatible(x.shape, "with_sharding_constraint")
         return x

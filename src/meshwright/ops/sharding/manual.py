@@ -77,6 +77,9 @@ class ShardMap(RegionOp):
         sizes = self.mesh.shape
         return {a: sizes[a] for a in self.axis_names or sizes}
 
+    def stated_shardings(self) -> Sequence[NamedSharding]:
+        return [NamedSharding(self.mesh, spec) for spec in self.out_specs]
+
     @property
     def devices(self) -> int:
         return prod(self.manual.values())

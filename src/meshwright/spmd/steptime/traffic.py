@@ -9,16 +9,9 @@ from __future__ import annotations
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.collective.collectives import Collective
-from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.ops.control.regions import RegionOp
-from meshwright.ops.indexing.dynamic_slice import DynamicUpdateSlice
-from meshwright.ops.indexing.gather_add import ScatterBase
-from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose
 from meshwright.sharding.rule import PARALLEL, REDUCTION
 from meshwright.spmd.flatten import eqn_rule
-
-#: the same bytes, seen otherwise: products and fused loops read them in any order
-_VIEWS = (Reshape, Squeeze, Transpose, OptimizationBarrier)
 
 
 def traffic(jaxpr: Jaxpr) -> list[int]:
@@ -37,7 +30,7 @@ class _Traffic:
 
     def found(self) -> list[int]:
         for number, eqn in enumerate(self.eqns):
-            if isinstance(eqn.op, _VIEWS):
+            if eqn.op.is_view:
                 self.same.update((v, self.root(a)) for v, a in zip(eqn.outvars, eqn.invars))
                 continue
             for atom in {self.root(a) for a in eqn.invars}:
@@ -59,10 +52,10 @@ class _Traffic:
 
     def of(self, number: int, eqn: JaxprEqn, read_once: set[Atom]) -> int:
         op = eqn.op
-        if isinstance(op, (*_VIEWS, Collective)) or (isinstance(op, RegionOp) and op.regions()):
+        if op.is_view or isinstance(op, (Collective, RegionOp)):
             return 0
-        if isinstance(op, (DynamicUpdateSlice, ScatterBase)):
-            return 2 * eqn.invars[1 if isinstance(op, DynamicUpdateSlice) else -1].aval.nbytes
+        if op.update_operand is not None:
+            return 2 * eqn.invars[op.update_operand].aval.nbytes
         written = sum(v.aval.nbytes for v in eqn.outvars if v not in self.fused_away)
         picked = sum(v.aval.nbytes for v in eqn.outvars) if not op.computes or op.moves_only else None
         read = 0
@@ -82,9 +75,7 @@ def _fuses(eqn: JaxprEqn) -> str | None:
     """How an equation is fused with what makes its operands: not at all, as a loop, or as a reduction, which writes its
     results."""
     op = eqn.op
-    if isinstance(op, (Collective, RegionOp)) or op.holds_jaxprs or op.has_effects:
-        return None
-    if isinstance(op, (DynamicUpdateSlice, ScatterBase)):
+    if isinstance(op, Collective) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
         return None
     if op.moves_only:
         return _LOOP
