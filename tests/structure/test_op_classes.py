@@ -1,20 +1,17 @@
 """What asks whether an op is of one class, outside of ``ops/``: the number is held, and each place says why.
 
-An op's contract (:class:`meshwright.ir.op.Op`) says what passes, reports and interpreters need of it, so that a new op is
-a class and nothing else. Families (collectives, calls, control flow, scatters) are part of that contract; what is counted
-here is ``isinstance``, ``issubclass``, ``type(...) is`` and ``case`` of a class that stands for one op.
+An op's contract (:class:`meshwright.ir.op.Op`) says what passes, reports and interpreters need of it, so that a new op
+is a class and nothing else. Families (collectives, calls, control flow, scatters) are part of that contract; what is
+counted here is ``isinstance``, ``issubclass``, ``type(...) is`` and ``case`` of a class that stands for one op.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import meshwright
 from meshwright.ir.op import REGISTRY, Op
@@ -23,8 +20,22 @@ ROOT = Path(meshwright.__file__).parent
 
 #: how often a file may ask, and why no contract can say it
 ALLOWED = {
-    # Which mesh there is, and what it makes of annotations, regions and device numbers, is known here alone.
-    "api/binding.py": 6, "api/load.py": 3,
+    # Annotations and regions of imported programs are replaced here, by what they mean on the mesh that is then known.
+    "api/binding.py": 6, "api/load.py": 4, "builder.py": 1, "stablehlo/manual_regions.py": 3,
+    # The reader looks at what it has made itself.
+    "stablehlo/parse.py": 2, "stablehlo/read_custom_calls.py": 1,
+    # A constraint or a region says things of a mesh: places, propagation and the partitioner are what reads them.
+    "api/shardings.py": 5, "api/shard_map.py": 1, "lowering/regions.py": 2, "spmd/flatten.py": 2,
+    "spmd/partition/control.py": 1, "spmd/partition/partitioner.py": 1, "spmd/propagate.py": 1,
+    # Whoever asks to inspect a sharding is told by the stage that knows it.
+    "api/partitioned.py": 1, "api/stages.py": 1,
+    # What two collectives make together is a table of pairs, and belongs to neither.
+    "spmd/passes/pairs.py": 16, "spmd/passes/combine.py": 1, "spmd/passes/partial_sums.py": 1,
+    "spmd/passes/regather.py": 1,
+    # A table of the ops that move whole rows, and of the products whose dimensions are merged.
+    "spmd/partition/moves.py": 2, "lowering/products.py": 1,
+    # ``checkify`` takes out the op that it is for.
+    "transforms/checkify.py": 2,
 }  # fmt: skip
 
 
@@ -64,11 +75,26 @@ def places(path: Path) -> Iterator[int]:
 
 
 FILES = [
-    p for p in sorted(ROOT.rglob("*.py")) if p.relative_to(ROOT).parts[0] not in ("ops", "interop") and p.stem != "__main__"
+    p
+    for p in sorted(ROOT.rglob("*.py"))
+    if p.relative_to(ROOT).parts[0] not in ("ops", "interop") and p.stem != "__main__"
 ]
 
 
-def test_no_more_places_ask_which_op_it_is():
-    found = Counter({str(p.relative_to(ROOT)): len(list(places(p))) for p in FILES})
-    print(+found, sum(found.values()))
-    assert {k: v for k, v in found.items() if v} == ALLOWED
+def test_no_more_places_ask_which_op_it_is() -> None:
+    found = {str(p.relative_to(ROOT)): len(list(places(p))) for p in FILES}
+    more = {name: n for name, n in found.items() if n > ALLOWED.get(name, 0)}
+    assert not more, (
+        f"{more}: say it in the contract of ops (ir/op.py); ask for a family; or allow it here, and say why"
+    )
+    fewer = {name: (found[name], n) for name, n in ALLOWED.items() if found[name] < n}
+    assert not fewer, f"{fewer}: fewer than allowed; lower the numbers"
+
+
+def test_it_is_seen_who_asks() -> None:
+    tree = ast.parse(
+        "isinstance(op, (Scan, int)), issubclass(k, Jit), type(op) is Cond\nmatch op:\n case While(): pass"
+    )
+    asking = [ast.unparse(e) for e in map(asked, ast.walk(tree)) if e is not None]
+    assert sorted(asking) == ["(Scan, int)", "Cond", "Jit", "While"]
+    assert list(op_classes((REGISTRY["scan"], (int, REGISTRY["jit"])))) == [REGISTRY["scan"], REGISTRY["jit"]]

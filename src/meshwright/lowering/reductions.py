@@ -11,9 +11,8 @@ from typing import Any
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, use_counts
-from meshwright.ops.collective.collectives import AllGather, AllSlice, Collective, ReduceScatter
+from meshwright.ops.collective.collectives import AllGather, Collective
 from meshwright.ops.control.regions import RegionOp
-from meshwright.ops.elementwise.table import copy
 from meshwright.sharding.rule import REDUCTION
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.varying import region_inputs, varying
@@ -45,11 +44,11 @@ class _MergeReductions:
             if isinstance(op, RegionOp):
                 replaced[id(eqn)] = [self._regions(eqn, op)]
                 continue
-            summing = (type(op).name == "psum") or (isinstance(op, ReduceScatter) and op.reduction == "sum")
-            if summing and isinstance(eqn.invars[0], Var) and set(op.axes).issubset(self.virtual):  # type: ignore[attr-defined]
+            left = op.of_sum() if isinstance(op, Collective) and set(op.axes).issubset(self.virtual) else None
+            if left is not None and isinstance(eqn.invars[0], Var):
                 chain = self._producer(eqn.invars[0], frozenset(op.axes))  # type: ignore[attr-defined]
                 if chain is not None:
-                    self._merge(eqn, chain, replaced)
+                    self._merge(eqn, left, chain, replaced)
         if not replaced:
             return self.closed
         eqns = [new for eqn in inner.eqns for new in replaced.get(id(eqn), [eqn])]
@@ -88,7 +87,7 @@ class _MergeReductions:
         found = eqn.invars[differing[0]]
         return found if isinstance(found, Var) else None
 
-    def _merge(self, psum: JaxprEqn, chain: list[JaxprEqn], replaced: dict[int, list[JaxprEqn]]) -> None:
+    def _merge(self, psum: JaxprEqn, left: Op, chain: list[JaxprEqn], replaced: dict[int, list[JaxprEqn]]) -> None:
         source = chain[0]
         axes = psum.op.axes  # type: ignore[attr-defined]
         sizes = psum.op.sizes  # type: ignore[attr-defined]
@@ -104,7 +103,7 @@ class _MergeReductions:
                 if gathered is not None:
                     new_eqns, operands = gathered
                     replaced[id(source)] = [*new_eqns, source.replace(invars=operands)]
-                    self._drop_sum(psum, replaced)
+                    replaced[id(psum)] = [psum.replace(op=left, note=None)]
                     return
 
     def _gather_operands(
@@ -128,11 +127,3 @@ class _MergeReductions:
             operands.append(out)
         out_aval = eqn.op.infer(*(a.aval for a in operands))
         return (new_eqns, operands) if out_aval == eqn.outvars[0].aval else None
-
-    def _drop_sum(self, psum: JaxprEqn, replaced: dict[int, list[JaxprEqn]]) -> None:
-        from_, to = psum.invars[0], psum.outvars[0]
-        if isinstance(psum.op, ReduceScatter):
-            cut = AllSlice(psum.op.axes, psum.op.sizes, psum.op.dimension)
-            replaced[id(psum)] = [JaxprEqn(cut, [from_], [to], psum.source)]
-        else:
-            replaced[id(psum)] = [JaxprEqn(copy, [from_], [to], psum.source)]

@@ -46,10 +46,8 @@ class _Replacer:
 
     def equation(self, eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
-        if isinstance(op, ShardMap) and self.keeps(op):
-            return eqn
         if isinstance(op, ShardMap):
-            return eqn.replace(op=Jit(op.name, global_program(op)))
+            return eqn if self.keeps(op) else eqn.replace(op=Jit(op.name, global_program(op)))
         return in_jaxprs(eqn, self.jaxpr)
 
 

@@ -21,7 +21,7 @@ from itertools import takewhile
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
-from meshwright.ops.sharding.propagation_marks import PropagationBarrier, ShardingGroup
+from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
@@ -152,7 +152,8 @@ class _Worker:
         self.levels = [_level(e, r) for e, r in zip(self.eqns, self.rules)]
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
-        self.groups = [(e, e.op.group) for e in self.eqns if isinstance(e.op, ShardingGroup) and e.op.exact]
+        marks = ((e, e.op.exact_group) for e in self.eqns if isinstance(e.op, PropagationMark))
+        self.groups = [(e, group) for e, group in marks if group is not None]
         #: dimensions that take part from a later priority on
         self.later: dict[int, list[tuple[Var, int, Placement]]] = {}
         for i, level in enumerate(self.levels):
@@ -277,9 +278,9 @@ class _Worker:
         if not any(any(d) for d in dims):
             return
         new = spread(rule, dims, len(eqn.invars), self.mesh)
-        barrier = eqn.op if isinstance(eqn.op, PropagationBarrier) else None
+        mark = eqn.op if isinstance(eqn.op, PropagationMark) else None
         for n, (atom, old, wanted) in enumerate(zip(atoms, dims, new)):
-            if wanted != old and isinstance(atom, Var) and (barrier is None or barrier.crosses(n < len(eqn.invars))):
+            if wanted != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):
                 self.update(atom, wanted, i)
 
     def update(self, var: Var, dims: Dims, cause: int) -> None:

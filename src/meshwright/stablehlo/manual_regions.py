@@ -16,7 +16,7 @@ from meshwright.errors import ImportProgramError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, sub_jaxprs
 from meshwright.ir.rewrite import in_regions
 from meshwright.ops.imported.device_collective import DeviceOp
-from meshwright.ops.imported.manual_computation import FullToShard, ManualAxes, ManualComputation, ShardToFull
+from meshwright.ops.imported.manual_computation import Border, ManualAxes, ManualComputation
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.sharding import HloSharding
 
@@ -38,10 +38,7 @@ def form_regions(jaxpr: ClosedJaxpr, known: Mapping[Var, Annotation]) -> ClosedJ
 
 def _has_borders(jaxpr: Jaxpr) -> bool:
     """Whether there are borders in a jaxpr or its regions; what it calls has been seen to."""
-    return any(
-        isinstance(e.op, (FullToShard, ShardToFull)) or any(_has_borders(r.jaxpr) for r in e.op.regions())
-        for e in jaxpr.eqns
-    )
+    return any(isinstance(e.op, Border) or any(_has_borders(r.jaxpr) for r in e.op.regions()) for e in jaxpr.eqns)
 
 
 @dataclass
@@ -70,7 +67,8 @@ class _Regions:
         depth = max((self.depth[a] for a in manual), default=0)
         if isinstance(eqn.op, ShardingAnnotation):
             self.annotation[eqn.outvars[0]] = eqn.op.sharding
-        enters, leaves = isinstance(eqn.op, FullToShard), isinstance(eqn.op, ShardToFull)
+        border = eqn.op if isinstance(eqn.op, Border) else None
+        enters, leaves = (border is not None and border.enters is side for side in (True, False))
         after = depth + 1 if enters else max(0, depth - 1) if leaves else depth
         if not depth and not enters and not leaves and _is_device_dependent(eqn):
             after = 1
@@ -107,7 +105,8 @@ class _Regions:
         regions: dict[Var, _Region] = {}
         for number in self.borders:
             region = regions.setdefault(self._region_of(eqns[number]), _Region())
-            (region.entries if isinstance(eqns[number].op, FullToShard) else region.exits).append(number)
+            side = region.entries if eqns[number].op.enters else region.exits  # type: ignore[attr-defined]
+            side.append(number)
         for number in self.inside:
             found = regions.get(self._region_of(eqns[number]))
             if found is not None:  # without a border it belongs to a region of the caller

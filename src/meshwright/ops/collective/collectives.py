@@ -26,6 +26,7 @@ from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, SUM, Mono
 from meshwright.ops.elementwise.table import (
     add,
     convert,
+    copy,
     div,
     eq,
     integer_pow,
@@ -84,6 +85,10 @@ class Collective(Op):
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         return self, cast_all(args, STATE.checked & set(self.axes))
+
+    def of_sum(self) -> Op | None:
+        """What is left to do to an operand that is summed over the axes already; None if the op is no sum."""
+        return None
 
     def moved_dims(self) -> tuple[int, ...]:
         """The dimensions that change hands: in a region that is automatic along other axes, these do not split them."""
@@ -176,6 +181,9 @@ class Psum(AllReduce):
     name: ClassVar[str] = "psum"
     monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def of_sum(self) -> Op | None:
+        return copy
 
     def repeat(self, x: Any, size: int) -> Any:
         return mul(x, scalar_like(size, x))
@@ -456,6 +464,9 @@ class ReduceScatter(Collective):
     @property
     def monoid(self) -> Monoid:
         return monoid_of(self.reduction)
+
+    def of_sum(self) -> Op | None:
+        return AllSlice(self.axes, self.sizes, self.dimension) if self.reduction == "sum" else None
 
     def moved_dims(self) -> tuple[int, ...]:
         return (self.dimension,)

@@ -117,6 +117,8 @@ class Border(Op):
     unspecified: tuple[int, ...] = ()
     manual: tuple[str, ...] = ()
     of_operands: ClassVar[bool] = False
+    #: the value enters the region; otherwise it leaves it
+    enters: ClassVar[bool] = False
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if x.ndim != self.aval.ndim or x.dtype != self.aval.dtype:
@@ -129,6 +131,7 @@ class FullToShard(Border):
     """The part of a value at one position along the manual axes."""
 
     name: ClassVar[str] = "full_to_shard"
+    enters: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,15 @@ class PropagationMark(Linear1):
 
     moves_only: ClassVar[bool] = True
 
+    @property
+    def exact_group(self) -> str | None:
+        """The group whose values must lie alike."""
+        return None
+
+    def crosses(self, backward: bool) -> bool:
+        """Whether axes spread to the operand, or else to the result."""
+        return True
+
     def infer(self, x: ShapedArray) -> ShapedArray:
         return x
 
@@ -46,6 +55,10 @@ class ShardingGroup(PropagationMark):
     name: ClassVar[str] = "sharding_group"
     #: a group counts even where only another of its values is used
     has_effects: ClassVar[bool] = True
+
+    @property
+    def exact_group(self) -> str | None:
+        return self.group if self.exact else None
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         # The values of a group may be batched differently, or not at all.
@@ -70,5 +83,4 @@ class PropagationBarrier(PropagationMark):
         return self.bind(*args), dims[0]
 
     def crosses(self, backward: bool) -> bool:
-        """Whether axes spread to the operand, or else to the result."""
         return self.direction == ("BACKWARD" if backward else "FORWARD")

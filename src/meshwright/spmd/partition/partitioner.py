@@ -21,7 +21,7 @@ from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective.collectives import Collective
 from meshwright.ops.sharding.constraint import ShardingConstraint
-from meshwright.ops.sharding.propagation_marks import PropagationMark, ShardingGroup
+from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.factors import operand_layouts
@@ -208,8 +208,8 @@ class Partitioner:
             self.lay_out(eqn, self.constraint(eqn, eqn.op))
             return
         if isinstance(eqn.op, PropagationMark):
-            grouped = isinstance(eqn.op, ShardingGroup) and eqn.op.exact
-            self.lay_out(eqn, self.propagation.layout(eqn.outvars[0]) if grouped else None)
+            free = eqn.op.exact_group is None
+            self.lay_out(eqn, None if free else self.propagation.layout(eqn.outvars[0]))
             return
         if eqn.op.holds_jaxprs and eqn.op.regions():
             for var, out, layout in zip(eqn.outvars, *partition_regions(self, eqn)):
