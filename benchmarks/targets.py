@@ -32,7 +32,7 @@ from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import compile_in_child
 from meshwright.targets.compiling import Job, described
 from meshwright.targets.hlo import parse_hlo
-from meshwright.targets.plugins import plugin
+from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.targets.schedule import schedule_of
 from meshwright.targets.tiling import hardware_memory
 
@@ -158,7 +158,7 @@ def _xla_cycles(found: Subject, target: Any) -> int | None:
     topology, options = described(target)
     ids = target.order_of(found.part.mesh)
     job = Job("whole", found.whole(), "tpu", topology, options, ids, partitions=len(ids), free_results=found.is_free)
-    answer = compile_in_child(job, plugin("tpu", target.name))
+    answer = compile_in_child(job, compiler("tpu", target.name))
     return None if answer.refused else schedule_of(parse_hlo(answer.text), len(ids)).cycles
 
 

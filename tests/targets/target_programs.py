@@ -18,7 +18,7 @@ from meshwright import PartitionSpec as P
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import Answer, compile_in_child
 from meshwright.targets.compiling import Subject, job_of, report_of
-from meshwright.targets.plugins import plugin
+from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.targets.report import Prediction
 
 KEPT = Path(__file__).with_name("compiled")
@@ -98,7 +98,7 @@ def main():
     KEPT.mkdir(exist_ok=True)
     for name, (program, where) in COMPILED.items():
         what, target = subject(program()), mw.target(where)
-        found = compile_in_child(job_of(what, target), plugin(target.platform, where))
+        found = compile_in_child(job_of(what, target), compiler(target.platform, where))
         text = re.sub(r'"[^"\n]*/([\w.]+\.py)"', r'"\1"', found.text)  # no folders of the machine it was made on
         found = dataclasses.replace(found, text=text, executable=b"", devices=())
         fields = {k: v for k, v in dataclasses.asdict(found).items() if k != "executable"}

@@ -146,9 +146,9 @@ def test_missing_extras_say_what_to_install(monkeypatch):
     monkeypatch.setattr(plugins, "_version", lambda name: None)
     monkeypatch.setattr(plugins.metadata, "distribution", _Nothing())
     with pytest.raises(ImportError, match=r"meshwright\[tpu\].*not an open one.*Google Cloud Platform Terms"):
-        plugins.plugin("tpu", "v5e:4x4")
+        plugins.compiler("tpu", "v5e:4x4")
     with pytest.raises(errors.MissingExtraError, match=r"jax-cuda13-pjrt.*meshwright\[cuda\]"):
-        plugins.plugin("cuda", "h100")
+        plugins.compiler("cuda", "h100")
 
 
 def test_plugins_of_other_versions(monkeypatch):
@@ -157,9 +157,9 @@ def test_plugins_of_other_versions(monkeypatch):
 
     monkeypatch.setattr(plugins.metadata, "distribution", lambda name: Old())
     with pytest.raises(errors.MissingExtraError, match=r"0\.0\.17 is installed. pip install 'libtpu==0\.0\.42\.\*'"):
-        plugins.plugin("tpu", "v5e:4x4")
+        plugins.compiler("tpu", "v5e:4x4")
     with pytest.raises(errors.MissingExtraError, match=r"which goes with jaxlib .*; 0\.0\.17 is installed"):
-        plugins.plugin("cuda", "h100")
+        plugins.compiler("cuda", "h100")
 
 
 # --- the compiler's process ---------------------------------------------------------------------------------

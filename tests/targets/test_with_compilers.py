@@ -15,7 +15,7 @@ from meshwright.targets.compiling import described
 
 def needs(platform, extra):
     try:
-        plugins.plugin(platform, platform)
+        plugins.compiler(platform, platform)
     except MissingExtraError as error:
         return pytest.mark.skip(reason=f"needs meshwright[{extra}]: {str(error).split(';')[0]}")
     return pytest.mark.filterwarnings("default")
@@ -34,7 +34,7 @@ def test_devices_of_tpus(name, slices):
     """Numbers, coordinates, cores and hosts are libtpu's."""
     target = mw.target(name, slices=slices)
     topology, options = described(target)
-    found = compile_in_child(Job("", b"", "tpu", topology, options, []), plugins.plugin("tpu", name)).devices
+    found = compile_in_child(Job("", b"", "tpu", topology, options, []), plugins.compiler("tpu", name)).devices
     ours = {(d.id, d.coords, d.core_on_chip, d.process_index) for d in target.devices}
     assert ours == {(i, tuple(coords), core, process) for i, coords, core, process in found}
 

@@ -256,15 +256,15 @@ class Array(ArrayMethods, metaclass=_ArrayType):
             buffer = self.buffer
             if level_of("device_to_host") != "allow" and any(d.platform != "cpu" for d in self.devices()):
                 check_transfer("device_to_host", explicit, self.aval)
-            pjrt.wait(buffer)
             if isinstance(buffer, Parts):
+                pjrt.wait(buffer)
                 self._numpy = self._gathered()
                 return self._numpy
             carrier = _carrier(self.dtype)
             if carrier is None:
-                self._numpy = np.from_dlpack(pjrt.Exporter(buffer))
+                self._numpy = pjrt.host_value(buffer)
             else:
-                value = np.from_dlpack(pjrt.Exporter(CONVERSIONS.value.to_carrier(self, carrier).buffer))
+                value = pjrt.host_value(CONVERSIONS.value.to_carrier(self, carrier).buffer)
                 self._numpy = value.view(self.dtype) if carrier.kind == "u" else value.astype(self.dtype)
         return self._numpy
 
@@ -291,10 +291,11 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         Raises:
           DLPackError: another device or a stream is asked for.
         """
-        if stream is not None or dl_device not in (None, pjrt.DLPACK_CPU):
+        here = self.__dlpack_device__()
+        if dl_device not in (None, here) or (stream is not None and here[0] == 1):
             raise DLPackError(
-                f"__dlpack__: the array is in main memory (device {pjrt.DLPACK_CPU}, no streams), asked for were "
-                f"dl_device={dl_device} and stream={stream}; export it without them and move it afterwards"
+                f"__dlpack__: the array is on device {here}{', main memory without streams' * (here[0] == 1)}, asked for "
+                f"were dl_device={dl_device} and stream={stream}; export it without them and move it afterwards"
             )
         self._check_numbers()
         if isinstance(self._buffer, Parts):
@@ -305,7 +306,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         return pjrt.dlpack_capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return pjrt.DLPACK_CPU
+        return pjrt.dlpack_device(spread_of(self.sharding).reals[0])
 
     def _scalar(self, what: str, remedy: str = "") -> Any:
         if self.size != 1:

@@ -117,12 +117,14 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
 
 def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | None:
     """What ``op`` moves, by NumPy, where that is exact and costs less than compiling: or else nothing."""
+    if platforms.is_plugin():
+        return None  # it would leave the accelerator and come back
     out = infer_cached(op, tuple(x.aval for x in arrays))
     if out.nbytes > _MOST_HOST_BYTES or not all(x.dtype in dtypes.NUMPY_DTYPES and x.is_ready() for x in arrays):
         return None
     if out.dtype not in dtypes.NUMPY_DTYPES:
         return None
-    value = op.moved(*[np.from_dlpack(pjrt.Exporter(x.buffer)) for x in arrays])  # type: ignore[misc]
+    value = op.moved(*[pjrt.host_value(x.buffer) for x in arrays])  # type: ignore[misc]
     return from_numpy(value, out.dtype, place, weak_type=out.weak_type, transfer="none")
 
 

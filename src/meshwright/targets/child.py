@@ -21,7 +21,7 @@ import numpy as np
 from meshwright.core.config import config
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB
-from meshwright.targets.plugins import Plugin
+from meshwright.runtime.pjrt.plugins import Plugin
 
 #: told how many seconds it has taken, and how many bytes the compiler holds
 Progress = Callable[[float, int], None]

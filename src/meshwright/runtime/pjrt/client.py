@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,9 +26,6 @@ from meshwright.errors import CompileError, DeletedArrayError, DeviceError, Mesh
 from meshwright.ops.control.callback import failure_in
 from meshwright.runtime.pjrt import disk_cache, platforms, shielded
 from meshwright.runtime.pjrt.world import WORLD
-
-#: the device of a DLPack tensor in main memory
-DLPACK_CPU = (1, 0)
 
 _starting = threading.Lock()
 
@@ -82,7 +80,7 @@ def is_started() -> bool:
 
 
 def client() -> Any:
-    """The CPU client, made at first use: once, however many threads ask."""
+    """The client of ``config.platform``, made at first use: once, however many threads ask."""
     require_own_process()
     with _starting:
         return _start()
@@ -117,7 +115,9 @@ def _failure(error: Exception, what: str) -> MeshwrightError:
 @cache
 def real_devices() -> tuple[Any, ...]:
     """PJRT's devices of all processes, by the numbers that :class:`~meshwright.runtime.devices.Device` has for them."""
-    return tuple(sorted(client().devices(), key=lambda d: (d.process_index, d.id)))
+    found = sorted(client().devices(), key=lambda d: (d.process_index, d.id))
+    used = config.real_devices or len(found)
+    return tuple(d for _, mine in groupby(found, lambda d: d.process_index) for d in list(mine)[:used])
 
 
 @cache
@@ -129,7 +129,7 @@ def has_many() -> bool:
 @cache
 def first_local() -> int:
     """The number of this process's first real device."""
-    return real_devices().index(client().local_devices()[0])
+    return next(i for i in range(len(real_devices())) if is_local(i))
 
 
 def is_local(real: int) -> bool:
@@ -159,7 +159,9 @@ def _compile_options(
     options = compile_options(len(reals), 1)
     ids = np.array([[real_devices()[r].id] for r in reals])
     options.device_assignment = xc.DeviceAssignment.create(ids)
-    if quick or complete:
+    if platforms.is_plugin():
+        options.env_option_overrides = []  # those below are the CPU's
+    elif quick or complete:
         options.env_option_overrides = [*SAFE, *(_COMPLETE if complete else _QUICK)]
     if overrides:
         options.env_option_overrides = [*options.env_option_overrides, *overrides]
@@ -226,8 +228,13 @@ def compile_module(
     program by.
 
     Raises:
-      CompileError: XLA refused the program; carries its message.
+      CompileError: XLA refused the program; carries its message. DeviceError: it calls Python, on an accelerator.
     """
+    if callbacks and platforms.is_plugin():
+        raise DeviceError(
+            f"{name!r} calls Python, which programs on {config.platform!r} cannot; return the values and use them outside "
+            "of the program, or compute on the CPU (config.platform)"
+        )
     if callbacks or (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
         _load_lapack()  # a module with callbacks is no text to look into
     what = f"XLA could not compile {name!r}"
@@ -310,10 +317,52 @@ def joined(buffers: Sequence[Any], shape: tuple[int, ...], dtype: Any, reals: tu
 
 
 def buffer_from_dlpack(exporter: Any, real: int | None = None) -> Any:
-    """A device buffer that shares the exporter's memory."""
+    """A device buffer that shares the exporter's memory; on accelerators, one that holds a copy."""
     require_own_process()
-    device = real_devices()[first_local() if real is None else real]
-    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
+    number = first_local() if real is None else real
+    if platforms.is_plugin():
+        return _copied_to(number, exporter if isinstance(exporter, np.ndarray) else _on_host(exporter))
+    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), real_devices()[number], None)
+
+
+def _copied_to(real: int, value: np.ndarray) -> Any:
+    device, during = real_devices()[real], _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    return _jax.batched_device_put(
+        _Aval(value.shape, value.dtype), _on_each((real,)), [value], [device], True, True, during, True
+    )
+
+
+@cache
+def _host_client() -> Any:
+    return xc.make_cpu_client()
+
+
+def _on_host(exporter: Any) -> np.ndarray:
+    """The value of a tensor in main memory, also of a dtype that NumPy's own DLPack does not know."""
+    device = _host_client().local_devices()[0]
+    buffer = _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
+    return buffer._single_device_array_to_np_array_did_copy()[0]
+
+
+def host_value(buffer: Any) -> np.ndarray:
+    """A buffer's value, read-only, which waits until it is ready: its own memory on the CPU, a copy of an accelerator's.
+
+    Raises:
+      DeviceError: the computation that makes it failed; DeletedArrayError: it was donated.
+    """
+    wait(buffer)
+    if not platforms.is_plugin():
+        return np.from_dlpack(Exporter(buffer))
+    value, _ = buffer._single_device_array_to_np_array_did_copy()
+    value.flags.writeable = False
+    return value
+
+
+def dlpack_device(real: int | None = None) -> tuple[int, int]:
+    """Type and number of a real device, as DLPack has them: ``(1, 0)`` is main memory."""
+    if not platforms.is_plugin():
+        return (1, 0)
+    return platforms.dlpack_device(real_devices()[first_local() if real is None else real])
 
 
 def is_row_major(buffer: Any) -> bool:
@@ -339,7 +388,7 @@ class Exporter:
         return dlpack_capsule(self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return DLPACK_CPU
+        return (1, 0)
 
 
 def wait(buffer: Any) -> None:

@@ -1,11 +1,18 @@
-"""Clients of XLA's runtime for each platform."""
+"""Clients of XLA's runtime for each platform, and how values come to their devices and back.
+
+The client for CPUs is inside ``jaxlib``. Every other one is a plugin behind PJRT's C interface, which takes values only
+by copies, and knows neither LAPACK nor Python's callbacks of the CPU.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from jaxlib import _jax
@@ -13,20 +20,22 @@ from jaxlib import xla_client as xc
 
 from meshwright.core.config import config
 from meshwright.errors import DeviceError
+from meshwright.runtime.pjrt import plugins
+from meshwright.runtime.pjrt.plugins import Plugin
 from meshwright.runtime.pjrt.world import WORLD
+
+#: the kinds of devices that DLPack numbers; memory of others is the host's to it
+_DLPACK_TYPES = {"cuda": 2, "rocm": 10}
 
 
 def make_client(platform: str, devices: int) -> Any:
-    """A client with ``devices`` real devices in this process; 0 stands for one processor.
+    """A client with ``devices`` real devices in this process; 0 stands for one processor, or all of a plugin's.
 
     Raises:
-      DeviceError: there is no such platform here.
+      DeviceError: there is no such platform here, or it has fewer devices. MissingExtraError: it is not installed.
     """
     if platform != "cpu":
-        raise DeviceError(
-            f"config.platform is {platform!r}, whose runtime this version cannot start; it compiles for such chips "
-            "(see PartitionedProgram.compile) and runs on 'cpu'"
-        )
+        return _plugin_client(plugins.runtime(platform), devices)
     devices = max(devices, 1)
     with _threads_for(devices):
         if WORLD.service is None:
@@ -36,6 +45,77 @@ def make_client(platform: str, devices: int) -> Any:
             distributed_client=WORLD.service, node_id=WORLD.rank, num_nodes=WORLD.count, num_devices=devices,
             collectives=gloo,
         )  # fmt: skip
+
+
+def is_plugin() -> bool:
+    """Whether devices are a plugin's, whose memory is not shared with the host."""
+    return config.platform != "cpu"
+
+
+def _plugin_client(plugin: Plugin, devices: int) -> Any:
+    try:
+        if plugin.platform == "cuda":
+            _load_nvidia_libraries()
+        if not xc.pjrt_plugin_loaded(plugin.platform):
+            api = xc.load_pjrt_plugin_dynamically(plugin.platform, str(plugin.library))
+            _register_kernels(plugin, api)
+        if not xc.pjrt_plugin_initialized(plugin.platform):
+            xc.initialize_pjrt_plugin(plugin.platform)
+        client = xc.make_c_api_client(plugin.platform, _client_options(plugin.platform), WORLD.service)
+    except Exception as error:
+        raise DeviceError(
+            f"the runtime of config.platform={plugin.platform!r} ({plugin.library}) could not be started: {error}. Are "
+            "there such devices here, with their driver, free for this process? config.update('platform', 'cpu') "
+            "computes without them, and PartitionedProgram.compile(target(...)) compiles for them"
+        ) from None
+    if devices > len(client.local_devices()):
+        raise DeviceError(
+            f"config.real_devices is {devices}, and {plugin.platform!r} has {len(client.local_devices())} devices here"
+        )
+    return client
+
+
+def _client_options(platform: str) -> Mapping[str, Any]:
+    if platform != "cuda":
+        return {}
+    options = dict(xc.generate_pjrt_gpu_plugin_options())
+    return options | {"node_id": WORLD.rank, "num_nodes": WORLD.count} if WORLD.count > 1 else options
+
+
+def _load_nvidia_libraries() -> None:
+    """Load what NVIDIA's packages bring, so that the plugin finds it by name; without them, it is the system's."""
+    with suppress(ImportError):
+        folders = [Path(p) for p in importlib.import_module("nvidia").__path__]
+        libraries = sorted(file for folder in folders for file in folder.glob("*/lib/lib*.so.*"))
+        while rest := [file for file in libraries if not _loads(file)]:
+            if len(rest) == len(libraries):  # what these want is not here: the plugin says so, if it wants them
+                return
+            libraries = rest
+
+
+def _loads(library: Path) -> bool:
+    """Whether a library could be loaded, which takes those that it depends on."""
+    with suppress(OSError):
+        ctypes.CDLL(str(library))
+        return True
+    return False
+
+
+def _register_kernels(plugin: Plugin, api: Any) -> None:
+    """Give the plugin the library calls (cuSOLVER, …) of its companion package."""
+    if not plugin.kernels:
+        return
+    extension = importlib.import_module(plugin.kernels[0].rpartition(".")[0] + ".cuda_plugin_extension")
+    for module in plugin.kernels:
+        with suppress(ImportError):  # one that needs a library that is not here
+            for name, kernel in importlib.import_module(module).registrations().items():
+                extension.register_custom_call_target(api, name, kernel, "CUDA", 1 if name.endswith("_ffi") else 0)
+
+
+def dlpack_device(device: Any) -> tuple[int, int]:
+    """Type and number of a real device, as DLPack has them."""
+    kind = _DLPACK_TYPES.get(device.platform, 1)
+    return kind, device.local_hardware_id if kind != 1 else 0
 
 
 @contextmanager

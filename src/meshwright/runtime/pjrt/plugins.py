@@ -1,17 +1,19 @@
-"""The compilers for hardware: packages that a user installs, found without importing them.
+"""PJRT's plugins: the libraries that compile for a kind of hardware, and run on it, found without importing them.
 
 XLA for TPUs is inside ``libtpu``, that for NVIDIA's GPUs in ``jax-cuda13-pjrt`` (which needs no ``jax``, and to compile
-no driver and no GPU); ``jax-cuda13-plugin`` has the calls of cuSOLVER and its like.
+no driver and no GPU); ``jax-cuda13-plugin`` has the calls of cuSOLVER and its like. Others are named by the environment
+variable ``PJRT_NAMES_AND_LIBRARY_PATHS``, as for JAX: ``name:path,name:path``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
-from meshwright.errors import MissingExtraError
+from meshwright.errors import DeviceError, MissingExtraError
 from meshwright.runtime.pjrt.replicas import JAXLIB_VERSION
 
 _CUDA_KERNELS = ("_solver", "_linalg", "_prng", "_sparse", "_hybrid")
@@ -19,7 +21,7 @@ _CUDA_KERNELS = ("_solver", "_linalg", "_prng", "_sparse", "_hybrid")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A compiler's library, the modules with its kernels, and the environment that it wants."""
+    """A plugin's library, the modules with its kernels, and the environment that it wants to compile in."""
 
     platform: str
     library: Path
@@ -30,17 +32,58 @@ class Plugin:
     flags: tuple[tuple[str, object], ...] = ()
 
 
-def plugin(platform: str, name: str) -> Plugin:
+def compiler(platform: str, name: str) -> Plugin:
     """The compiler for ``platform``, for the target called ``name``.
 
     Raises:
       MissingExtraError: it is not installed, or in a version that does not go with the installed ``jaxlib``.
     """
-    return _tpu(name) if platform == "tpu" else _cuda(name)
+    found = _BY_PLATFORM[platform](f"compiling for {name}")
+    # Without autotuning, for which it takes a GPU, Triton's products have tiny tiles.
+    return replace(found, flags=(("xla_gpu_enable_triton_gemm", False),)) if platform == "cuda" else found
 
 
-def _tpu(name: str) -> Plugin:
-    what = f"compiling for {name} needs Google's compiler for TPUs, the package libtpu (213 MB)"
+def runtime(platform: str) -> Plugin:
+    """What runs programs on ``platform``: a kind of hardware, or a name that the environment gives a library.
+
+    Raises:
+      MissingExtraError: as for :func:`compiler`. DeviceError: nothing has that name, or its library is not there.
+    """
+    if platform in _BY_PLATFORM:
+        return replace(_BY_PLATFORM[platform](f"running on {platform}"), environment={})
+    named = named_libraries()
+    if platform not in named:
+        raise DeviceError(
+            f"config.platform is {platform!r}: there are cpu, {', '.join((*_BY_PLATFORM, *named))}; for a plugin of "
+            f"PJRT's, set {VARIABLE}='{platform}:/path/to/its/library.so' before the start"
+        )
+    library = named[platform]
+    if not library.is_file():
+        raise DeviceError(f"{VARIABLE} says that {platform!r} is {library}, where there is no file")
+    return Plugin(platform, library, library.parent)
+
+
+#: names of plugins and where their libraries are, by JAX's convention
+VARIABLE = "PJRT_NAMES_AND_LIBRARY_PATHS"
+
+
+def named_libraries() -> dict[str, Path]:
+    """The plugins that the environment names.
+
+    Raises:
+      DeviceError: an entry without a name or a path.
+    """
+    named = {}
+    for entry in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        name, colon, path = entry.strip().partition(":")
+        if not (name and colon and path):
+            raise DeviceError(f"{VARIABLE}: expected name:path,name:path, got the entry {entry!r}")
+        named[name] = Path(path)
+    return named
+
+
+def _tpu(purpose: str) -> Plugin:
+    what = f"{purpose} needs Google's compiler for TPUs, the package libtpu (213 MB)"
     remedy = (
         "pip install 'meshwright[tpu]' gets it. Its licence is not an open one: by installing it you accept the Google "
         "Cloud Platform Terms of Service (https://cloud.google.com/terms)"
@@ -59,9 +102,9 @@ def _tpu(name: str) -> Plugin:
     return Plugin("tpu", *_file(found, "libtpu/libtpu.so"), environment=environment)
 
 
-def _cuda(name: str) -> Plugin:
+def _cuda(purpose: str) -> Plugin:
     version = JAXLIB_VERSION
-    what = f"compiling for {name} needs XLA for NVIDIA's GPUs, the package jax-cuda13-pjrt (124 MB; no GPU, no driver)"
+    what = f"{purpose} needs XLA for NVIDIA's GPUs, the package jax-cuda13-pjrt (124 MB; to compile no GPU, no driver)"
     remedy = f"pip install 'meshwright[cuda]' gets it, in version {version}, which the installed jaxlib has"
     number = next((n for n in ("13", "12") if _version(f"jax-cuda{n}-pjrt") is not None), "13")
     packages = f"jax-cuda{number}-pjrt", f"jax-cuda{number}-plugin"
@@ -70,9 +113,10 @@ def _cuda(name: str) -> Plugin:
     if _version(packages[1]) is not None:
         _installed(packages[1], version, what, remedy)
         kernels = tuple(f"jax_cuda{number}_plugin.{module}" for module in _CUDA_KERNELS)
-    library = _file(found, f"jax_plugins/xla_cuda{number}/xla_cuda_plugin.so")
-    # Without autotuning, for which it takes a GPU, Triton's products have tiny tiles.
-    return Plugin("cuda", *library, kernels, flags=(("xla_gpu_enable_triton_gemm", False),))
+    return Plugin("cuda", *_file(found, f"jax_plugins/xla_cuda{number}/xla_cuda_plugin.so"), kernels)
+
+
+_BY_PLATFORM = {"cuda": _cuda, "tpu": _tpu}
 
 
 def _version(package: str) -> str | None:
