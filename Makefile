@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-torch test-tpu test-cuda test-gpu targets check bench conformance fuzz clean
+.PHONY: demo test test-slow test-torch test-tpu test-cuda test-plugin test-gpu targets check bench conformance fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/meshwright demo
@@ -51,11 +51,17 @@ test-tpu: .venv-tpu/.installed
 test-cuda: .venv-cuda/.installed
 	.venv-cuda/bin/python -m pytest -m '' tests/targets -k cuda
 
+# XLA for CPUs as a plugin of PJRT's (Apache-2.0): how accelerators are reached, without one.
+test-plugin: .venv-plugin/.installed
+	.venv-plugin/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lammps-jax-pjrt-cpu
+	.venv-plugin/bin/python -m pytest tests/runtime/test_plugins.py
+
 # On a machine with NVIDIA GPUs: with NVIDIA's libraries, which are large.
 test-gpu: .venv-gpu/.installed
-	.venv-gpu/bin/python -m pytest -m '' tests/targets tests/devices -k 'cuda or gpu'
+	.venv-gpu/bin/python -m pytest -m '' tests/targets tests/runtime/test_plugins.py -k 'cuda or gpu'
 
 .venv-gpu/.installed: EXTRA = dev,cuda' 'jax-cuda13-plugin[with-cuda]
+.venv-plugin/.installed: EXTRA = dev
 .venv-%/.installed: EXTRA = dev,$*
 .venv-%/.installed: pyproject.toml
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
@@ -68,4 +74,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(TORCH) .venv-tpu .venv-cuda .venv-gpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(wildcard .venv-*) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,12 +27,12 @@ from benchmarks.programs import FOLDER
 from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
 from meshwright.errors import CompileError, MissingExtraError
+from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.spmd.report import human_bytes
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import compile_in_child
 from meshwright.targets.compiling import Job, described
 from meshwright.targets.hlo import parse_hlo
-from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.targets.schedule import schedule_of
 from meshwright.targets.tiling import hardware_memory
 

@@ -9,7 +9,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.errors import DLPackError, MeshError
+from meshwright.errors import DeviceError, DLPackError, MeshError
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.MeshwrightWarning")
 REAL = int(os.environ["MESHWRIGHT_REAL_DEVICES"])
@@ -27,7 +27,7 @@ def test_devices():
     assert (
         len(mw.devices()) == 8 and mw.local_device_count() == 8 and len({d.hardware_id for d in mw.devices()}) == REAL
     )
-    assert mw.devices()[0].device_kind == ("cpu" if REAL == 8 else "virtual cpu")
+    assert mw.devices()[0].device_kind == ("" if REAL == 8 else "virtual ") + mw.config.platform
     assert [d.local_hardware_id for d in mw.local_devices()] == list(range(8))
 
 
@@ -102,9 +102,17 @@ def test_closed_over_constants_are_on_all_devices():
     np.testing.assert_allclose(f(mw.device_put(np.arange(8), at("x"))), 2 * table[:8].sum(-1), rtol=1e-6)
 
 
+@pytest.mark.skipif(mw.config.platform != "cpu", reason="programs on accelerators do not call Python")
 def test_pure_callbacks_give_each_device_its_result():
     f = mw.jit(lambda x: mw.pure_callback(np.sin, mw.ShapeDtypeStruct((7, 10), "float32"), x) * 2)
     np.testing.assert_allclose(f(mw.device_put(VALUE, at("x"))), 2 * np.sin(VALUE), rtol=1e-6)
+
+
+@pytest.mark.skipif(mw.config.platform == "cpu", reason="programs on CPUs call Python")
+def test_callbacks_are_refused():
+    x = mw.device_put(VALUE, at("x"))
+    with pytest.raises(DeviceError, match=r"calls Python, which programs on .* cannot; return the values"):
+        mw.jit(lambda a: mw.pure_callback(np.sin, a, a))(x)
 
 
 def test_per_device_functions():

@@ -10,13 +10,11 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def run_tests(real, *files):
+def run_tests(real, *files, **environment):
     """Run tests in a process with 8 devices on ``real`` real ones."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, files)]
-    done = subprocess.run(
-        command, env={**os.environ, "MESHWRIGHT_REAL_DEVICES": str(real)}, capture_output=True, text=True, timeout=500,
-        cwd=HERE.parents[1],
-    )  # fmt: skip
+    env = {**os.environ, "MESHWRIGHT_REAL_DEVICES": str(real), **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, cwd=HERE.parents[1])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

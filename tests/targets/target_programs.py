@@ -15,10 +15,10 @@ import numpy as np
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
+from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import Answer, compile_in_child
 from meshwright.targets.compiling import Subject, job_of, report_of
-from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.targets.report import Prediction
 
 KEPT = Path(__file__).with_name("compiled")

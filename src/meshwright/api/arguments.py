@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from meshwright.core.config import platform_named
 from meshwright.core.signature import parameters_of
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
 from meshwright.ir.tracing import typeof
@@ -57,7 +58,7 @@ def require_backend(backend: str | None, what: str) -> None:
     if backend is None:
         return  # without a look at the devices, which would start them
     found = default_device().platform
-    if backend != found:
+    if platform_named(backend) != found:
         raise ArgumentError(f"{what}: backend={backend!r}, but the backend here is {found!r}; leave it out")
 
 

@@ -280,7 +280,7 @@ class PartitionedProgram(Stage):
             groups=target.grid,
             num_replicas=target.num_devices,
             donated=dict.fromkeys(self.donated),
-            platform=platform or "cpu",
+            platform=platform,
         )
         with self.program.precision():
             return lower_with_callbacks(self.jaxpr, options)

@@ -40,6 +40,11 @@ def _is_path(value: Any) -> bool:
     return value is None or isinstance(value, (str, os.PathLike))
 
 
+def _is_platform(value: str) -> bool:
+    """Whether it may name a platform; which of them there are, the runtime knows."""
+    return value.isidentifier()
+
+
 def _is_device(value: Any) -> bool:
     return value is None or (hasattr(value, "platform") and hasattr(value, "id"))
 
@@ -54,7 +59,7 @@ GUARDS = (None, "allow", "log", "disallow", "log_explicit", "disallow_explicit")
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
     "real_devices": Option(0, accepts=lambda v: v >= 0, expected="a number of devices, or 0 for the platform's own"),
-    "platform": Option("cpu", ("cpu", "cuda", "tpu")),
+    "platform": Option("cpu", accepts=_is_platform, expected="cpu, cuda (gpu), tpu, or the name of a plugin of PJRT's"),
     "collective_timeout": Option(60.0, accepts=lambda v: v > 0, expected="a positive number of seconds"),
     "enable_x64": Option(False, traced=True),
     "debug_nans": Option(False),
@@ -215,7 +220,7 @@ class Config(threading.local):
         name = name.removeprefix("meshwright_").removeprefix("jax_")
         name = JAX_NAMES.get(name, name)
         if name == "platform" and (value is None or isinstance(value, str)):
-            value = (value or "cpu").partition(",")[0]  # JAX lists several, the preferred one first
+            value = platform_named(value)
         option = OPTIONS.get(name)
         if option is None:
             raise ConfigError(f"config.update: unknown option {name!r}; the options are {', '.join(OPTIONS)}")
@@ -254,6 +259,12 @@ def _summarize(shared: type[Config]) -> None:
         setattr(shared, name, value)
 
 
+def platform_named(text: str | None) -> str:
+    """The platform that JAX's name for it means: of several in a list, the preferred one comes first."""
+    found = (text or "cpu").partition(",")[0].strip()
+    return "cuda" if found == "gpu" else found
+
+
 def _parse(name: str, default: Any, text: str) -> Any:
     """An option's value from the environment.
 
@@ -278,7 +289,11 @@ def _parse(name: str, default: Any, text: str) -> Any:
         return value
     if OPTIONS[name].choices and text not in OPTIONS[name].choices:
         raise ConfigError(f"{variable}: expected one of {', '.join(map(str, OPTIONS[name].choices))}, got {text!r}")
-    return text
+    if name != "platform":
+        return text
+    if not _is_platform(found := platform_named(text)):
+        raise ConfigError(f"{variable}: expected {OPTIONS[name].expected}, got {text!r}")
+    return found
 
 
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count[= ](\d+)")

@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.api.jit import jit
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config, platform_named
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.state import axis_size as _axis_size
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
@@ -314,9 +315,11 @@ def platform_dependent(
       >>> lax.platform_dependent(jnp.array([1, 2]), cpu=lambda x: x + 1, default=lambda x: x - 1).tolist()
       [2, 3]
     """
-    chosen = per_platform.get("cpu", default)
+    chosen = {platform_named(name): fun for name, fun in per_platform.items()}.get(config.platform, default)
     if chosen is None:
-        raise ArgumentError(f"platform_dependent: no function for cpu among {sorted(per_platform)}, and no default")
+        raise ArgumentError(
+            f"platform_dependent: no function for {config.platform} among {sorted(per_platform)}, and no default"
+        )
     return chosen(*args)
 
 

@@ -294,7 +294,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         here = self.__dlpack_device__()
         if dl_device not in (None, here) or (stream is not None and here[0] == 1):
             raise DLPackError(
-                f"__dlpack__: the array is on device {here}{', main memory without streams' * (here[0] == 1)}, asked for "
+                f"__dlpack__: the array is on device {here}{' (main memory, no streams)' * (here[0] == 1)}, asked for "
                 f"were dl_device={dl_device} and stream={stream}; export it without them and move it afterwards"
             )
         self._check_numbers()

@@ -1,7 +1,7 @@
 """Devices. By default there is one process with ``config.num_devices`` *virtual* devices, which share one real one.
 
-With ``config.real_devices``, a process has so many real ones, and its devices are shared out among them evenly: one
-each, unless ``num_devices`` asks for more. All processes have equally many.
+With ``config.real_devices``, or on an accelerator, a process has several real ones, and its devices are shared out
+among them evenly: one each, unless ``num_devices`` asks for more. All processes have equally many.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from functools import cache
 
 import numpy as np
 
-from meshwright.core.config import config
+from meshwright.core.config import config, platform_named
 from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentError, ConfigError, MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.hardware.placement import placed
+from meshwright.runtime.pjrt.client import real_devices
+from meshwright.runtime.pjrt.platforms import is_plugin
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import AxisType, Mesh
 
@@ -75,14 +77,15 @@ class Device:
 def _all_devices() -> tuple[Device, ...]:
     for name in ("num_devices", "real_devices", "platform", "collective_timeout"):
         config.freeze(name, "the devices are already in use; set it before the first use of meshwright")
-    real, count = max(config.real_devices, 1), max(config.num_devices, config.real_devices)
+    own = config.real_devices or (len(real_devices()) // WORLD.count if is_plugin() else 0)
+    real, count = own or 1, max(config.num_devices, own)
     if count % real:
         raise ConfigError(
             f"config: {count} devices (num_devices) cannot be shared out evenly among {real} real ones (real_devices); "
             "make one a multiple of the other"
         )
     return tuple(
-        Device(p * count + i, config.platform, p, p * real + i // (count // real), i, config.real_devices != count)
+        Device(p * count + i, config.platform, p, p * real + i // (count // real), i, own != count)
         for p in range(WORLD.count)
         for i in range(count)
     )
@@ -104,7 +107,8 @@ def _check_backend(name: str, backend: str | None) -> None:
     Raises:
       ArgumentError: naming both.
     """
-    if backend is not None and backend != (found := _all_devices()[0].platform):
+    found = _all_devices()[0].platform
+    if backend is not None and platform_named(backend) != found:
         raise ArgumentError(f"{name}: backend={backend!r}, but the backend here is {found!r}; leave it out")
 
 

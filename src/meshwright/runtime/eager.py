@@ -23,6 +23,7 @@ from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sh
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, one_device
 from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt import platforms
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
 _cache: dict[Any, Executable] = {}

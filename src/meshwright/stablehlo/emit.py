@@ -12,6 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.source import UNKNOWN, joined
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
@@ -39,7 +40,7 @@ class LoweringOptions:
     ``arg_shardings`` and ``result_shardings`` are GSPMD texts (or None) for ``mhlo.sharding``; ``donated`` are argument
     numbers; ``groups`` gives the replica numbers, a row for each group, of collectives along axes. ``scope`` begins the
     names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's. Some ops have
-    another form on another ``platform``.
+    another form on another ``platform``, which is the configured one unless it is named.
     """
 
     name: str = "main"
@@ -52,7 +53,7 @@ class LoweringOptions:
     groups: Callable[[tuple[str, ...]], np.ndarray] | None = None
     num_partitions: int = 1
     num_replicas: int = 1
-    platform: str = "cpu"
+    platform: str = ""
 
 
 class ModuleBuilder:
@@ -60,7 +61,7 @@ class ModuleBuilder:
 
     def __init__(self, options: LoweringOptions) -> None:
         self.options = options
-        self.platform = options.platform
+        self.platform = options.platform or config.platform
         self.in_avals: Sequence[ShapedArray] = ()
         self.out_avals: Sequence[ShapedArray] = ()
         self.ip: ir.InsertionPoint | None = None

@@ -20,8 +20,8 @@ import numpy as np
 
 from meshwright.core.config import config
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB
 from meshwright.runtime.pjrt.plugins import Plugin
+from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB
 
 #: told how many seconds it has taken, and how many bytes the compiler holds
 Progress = Callable[[float, int], None]

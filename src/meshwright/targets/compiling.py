@@ -9,12 +9,12 @@ from importlib import resources
 from typing import Any
 
 from meshwright.errors import CompileError
+from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.sharding import AbstractMesh, Mesh
 from meshwright.spmd.report import Collective
 from meshwright.targets.child import Answer, Job, Progress, compile_in_child
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.matching import matched
-from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.targets.report import Prediction, TargetMemory, TargetReport
 from meshwright.targets.saved import SavedExecutable
 from meshwright.targets.schedule import schedule_of
@@ -43,7 +43,9 @@ def compile_for(subject: Subject, target: CompileTarget, progress: Progress | No
       CompileError: the compiler refuses the program for another reason than its size.
     """
     job = job_of(subject, target)
-    found = compile_in_child(job, None if target.platform == "cpu" else compiler(target.platform, target.name), progress)
+    found = compile_in_child(
+        job, None if target.platform == "cpu" else compiler(target.platform, target.name), progress
+    )
     return report_of(subject, target, job.device_ids, found)
 
 

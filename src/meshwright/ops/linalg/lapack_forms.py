@@ -95,7 +95,6 @@ def emit_form(b: Builder, kernel: str, flags: Flags, operands: Sequence[Any]) ->
     if form is None:
         instead = _INSTEAD.get(kernel, "another decomposition may do")
         raise RuleError(
-            f"lapack {kernel}: there is no form of this kernel for {b.platform}; {instead}, or compute it on the host "
-            "with pure_callback"
+            f"lapack {kernel}: there is no form of this kernel for {b.platform}; {instead}, or compute it on the CPU"
         )
     return form(b, flags, operands)

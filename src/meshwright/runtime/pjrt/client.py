@@ -232,8 +232,8 @@ def compile_module(
     """
     if callbacks and platforms.is_plugin():
         raise DeviceError(
-            f"{name!r} calls Python, which programs on {config.platform!r} cannot; return the values and use them outside "
-            "of the program, or compute on the CPU (config.platform)"
+            f"{name!r} calls Python, which programs on {config.platform!r} cannot; return the values and use them "
+            "outside of the program, or compute on the CPU (config.platform)"
         )
     if callbacks or (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
         _load_lapack()  # a module with callbacks is no text to look into
@@ -328,7 +328,7 @@ def buffer_from_dlpack(exporter: Any, real: int | None = None) -> Any:
 def _copied_to(real: int, value: np.ndarray) -> Any:
     device, during = real_devices()[real], _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
     return _jax.batched_device_put(
-        _Aval(value.shape, value.dtype), _on_each((real,)), [value], [device], True, True, during, True
+        _Aval(value.shape, value.dtype), _on((device,)), [value], [device], True, True, during, True
     )
 
 
@@ -345,7 +345,7 @@ def _on_host(exporter: Any) -> np.ndarray:
 
 
 def host_value(buffer: Any) -> np.ndarray:
-    """A buffer's value, read-only, which waits until it is ready: its own memory on the CPU, a copy of an accelerator's.
+    """A buffer's value, read-only, when it is ready: its own memory on the CPU, a copy of an accelerator's.
 
     Raises:
       DeviceError: the computation that makes it failed; DeletedArrayError: it was donated.

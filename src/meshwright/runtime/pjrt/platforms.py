@@ -24,6 +24,10 @@ from meshwright.runtime.pjrt import plugins
 from meshwright.runtime.pjrt.plugins import Plugin
 from meshwright.runtime.pjrt.world import WORLD
 
+#: the vendor's number on the PCI bus
+_GOOGLE = "0x1ae0"
+#: how many devices a plugin is taken to have before it says so; one for CPUs wants threads for each, too
+_DEVICES_OF_A_PLUGIN = 8
 #: the kinds of devices that DLPack numbers; memory of others is the host's to it
 _DLPACK_TYPES = {"cuda": 2, "rocm": 10}
 
@@ -53,6 +57,11 @@ def is_plugin() -> bool:
 
 
 def _plugin_client(plugin: Plugin, devices: int) -> Any:
+    if plugin.platform == "tpu" and not _has_tpus():
+        raise DeviceError(
+            "config.platform is 'tpu', and no device of Google's is on this machine's PCI bus; "
+            "PartitionedProgram.compile(target('v5e:2x4')) compiles for TPUs without one"
+        )
     try:
         if plugin.platform == "cuda":
             _load_nvidia_libraries()
@@ -61,7 +70,8 @@ def _plugin_client(plugin: Plugin, devices: int) -> Any:
             _register_kernels(plugin, api)
         if not xc.pjrt_plugin_initialized(plugin.platform):
             xc.initialize_pjrt_plugin(plugin.platform)
-        client = xc.make_c_api_client(plugin.platform, _client_options(plugin.platform), WORLD.service)
+        with _threads_for(devices or _DEVICES_OF_A_PLUGIN):
+            client = xc.make_c_api_client(plugin.platform, _client_options(plugin.platform), WORLD.service)
     except Exception as error:
         raise DeviceError(
             f"the runtime of config.platform={plugin.platform!r} ({plugin.library}) could not be started: {error}. Are "
@@ -73,6 +83,11 @@ def _plugin_client(plugin: Plugin, devices: int) -> Any:
             f"config.real_devices is {devices}, and {plugin.platform!r} has {len(client.local_devices())} devices here"
         )
     return client
+
+
+def _has_tpus() -> bool:
+    """Whether there are TPUs, for which libtpu would ask Google's servers for minutes where there are none."""
+    return any(f.read_text().strip() == _GOOGLE for f in Path("/sys/bus/pci/devices").glob("*/vendor"))
 
 
 def _client_options(platform: str) -> Mapping[str, Any]:

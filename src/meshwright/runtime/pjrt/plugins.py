@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
+from jaxlib.version import __version__ as JAXLIB_VERSION
+
 from meshwright.errors import DeviceError, MissingExtraError
-from meshwright.runtime.pjrt.replicas import JAXLIB_VERSION
 
 _CUDA_KERNELS = ("_solver", "_linalg", "_prng", "_sparse", "_hybrid")
 

@@ -15,7 +15,6 @@ from meshwright.runtime.pjrt.client import SAFE, compile_options, load, xc
 #: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that jaxlib is in
 CHILD = Path(__file__).with_name("target_child.py")
 JAXLIB = str(Path(jaxlib.__path__[0]).parent)
-JAXLIB_VERSION = jaxlib.version.__version__
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""PJRT's plugins: real devices behind the C interface, and what is said where there are none."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from test_real_devices import run_tests
+
+import meshwright as mw
+from meshwright import errors
+from meshwright.core.config import platform_named
+from meshwright.runtime.pjrt import platforms, plugins
+
+PROGRAMS = Path(__file__).with_name("on_real_devices.py")
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """``named(text)``: what the environment says of plugins."""
+    return lambda text: monkeypatch.setenv(plugins.VARIABLE, text)
+
+
+def test_on_a_plugin_for_cpus():
+    """XLA for CPUs as a plugin: all that is not of the hardware is as on a GPU's."""
+    spec = importlib.util.find_spec("lammps_jax_pjrt_cpu")
+    if spec is None or spec.origin is None:
+        pytest.skip(
+            "a plugin with 4 CPU devices comes with pip install --no-deps lammps-jax-pjrt-cpu (make test-plugin)"
+        )
+    library = Path(spec.origin).with_name("pjrt_c_api_cpu_plugin.so")
+    # Flags that this version knows may be unknown to the plugin's, which ends the process.
+    run_tests(4, PROGRAMS, MESHWRIGHT_PLATFORM="lammps", PJRT_NAMES_AND_LIBRARY_PATHS=f"lammps:{library}", XLA_FLAGS="")
+
+
+def test_on_gpus_through_cuda():
+    try:
+        count = len(platforms.make_client("cuda", 0).local_devices())
+    except (errors.DeviceError, errors.MissingExtraError) as error:
+        pytest.skip(str(error))
+    run_tests(count, PROGRAMS, MESHWRIGHT_PLATFORM="cuda", XLA_FLAGS="")
+
+
+def test_the_environment_names_libraries(named):
+    named("one:/a/b.so, two:/c.so")
+    assert plugins.named_libraries() == {"one": Path("/a/b.so"), "two": Path("/c.so")}
+    named("")
+    assert plugins.named_libraries() == {}
+
+
+@pytest.mark.parametrize("text", ["/a/b.so", "one:", ":/a.so", "one:/a.so,two"])
+def test_entries_without_a_name_or_a_path(named, text):
+    named(text)
+    with pytest.raises(errors.DeviceError, match=r"expected name:path,name:path, got the entry"):
+        plugins.named_libraries()
+
+
+def test_platforms_that_are_not_there(named, tmp_path):
+    with pytest.raises(errors.DeviceError, match=r"'ipu': there are cpu, cuda, tpu; .*PJRT_NAMES.*'ipu:/path"):
+        platforms.make_client("ipu", 0)
+    named(f"ipu:{tmp_path}/none.so")
+    with pytest.raises(errors.DeviceError, match=r"none\.so, where there is no file"):
+        platforms.make_client("ipu", 0)
+    (tmp_path / "none.so").write_text("no library")
+    with pytest.raises(errors.DeviceError, match=r"'ipu' .*could not be started: .*'platform', 'cpu'"):
+        platforms.make_client("ipu", 0)
+
+
+def test_tpus_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(plugins, "runtime", lambda name: plugins.Plugin(name, Path("libtpu.so"), Path()))
+    monkeypatch.setattr(platforms, "_has_tpus", lambda: False)
+    with pytest.raises(errors.DeviceError, match=r"no device of Google's .*target\('v5e:2x4'\)"):
+        platforms.make_client("tpu", 0)
+
+
+def test_names_of_platforms():
+    assert [platform_named(n) for n in ("gpu", "cuda,cpu", "tpu", None, "")] == ["cuda", "cuda", "tpu", "cpu", "cpu"]
+    with pytest.raises(errors.ConfigError, match=r"expected cpu, cuda \(gpu\), tpu, or the name of a plugin"):
+        mw.config.update("platform", "a-b")
