@@ -34,8 +34,12 @@ RESIDENT_BYTES = 1 << 30
 
 @pytest.fixture(autouse=True, scope="module")
 def few_programs() -> Iterator[None]:
-    """Forgets what was compiled, ours and the oracle's, before a process holds more code than it may map."""
     yield
+    forget_programs()
+
+
+def forget_programs() -> None:
+    """Forgets what was compiled, ours and the oracle's, before a process holds more code than it may map."""
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MAPPINGS:
         clear_caches()

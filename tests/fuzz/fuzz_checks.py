@@ -6,12 +6,14 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as onp
 from fuzz_programs import Case, namespace, random_case, shrunk
+from walk import Typed, by_jax, by_us, typed
 
 import meshwright as mw
 import meshwright.lax as mlax
@@ -21,6 +23,7 @@ from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.errors import MeshwrightError, VerificationError
 
+jax.config.update("jax_traceback_filtering", "off")  # which takes longer than what raises
 OURS, THEIRS = namespace(mw, mnp, mlax, mnn), namespace(jax, jnp, jax.lax, jax.nn)
 MESHES = [mw.AbstractMesh((2,), ("x",)), mw.AbstractMesh((3,), ("x",)), mw.AbstractMesh((2, 2), ("x", "y"))]
 #: by how much values may differ, relative to the largest and to each, by the kind of the coarsest type on the way
@@ -45,13 +48,15 @@ def modes(case: Case) -> Any:
 
 def tolerance(case: Case) -> float:
     """That of the coarsest type in a case."""
-    kinds = {str(jnp.result_type(v)) for v in (*case.inputs.values(), *case.values.values())}
+    kinds = {str(typed(v).aval.dtype) for v in case.inputs.values()} | {str(v.aval.dtype) for v in case.values.values()}
     return max((TOLERANCE.get(k, 1e-8) for k in kinds), default=1e-8)
 
 
 def compare(what: str, ours: Any, theirs: Any, rtol: float, weak: bool = True) -> None:
     """Raise where two results differ in type or value; ``weak``: also in weak types, which of bools mean nothing."""
-    mine, other = mw.typeof(ours), jax.typeof(theirs)
+    mine, other = (
+        x.aval if isinstance(x, Typed) else typeof(x) for x, typeof in ((ours, mw.typeof), (theirs, jax.typeof))
+    )
     weak = weak and mine.dtype != bool
     said = (mine.shape, mine.dtype, weak and mine.weak_type), (other.shape, other.dtype, weak and other.weak_type)
     if said[0] != said[1]:
@@ -95,52 +100,87 @@ def both(
 
 
 # --- the checks ---------------------------------------------------------------------------------------------
-def check_values(case: Case) -> None:
-    """Values, dtypes and weak types, evaluated op by op."""
+@dataclass(frozen=True)
+class How:
+    """How functions are evaluated, by JAX and by us: to leaves with types."""
+
+    theirs: Callable[..., Sequence[Any]]
+    ours: Callable[..., Sequence[Any]]
+
+
+def _eager(f: Callable[..., Any], *args: Any) -> list[Any]:
+    return mw.tree.leaves(f(*map(_ours, args)))
+
+
+def _jitted(f: Callable[..., Any], *args: Any) -> list[Any]:
+    return mw.tree.leaves(mw.jit(f)(*args))
+
+
+def _eager_jax(f: Callable[..., Any], *args: Typed) -> list[Any]:
+    return jax.tree.leaves(f(*(jnp.asarray(x) if isinstance(x, Typed) and not x.aval.weak_type else x for x in args)))
+
+
+#: traces, walked with what NumPy computes; and the libraries themselves
+WALKED, REAL = How(by_jax, by_us), How(_eager_jax, _eager)
+
+
+def check_values(case: Case, how: How = WALKED) -> None:
+    """Values, dtypes and weak types."""
     args = list(case.inputs.values())
     ours, theirs = case.function(OURS), case.function(THEIRS)
-    both("values", lambda: ours(*map(_ours, args)), lambda: theirs(*map(jnp.asarray, args)), tolerance(case))
+    both("values", lambda: how.ours(ours, *args), lambda: how.theirs(theirs, *map(typed, args)), tolerance(case))
 
 
-def check_jit(case: Case) -> None:
-    """The same as one compiled program."""
-    args = list(case.inputs.values())
-    ours, theirs = mw.jit(case.function(OURS)), jax.jit(case.function(THEIRS))
-    both("jit", lambda: ours(*args), lambda: theirs(*args), tolerance(case))
+def check_eager(case: Case, how: How = WALKED) -> None:
+    """The same of ours evaluated op by op."""
+    check_values(case, How(how.theirs, _eager))
 
 
-def check_first(case: Case) -> None:
+def check_jit(case: Case, how: How = WALKED) -> None:
+    """The same of ours as one compiled program."""
+    check_values(case, How(how.theirs, _jitted))
+
+
+def check_first(case: Case, how: How = WALKED) -> None:
     """The gradient by all inputs that have one, and the tangent."""
-    _derivatives(case, "gradient", lambda lib, f, args: (args, lib.grad(f, tuple(range(len(args))))(*args)))
-    _derivatives(case, "tangent", lambda lib, f, args: lib.jvp(f, args, args))
+    _derivatives(case, how, "gradient", lambda lib, f, args: (args, lib.grad(f, tuple(range(len(args))))(*args)))
+    _derivatives(case, how, "tangent", lambda lib, f, args: lib.jvp(f, args, args))
 
 
-def check_second(case: Case) -> None:
+def check_second(case: Case, how: How = WALKED) -> None:
     """A derivative of the gradient."""
 
     def second(lib: Any, f: Any, args: Any) -> Any:
         return lib.jvp(lambda *a: lib.grad(f)(*a), args, args)
 
-    _derivatives(case, "second derivative", second)
+    _derivatives(case, how, "second derivative", second)
 
 
-def _derivatives(case: Case, what: str, derivative: Callable[[Any, Any, Any], tuple[Any, Any]]) -> None:
+def _derivatives(case: Case, how: How, what: str, derivative: Callable[[Any, Any, Any], tuple[Any, Any]]) -> None:
     """Compare derivatives of the sum of all results; ``derivative`` gives them after what they belong to.
 
     Ours are weakly typed where what they belong to is; JAX's depend on the ops on the way.
     """
-    names = [n for n, v in case.inputs.items() if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
+    names = [n for n, v in case.inputs.items() if jnp.issubdtype(typed(v).aval.dtype, jnp.floating)]
     if not names:
         return
+    args = [case.inputs[n] for n in names]
 
-    def of(lib: Any, convert: Callable[[Any], Any], names_of: Any) -> Sequence[Any]:
-        args = tuple(convert(case.inputs[n]) for n in names)
-        values, found = map(mw.tree.leaves, derivative(lib, _total(case, names, lib.numpy, convert, names_of), args))
-        if lib is mw and list(map(mw.typeof, values)) != list(map(mw.typeof, found)):
+    def of(lib: Any, names_of: Any, convert: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda *args: derivative(lib, _total(case, names, lib.numpy, convert, names_of), args)
+
+    def ours() -> Sequence[Any]:
+        leaves = how.ours(of(mw, OURS, _ours), *args)
+        values, found = leaves[: len(leaves) // 2], leaves[len(leaves) // 2 :]
+        if list(map(_type, values)) != list(map(_type, found)):
             raise Mismatch(f"{what}: {found!r} of {values!r}: the types differ")
-        return [*values, *found]
+        return leaves
 
-    both(what, lambda: of(mw, _ours, OURS), lambda: of(jax, jnp.asarray, THEIRS), 10 * tolerance(case), weak=False)
+    both(what, ours, lambda: how.theirs(of(jax, THEIRS, jnp.asarray), *map(typed, args)), 10 * tolerance(case), False)
+
+
+def _type(x: Any) -> Any:
+    return x.aval if isinstance(x, Typed) else mw.typeof(x)
 
 
 def _total(case: Case, names: Sequence[str], np_: Any, convert: Callable[[Any], Any], names_of: Any) -> Any:
@@ -154,18 +194,20 @@ def _total(case: Case, names: Sequence[str], np_: Any, convert: Callable[[Any], 
     return total
 
 
-def check_vmap(case: Case) -> None:
+def check_vmap(case: Case, how: How = WALKED) -> None:
     """Batched over each dimension of each input."""
     args = list(case.inputs.values())
     for i, x in enumerate(args):
         for d in range(onp.ndim(x)):
             axes = tuple(d if j == i else None for j in range(len(args)))
             ours, theirs = mw.vmap(case.function(OURS), axes), jax.vmap(case.function(THEIRS), axes)
-            mine, other = (list(map(convert, args)) for convert in (_ours, jnp.asarray))
-            both(f"vmap over {axes}", lambda: ours(*mine), lambda: theirs(*other), tolerance(case))  # noqa: B023
+            both(
+                f"vmap over {axes}", lambda: how.ours(ours, *args),  # noqa: B023
+                lambda: how.theirs(theirs, *map(typed, args)), tolerance(case),  # noqa: B023
+            )  # fmt: skip
 
 
-def check_partitioned(case: Case) -> None:
+def check_partitioned(case: Case, how: How = WALKED) -> None:
     """On a mesh, with shardings, against the unpartitioned program."""
     rng = onp.random.default_rng(case.seed)
     mesh = MESHES[int(rng.integers(len(MESHES)))]
@@ -200,19 +242,25 @@ OTHERWISE = {
     r"for while_loop": "JAX differentiates loops over nothing",
 }
 #: the checks, and how many of a hundred programs they are made of
-CHECKS = {check_values: 100, check_jit: 15, check_first: 45, check_second: 20, check_vmap: 25, check_partitioned: 25}
+CHECKS = {
+    check_values: 100, check_eager: 10, check_jit: 10, check_first: 45, check_second: 20, check_vmap: 25,
+    check_partitioned: 25,
+}  # fmt: skip
+Check = Callable[[Case, How], None]
 
 
-def failure(case: Case, check: Callable[[Case], None]) -> str:
-    """How a check of a program fails; "" if it does not."""
+def failure(case: Case, check: Check, how: How = WALKED) -> str:
+    """How a check of a program fails; "" if it does not, or only where NumPy computes primitives."""
     try:
         with modes(case):
-            check(case)
+            check(case, how)
     except Inexact as error:
-        return str(error) if case.is_wide or failure(case.widened(), check) else ""
+        why = str(error) if case.is_wide or failure(case.widened(), check, how) else ""
     except Mismatch as error:
-        return "" if any(re.search(allowed, f"{error}\n{case}", re.DOTALL) for allowed in OTHERWISE) else str(error)
-    return ""
+        why = "" if any(re.search(allowed, f"{error}\n{case}", re.DOTALL) for allowed in OTHERWISE) else str(error)
+    else:
+        return ""
+    return failure(case, check, REAL) if why and how is WALKED else why
 
 
 def run(seed: int) -> tuple[str, Case, str] | None:
@@ -226,3 +274,9 @@ def run(seed: int) -> tuple[str, Case, str] | None:
             small = shrunk(case, lambda c, check=check: bool(failure(c, check)))
             return check.__name__, small, failure(small, check)
     return None
+
+
+def found_in(seed: int) -> str:
+    """What program ``seed`` finds: the check, how it fails, and the program cut down; "" if nothing."""
+    found = run(seed)
+    return "" if found is None else f"{found[0]}: {found[2]}\n{found[1]}"

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as onp
+from walk import Typed, by_jax, typed
 
 Rng = onp.random.Generator
 SHAPES = ((), (), (1,), (3,), (4,), (2, 3), (3, 4), (4, 2), (3, 3), (2, 3, 4), (1, 4), (0,), (2, 0))
@@ -70,7 +71,7 @@ class Case:
     x64: bool
     seed: int = 0
     #: the value of every name, by JAX
-    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    values: Mapping[str, Typed] = field(default_factory=dict, repr=False)
 
     def function(self, namespace: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """The program with the modules of ``namespace``, a function of the inputs."""
@@ -188,7 +189,7 @@ def random_case(seed: int) -> Case:
     with jax.enable_x64(x64), warnings.catch_warnings(), onp.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         inputs = {f"x{i}": _input(rng, _palette(seed)) for i in range(rng.integers(1, 4))}
-        values = {n: jnp.asarray(v) for n, v in inputs.items()}
+        values = {n: typed(v) for n, v in inputs.items()}
         lines: list[tuple[str, str]] = []
         scope = namespace(jax, jnp, jax.lax, jax.nn)
         for _ in range(60):
@@ -203,16 +204,27 @@ def random_case(seed: int) -> Case:
     return Case(inputs, tuple(lines), tuple(n for n, _ in lines) or ("x0",), x64, seed, values)
 
 
-def _evaluated(rng: Rng, expression: str, scope: dict[str, Any], values: Mapping[str, Any]) -> tuple[str, Any] | None:
+def _evaluated(rng: Rng, expression: str, scope: dict[str, Any], values: Mapping[str, Typed]) -> Any:
     """The expression (of one of its parts, if it is a tuple), and its value; None where JAX refuses it."""
+    names = [n for n in values if _mentions(expression, n)]
+    parts = 0
+
+    def line(*args: Any) -> Any:
+        nonlocal parts
+        result = eval(expression, scope, dict(zip(names, args)))
+        parts = len(result) if isinstance(result, (tuple, list)) else 0
+        return result
+
     try:
-        result = eval(expression, scope, dict(values))
+        results = by_jax(line, *(values[n] for n in names))
     except Exception:
         return None
-    if isinstance(result, (tuple, list)) and result:
-        part = int(rng.integers(len(result)))
-        expression, result = f"({expression})[{part}]", result[part]
-    return (expression, result) if isinstance(result, jax.Array) and result.size <= LARGEST else None
+    if len(results) != (parts or 1) or any(r.value.size > LARGEST for r in results):
+        return None
+    if not parts:
+        return expression, results[0]
+    part = int(rng.integers(parts))
+    return f"({expression})[{part}]", results[part]
 
 
 def _palette(seed: int) -> tuple[list[Any], list[str]]:
@@ -248,7 +260,7 @@ def _expression(rng: Rng, values: Mapping[str, Any]) -> str:
     names = list(values)
     x = names[-1] if rng.random() < 0.5 else _pick(rng, names)
     y = _pick(rng, NUMBERS) if rng.random() < 0.25 else _pick(rng, names)
-    ndim = values[x].ndim
+    ndim = values[x].value.ndim
     axis = int(rng.integers(-ndim, ndim)) if ndim else None
     return _pick(rng, MAKERS)(rng, x, y, axis, values)
 
