@@ -37,11 +37,9 @@ bench: $(STAMP)
 conformance: $(STAMP)
 	$(BIN)/python tests/conformance/run_suite.py --beside jax.numpy
 
+# Takes hours, says how far it is, and goes on where it was stopped: .fuzz/ has what was found.
 fuzz: $(STAMP)
-	MESHWRIGHT_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest -m slow tests/executable/test_fuzz.py
-	MESHWRIGHT_FUZZ_PROGRAMS=20000 $(BIN)/python -m pytest -m slow tests/fuzz
-	MESHWRIGHT_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -m slow tests/executable/test_damaged_programs.py
-	MESHWRIGHT_FUZZ_EXAMPLES=3000 $(BIN)/python -m pytest -m slow tests/regions/test_region_fuzz.py
+	$(BIN)/python tests/long_runs.py
 
 # Compilers for hardware go into environments of their own, where nothing else finds and starts them. That for TPUs is
 # Google's, under the Google Cloud Platform Terms of Service; neither needs the hardware.

@@ -26,17 +26,22 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Kind:
-    """Cases of one kind: ``module`` (in ``folder``) has a function of a case's number that gives what was found or ""."""
+    """Cases of one kind: ``found_in(number)`` of ``module``, in ``folder``, says what is wrong, or ""."""
 
     folder: str
     module: str
     count: int
-    function: str = "found_in"
     #: seconds after which a case that says nothing hangs
     patience: float = 300.0
+    #: how many cases are done before a line says so
+    told: int = 50
 
 
 KINDS = {
+    "interrupts": Kind("runtime", "test_interrupts", 200),
+    "damaged": Kind("executable", "test_damaged_programs", 20_000, told=500),
+    "regions": Kind("regions", "test_region_fuzz", 3_000),
+    "partitions": Kind("executable", "test_fuzz", 200, patience=1800, told=2),  # each is 25 programs
     "programs": Kind("fuzz", "fuzz_checks", 20_000),
 }
 #: cases that one process does: those after it find its memory given back
@@ -85,7 +90,7 @@ class Run:
                     self._found(number, text)
                 self._done(number, tree, time.monotonic() - before)
                 before = time.monotonic()
-                if number - told >= 50:
+                if number - told >= self.kind.told:
                     told = number
                     self._say("")
         if child.returncode:
@@ -129,7 +134,7 @@ def _child(name: str, first: int, count: int) -> None:
     sys.path.insert(0, str(HERE))
     import conftest
 
-    found_in: Callable[[int], str] = getattr(importlib.import_module(kind.module), kind.function)
+    found_in: Callable[[int], str] = importlib.import_module(kind.module).found_in
     signal.signal(signal.SIGALRM, _hangs)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed meanwhile is no result

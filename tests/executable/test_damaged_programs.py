@@ -1,6 +1,6 @@
 """Damaged programs, shardings and meshes are refused with errors of our tree, or mean something: no crash, no hang.
 
-``MESHWRIGHT_FUZZ_EXAMPLES`` sets how many the slow test tries (``make fuzz``: 20,000).
+``make fuzz`` tries 20,000 (``tests/long_runs.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 from damage import damaged, in_every_form, texts
+from damaged_files import use_file
 
 import meshwright as mw
 from meshwright.cli.programs import parse_mesh
@@ -103,6 +103,30 @@ def check_text(case: int) -> None:
         raise AssertionError(f"{text!r}: {type(error).__name__}: {error}") from error
 
 
+def check_file(case: int) -> bool:
+    try:
+        with limited(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return use_file(random.Random(case))
+    except MeshwrightError:
+        return False
+    except Exception as error:
+        raise AssertionError(f"case {case}: {type(error).__name__}: {error}") from error
+
+
+def found_in(case: int) -> str:
+    """What damage number ``case``, of a program, a file or a short text, does that it should not; "" if nothing."""
+    try:
+        (check_text if case % 10 == 0 else check_file if case % 10 < 3 else check)(case)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def test_damaged_files():
+    assert 5 < sum(map(check_file, range(100))) < 95
+
+
 def test_damaged_shardings_and_meshes():
     for case in range(4000):
         check_text(case)
@@ -110,9 +134,3 @@ def test_damaged_shardings_and_meshes():
 
 def test_a_few_damaged_programs():
     assert 5 < sum(map(check, range(150))) < 145
-
-
-@pytest.mark.slow
-def test_many_damaged_programs():
-    for case in range(150, int(os.environ.get("MESHWRIGHT_FUZZ_EXAMPLES", "2000"))):
-        check(case)

@@ -7,6 +7,7 @@ Source: ``jax.export`` for the interface.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +100,8 @@ class Exported:
             "in": _described(self.in_tree, self.fun_name),
             "out": _described(self.out_tree, self.fun_name),
         }
-        return bytearray(_MAGIC + json.dumps(head).encode() + b"\n" + self.mlir_module_serialized)
+        artifact = self.mlir_module_serialized
+        return bytearray(_MAGIC + json.dumps({**head, "sha256": _digest(head, artifact)}).encode() + b"\n" + artifact)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """The program on arguments in the trees, and of the types, that it was exported for. It can be traced,
@@ -232,15 +234,21 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     head, _, artifact = data[len(_MAGIC) :].partition(b"\n")
     try:
         found = json.loads(head) if data.startswith(_MAGIC) else {}
-    except ValueError:
-        found = {}
-    if found.get("format") != _FORMAT:
+        whole = found.get("format") == _FORMAT and found.pop("sha256", None) in (None, _digest(found, artifact))
+        ins, outs = (pytree.structure(_tree(found[side])) for side in ("in", "out"))
+        said = found["name"], ins, outs, tuple(found["platforms"]), found["devices"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
         raise ImportProgramError(
-            f"deserialize: not what Exported.serialize writes, or of another format than {_FORMAT}; programs of other "
-            "origin are read by meshwright.load"
+            f"deserialize: not what Exported.serialize writes, damaged, or of another format than {_FORMAT}; programs "
+            "of other origin are read by meshwright.load"
         )
-    ins, outs = (pytree.structure(_tree(found[side])) for side in ("in", "out"))
-    return Exported(found["name"], ins, outs, tuple(found["platforms"]), found["devices"], artifact)
+    return Exported(*said, artifact)
+
+
+def _digest(head: dict[str, Any], artifact: bytes) -> str:
+    return hashlib.sha256(json.dumps(head, sort_keys=True).encode() + artifact).hexdigest()
 
 
 # --- trees as JSON ------------------------------------------------------------------------------------------

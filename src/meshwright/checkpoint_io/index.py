@@ -7,15 +7,19 @@ a folder with the right name is whole.
 from __future__ import annotations
 
 import json
+import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from meshwright.core import pytree
-from meshwright.errors import CheckpointError
+from meshwright.core.dtypes import as_dtype
+from meshwright.errors import CheckpointError, MeshwrightError
 
 NAME = "checkpoint.json"
+FORMATS = "safetensors", "tensorstore"
 VERSION = 1
 #: beside the name of a checkpoint that is being written, or was replaced
 WRITING, REPLACED = ".writing-", ".replaced"
@@ -56,14 +60,54 @@ class Index:
     version: int = VERSION
 
     def text(self) -> str:
-        return json.dumps(asdict(self))
+        """As JSON, with a checksum of all else."""
+        raw = asdict(self)
+        return json.dumps({**raw, "crc32": _checksum(raw)})
 
     @staticmethod
     def parse(text: str) -> Index:
-        """The opposite of :meth:`text`."""
+        """The opposite of :meth:`text`.
+
+        Raises:
+          CheckpointError: what was read is not what was written. ValueError, TypeError, LookupError: nor is it like it.
+        """
         raw = json.loads(text)
+        if "crc32" in raw and raw.pop("crc32") != _checksum(raw):
+            raise CheckpointError("its checksum is of another text")
         entries = [Entry(**{**e, "pieces": [Piece(**p) for p in e["pieces"]]}) for e in raw.pop("entries")]
-        return Index(entries=entries, **raw)
+        for entry in entries:
+            _check_entry(entry)
+        found = Index(entries=entries, **raw)
+        if found.format not in FORMATS:
+            raise CheckpointError(f"it is of format {found.format!r}")
+        if found.tree:
+            rebuilt(found.tree, entries)
+        return found
+
+
+def _checksum(raw: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(raw, sort_keys=True).encode())
+
+
+def _check_entry(entry: Entry) -> None:
+    """Raise for an array that its pieces do not make, each row once, or that no file can hold."""
+    try:
+        itemsize = as_dtype(entry.dtype).itemsize
+    except MeshwrightError as error:
+        raise CheckpointError(f"{entry.path!r}: {error}") from None
+    sizes = 0
+    for piece in entry.pieces:
+        ends = list(zip(piece.start, piece.stop, entry.shape, strict=True))
+        if not all(0 <= a <= b <= n for a, b, n in ends) or min(piece.offset, piece.count) < 0:
+            raise CheckpointError(f"a piece of {entry.path!r} lies outside of it")
+        if Path(piece.file).name != piece.file:
+            raise CheckpointError(f"{entry.path!r} is in {piece.file!r}, which is no part of the checkpoint")
+        size = math.prod(b - a for a, b, _ in ends)
+        if piece.count != size * itemsize:
+            raise CheckpointError(f"a piece of {entry.path!r} has {piece.count} bytes for {size} elements")
+        sizes += size
+    if sizes != math.prod(entry.shape) or min(entry.shape, default=0) < 0:
+        raise CheckpointError(f"the pieces of {entry.path!r} have {sizes} elements, not those of {entry.shape}")
 
 
 def read_index(folder: Path) -> Index:
@@ -73,7 +117,7 @@ def read_index(folder: Path) -> Index:
       CheckpointError: there is none, or not one that this version can read.
     """
     try:
-        text = (folder / NAME).read_text()
+        text = (folder / NAME).read_text(errors="replace")
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint at {folder}{_neighbours(folder)}") from None
     except OSError as error:
@@ -82,7 +126,7 @@ def read_index(folder: Path) -> Index:
         version = json.loads(text).get("version")
         if version == VERSION:
             return Index.parse(text)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (CheckpointError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{folder / NAME} is damaged ({error}); use an earlier checkpoint") from None
     raise CheckpointError(
         f"{folder} is a checkpoint of format {version}, this version reads {VERSION}; read it with the version of "

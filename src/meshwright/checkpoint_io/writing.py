@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.group import Group
-from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Entry, Index, Piece, structure
+from meshwright.checkpoint_io.index import FORMATS, NAME, REPLACED, WRITING, Entry, Index, Piece, structure
 from meshwright.core import pytree
 from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, CheckpointError
@@ -27,7 +27,6 @@ from meshwright.runtime.parts import Parts
 from meshwright.runtime.pjrt.world import WORLD
 
 Progress = Callable[[int, int], None]
-FORMATS = ("safetensors", "tensorstore")
 
 
 class Saving:
