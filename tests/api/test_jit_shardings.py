@@ -139,8 +139,39 @@ def test_an_argument_on_another_mesh_than_its_in_sharding(refuses):
     step = mw.jit(add, in_shardings=(ROWS, ROWS))
     with refuses(errors.MeshError, "argument right", "in_shardings for right", "device_put"):
         step(X, on(NamedSharding(OTHER, P("x"))))
-    # On the same mesh it is brought to where it is wanted.
-    np.testing.assert_array_equal(step(X, on(COLUMNS)), X + X)
+    # On the same mesh it is brought to where it is wanted, if that is asked for.
+    with mw.config.override("move_arguments", True), pytest.warns(errors.MovedArgumentWarning, match="argument right"):
+        np.testing.assert_array_equal(step(X, on(COLUMNS)), X + X)
+
+
+MISPLACED = """'add': 2 arguments are wrong:
+  'add' {made} argument left of type f32[8,4] with sharding {rows}, and it has {columns}; {remedy}
+  'add' {made} argument right of type f32[8,4] with sharding {rows}, and it has {columns}; {remedy}"""
+
+
+def test_arguments_that_were_placed_otherwise_are_refused():
+    step = mw.jit(add, in_shardings=(ROWS, ROWS))
+    remedy = (
+        "move it with device_put, leave the sharding out, or have arguments moved with "
+        "config.update('move_arguments', True)"
+    )
+    said = {"rows": repr(ROWS), "columns": repr(COLUMNS), "remedy": remedy}
+    compiled = step.lower(X, X).compile()
+    for made, call in (("takes", step), ("was compiled for", compiled), ("was partitioned for", step.partition(X, X))):
+        with pytest.raises(ValueError) as error:
+            call(on(COLUMNS), on(COLUMNS))
+        assert str(error.value) == MISPLACED.format(made=made, **said)
+        same = on(NamedSharding(ROWS.mesh, P("x", None)))  # says the same in other words
+        np.testing.assert_array_equal(call(same, X), X + X)
+
+
+def test_compiled_programs_name_all_arguments_that_are_wrong(refuses):
+    compiled = mw.jit(add, in_shardings=(ROWS, ROWS)).lower(X, X).compile()
+    with refuses(errors.ShapeError, "2 arguments are wrong", "argument left of type f32[8,4], got f32[8,3]",
+                 "argument right of type f32[8,4] with sharding"):  # fmt: skip
+        compiled(X[:, :3], on(COLUMNS))
+    with refuses(errors.MeshError, "2 arguments are wrong", "argument left is on", "argument right of type"):
+        compiled(mw.device_put(X, mw.devices()[3]), on(COLUMNS))
 
 
 def test_a_constraint_on_another_mesh_names_its_line(refuses):

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.api.shardings import brought, common_place
+from meshwright.api.shardings import brought, common_place, named
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.float0 import without_float0
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, MeshwrightError, ShapeError
-from meshwright.ir.program import Program
+from meshwright.core.source import warn
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MeshError,
+    MeshwrightError,
+    MovedArgumentWarning,
+    ShapeError,
+    ShardingError,
+)
+from meshwright.ir.program import Argument, Program
 from meshwright.ir.tracing import typeof
 from meshwright.runtime.array import Array
 from meshwright.sharding import Sharding
@@ -35,16 +44,14 @@ class Taken:
 
         Raises:
           ArgumentError: arguments of another structure. ArgumentTypeError: something that is no array.
-          ShapeError: an array of another type. MeshError: an array that was placed on other devices.
+          ShapeError: an array of another type. MeshError: an array that was placed on other devices. ShardingError: one
+          that was placed otherwise than the program takes it.
         """
         flat = self._flat(args, kwargs)
         given = zip(flat, self.program.arguments, self.shardings)
-        wrong = [e for x, a, s in given if (e := self._mistake(x, a.name, a.aval, s)) is not None]
-        if len(wrong) == 1:
-            raise wrong[0]
+        wrong = [e for x, a, s in given if (e := self._mistake(x, a, s)) is not None]
         if wrong:
-            listed = "".join(f"\n  {error}" for error in wrong)
-            raise type(wrong[0])(f"{self.program.name!r}: {len(wrong)} arguments are wrong:{listed}")
+            raise together(self.program.name, wrong)
         return flat
 
     def _flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -60,9 +67,9 @@ class Taken:
             )
         return flat
 
-    def _mistake(self, x: Any, name: str, want: ShapedArray, sharding: Sharding | None) -> MeshwrightError | None:
+    def _mistake(self, x: Any, argument: Argument, sharding: Sharding | None) -> MeshwrightError | None:
         """What is wrong with an argument."""
-        program = self.program.name
+        program, name, want = self.program.name, argument.name, argument.aval
         try:
             got = typeof(x)
         except ArgumentTypeError as error:
@@ -77,7 +84,35 @@ class Taken:
                 common_place([(f"argument {name}", brought(x)), (f"the {self.made} program", self.place)], program)
             except MeshError as error:
                 return error
+        what = f"{program!r} was {self.made} for argument {name}"
+        return None if self.place is None else misplaced(what, x, argument.sharding)
+
+
+def misplaced(what: str, x: Any, wanted: Sharding | None) -> ShardingError | None:
+    """What is wrong with where an argument lies: the user placed it, and otherwise than a function takes it.
+
+    With ``config.move_arguments`` it is moved, with a warning.
+    """
+    if type(x) is not Array or not x.committed or wanted is None or x.sharding is wanted:
         return None
+    if x.sharding == wanted or named(x.sharding).is_equivalent_to(named(wanted), x.ndim):
+        return None
+    found = f"{what} of type {x.aval} with sharding {wanted!r}, and it has {x.sharding!r}"
+    if config.move_arguments:
+        warn(f"{found}; it was moved", MovedArgumentWarning)
+        return None
+    return ShardingError(
+        f"{found}; move it with device_put, leave the sharding out, or have arguments moved with "
+        "config.update('move_arguments', True)"
+    )
+
+
+def together(name: str, errors: Sequence[MeshwrightError]) -> MeshwrightError:
+    """Errors of several arguments as one, of the type of the first."""
+    if len(errors) == 1:
+        return errors[0]
+    listed = "".join(f"\n  {error}" for error in errors)
+    return type(errors[0])(f"{name!r}: {len(errors)} arguments are wrong:{listed}")
 
 
 def _call_text(in_tree: Any) -> str:

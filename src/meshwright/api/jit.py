@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
+from meshwright.api.calls import misplaced, together
 from meshwright.api.compiled import Compiled
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.planning import with_chosen
@@ -308,6 +309,9 @@ class JitFunction:
         given = list(map(without_auto, said))
         for sharding, x, name in zip(given, leaves, names):
             common_place([(f"argument {name}", brought(x)), (f"in_shardings for {name}", sharding)], self.name)
+        takes = (misplaced(f"{self.name!r} takes argument {n}", x, s) for s, x, n in zip(given, leaves, names))
+        if wrong := [error for error in takes if error is not None]:
+            raise together(self.name, wrong)
         shardings = [g if g is not None else brought(x) for g, x in zip(given, leaves)]
         check_fit(shardings, avals, names, f"{self.name}: argument ")
         avals = tuple(a if g is None else typed_by(a, named(g)) for a, g in zip(avals, given))
@@ -439,7 +443,8 @@ def jit(
     ``compiler_options`` are XLA's flags by name. Without ``fun``, returns a decorator.
 
     Raises (when called):
-      ArgumentError, ShardingError, MeshError: shardings that do not fit; ArgumentTypeError: arguments that are no
+      ArgumentError, ShardingError, MeshError: shardings that do not fit, each other or the arguments (which
+      ``config.update("move_arguments", True)`` moves, with a warning); ArgumentTypeError: arguments that are no
       arrays, or static and not hashable.
 
     Example:

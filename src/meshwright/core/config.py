@@ -86,6 +86,7 @@ OPTIONS: dict[str, Option] = {
     "transfer_guard_host_to_device": Option(None, GUARDS),
     "transfer_guard_device_to_device": Option(None, GUARDS),
     "transfer_guard_device_to_host": Option(None, GUARDS),
+    "move_arguments": Option(False),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
 }
 #: names that JAX has for some of them
