@@ -26,7 +26,7 @@ import numpy as np
 
 from meshwright.api.load import ImportedProgram
 from meshwright.core import dtypes
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.dtypes import canonical, wide_types
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
@@ -53,7 +53,7 @@ _HLO_NAMES = {
 }
 
 
-class Value:
+class Value(Typed):
     """A value of a program that is being built, with its ``shape``, ``dtype`` and ``sharding`` (None: open)."""
 
     __slots__ = ("_atom", "_trace", "aval", "builder", "sharding")
@@ -64,14 +64,6 @@ class Value:
         self._atom = atom
         self.aval = aval
         self.sharding: Annotation | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.aval.dtype
 
     def __repr__(self) -> str:
         return f"Value({self.aval}{f', sharding={self.sharding}' if self.sharding is not None else ''})"

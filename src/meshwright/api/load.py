@@ -90,19 +90,6 @@ class ImportedProgram(Stage):
         return self.parsed.arguments
 
     @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.in_avals
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.out_avals
-
-    @property
-    def donated(self) -> list[int]:
-        """Numbers of the parameters whose memory the program may reuse."""
-        return [i for i, p in enumerate(self.parameters) if p.donated]
-
-    @property
     def notes(self) -> list[str]:
         """What of the program was left out."""
         return list(self.parsed.notes)

@@ -99,19 +99,6 @@ class PartitionedProgram(Stage):
         """What the user calls the inputs."""
         return self.program.names
 
-    @property
-    def donated(self) -> list[int]:
-        """The numbers of the inputs whose memory may be reused."""
-        return self.program.donated
-
-    @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.program.in_avals
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.program.out_avals
-
     @cached_property
     def jaxpr(self) -> ClosedJaxpr:
         """The per-device closed jaxpr; its collectives name mesh axes."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.dtypes import canonical, requested
 from meshwright.errors import ArgumentTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.sharding import Sharding, typed_by
 
 
-class ShapeDtypeStruct:
+class ShapeDtypeStruct(Typed):
     """The type of an array: stands for one wherever only its type matters."""
 
     __slots__ = ("aval", "named_shape", "sharding")
@@ -30,26 +30,6 @@ class ShapeDtypeStruct:
         #: the named axes over which it differs, and their sizes: ``xla_computation`` tells them
         self.named_shape = dict(named_shape or {})
         self.sharding = sharding
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.aval.ndim
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
-
-    @property
-    def weak_type(self) -> bool:
-        return self.aval.weak_type
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
         """The same with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.

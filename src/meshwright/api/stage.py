@@ -6,25 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.ir.program import Program
 from meshwright.sharding import Sharding
 
 
 @dataclass(frozen=True)
-class ArgInfo:
+class ArgInfo(Typed):
     """What a program knows of an argument: its type, and whether it may be written over."""
 
     aval: ShapedArray
     donated: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.aval.dtype
 
 
 @dataclass(frozen=True)
@@ -40,6 +32,19 @@ class Stage:
     """What every stage says of its arguments and results."""
 
     program: Program
+
+    @property
+    def donated(self) -> list[int]:
+        """The numbers of the arguments whose memory may be reused."""
+        return self.program.donated
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.program.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.program.out_avals
 
     @property
     def in_tree(self) -> Any:

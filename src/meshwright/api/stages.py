@@ -14,7 +14,6 @@ from meshwright.api.partitioned import PartitionedProgram, partition_program, wa
 from meshwright.api.shardings import placed
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
@@ -44,14 +43,6 @@ class Traced(Stage):
     @property
     def fun_name(self) -> str:
         return self.program.name
-
-    @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.in_avals
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.out_avals
 
     def lower(
         self,

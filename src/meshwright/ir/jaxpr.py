@@ -124,18 +124,11 @@ class Jaxpr:
         printer.text(str(self))
 
 
-class ClosedJaxpr:
-    """A jaxpr with values for its ``constvars``."""
+class HoldsJaxpr:
+    """Base of what takes and gives what its ``jaxpr`` does."""
 
-    __slots__ = ("__weakref__", "consts", "jaxpr")
-
-    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> None:
-        self.jaxpr = jaxpr
-        self.consts = list(consts)
-
-    @property
-    def eqns(self) -> list[JaxprEqn]:
-        return self.jaxpr.eqns
+    __slots__ = ()
+    jaxpr: Jaxpr | ClosedJaxpr
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -144,6 +137,21 @@ class ClosedJaxpr:
     @property
     def out_avals(self) -> list[ShapedArray]:
         return self.jaxpr.out_avals
+
+
+class ClosedJaxpr(HoldsJaxpr):
+    """A jaxpr with values for its ``constvars``."""
+
+    __slots__ = ("__weakref__", "consts", "jaxpr")
+    jaxpr: Jaxpr
+
+    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> None:
+        self.jaxpr = jaxpr
+        self.consts = list(consts)
+
+    @property
+    def eqns(self) -> list[JaxprEqn]:
+        return self.jaxpr.eqns
 
     def replace(self, **changes: Any) -> ClosedJaxpr:
         """A copy with ``jaxpr`` or ``consts`` changed."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from meshwright.core.avals import NOWHERE, Axes, ShapedArray
+from meshwright.core.avals import NOWHERE, Axes, ShapedArray, Typed
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.errors import DTypeError, RuleError
 from meshwright.ir.explicit import is_explicit, result_types
@@ -32,21 +32,13 @@ from meshwright.sharding.rule import ShardingRule, replicated_rule
 REGISTRY: dict[str, type[Op]] = {}
 
 
-class Zero:
+class Zero(Typed):
     """A tangent or cotangent that is known to be zero; no array is made for it."""
 
     __slots__ = ("aval",)
 
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.aval.dtype
 
     def __repr__(self) -> str:
         return f"Zero({self.aval})"

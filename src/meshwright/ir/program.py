@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import wide_types
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, HoldsJaxpr
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh
 
 
@@ -30,7 +30,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(HoldsJaxpr):
     """A function of arrays with all that was said about it.
 
     ``in_tree`` is the structure of ``(args, kwargs)``; without one, arrays come in any tree. ``place`` is the mesh or
@@ -57,14 +57,6 @@ class Program:
     def names(self) -> list[str]:
         """What the user calls the arguments."""
         return [a.name for a in self.arguments]
-
-    @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.in_avals
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.out_avals
 
     @property
     def donated(self) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from meshwright.core import source
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, canonical, float0, keeps_wide
@@ -104,28 +104,11 @@ def _check_int(x: int) -> None:
 
 
 # --- tracers ------------------------------------------------------------------------------------------------
-class ArrayMethods:
+class ArrayMethods(Typed):
     """Operators and methods that arrays and tracers share; ``meshwright.numpy`` installs them."""
 
     __slots__ = ()
     __array_priority__ = 100
-    aval: ShapedArray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.aval.shape)
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
 
     @property
     def itemsize(self) -> int:
@@ -134,10 +117,6 @@ class ArrayMethods:
     @property
     def nbytes(self) -> int:
         return self.aval.nbytes
-
-    @property
-    def weak_type(self) -> bool:
-        return self.aval.weak_type
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise ImmutableArrayError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,14 @@ from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.control.call import CustomJvpCall
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
-from meshwright.transforms.custom_vjp import nondiff_numbers, positional, with_operands, with_static
+from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
 from meshwright.transforms.jaxprs import Stand
-from meshwright.transforms.levels import Differentiation, ResultTypes, closes_over_tracers, differentiation, traced_once
+from meshwright.transforms.levels import Differentiation, closes_over_tracers, differentiation, traced_once
 from meshwright.transforms.linearized import jvp_flat, tangent_of
 from meshwright.transforms.wrapped import name_of, require_callable
 
 
-class custom_jvp:
+class custom_jvp(CustomDerivative):
     """A function with a derivative rule of its own.
 
     Arguments of ``nondiff_argnums`` and ``nondiff_argnames`` are Python values (functions, settings): the rule gets
@@ -44,19 +43,7 @@ class custom_jvp:
       1.0
     """
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        nondiff_argnums: Sequence[int] = (),
-        nondiff_argnames: Sequence[str] = (),
-    ) -> None:
-        require_callable(fun, "custom_jvp")
-        functools.update_wrapper(self, fun)
-        self.fun = fun
-        self.nondiff_argnums = nondiff_numbers(fun, nondiff_argnums, nondiff_argnames, "custom_jvp")
-        self.rule: Callable[..., Any] | None = None
-        self.symbolic_zeros = False
-        self._types = ResultTypes()
+    rule: Callable[..., Any] | None = None
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Set the rule: ``jvp(primals, tangents) -> (output, output tangent)``; nondiff arguments come first.
@@ -86,9 +73,6 @@ class custom_jvp:
             return out, total
 
         self.rule, self.symbolic_zeros = rule, True
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = name_of(self.fun)

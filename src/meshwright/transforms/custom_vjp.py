@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import dtypes, pytree
-from meshwright.core.signature import positions
-from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
-from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.op import Zero
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
 from meshwright.ops.elementwise.table import materialize
 from meshwright.transforms.autodiff import closed_call
+from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import (
     Differentiation,
-    ResultTypes,
     carries_tangent,
     closes_over_tracers,
     differentiation,
@@ -40,7 +36,7 @@ class CustomVJPPrimal:
     perturbed: bool
 
 
-class custom_vjp:
+class custom_vjp(CustomDerivative):
     """A function with a reverse-mode derivative rule of its own.
 
     ``fwd(*args)`` returns the output and residuals; ``bwd(residuals, cotangent)`` a tuple with one cotangent an
@@ -60,20 +56,8 @@ class custom_vjp:
         )
     """
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        nondiff_argnums: Sequence[int] = (),
-        nondiff_argnames: Sequence[str] = (),
-    ) -> None:
-        require_callable(fun, "custom_vjp")
-        functools.update_wrapper(self, fun)
-        self.fun = fun
-        self.nondiff_argnums = nondiff_numbers(fun, nondiff_argnums, nondiff_argnames, "custom_vjp")
-        self.fwd: Callable[..., Any] | None = None
-        self.bwd: Callable[..., Any] | None = None
-        self.symbolic_zeros = False
-        self._types = ResultTypes()
+    fwd: Callable[..., Any] | None = None
+    bwd: Callable[..., Any] | None = None
 
     def defvjp(
         self,
@@ -93,9 +77,6 @@ class custom_vjp:
         require_callable(fwd, "custom_vjp.defvjp fwd")
         require_callable(bwd, "custom_vjp.defvjp bwd")
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = name_of(self.fun)
@@ -165,64 +146,6 @@ def _at_once(rules: _Rules, level: Differentiation) -> Any:
             rules.name, bwd, [x for x, *_ in saved], primals, tangents, list(map(typeof, values)), rules.symbolic_zeros
         )
     return pytree.unflatten(rules.out_tree, [level.raised(x, t, d) for (x, d, _), t in zip(lowered, touts)])
-
-
-def with_operands(jaxpr: ClosedJaxpr, at: int, values: Sequence[Any]) -> ClosedJaxpr:
-    """``jaxpr`` with operands more, of which it makes no use."""
-    invars = jaxpr.jaxpr.invars
-    extra = [Var(typeof(x)) for x in values]
-    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(invars=[*invars[:at], *extra, *invars[at:]]))
-
-
-def nondiff_numbers(
-    fun: Callable[..., Any], numbers: Sequence[int], names: Sequence[str], where: str
-) -> tuple[int, ...]:
-    """The arguments that are Python values, by number, in order.
-
-    Raises:
-      ArgumentError: ``fun`` has no such argument.
-    """
-    numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers)
-    names = (names,) if isinstance(names, str) else tuple(names)
-    if not names:
-        return numbers
-    for name in names:
-        if not positions(fun, [name]):
-            raise ArgumentError(f"{where} {name_of(fun)}: nondiff_argnames={names} names {name!r}, which it has not")
-    return tuple(sorted({*numbers, *positions(fun, names)}))
-
-
-def positional(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], where: str = "custom_vjp"
-) -> tuple[Any, ...]:
-    """All arguments by position, defaults filled in.
-
-    Raises:
-      ArgumentTypeError: keyword-only arguments.
-    """
-    try:
-        bound = inspect.signature(fun).bind(*args, **kwargs)
-    except (ValueError, TypeError):
-        if not kwargs:
-            return args
-        raise
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise ArgumentTypeError(
-            f"{where} {name_of(fun)}: arguments {sorted(bound.kwargs)} are keyword-only; rules take arguments by "
-            "position"
-        )
-    return bound.args
-
-
-def with_static(fun: Callable[..., Any], static: dict[int, Any], count: int, in_tree: Any) -> Callable[..., Any]:
-    """``fun`` as a function of the leaves of its other arguments, which have structure ``in_tree``."""
-
-    def call(*leaves: Any) -> Any:
-        given = iter(pytree.unflatten(in_tree, leaves))
-        return fun(*(static[i] if i in static else next(given) for i in range(count)))
-
-    return call
 
 
 def _traced(rules: _Rules, flat: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,13 +14,13 @@ from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.control.custom_vmap import CustomVmapCall, leading
 from meshwright.ops.elementwise.table import materialize
 from meshwright.transforms.autodiff import closed_call
-from meshwright.transforms.custom_vjp import positional
+from meshwright.transforms.custom_function import CustomFunction, positional
 from meshwright.transforms.jaxprs import TRANSFORMS
 from meshwright.transforms.linearized import jvp_flat
 from meshwright.transforms.wrapped import name_of, require_callable
 
 
-class custom_vmap:
+class custom_vmap(CustomFunction):
     """A function with a batching rule of its own.
 
     The rule is ``rule(axis_size, in_batched, *args) -> (out, out_batched)``: mapped arguments have the axis in front,
@@ -42,20 +41,13 @@ class custom_vmap:
       (7, Array([0, 2, 6], dtype=int32))
     """
 
-    def __init__(self, fun: Callable[..., Any]) -> None:
-        require_callable(fun, "custom_vmap")
-        functools.update_wrapper(self, fun)
-        self.fun = fun
-        self.vmap_rule: Callable[..., Any] | None = None
+    vmap_rule: Callable[..., Any] | None = None
 
     def def_vmap(self, vmap_rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the rule; returns it, to be used as a decorator."""
         require_callable(vmap_rule, "custom_vmap.def_vmap")
         self.vmap_rule = vmap_rule
         return vmap_rule
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = name_of(self.fun)

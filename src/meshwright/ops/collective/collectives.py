@@ -22,7 +22,7 @@ from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import CAST, axes_of, cast_all
-from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, SUM, Monoid, monoid_of
+from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, SUM, Monoid, member, monoid_of
 from meshwright.ops.elementwise.table import (
     add,
     convert,
@@ -209,20 +209,8 @@ class _PExtremum(AllReduce):
         return y, div(total, count)
 
 
-@dataclass(frozen=True)
-class Pmax(_PExtremum):
-    """Maximum over the devices along ``axes``."""
-
-    name: ClassVar[str] = "pmax"
-    monoid: ClassVar[Monoid] = MAX
-
-
-@dataclass(frozen=True)
-class Pmin(_PExtremum):
-    """Minimum over the devices along ``axes``."""
-
-    name: ClassVar[str] = "pmin"
-    monoid: ClassVar[Monoid] = MIN
+Pmax = member(_PExtremum, MAX, "Pmax", "pmax", "Maximum over the devices along ``axes``.")
+Pmin = member(_PExtremum, MIN, "Pmin", "pmin", "Minimum over the devices along ``axes``.")
 
 
 @dataclass(frozen=True)
@@ -238,21 +226,12 @@ class Pprod(AllReduce):
 
 
 @dataclass(frozen=True)
-class Pand(AllReduce):
-    """Bitwise and over the devices along ``axes``."""
-
-    name: ClassVar[str] = "pand"
+class _Bitwise(AllReduce):
     linear: ClassVar[bool] = False
-    monoid: ClassVar[Monoid] = AND
 
 
-@dataclass(frozen=True)
-class Por(AllReduce):
-    """Bitwise or over the devices along ``axes``."""
-
-    name: ClassVar[str] = "por"
-    linear: ClassVar[bool] = False
-    monoid: ClassVar[Monoid] = OR
+Pand = member(_Bitwise, AND, "Pand", "pand", "Bitwise and over the devices along ``axes``.")
+Por = member(_Bitwise, OR, "Por", "por", "Bitwise or over the devices along ``axes``.")
 
 
 @dataclass(frozen=True)

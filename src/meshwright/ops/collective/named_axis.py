@@ -115,44 +115,31 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
     return div(total, scalar_like(count, total) if isinstance(count, int) else convert(count, dtype))
 
 
-@_each_leaf
-def pmax(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
-    """The maximum of ``x`` (a tree of arrays), elementwise, over the positions along the named axes, or over each
-    position's group.
+def _extremum(op: type[AllReduce], reduction: Any, what: str, result: list[list[int]]) -> Any:
+    def extremum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
+        names, sizes = _names(axis_name)
+        groups = axis_groups(op.name, names, sizes, axis_index_groups, uneven=True)
+        if not groups:
+            return op(names, sizes).bind(x)
+        return groups.reduced(x, reduction, op.monoid.identity(typeof(x).dtype))
+
+    extremum.__name__ = extremum.__qualname__ = op.name
+    extremum.__doc__ = f"""The {what} of ``x`` (a tree of arrays), elementwise, over the positions along the named
+    axes, or over each position's group.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
       ArgumentError: groups that do not have each position once.
 
     Example:
-      >>> mw.vmap(lambda v: lax.pmax(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
-      [[3, 5], [3, 5]]
+      >>> mw.vmap(lambda v: lax.{op.name}(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
+      {result}
     """
-    return _extremum(Pmax, reduce_max, x, axis_name, axis_index_groups)
+    return _each_leaf(extremum)
 
 
-@_each_leaf
-def pmin(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
-    """The minimum of ``x`` (a tree of arrays), elementwise, over the positions along the named axes, or over each
-    position's group.
-
-    Raises:
-      UnboundAxisError: an axis is not in scope.
-      ArgumentError: groups that do not have each position once.
-
-    Example:
-      >>> mw.vmap(lambda v: lax.pmin(v, "i"), axis_name="i")(jnp.array([[3, 1], [2, 5]])).tolist()
-      [[2, 1], [2, 1]]
-    """
-    return _extremum(Pmin, reduce_min, x, axis_name, axis_index_groups)
-
-
-def _extremum(op: type[AllReduce], reduction: Any, x: Any, axis_name: Any, axis_index_groups: Groups) -> Any:
-    names, sizes = _names(axis_name)
-    groups = axis_groups(op.name, names, sizes, axis_index_groups, uneven=True)
-    if not groups:
-        return op(names, sizes).bind(x)
-    return groups.reduced(x, reduction, op.monoid.identity(typeof(x).dtype))
+pmax = _extremum(Pmax, reduce_max, "maximum", [[3, 5], [3, 5]])
+pmin = _extremum(Pmin, reduce_min, "minimum", [[2, 1], [2, 1]])
 
 
 @_each_leaf

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.errors import PartitionError
-from meshwright.ir.op import Builder
+from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.elementwise.table import Elementwise, add, and_, max_, min_, mul, or_, reducer, xor
+
+F = TypeVar("F", bound=Op)
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +70,13 @@ AND = Monoid("and", and_, _all_bits)
 OR = Monoid("or", or_, _zero)
 #: no collective reduces with it: a partial result of this kind does not exist
 XOR = Monoid("xor", xor, _zero)
+
+
+def member(family: type[F], monoid: Monoid, class_name: str, name: str, doc: str) -> type[F]:
+    """The class of a family of ops that joins by ``monoid``: an op called ``name``, a member of the family's module."""
+    members = {"monoid": monoid, "name": name, "__doc__": doc, "__module__": family.__module__}
+    return dataclass(frozen=True)(type(class_name, (family,), members))
+
 
 MONOIDS = {m.name: m for m in (SUM, PROD, MAX, MIN, AND, OR, XOR)}
 _KINDS = {m.kind: m for m in MONOIDS.values()}

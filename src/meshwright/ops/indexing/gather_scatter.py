@@ -15,7 +15,7 @@ from meshwright.ir.op import Builder, Linear, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import traced
-from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, Monoid
+from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, Monoid, member
 from meshwright.ops.elementwise.table import add, convert, div, eq, materialize, mul, scalar_like, select, zeros_like
 from meshwright.ops.indexing.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
@@ -132,20 +132,8 @@ class _ScatterExtremum(ScatterBase):
         return y, div(accumulate.bind(mul(tx, old), indices, mul(tu, new)), count)
 
 
-@dataclass(frozen=True)
-class ScatterMin(_ScatterExtremum):
-    """Windows with their minimum with updates."""
-
-    name: ClassVar[str] = "scatter_min"
-    monoid: ClassVar[Monoid] = MIN
-
-
-@dataclass(frozen=True)
-class ScatterMax(_ScatterExtremum):
-    """Windows with their maximum with updates."""
-
-    name: ClassVar[str] = "scatter_max"
-    monoid: ClassVar[Monoid] = MAX
+ScatterMin = member(_ScatterExtremum, MIN, "ScatterMin", "scatter_min", "Windows with their minimum with updates.")
+ScatterMax = member(_ScatterExtremum, MAX, "ScatterMax", "scatter_max", "Windows with their maximum with updates.")
 
 
 @dataclass(frozen=True)

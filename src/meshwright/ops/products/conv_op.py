@@ -18,10 +18,11 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import add, convert
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.products.bilinear import Bilinear
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.rearrange import move_dim, reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
@@ -70,7 +71,7 @@ def _regroup(x: Any, groups: int, source: int, target: int) -> Any:
 
 
 @dataclass(frozen=True)
-class ConvGeneralDilated(Op):
+class ConvGeneralDilated(Bilinear):
     """``out[b, o, y] = sum over i, k of lhs[b, i, y * stride + k * rhs_dilation - low] * rhs[o, i, k]``, with ``lhs``
     spread out by ``lhs_dilation``.
 
@@ -173,15 +174,6 @@ class ConvGeneralDilated(Op):
                 raise ShapeError(f"conv_general_dilated: {what} {count} does not divide the {size} {where}")
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        (x, y), (tx, ty) = primals, tangents
-        parts = []
-        if not isinstance(tx, Zero):
-            parts.append(self.bind(tx, y))
-        if not isinstance(ty, Zero):
-            parts.append(self.bind(x, ty))
-        return self.bind(x, y), parts[0] if len(parts) == 1 else add(*parts)
-
     def transpose(self, ct: Any, x: Any, y: Any) -> Sequence[Any]:
         if isinstance(x, Linear):
             return [self._transpose_lhs(ct, x.aval, y), None]

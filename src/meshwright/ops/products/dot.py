@@ -13,10 +13,11 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.precision import PRECISIONS, PrecisionLike
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import add, convert
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.products.bilinear import Bilinear
 from meshwright.ops.shape.rearrange import above, move_dim, transpose
 from meshwright.sharding.rule import REDUCTION, ShardingRule, make_rule
 
@@ -31,7 +32,7 @@ def _free(ndim: int, *used: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class DotGeneral(Op):
+class DotGeneral(Bilinear):
     """Result dimensions: batch, then the free ones of lhs, then those of rhs."""
 
     dimension_numbers: DotDimensionNumbers
@@ -62,15 +63,6 @@ class DotGeneral(Op):
             *(rhs.shape[d] for d in _free(rhs.ndim, rc, rb)),
         )
         return ShapedArray(shape, self.preferred_element_type or lhs.dtype, lhs.weak_type and rhs.weak_type)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        (x, y), (tx, ty) = primals, tangents
-        parts = []
-        if not isinstance(tx, Zero):
-            parts.append(self.bind(tx, y))
-        if not isinstance(ty, Zero):
-            parts.append(self.bind(x, ty))
-        return self.bind(x, y), parts[0] if len(parts) == 1 else add(*parts)
 
     def transpose(self, ct: Any, x: Any, y: Any) -> Sequence[Any]:
         (lc, rc), (lb, rb) = self.dimension_numbers

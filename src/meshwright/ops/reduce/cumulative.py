@@ -23,7 +23,7 @@ from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.library import logaddexp
-from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid
+from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid, member
 from meshwright.ops.elementwise.table import (
     lt,
     scalar_like,
@@ -209,28 +209,9 @@ class CumSum(_Windowed):
         return [CumSum(self.axis, not self.reverse).bind(ct)]
 
 
-@dataclass(frozen=True)
-class CumProd(_Windowed):
-    """Cumulative product."""
-
-    name: ClassVar[str] = "cumprod"
-    monoid: ClassVar[Monoid] = PROD
-
-
-@dataclass(frozen=True)
-class CumMax(_Windowed):
-    """Cumulative maximum."""
-
-    name: ClassVar[str] = "cummax"
-    monoid: ClassVar[Monoid] = MAX
-
-
-@dataclass(frozen=True)
-class CumMin(_Windowed):
-    """Cumulative minimum."""
-
-    name: ClassVar[str] = "cummin"
-    monoid: ClassVar[Monoid] = MIN
+CumProd = member(_Windowed, PROD, "CumProd", "cumprod", "Cumulative product.")
+CumMax = member(_Windowed, MAX, "CumMax", "cummax", "Cumulative maximum.")
+CumMin = member(_Windowed, MIN, "CumMin", "cummin", "Cumulative minimum.")
 
 
 @dataclass(frozen=True)

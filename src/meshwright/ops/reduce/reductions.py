@@ -19,7 +19,7 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
-from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, XOR, Monoid
+from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, XOR, Monoid, member
 from meshwright.ops.elementwise.table import (
     add,
     convert,
@@ -95,20 +95,8 @@ class _Extremum(Reduction):
         return div(reduce_sum(mul(t, mine), self.axes), reduce_sum(mine, self.axes))
 
 
-@dataclass(frozen=True)
-class ReduceMax(_Extremum):
-    """Maximum over ``axes``; NaN if there is one."""
-
-    name: ClassVar[str] = "reduce_max"
-    monoid: ClassVar[Monoid] = MAX
-
-
-@dataclass(frozen=True)
-class ReduceMin(_Extremum):
-    """Minimum over ``axes``; NaN if there is one."""
-
-    name: ClassVar[str] = "reduce_min"
-    monoid: ClassVar[Monoid] = MIN
+ReduceMax = member(_Extremum, MAX, "ReduceMax", "reduce_max", "Maximum over ``axes``; NaN if there is one.")
+ReduceMin = member(_Extremum, MIN, "ReduceMin", "reduce_min", "Minimum over ``axes``; NaN if there is one.")
 
 
 @dataclass(frozen=True)
@@ -150,20 +138,8 @@ class _Bitwise(Reduction):
     wanted: ClassVar[str] = "bool or integer"
 
 
-@dataclass(frozen=True)
-class ReduceAnd(_Bitwise):
-    """Bitwise and over ``axes``."""
-
-    name: ClassVar[str] = "reduce_and"
-    monoid: ClassVar[Monoid] = AND
-
-
-@dataclass(frozen=True)
-class ReduceOr(_Bitwise):
-    """Bitwise or over ``axes``."""
-
-    name: ClassVar[str] = "reduce_or"
-    monoid: ClassVar[Monoid] = OR
+ReduceAnd = member(_Bitwise, AND, "ReduceAnd", "reduce_and", "Bitwise and over ``axes``.")
+ReduceOr = member(_Bitwise, OR, "ReduceOr", "reduce_or", "Bitwise or over ``axes``.")
 
 
 def _split_axes(ctx: Any, axes: Sequence[int]) -> tuple[str, ...]:

@@ -81,30 +81,20 @@ class _Scaled(Expanded):
         return select(le(size, scalar_like(8, x)), near, mul(sign(x), far) if odd else far)
 
 
-@dataclass(frozen=True)
-class BesselI0e(_Scaled):
-    """Modified Bessel function of order 0, times ``exp(-abs(x))``.
+def _of_order(order: int, class_name: str, result: float) -> type[_Scaled]:
+    name = f"bessel_i{order}e"
+    doc = f"""Modified Bessel function of order {order}, times ``exp(-abs(x))``.
 
     Example:
-      >>> round(float(lax.bessel_i0e(np.float32(1))), 4)
-      0.4658
+      >>> round(float(lax.{name}(np.float32(1))), 4)
+      {result}
     """
+    members = {"order": order, "name": name, "__doc__": doc, "__module__": __name__}
+    return dataclass(frozen=True)(type(class_name, (_Scaled,), members))
 
-    order: ClassVar[int] = 0
-    name: ClassVar[str] = "bessel_i0e"
 
-
-@dataclass(frozen=True)
-class BesselI1e(_Scaled):
-    """Modified Bessel function of order 1, times ``exp(-abs(x))``.
-
-    Example:
-      >>> round(float(lax.bessel_i1e(np.float32(1))), 4)
-      0.2079
-    """
-
-    order: ClassVar[int] = 1
-    name: ClassVar[str] = "bessel_i1e"
+BesselI0e = _of_order(0, "BesselI0e", 0.4658)
+BesselI1e = _of_order(1, "BesselI1e", 0.2079)
 
 
 @dataclass(frozen=True)

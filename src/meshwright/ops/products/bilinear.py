@@ -1,0 +1,24 @@
+"""Ops that are linear in each of two operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.ir.op import Op, Zero
+from meshwright.ops.elementwise.table import add
+
+
+@dataclass(frozen=True)
+class Bilinear(Op):
+    """Base: the tangent is the op of the tangent of either operand and the other operand, added up."""
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, y), (tx, ty) = primals, tangents
+        parts = []
+        if not isinstance(tx, Zero):
+            parts.append(self.bind(tx, y))
+        if not isinstance(ty, Zero):
+            parts.append(self.bind(x, ty))
+        return self.bind(x, y), parts[0] if len(parts) == 1 else add(*parts)
