@@ -13,8 +13,8 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import lax
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.docs import SAID
-from meshwright.ops.elementwise.table import Elementwise
 
 GLOBALS = {"mw": mw, "mnp": mnp, "jnp": mnp, "np": np, "lax": lax, "P": mw.PartitionSpec}
 

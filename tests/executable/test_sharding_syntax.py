@@ -11,7 +11,7 @@ import pytest
 import meshwright as mw
 from meshwright import PartitionSpec as P
 from meshwright.errors import ImportProgramError, MeshError, ShardingError
-from meshwright.ops.collective.collectives import AllReduce
+from meshwright.ops.collective.all_reduce import AllReduce
 
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
 

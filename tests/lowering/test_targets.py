@@ -15,7 +15,7 @@ from meshwright.ir.tracing import eval_jaxpr
 from meshwright.lowering.batched import on_target, virtual_program
 from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Mesh

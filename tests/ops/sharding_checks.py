@@ -13,7 +13,7 @@ from meshwright.ir.op import Op
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, typeof
 from meshwright.lowering.batched import virtual_program
-from meshwright.ops.collective.collectives import ALL_REDUCE
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.runtime.executable import compile_jaxpr

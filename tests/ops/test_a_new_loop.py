@@ -25,7 +25,7 @@ from meshwright.ir.op import REGISTRY, Builder
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ops.collective.collectives import Psum
+from meshwright.ops.collective.all_reduce import Psum
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp

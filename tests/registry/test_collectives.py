@@ -13,7 +13,9 @@ from samples import floats, ints
 
 from meshwright.ir.state import extend_axis_env
 from meshwright.lax import axis_index
-from meshwright.ops.collective import collectives as C
+from meshwright.ops.collective.all_reduce import ALL_REDUCE, Pmax, Pmin, Pprod, Psum
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.tiles import AllGather, AllGatherInvariant, AllSlice, ReduceScatter
 from meshwright.transforms.autodiff import jvp, vjp
 from meshwright.transforms.vmap import vmap
 
@@ -58,29 +60,29 @@ def collectives(axes: tuple[str, ...]) -> dict[str, tuple[Any, Callable[[list[np
         return [np.concatenate([tile(x, split, n, i) for x in xs], concat) for i in range(n)]
 
     found: dict[str, tuple[Any, Callable[[list[np.ndarray]], list[np.ndarray]]]] = {
-        "psum": (C.Psum(axes, sizes), lambda xs: [sum(xs)] * n),
-        "pmax": (C.Pmax(axes, sizes), lambda xs: [np.max(xs, 0)] * n),
-        "pmin": (C.Pmin(axes, sizes), lambda xs: [np.min(xs, 0)] * n),
-        "pprod": (C.Pprod(axes, sizes), lambda xs: [np.prod(xs, 0, dtype=xs[0].dtype)] * n),
-        "shift": (C.Ppermute(axes, sizes, shift), lambda xs: permuted(xs, shift)),
-        "some": (C.Ppermute(axes, sizes, some), lambda xs: permuted(xs, some)),
+        "psum": (Psum(axes, sizes), lambda xs: [sum(xs)] * n),
+        "pmax": (Pmax(axes, sizes), lambda xs: [np.max(xs, 0)] * n),
+        "pmin": (Pmin(axes, sizes), lambda xs: [np.min(xs, 0)] * n),
+        "pprod": (Pprod(axes, sizes), lambda xs: [np.prod(xs, 0, dtype=xs[0].dtype)] * n),
+        "shift": (Ppermute(axes, sizes, shift), lambda xs: permuted(xs, shift)),
+        "some": (Ppermute(axes, sizes, some), lambda xs: permuted(xs, some)),
     }
     for d in (0, 1):
         found[f"all_gather_invariant{d}"] = (
-            C.AllGatherInvariant(axes, sizes, d),
+            AllGatherInvariant(axes, sizes, d),
             lambda xs, d=d: [np.concatenate(xs, d)] * n,
         )
-        found[f"all_gather{d}"] = C.AllGather(axes, sizes, d), lambda xs, d=d: [np.concatenate(xs, d)] * n
+        found[f"all_gather{d}"] = AllGather(axes, sizes, d), lambda xs, d=d: [np.concatenate(xs, d)] * n
         found[f"all_slice{d}"] = (
-            C.AllSlice(axes, sizes, d),
+            AllSlice(axes, sizes, d),
             lambda xs, d=d: [tile(x, d, n, i) for i, x in enumerate(xs)],
         )
         for kind, total in (("sum", np.sum), ("max", np.max)):
             found[f"reduce_scatter{d}{kind}"] = (
-                C.ReduceScatter(axes, sizes, d, kind),
+                ReduceScatter(axes, sizes, d, kind),
                 lambda xs, d=d, f=total: [tile(f(np.stack(xs), 0), d, n, i) for i in range(n)],
             )
-        found[f"all_to_all{d}"] = C.AllToAll(axes, sizes, d, 1 - d), lambda xs, d=d: swapped(xs, d, 1 - d)
+        found[f"all_to_all{d}"] = AllToAll(axes, sizes, d, 1 - d), lambda xs, d=d: swapped(xs, d, 1 - d)
     return found
 
 
@@ -120,7 +122,7 @@ def test_collective(axes: tuple[str, ...], name: str, order: tuple[str, str]) ->
 def test_bits(axes: tuple[str, ...], kind: str) -> None:
     sizes = tuple(SIZES[n] for n in axes)
     x = ints(2, 3, 4, low=0) * 37 % 64
-    (got,) = evaluate_fun(lambda v: [on_devices(C.ALL_REDUCE[kind](axes, sizes), ("a", "b"))(v)], [x])
+    (got,) = evaluate_fun(lambda v: [on_devices(ALL_REDUCE[kind](axes, sizes), ("a", "b"))(v)], [x])
     combine = np.bitwise_and if kind == "and" else np.bitwise_or
     np.testing.assert_array_equal(got, reference(axes, lambda xs: [combine.reduce(xs)] * len(xs), x))
 
@@ -198,9 +200,9 @@ def test_parts_of_an_axis() -> None:
     x = ints(2, 3, 4, low=0)
 
     def local(v: Any) -> list[Any]:
-        whole = C.Psum(parts, (2, 3)).bind(v)
-        minor = C.AllGather(parts[1:], (3,), 0).bind(v)
-        major = C.Ppermute(parts[:1], (2,), ((0, 1), (1, 0))).bind(v)
+        whole = Psum(parts, (2, 3)).bind(v)
+        minor = AllGather(parts[1:], (3,), 0).bind(v)
+        major = Ppermute(parts[:1], (2,), ((0, 1), (1, 0))).bind(v)
         return [whole, minor, major]
 
     def run(v: Any) -> list[Any]:

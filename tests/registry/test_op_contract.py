@@ -15,7 +15,7 @@ from meshwright.ir.op import REGISTRY, Linear, Op, Zero
 from meshwright.ir.tracing import infer_cached, trace_to_jaxpr, typeof
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.elementwise import table as E
-from meshwright.ops.elementwise.table import Elementwise
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.transforms.autodiff import jvp, vjp
 
 

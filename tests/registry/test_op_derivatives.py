@@ -17,7 +17,7 @@ from meshwright.core.config import config
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
-from meshwright.ops.elementwise.table import Elementwise
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import compile_jaxpr
 from meshwright.transforms.autodiff import jvp, vjp

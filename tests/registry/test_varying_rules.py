@@ -102,7 +102,7 @@ def test_what_is_not_known_is_refused(name: str) -> None:
 
 def test_the_verifier_knows_what_varies() -> None:
     from meshwright.errors import VerifierError
-    from meshwright.ops.collective.collectives import PVary
+    from meshwright.ops.collective.all_reduce import PVary
 
     mesh = AbstractMesh((2,), ("x",))
     f = mw.shard_map(lambda x, w: x * w, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))

@@ -7,6 +7,7 @@
 """
 
 import ast
+import statistics
 from pathlib import Path
 
 import pytest
@@ -176,18 +177,20 @@ def module_in(name: str) -> str | None:
     return parent if parent in MODULES else None
 
 
-#: families of many small ops in one file
-LONG = ("ops/collective/collectives.py", "ops/elementwise/table.py")
-
-
 def test_files_and_functions_are_small():
     sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in FILES}
-    large = [f"{p}: {n} lines" for p, n in sizes.items() if n > (700 if p.as_posix() in LONG else 500)]
+    large = [f"{p}: {n} lines" for p, n in sizes.items() if n > 500]
+    lengths = []
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 80:
-                large.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+            if isinstance(node, ast.FunctionDef):
+                lengths.append(node.end_lineno - node.lineno + 1)
+                if lengths[-1] > 80:
+                    large.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert not large, "\n".join(large)
+    assert statistics.median(sizes.values()) <= 140
+    assert statistics.median(lengths) <= 7
+    assert statistics.quantiles(lengths, n=10)[-1] <= 19
 
 
 def test_files_of_tests_have_different_names():

@@ -11,7 +11,9 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.collective.collectives import ALL_REDUCE, AllReduce, AxisIndex, Collective, Ppermute
+from meshwright.ops.collective.all_reduce import ALL_REDUCE, AllReduce
+from meshwright.ops.collective.base import AxisIndex, Collective
+from meshwright.ops.collective.exchange import Ppermute
 from meshwright.ops.elementwise.table import add, copy, ge, gt, le, lt, max_, min_, sub
 from meshwright.ops.shape.slice_pad import Pad, Slice
 from meshwright.sharding import AbstractMesh

@@ -16,7 +16,9 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
 from meshwright.ir.tracing import trace_to_jaxpr
-from meshwright.ops.collective.collectives import AllReduce, AxisIndex, Ppermute, axis_index_of
+from meshwright.ops.collective.all_reduce import AllReduce
+from meshwright.ops.collective.base import AxisIndex, axis_index_of
+from meshwright.ops.collective.exchange import Ppermute
 from meshwright.ops.control.call import Jit
 from meshwright.ops.elementwise.table import convert, copy, zeros_like
 from meshwright.ops.imported.device_collective import DeviceNumber, DeviceOp, entry_at_position, in_groups

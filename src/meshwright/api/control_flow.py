@@ -29,7 +29,8 @@ from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.scan import Scan
 from meshwright.ops.control.while_loop import While
-from meshwright.ops.elementwise.table import add, clamp, convert, ne, or_, scalar_like
+from meshwright.ops.elementwise.clamp import clamp
+from meshwright.ops.elementwise.table import add, convert, ne, or_, scalar_like
 from meshwright.ops.shape.rearrange import reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.transforms.vmap import vmap

@@ -19,7 +19,7 @@ from meshwright.errors import ArgumentError
 from meshwright.ir.op import Op
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import Trace, typeof
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze, transpose
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding import PartitionSpec

@@ -25,18 +25,12 @@ from meshwright.core.dtypes import is_wide
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import Op
-from meshwright.ops.collective.collectives import (
-    AllGather,
-    AllToAll,
-    AxisIndex,
-    Collective,
-    Pmax,
-    Pmin,
-    Ppermute,
-    Psum,
-    ReduceScatter,
-)
-from meshwright.ops.elementwise.table import Elementwise, mul
+from meshwright.ops.collective.all_reduce import Pmax, Pmin, Psum
+from meshwright.ops.collective.base import AxisIndex, Collective
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.tiles import AllGather, ReduceScatter
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.table import mul
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, ReduceSum
 from meshwright.ops.shape.rearrange import Reshape, Transpose

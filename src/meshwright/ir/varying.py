@@ -18,7 +18,7 @@ from meshwright.ir.state import STATE
 
 #: makes the cast over axes of these names and sizes
 CAST: Slot[Callable[[tuple[str, ...], tuple[int, ...]], Any]] = Slot(
-    "the cast over axes", "meshwright.ops.collective.collectives"
+    "the cast over axes", "meshwright.ops.collective.all_reduce"
 )
 
 

@@ -77,6 +77,7 @@ from meshwright.ops.collective.named_axis import (
     pvary,
 )
 from meshwright.ops.elementwise.chlo import mulhi
+from meshwright.ops.elementwise.clamp import clamp
 from meshwright.ops.elementwise.table import abs_ as abs
 from meshwright.ops.elementwise.table import (
     acos,
@@ -89,7 +90,6 @@ from meshwright.ops.elementwise.table import (
     atanh,
     cbrt,
     ceil,
-    clamp,
     clz,
     conj,
     cos,

@@ -16,7 +16,7 @@ from meshwright.core.config import config, platform_named
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.state import axis_size as _axis_size
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.collective.collectives import Psum
+from meshwright.ops.collective.all_reduce import Psum
 from meshwright.ops.collective.named_axis import all_to_all, axis_index, ppermute
 from meshwright.ops.control import markers
 from meshwright.ops.elementwise.bitcast import bitcast

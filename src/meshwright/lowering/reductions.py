@@ -11,7 +11,8 @@ from typing import Any
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, use_counts
-from meshwright.ops.collective.collectives import AllGather, Collective
+from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import REDUCTION
 from meshwright.spmd.flatten import eqn_rule

@@ -16,7 +16,8 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.target import Target
-from meshwright.ops.collective.collectives import AllGather, AllSlice, Collective
+from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout

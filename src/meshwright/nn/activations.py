@@ -16,6 +16,7 @@ from meshwright.numpy.logic import where
 from meshwright.numpy.makers import unary
 from meshwright.numpy.promotion import aval_of, operands, promotes_freely, scalar_like
 from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.clamp import clamp
 
 sigmoid = unary("sigmoid", ops.logistic, "``1 / (1 + exp(-x))``.", ("sigmoid(0.0).item()", "0.5"), True)
 tanh = unary("tanh", ops.tanh, "Hyperbolic tangent.", ("tanh(0.0).item()", "0.0"), True)
@@ -70,7 +71,7 @@ def relu6(x: Any) -> Any:
     x = _weakly_inexact("relu6", x)
     if dtypes.is_complex(typeof(x).dtype):
         return clip(x, 0.0, 6.0)
-    return ops.clamp(scalar_like(0, x), x, scalar_like(6, x))
+    return clamp(scalar_like(0, x), x, scalar_like(6, x))
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:

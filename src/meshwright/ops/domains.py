@@ -17,7 +17,7 @@ from meshwright.ir.interval import ANYWHERE, BITS, INF, NON_NEGATIVE, POSITIVE, 
 from meshwright.ir.op import REGISTRY
 
 # imported so that they are registered
-from meshwright.ops.collective import collectives  # noqa: F401
+from meshwright.ops.collective import exchange  # noqa: F401
 from meshwright.ops.control import remat  # noqa: F401
 from meshwright.ops.indexing import dynamic_slice, gather_scatter  # noqa: F401
 from meshwright.ops.indexing.gather_add import ScatterBase

@@ -21,7 +21,8 @@ from meshwright.ir.passes import dead_code, inline_calls
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.composite import traced
-from meshwright.ops.elementwise.table import Elementwise, convert, or_, select
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.table import convert, or_, select
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 from meshwright.ops.shape.rearrange import above, expand_dims, move_dim, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim

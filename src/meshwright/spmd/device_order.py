@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ops.collective.collectives import Ppermute
+from meshwright.ops.collective.exchange import Ppermute
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.reason import Reason
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
-from meshwright.ops.collective.collectives import Collective as CollectiveOp
+from meshwright.ops.collective.base import Collective as CollectiveOp
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reason import Reason, reasons_of

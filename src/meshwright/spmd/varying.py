@@ -14,7 +14,7 @@ from functools import cached_property
 
 from meshwright.core.avals import NOWHERE, Axes
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var, all_eqns
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import OPERAND, PARAMETER, RegionOp
 
 Units = Callable[[Sequence[str]], Sequence[str]]

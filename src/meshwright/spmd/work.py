@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule

@@ -16,16 +16,10 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.collective.collectives import (
-    ALL_REDUCE,
-    AllGather,
-    AllToAll,
-    AxisIndex,
-    Collective,
-    Ppermute,
-    Psum,
-    ReduceScatter,
-)
+from meshwright.ops.collective.all_reduce import ALL_REDUCE, Psum
+from meshwright.ops.collective.base import AxisIndex, Collective
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.ops.elementwise.monoid import MONOIDS
 from meshwright.ops.elementwise.table import convert, eq, select, zeros_like
 from meshwright.ops.imported.device_collective import GROUP, DeviceCollective, DeviceNumber

@@ -10,7 +10,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, sub_jaxprs
 from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.random.keys import KeyOp, key_types_of
 from meshwright.ops.shape.broadcast_reduce import put_batch_dim

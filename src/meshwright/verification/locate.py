@@ -20,7 +20,8 @@ from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import EVAL
 from meshwright.lowering.units import Units, enter, first_of, leave, with_units
-from meshwright.ops.collective.collectives import ALL_REDUCE, Collective
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.bodies import Operands
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import RegionOp

@@ -1,7 +1,7 @@
 """Samples of every registered op: what the checks of this folder go over."""
 
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.expanded import Expanded
-from meshwright.ops.elementwise.table import Elementwise
 from samples.algebra import algebra_samples
 from samples.bodies import body_samples
 from samples.elementwise import elementwise_samples

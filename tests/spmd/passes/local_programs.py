@@ -15,7 +15,7 @@ from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.ir.verify import verify
 from meshwright.lowering.batched import virtual_program
-from meshwright.ops.collective.collectives import AllSlice
+from meshwright.ops.collective.tiles import AllSlice
 from meshwright.ops.shape.rearrange import expand_dims
 from meshwright.runtime.executable import compile_jaxpr
 from meshwright.sharding import Layout

@@ -13,7 +13,7 @@ from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.hardware import CHIPS, Chip, Machine
 from meshwright.ir.state import extend_axis_env
-from meshwright.ops.collective.collectives import AllGather
+from meshwright.ops.collective.tiles import AllGather
 from meshwright.sharding import Layout
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
 from meshwright.spmd.steptime.schedule import step_time

@@ -16,7 +16,9 @@ import numpy as np
 
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.collective.collectives import AllGather, Ppermute, axis_index_of
+from meshwright.ops.collective.base import axis_index_of
+from meshwright.ops.collective.exchange import Ppermute
+from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.elementwise.table import convert, select, sub
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim, dynamic_slice_in_dim
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum

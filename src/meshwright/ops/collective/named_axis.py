@@ -15,19 +15,11 @@ from meshwright.errors import ArgumentError, AxisError, ShapeError
 from meshwright.ir.state import STATE, axis_size
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of, cast
+from meshwright.ops.collective.all_reduce import AllReduce, Pmax, Pmin, Psum
 from meshwright.ops.collective.axis_groups import AxisGroups, axis_groups
-from meshwright.ops.collective.collectives import (
-    AllGather,
-    AllGatherInvariant,
-    AllReduce,
-    AllToAll,
-    Pmax,
-    Pmin,
-    Ppermute,
-    Psum,
-    ReduceScatter,
-    axis_index_of,
-)
+from meshwright.ops.collective.base import axis_index_of
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.tiles import AllGather, AllGatherInvariant, ReduceScatter
 from meshwright.ops.elementwise.table import convert, div, mul, scalar_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
 from meshwright.ops.reduce.reductions import reduce_max, reduce_min

@@ -11,18 +11,16 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ops.elementwise.table import materialize
+from meshwright.ops.shape.rearrange import Moves
 from meshwright.sharding.rule import ShardingRule, make_rule, pointwise_rule
 
 
 @dataclass(frozen=True)
-class Named(Op):
+class Named(Moves):
     """The operand, under a name that policies of ``checkpoint`` know."""
 
     label: str
     name: ClassVar[str] = "name"
-    takes_keys: ClassVar[bool] = True
-    moves_only: ClassVar[bool] = True
-    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
     @property
     def params(self) -> dict[str, Any]:

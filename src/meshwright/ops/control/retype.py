@@ -17,7 +17,8 @@ from meshwright.ir.rewrite import Interpreter
 from meshwright.ir.state import STATE, scope
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ir.varying import axes_of, cast, in_order
-from meshwright.ops.collective.collectives import Collective, PVary
+from meshwright.ops.collective.all_reduce import PVary
+from meshwright.ops.collective.base import Collective
 
 _found: WeakKeyDictionary[ClosedJaxpr, dict[Any, ClosedJaxpr]] = WeakKeyDictionary()
 

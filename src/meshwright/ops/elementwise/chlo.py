@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from meshwright.core import dtypes
 from meshwright.ir.reading import READERS, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import Elementwise, conj, square
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.table import conj, square
 
 
 @dataclass(frozen=True)

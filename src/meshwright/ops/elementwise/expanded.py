@@ -17,7 +17,8 @@ from meshwright.ir.op import Builder
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.control.while_loop import While
-from meshwright.ops.elementwise.table import Elementwise, add, and_, convert, lt, mul, scalar_like, select, sub
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.table import add, and_, convert, lt, mul, scalar_like, select, sub
 from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.shape.broadcast_reduce import match_shape
 

@@ -16,9 +16,9 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.ir.op import CONSTANT
 from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.base import Partial
 from meshwright.ops.elementwise.expanded import Expanded, constant
 from meshwright.ops.elementwise.table import (
-    Partial,
     abs_,
     add,
     and_,

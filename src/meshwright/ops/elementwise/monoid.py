@@ -16,7 +16,8 @@ from meshwright.core import dtypes
 from meshwright.errors import PartitionError
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.elementwise.table import Elementwise, add, and_, max_, min_, mul, or_, reducer, xor
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.table import add, and_, max_, min_, mul, or_, reducer, xor
 
 F = TypeVar("F", bound=Op)
 

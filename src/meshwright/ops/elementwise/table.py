@@ -1,7 +1,7 @@
 """Elementwise ops: one row of a table each.
 
-All share the rules of :class:`Elementwise`; a row says the StableHLO op, the dtypes accepted, and the partial
-derivative for each operand. A rank-0 operand may stand beside arrays and means the same value everywhere.
+All share the rules of ``Elementwise``; a row says the StableHLO op, the dtypes accepted, and the partial derivative
+for each operand. A rank-0 operand may stand beside arrays and means the same value everywhere.
 """
 
 from __future__ import annotations
@@ -11,188 +11,24 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from functools import reduce as fold
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.core.key_types import is_key
-from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.op import CONSTANT, BatchAxis, Builder, Constant, Linear, Op, Unknown, Zero, by_name
-from meshwright.ir.reading import READERS, Reader, reads
+from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.op import CONSTANT, Builder, Linear, Op, Unknown, Zero
+from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
 from meshwright.ops.composite import emit_traced, traced
 from meshwright.ops.elementwise import slopes, written_out
-from meshwright.ops.elementwise.docs import docstring, in_order, public_name, signature
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, stretched, unbroadcast
-from meshwright.ops.shape.rearrange import above, move_dim
-from meshwright.sharding.rule import ShardingRule, pointwise_rule
+from meshwright.ops.elementwise.base import Elementwise, Partial, row
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 
-#: accepted dtypes, by the letters of a table row
-_KINDS: dict[str, Callable[[np.dtype], bool]] = {
-    "b": dtypes.is_bool, "i": dtypes.is_signed, "u": dtypes.is_unsigned, "f": dtypes.is_float, "c": dtypes.is_complex,
-    "k": is_key,
-}  # fmt: skip
-_WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex", "k": "random key"}
 #: what functions of other files, that this one needs, are given to write with
 _OPS = sys.modules[__name__]
-_INEXACT = frozenset("fc")
-
-#: the derivative of an elementwise op by an operand
-Partial = Callable[..., Any] | Constant | Unknown
-
-
-@dataclass(frozen=True)
-class Elementwise(Op):
-    """Base of ops that work on corresponding elements.
-
-    ``partials[i](t, y, *xs)`` is the tangent of the result for tangent ``t`` of operand ``i``. Each operand that may be
-    a float or complex number has a partial, be it to say :data:`CONSTANT` or :class:`Unknown`.
-    """
-
-    hlo: ClassVar[str] = ""
-    accepts: ClassVar[tuple[str, ...]] = ()
-    partials: ClassVar[tuple[Partial, ...]] = ()
-
-    def __hash__(self) -> int:
-        return hash(type(self))  # a dataclass without fields would share one hash with all others
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "partials" in cls.__dict__:
-            cls.constant_in = frozenset(i for i, p in enumerate(cls.partials) if isinstance(p, Constant))
-            cls.unknown_in = {i: p for i, p in enumerate(cls.partials) if isinstance(p, Unknown)}
-        if cls.jvp is Elementwise.jvp and _INEXACT.intersection("".join(cls.accepts)):
-            assert len(cls.partials) == len(cls.accepts), f"{cls.name}: expected a partial for each operand"
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        """Rows are called like functions: ``mul(x, y)`` binds. Of arrays of one rank, sizes of 1 are repeated."""
-        operands = in_order(self.name, self.accepts, args, named) if named else args
-        return self.bind(*(stretched(operands) if len(operands) > 1 else operands))
-
-    @property
-    def arity(self) -> int:
-        return len(self.accepts)
-
-    def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
-        """Dtype of the result; the base says: that of the first operand."""
-        return operand_dtypes[0]
-
-    def check_dtypes(self, *operand_dtypes: np.dtype) -> None:
-        """Raise unless each operand's dtype is accepted and all agree."""
-        for position, (dtype, kinds) in enumerate(zip(operand_dtypes, self.accepts)):
-            if not any(_KINDS[k](dtype) for k in kinds):
-                wanted = ", ".join(_WORDS[k] for k in kinds)
-                raise DTypeError(
-                    f"{self.name}: operand {position} has dtype {dtype}, expected {wanted}; convert it with .astype"
-                )
-        if len(set(operand_dtypes)) > 1:
-            raise DTypeError(
-                f"{self.name}: operands have different dtypes {', '.join(map(str, operand_dtypes))}; the functions "
-                "of meshwright.numpy promote, ops do not: convert one with .astype"
-            )
-
-    def infer(self, *avals: ShapedArray) -> ShapedArray:
-        if len(avals) != len(self.accepts):
-            raise ArgumentTypeError(f"{self.name}: expected {len(self.accepts)} operands, got {len(avals)}")
-        self.check_dtypes(*(a.dtype for a in avals))
-        shapes = {a.shape for a in avals if a.shape}
-        if len(shapes) > 1:
-            raise ShapeError(
-                f"{self.name}: operand shapes {' and '.join(str(a.shape) for a in avals)} differ; the functions of "
-                "meshwright.numpy broadcast, ops take equal shapes or scalars"
-            )
-        weak = all(a.weak_type for a in avals)
-        return ShapedArray(shapes.pop() if shapes else (), self.result_dtype(*(a.dtype for a in avals)), weak)
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y = self.bind(*primals)
-        parts = [
-            match_shape(partial(t, y, *primals), typeof(y))  # type: ignore[operator]
-            for partial, t in zip(self.partials, tangents)
-            if not isinstance(t, Zero)
-        ]
-        return y, fold(add, parts)
-
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        ranks = [typeof(x).ndim - (d is not None) for x, d in zip(args, dims)]
-        rank = max(ranks)
-        # The first full-rank batched operand says where the batch dimension stands; the others follow.
-        place = next((d for d, r in zip(dims, ranks) if d is not None and r == rank), 0)
-        shape = None
-        for x, d, r in zip(args, dims, ranks):
-            if r == rank and rank:
-                logical = [s for i, s in enumerate(typeof(x).shape) if i != d]
-                shape = (*logical[:place], axis.size, *logical[place:])  # type: ignore[misc]
-        shape = shape or (axis.size,)
-        return self.bind(*(_align(x, d, r, rank, place, shape) for x, d, r in zip(args, dims, ranks))), place
-
-    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
-        shape = max((a.shape for a in avals), key=len)
-        return pointwise_rule([a.ndim for a in avals], shape)
-
-    def attributes(self, b: Builder) -> dict[str, Any]:
-        """Attributes of the StableHLO op."""
-        return {}
-
-    def emit(self, b: Builder, *operands: Any) -> Any:
-        out = b.out_avals[0]
-        full = [
-            b.broadcast(x, a.update(shape=out.shape), ()) if a.shape != out.shape else x
-            for x, a in zip(operands, b.in_avals)
-        ]
-        return b.op(self.hlo, full, b.out_avals, **self.attributes(b))[0]
-
-
-def _align(x: Any, dim: int | None, rank: int, full: int, place: int, shape: tuple[int, ...]) -> Any:
-    """An operand with its batch dimension at ``place``; unbatched scalars stay as they are."""
-    if rank == full:
-        if dim is not None:
-            return move_dim(x, dim, place)
-        if rank == 0:
-            return x
-        return broadcast_in_dim(x, shape, [above(d, place) for d in range(rank)])
-    return x if dim is None else broadcast_in_dim(x, shape, (place,))
-
-
-# --- the table ----------------------------------------------------------------------------------------------
-def row(
-    name: str,
-    hlo: str,
-    accepts: str,
-    *partials: Partial,
-    linear: tuple[tuple[int, ...], ...] = (),
-    transpose: Callable[..., Any] | None = None,
-    result: Callable[..., np.dtype] | None = None,
-    attributes: Callable[[Builder], dict[str, Any]] | None = None,
-) -> Elementwise:
-    """An elementwise op without parameters. ``accepts`` has a word of kind letters for each operand."""
-    members: dict[str, Any] = {
-        "name": name,
-        "hlo": hlo,
-        "accepts": tuple(accepts.split()),
-        "partials": partials,
-        "linear_in": linear,
-        "__module__": __name__,
-        "__reduce__": lambda self: (by_name, (name,)),
-        "__doc__": docstring(name, accepts.split()),
-        "__name__": public_name(name),
-        "__signature__": signature(name, accepts.split()),
-    }
-    if transpose is not None:
-        members["transpose"] = lambda self, ct, *xs: transpose(ct, *xs)
-    if result is not None:
-        members["result_dtype"] = lambda self, *ds: result(*ds)
-    if attributes is not None:
-        members["attributes"] = lambda self, b: attributes(b)
-    cls: Any = type(name.title().replace("_", ""), (Elementwise,), members)  # no fields: nothing for dataclass to add
-    op = cls()
-    if hlo:
-        READERS.setdefault(hlo, lambda r: op.bind(*r.operands))
-    return op
 
 
 def _real(d: np.dtype, *_: np.dtype) -> np.dtype:
@@ -645,40 +481,6 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     return SelectN().bind(pred, on_false, on_true)
 
 
-@dataclass(frozen=True)
-class Clamp(Elementwise):
-    """``min(max(x, low), high)``."""
-
-    name: ClassVar[str] = "clamp"
-    hlo: ClassVar[str] = "stablehlo.clamp"
-    accepts: ClassVar[tuple[str, ...]] = ("iuf", "iuf", "iuf")
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        low, x, high = primals
-        y = self.bind(*primals)
-        zero = scalar_like(0, y)
-        parts = []
-        inside = and_(gt(x, low), lt(x, high))
-        for t, taken in zip(tangents, (and_(gt(low, x), lt(low, high)), inside, lt(high, max_(low, x)))):
-            if not isinstance(t, Zero):
-                parts.append(match_shape(select(match_shape(taken, typeof(y).update(dtype=dtypes.bool_)),
-                                                match_shape(t, typeof(y)), zero), typeof(y)))  # fmt: skip
-        return y, fold(add, parts)
-
-
-def clamp(min: Any, x: Any, max: Any) -> Any:
-    """``x`` kept between ``min`` and ``max``, which are scalars or have its shape: ``max`` where ``min`` is larger.
-
-    Raises:
-      ShapeError, DTypeError: they do not fit each other.
-
-    Example:
-      >>> lax.clamp(0, jnp.array([-5, 3, 9]), 7).tolist()
-      [0, 3, 7]
-    """
-    return Clamp().bind(min, x, max)
-
-
 # --- reading ------------------------------------------------------------------------------------------------
 @reads("stablehlo.convert")
 def _read_convert(r: Reader) -> Any:
@@ -693,8 +495,3 @@ def _read_reduce_precision(r: Reader) -> Any:
 @reads("stablehlo.select")
 def _read_select(r: Reader) -> Any:
     return select(*r.operands)
-
-
-@reads("stablehlo.clamp")
-def _read_clamp(r: Reader) -> Any:
-    return Clamp().bind(*r.operands)

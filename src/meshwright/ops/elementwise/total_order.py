@@ -12,7 +12,8 @@ from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.ir.op import CONSTANT, Builder
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import Elementwise, Partial, eq, ge, gt, le, lt, ne
+from meshwright.ops.elementwise.base import Elementwise, Partial
+from meshwright.ops.elementwise.table import eq, ge, gt, le, lt, ne
 
 _DIRECTIONS = {"EQ": eq, "NE": ne, "LT": lt, "LE": le, "GT": gt, "GE": ge}
 

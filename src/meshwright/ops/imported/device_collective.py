@@ -17,15 +17,10 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
-from meshwright.ops.collective.collectives import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    AxisIndex,
-    Collective,
-    ReduceScatter,
-    axis_index_of,
-)
+from meshwright.ops.collective.all_reduce import AllReduce
+from meshwright.ops.collective.base import AxisIndex, Collective, axis_index_of
+from meshwright.ops.collective.exchange import AllToAll
+from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.ops.elementwise.table import add, lt, mul, select, zeros_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim, dynamic_slice_in_dim
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim

@@ -28,8 +28,8 @@ from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import (
-    Elementwise,
     add,
     and_,
     convert,

@@ -20,8 +20,8 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, Shap
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import (
-    Elementwise,
     add,
     and_,
     convert,

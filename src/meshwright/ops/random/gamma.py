@@ -20,9 +20,9 @@ from meshwright.errors import DTypeError
 from meshwright.ir.op import Builder, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.expanded import constant, loop
 from meshwright.ops.elementwise.table import (
-    Elementwise,
     add,
     and_,
     div,

@@ -15,19 +15,17 @@ from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.shape.rearrange import Linear1, above, move_dim, reshape, transpose
+from meshwright.ops.shape.rearrange import Linear1, Moves, above, move_dim, reshape, transpose
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 
 @dataclass(frozen=True)
-class BroadcastInDim(Linear1):
+class BroadcastInDim(Moves):
     """Operand dimension ``i`` becomes dimension ``broadcast_dimensions[i]``; the others, and sizes 1, repeat."""
 
     shape: tuple[int, ...]
     broadcast_dimensions: tuple[int, ...]
     name: ClassVar[str] = "broadcast_in_dim"
-    takes_keys: ClassVar[bool] = True
-    moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         dims = self.broadcast_dimensions

@@ -41,6 +41,10 @@ class Linear1(Op):
         return self.bind(*primals), self.bind(*tangents)
 
 
+class Moves(Linear1):
+    """Base of those that only move elements, be they numbers or keys."""
+
+
 # --- reshape ------------------------------------------------------------------------------------------------
 def reshape_groups(src: Sequence[int], dst: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Smallest groups of neighbouring dimensions of ``src`` and ``dst`` with equal products, in order.
@@ -135,7 +139,7 @@ def reshape_rule(src: Sequence[int], dst: Sequence[int]) -> ShardingRule:
 
 
 @dataclass(frozen=True)
-class Reshape(Linear1):
+class Reshape(Moves):
     """Elements in row-major order under a new shape."""
 
     new_sizes: tuple[int, ...]
@@ -299,7 +303,7 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
 
 
 @dataclass(frozen=True)
-class Squeeze(Linear1):
+class Squeeze(Moves):
     """Without some dimensions of size 1."""
 
     dimensions: tuple[int, ...]
@@ -334,7 +338,7 @@ class Squeeze(Linear1):
 
 # --- transpose ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Transpose(Linear1):
+class Transpose(Moves):
     """Dimension ``i`` of the result is dimension ``permutation[i]`` of the operand."""
 
     permutation: tuple[int, ...]

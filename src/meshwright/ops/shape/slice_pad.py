@@ -17,7 +17,7 @@ from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import add, eq, scalar_like, select, sub, zeros_like
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
-from meshwright.ops.shape.rearrange import Linear1, above, move_dim
+from meshwright.ops.shape.rearrange import Moves, above, move_dim
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 
@@ -26,15 +26,13 @@ def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class Slice(Linear1):
+class Slice(Moves):
     """Elements ``start, start + stride, … < limit`` of each dimension."""
 
     start_indices: tuple[int, ...]
     limit_indices: tuple[int, ...]
     strides: tuple[int, ...]
     name: ClassVar[str] = "slice"
-    takes_keys: ClassVar[bool] = True
-    moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         triples = list(zip(self.start_indices, self.limit_indices, self.strides))

@@ -14,7 +14,7 @@ from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import copy
-from meshwright.ops.shape.rearrange import Linear1
+from meshwright.ops.shape.rearrange import Moves
 from meshwright.sharding import (
     UNCONSTRAINED,
     AxisType,
@@ -54,14 +54,12 @@ STRICT = Leeway()
 
 
 @dataclass(frozen=True)
-class ShardingConstraint(Linear1):
+class ShardingConstraint(Moves):
     """The operand, laid out as ``sharding`` says; ``UNCONSTRAINED`` dimensions are left to the partitioner."""
 
     sharding: NamedSharding
     leeway: Leeway = STRICT
     name: ClassVar[str] = "sharding_constraint"
-    takes_keys: ClassVar[bool] = True
-    moves_only: ClassVar[bool] = True
 
     @property
     def params(self) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from meshwright.ir.passes import dead_code
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of, cast
-from meshwright.ops.collective.collectives import Collective, Psum, PVary
+from meshwright.ops.collective.all_reduce import Psum, PVary
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp, arranged, merge, omit, pick, split
 from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.elementwise.table import div, scalar_like

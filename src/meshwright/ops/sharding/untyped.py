@@ -12,7 +12,8 @@ from meshwright.ir.op import Op
 from meshwright.ir.passes import Pass
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import typeof
-from meshwright.ops.collective.collectives import AllGather, AllGatherInvariant, PVary
+from meshwright.ops.collective.all_reduce import PVary
+from meshwright.ops.collective.tiles import AllGather, AllGatherInvariant
 from meshwright.ops.sharding.constraint import Reshard
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.ops.sharding.mesh_cast import MeshCast

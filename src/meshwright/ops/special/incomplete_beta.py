@@ -16,8 +16,9 @@ import numpy as np
 
 from meshwright.ir.op import Unknown
 from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.base import Partial
 from meshwright.ops.elementwise.expanded import Expanded, constant, loop
-from meshwright.ops.elementwise.table import Partial, abs_, exp, is_finite, lgamma, log, log1p, max_, min_, select, sqrt
+from meshwright.ops.elementwise.table import abs_, exp, is_finite, lgamma, log, log1p, max_, min_, select, sqrt
 from meshwright.ops.special.incomplete_gamma import LARGE, minus_log, stirling_error
 
 #: pairs of terms after which the fraction is taken as it is; it takes some sqrt(max(a, b)) of them

@@ -23,20 +23,9 @@ import numpy as np
 from meshwright.ir.op import Unknown
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.while_loop import While
+from meshwright.ops.elementwise.base import Partial
 from meshwright.ops.elementwise.expanded import Expanded, constant, loop, polynomial
-from meshwright.ops.elementwise.table import (
-    Partial,
-    abs_,
-    digamma,
-    exp,
-    is_finite,
-    lgamma,
-    log,
-    max_,
-    min_,
-    select,
-    sqrt,
-)
+from meshwright.ops.elementwise.table import abs_, digamma, exp, is_finite, lgamma, log, max_, min_, select, sqrt
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim
 from meshwright.ops.reduce.reductions import reduce_or
 

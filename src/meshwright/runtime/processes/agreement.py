@@ -17,7 +17,7 @@ from meshwright.core.config import config
 from meshwright.errors import DistributedError, ProgramMismatchError
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.chebyshev import chebinterpolate
 
+from meshwright.ops.elementwise.clamp import clamp
 from meshwright.ops.elementwise.expanded import chebyshev
-from meshwright.ops.elementwise.table import clamp, scalar_like
+from meshwright.ops.elementwise.table import scalar_like
 
 Function = Callable[[Any], Any]
 

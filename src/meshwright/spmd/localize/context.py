@@ -14,7 +14,9 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
-from meshwright.ops.collective.collectives import ALL_REDUCE, AllGather, AllToAll, Ppermute
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.elementwise.monoid import monoid_of
 from meshwright.ops.elementwise.table import add, and_, convert, eq, ge, lt, mul, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice

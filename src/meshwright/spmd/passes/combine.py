@@ -19,7 +19,9 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.collective.collectives import AllGather, AllReduce, Collective
+from meshwright.ops.collective.all_reduce import AllReduce
+from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.shape.rearrange import move_dim, reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.spmd.passes.rewrite import merged_note

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.rewrite import rebuilt, renamed
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.varying import Variance
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.op import Op
 from meshwright.ir.passes import dead_code
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import arranged, pick
 

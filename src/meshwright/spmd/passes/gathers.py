@@ -15,7 +15,9 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import trace_to_jaxpr
-from meshwright.ops.collective.collectives import ALL_REDUCE, AllGather, AllReduce, AllSlice, Collective
+from meshwright.ops.collective.all_reduce import ALL_REDUCE, AllReduce
+from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
 from meshwright.spmd.flatten import eqn_rule

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
 from meshwright.spmd.varying import Variance

@@ -24,15 +24,10 @@ from typing import Any
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import rebuilt, renamed, resolve, uses_of
-from meshwright.ops.collective.collectives import (
-    ALL_REDUCE,
-    AllGather,
-    AllReduce,
-    AllSlice,
-    AllToAll,
-    Collective,
-    ReduceScatter,
-)
+from meshwright.ops.collective.all_reduce import ALL_REDUCE, AllReduce
+from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.exchange import AllToAll
+from meshwright.ops.collective.tiles import AllGather, AllSlice, ReduceScatter
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.passes.rewrite import merged_note

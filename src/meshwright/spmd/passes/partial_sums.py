@@ -14,7 +14,9 @@ from typing import Any
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ir.op import Op
-from meshwright.ops.collective.collectives import AllReduce, AllSlice, Collective
+from meshwright.ops.collective.all_reduce import AllReduce
+from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.tiles import AllSlice
 from meshwright.ops.reduce.reductions import Reduction
 from meshwright.spmd.passes.sink import Moved, Sinking, plain_price
 from meshwright.spmd.report import wire_bytes

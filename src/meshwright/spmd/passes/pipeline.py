@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.passes import Pass, run_passes
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
 from meshwright.spmd.passes.common import common_collectives

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import renamed
-from meshwright.ops.collective.collectives import AllGather
+from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.control.markers import OptimizationBarrier
 
 #: equations between two uses for which a gathered value is freed

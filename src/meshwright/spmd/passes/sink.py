@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import uses_of
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance

@@ -10,15 +10,10 @@ import numpy as np
 
 from meshwright.errors import PartitionError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.collective.collectives import (
-    ALL_REDUCE,
-    AllGather,
-    AllSlice,
-    AllToAll,
-    Ppermute,
-    ReduceScatter,
-    axis_index_of,
-)
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.collective.base import axis_index_of
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.tiles import AllGather, AllSlice, ReduceScatter
 from meshwright.ops.elementwise.monoid import monoid_of
 from meshwright.ops.elementwise.table import add, eq, rem, select, sub, zeros_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice, dynamic_update_slice

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.hardware.machine import Machine
 from meshwright.ir.jaxpr import Jaxpr
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.steptime.schedule import ARITHMETIC, FAR, LINKS, MEMORY, Schedule, Step, step_time
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from meshwright.hardware.links import NETWORK
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule

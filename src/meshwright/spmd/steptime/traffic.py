@@ -8,7 +8,7 @@ each time. Reshapes and transposes move nothing, slices and updates in place onl
 from __future__ import annotations
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.collective.collectives import Collective
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import PARALLEL, REDUCTION
 from meshwright.spmd.flatten import eqn_rule

@@ -1,0 +1,187 @@
+"""All-reduces, a class for each monoid, and the cast that says that a value varies: the transpose of their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import NOWHERE, Axes, ShapedArray
+from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import CAST, axes_of
+from meshwright.ops.collective.base import (
+    Collective,
+    MovesTiles,
+)
+from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, SUM, Monoid, member
+from meshwright.ops.elementwise.table import (
+    convert,
+    div,
+    eq,
+    integer_pow,
+    mul,
+    scalar_like,
+    select,
+    zeros_like,
+)
+from meshwright.ops.shape.broadcast_reduce import reduce_sum
+from meshwright.ops.shape.rearrange import squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+
+#: most slices that a reduction over a virtual axis is written out as; XLA's CPU reduce over a major dimension is slow
+_MOST_SLICES = 64
+
+
+def _fold(x: Any, dim: int, combine: Callable[[Any, Any], Any]) -> Any:
+    """Reduce over ``dim`` by combining halves: adding slices runs at memory speed on CPU, ``reduce`` does not."""
+    n = typeof(x).shape[dim]
+    while n > 1:
+        half = n // 2
+        left, right = slice_in_dim(x, 0, half, axis=dim), slice_in_dim(x, half, 2 * half, axis=dim)
+        rest = slice_in_dim(x, 2 * half, n, axis=dim) if n % 2 else None
+        x = combine(left, right)
+        if rest is not None:
+            first = combine(slice_in_dim(x, 0, 1, axis=dim), rest)
+            x = concatenate([first, slice_in_dim(x, 1, half, axis=dim)], dim) if half > 1 else first
+        n = half
+    return squeeze(x, [dim])
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """Base of psum, pmax and pmin."""
+
+    kind: ClassVar[str] = "all_reduce"
+    monoid: ClassVar[Monoid]
+    gives_all_the_same: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x
+
+    def varies(self, *operands: Axes) -> Axes:
+        return NOWHERE.union(*operands).difference(self.axes)
+
+    @property
+    def reduction(self) -> str:
+        """The kind of partial results that it joins."""
+        return self.monoid.kind
+
+    def repeat(self, x: Any, size: int) -> Any:
+        """The reduction of ``size`` equal values."""
+        return x
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]
+
+    def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        if dim is None:
+            x = self.repeat(x, axis.size)
+        elif axis.size <= _MOST_SLICES or self.reduction != "sum":
+            x = _fold(x, dim, self.monoid.combine)
+        else:
+            x = reduce_sum(x, (dim,))
+        rest = self.axes[:i] + self.axes[i + 1 :]
+        return (self.over(rest, self.sizes[:i] + self.sizes[i + 1 :]).bind(x) if rest else x), None
+
+    def emit(self, b: Any, x: Any) -> Any:
+        return b.op(
+            "stablehlo.all_reduce", [x], b.out_avals,
+            regions=[self.monoid.region(b, b.in_avals[0].dtype)], replica_groups=b.replica_groups(self.axes),
+        )[0]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Psum(AllReduce):
+    """Sum over the devices along ``axes``.
+
+    What its transpose is depends on what a cotangent of the result means. Where types say that the operand varies and
+    the result does not, there is one cotangent for all devices, and each takes it (a cast). Where nothing is known,
+    each device's cotangent is that of its own copy of the result, and they are summed.
+    """
+
+    name: ClassVar[str] = "psum"
+    monoid: ClassVar[Monoid] = SUM
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def repeat(self, x: Any, size: int) -> Any:
+        return mul(x, scalar_like(size, x))
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        sizes = dict(zip(self.axes, self.sizes))
+        for cls, known in ((PVary, True), (Psum, False)):
+            axes = tuple(a for a in self.axes if (a in axes_of(x)) == known)
+            ct = cls(axes, tuple(sizes[a] for a in axes)).bind(ct) if axes else ct
+        return [ct]
+
+
+@dataclass(frozen=True)
+class _PExtremum(AllReduce):
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x,), (t,) = primals, tangents
+        y = self.bind(x)
+        # The tangent of those that are the extremum, shared evenly.
+        mine = convert(eq(x, y), typeof(x).dtype)
+        psum_ = Psum(self.axes, self.sizes).bind
+        count = psum_(mine)
+        total = psum_(select(eq(x, y), t, zeros_like(t)))
+        return y, div(total, count)
+
+
+Pmax = member(_PExtremum, MAX, "Pmax", "pmax", "Maximum over the devices along ``axes``.")
+Pmin = member(_PExtremum, MIN, "Pmin", "pmin", "Minimum over the devices along ``axes``.")
+
+
+@dataclass(frozen=True)
+class Pprod(AllReduce):
+    """Product over the devices along ``axes``."""
+
+    name: ClassVar[str] = "pprod"
+    linear: ClassVar[bool] = False
+    monoid: ClassVar[Monoid] = PROD
+
+    def repeat(self, x: Any, size: int) -> Any:
+        return integer_pow(x, size)
+
+
+@dataclass(frozen=True)
+class _Bitwise(AllReduce):
+    linear: ClassVar[bool] = False
+
+
+Pand = member(_Bitwise, AND, "Pand", "pand", "Bitwise and over the devices along ``axes``.")
+Por = member(_Bitwise, OR, "Por", "por", "Bitwise or over the devices along ``axes``.")
+
+
+@dataclass(frozen=True)
+class PVary(MovesTiles):
+    """The operand, as a value that varies over ``axes`` though it does not: a cast of types, which sends nothing.
+
+    It stands where what all devices share meets what each has for itself. Each device has a cotangent for its use of
+    it, and the transpose is their sum. Types end with the region that they are for: what is partitioned has none of it.
+    """
+
+    name: ClassVar[str] = "pvary"
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        return self, args
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [Psum(self.axes, self.sizes).bind(ct)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]
+
+    def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        return self.part(i + 1)(self.part(0, i)(x)), dim
+
+
+CAST.fill(PVary)
+
+#: the all-reduce of each reduction kind
+ALL_REDUCE: dict[str, type[AllReduce]] = {c.monoid.kind: c for c in (Psum, Pmax, Pmin, Pprod, Pand, Por)}

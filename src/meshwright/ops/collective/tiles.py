@@ -1,0 +1,209 @@
+"""Collectives that join or cut tiles along a dimension: all-gather, all-slice, reduce-scatter."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import NOWHERE, Axes, ShapedArray
+from meshwright.errors import RuleError, ShapeError
+from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import typeof
+from meshwright.ir.varying import axes_of
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.collective.base import (
+    AlongDimension,
+    MovesTiles,
+    axis_index_of,
+    batched,
+    check_split,
+    split_out,
+)
+from meshwright.ops.elementwise.monoid import Monoid, monoid_of
+from meshwright.ops.elementwise.table import (
+    eq,
+    select,
+    zeros_like,
+)
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.rearrange import above, expand_dims, move_dim, reshape, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+
+
+@dataclass(frozen=True)
+class AllGather(AlongDimension, MovesTiles):
+    """The tiles of all devices along ``axes``, joined along ``dimension``.
+
+    All devices get the same. Its type does not say so, as each is to have a cotangent of its own for what it got; that
+    of :class:`AllGatherInvariant` does.
+    """
+
+    name: ClassVar[str] = "all_gather"
+    gives_all_the_same: ClassVar[bool] = True
+    takes_keys: ClassVar[bool] = True
+    kind: ClassVar[str] = "all_gather"
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        d = self.dimension
+        if not 0 <= d < x.ndim:
+            raise ShapeError(f"all_gather: dimension {d} does not exist in shape {x.shape}")
+        return x.update(shape=(*x.shape[:d], x.shape[d] * self.group_size, *x.shape[d + 1 :]))
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [ReduceScatter(self.axes, self.sizes, self.dimension).bind(ct)]
+
+    def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        i, d = self.axes.index(axis.name), self.dimension  # type: ignore[arg-type]
+        x, dim = batched(x, dim, axis.size)
+        # The minor axes first, then this one, then the major ones.
+        if self.axes[i + 1 :]:
+            minor = self.over(self.axes[i + 1 :], self.sizes[i + 1 :])
+            x = dataclasses.replace(minor, dimension=above(d, dim)).bind(x)
+        x = move_dim(x, dim, d)
+        shape = typeof(x).shape
+        x = reshape(x, (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]))
+        return self.part(0, i)(x), None
+
+    def emit(self, b: Any, x: Any) -> Any:
+        return b.op(
+            "stablehlo.all_gather", [x], b.out_avals,
+            all_gather_dim=self.dimension, replica_groups=b.replica_groups(self.axes),
+        )[0]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AllGatherInvariant(AllGather):
+    """:class:`AllGather` with a result that does not vary over ``axes``, and so one cotangent for all devices."""
+
+    name: ClassVar[str] = "all_gather_invariant"
+
+    def varies(self, *operands: Axes) -> Axes:
+        return NOWHERE.union(*operands).difference(self.axes)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        if not axes_of(x).issuperset(self.axes):
+            return super().transpose(ct, x)
+        return [AllSlice(self.axes, self.sizes, self.dimension).bind(ct)]
+
+
+@dataclass(frozen=True)
+class AllSlice(AlongDimension, MovesTiles):
+    """This device's tile, along ``dimension``, of a value that all devices along ``axes`` hold (Shardy's all_slice)."""
+
+    name: ClassVar[str] = "all_slice"
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        d = self.dimension
+        check_split(self, x, d)
+        return x.update(shape=(*x.shape[:d], x.shape[d] // self.group_size, *x.shape[d + 1 :]))
+
+    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+        # An operand that all devices hold stays one: it has one cotangent, which their tiles make up.
+        (x,) = args
+        return super().aligned(args) if axes_of(x) & set(self.axes) else (self, args)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        if STATE.checked.issuperset(self.axes) and not axes_of(x) & set(self.axes):
+            return [AllGatherInvariant(self.axes, self.sizes, self.dimension).bind(ct)]
+        # Every device's operand is a value of its own: the cotangent goes to this device's tile, zeros elsewhere.
+        d, n = self.dimension, self.group_size
+        tiles = broadcast_in_dim(
+            expand_dims(ct, [d]),
+            (*x.aval.shape[:d], n, *typeof(ct).shape[d:]),
+            range(typeof(ct).ndim + 1),
+        )
+        shape = typeof(tiles).shape
+        mine = eq(iota(np.int32, shape, d), broadcast_in_dim(axis_index_of(self.axes, self.sizes), shape, ()))
+        return [reshape(select(mine, tiles, zeros_like(tiles)), x.aval.shape)]
+
+    def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        i, d = self.axes.index(axis.name), self.dimension  # type: ignore[arg-type]
+        if dim is not None:
+            x = _own_tiles(x, dim, d, self.sizes, i)
+        else:
+            x = self.part(0, i)(x)
+            x, _ = split_out(x, d, axis.size)
+            if self.axes[i + 1 :]:
+                x = AllSlice(self.axes[i + 1 :], self.sizes[i + 1 :], d + 1).bind(x)
+            return x, d
+        # Values that differ along the axis: each batch entry has been cut to its own tile of that axis.
+        rest = [*self.axes[:i], *self.axes[i + 1 :]], [*self.sizes[:i], *self.sizes[i + 1 :]]
+        return (AllSlice(tuple(rest[0]), tuple(rest[1]), d + 1).bind(x) if rest[0] else x), d
+
+    def emit(self, b: Any, x: Any) -> Any:
+        (out,) = b.out_avals
+        d = self.dimension
+        scalar = ShapedArray((), dtypes.int32)
+        start = b.op("stablehlo.multiply", [b.axis_index(self.axes), b.constant(out.shape[d], scalar)], [scalar])[0]
+        zero = b.constant(0, scalar)
+        starts = [start if i == d else zero for i in range(out.ndim)]
+        return b.op("stablehlo.dynamic_slice", [x, *starts], b.out_avals, slice_sizes=out.shape)[0]
+
+
+def _own_tiles(x: Any, dim: int, d: int, sizes: tuple[int, ...], i: int) -> Any:
+    """Of batch entry ``t``, the ``t``-th tile of axis ``i`` (those of the other axes stay); batch dim goes to ``d``."""
+    x = move_dim(x, dim, 0)
+    major, n = math.prod(sizes[:i]), sizes[i]
+    shape = typeof(x).shape
+    x = reshape(x, (*shape[: d + 1], major, n, shape[d + 1] // (major * n), *shape[d + 2 :]))
+    rows = []
+    for t in range(n):
+        rows.append(slice_in_dim(slice_in_dim(x, t, t + 1, axis=0), t, t + 1, axis=d + 2))
+    y = squeeze(concatenate(rows, 0), [d + 2])
+    shape = typeof(y).shape
+    y = reshape(y, (*shape[: d + 1], shape[d + 1] * shape[d + 2], *shape[d + 3 :]))
+    return move_dim(y, 0, d)
+
+
+@dataclass(frozen=True)
+class ReduceScatter(AlongDimension):
+    """This device's tile, along ``dimension``, of the sum over the devices along ``axes``."""
+
+    reduction: str = "sum"
+    name: ClassVar[str] = "reduce_scatter"
+    kind: ClassVar[str] = "reduce_scatter"
+    linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    @property
+    def monoid(self) -> Monoid:
+        return monoid_of(self.reduction)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        d = self.dimension
+        check_split(self, x, d)
+        return x.update(shape=(*x.shape[:d], x.shape[d] // self.group_size, *x.shape[d + 1 :]))
+
+    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
+        return self.linear_in if self.reduction == "sum" else ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if self.reduction != "sum":
+            raise RuleError(f"reduce_scatter of the reduction {self.reduction} cannot be differentiated")
+        return super().jvp(primals, tangents)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [AllGather(self.axes, self.sizes, self.dimension).bind(ct)]
+
+    def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        i, d = self.axes.index(axis.name), self.dimension  # type: ignore[arg-type]
+        alone = ALL_REDUCE[self.reduction]((axis.name,), (axis.size,))  # type: ignore[arg-type]
+        x, _ = alone.batch_named(axis, x, dim)
+        x = self.part(0, i)(x)
+        x, _ = split_out(x, d, axis.size)
+        if self.axes[i + 1 :]:
+            x = ReduceScatter(self.axes[i + 1 :], self.sizes[i + 1 :], d + 1, self.reduction).bind(x)
+        return x, d
+
+    def emit(self, b: Any, x: Any) -> Any:
+        return b.op(
+            "stablehlo.reduce_scatter", [x], b.out_avals,
+            regions=[self.monoid.region(b, b.in_avals[0].dtype)],
+            scatter_dimension=self.dimension, replica_groups=b.replica_groups(self.axes),
+        )[0]  # fmt: skip

@@ -1,0 +1,55 @@
+"""``clamp``: values kept between two others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce as fold
+from typing import Any, ClassVar
+
+from meshwright.core import dtypes
+from meshwright.ir.op import Zero
+from meshwright.ir.reading import Reader, reads
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.table import add, and_, gt, lt, max_, scalar_like, select
+from meshwright.ops.shape.broadcast_reduce import match_shape
+
+
+@dataclass(frozen=True)
+class Clamp(Elementwise):
+    """``min(max(x, low), high)``."""
+
+    name: ClassVar[str] = "clamp"
+    hlo: ClassVar[str] = "stablehlo.clamp"
+    accepts: ClassVar[tuple[str, ...]] = ("iuf", "iuf", "iuf")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        low, x, high = primals
+        y = self.bind(*primals)
+        zero = scalar_like(0, y)
+        parts = []
+        inside = and_(gt(x, low), lt(x, high))
+        for t, taken in zip(tangents, (and_(gt(low, x), lt(low, high)), inside, lt(high, max_(low, x)))):
+            if not isinstance(t, Zero):
+                parts.append(match_shape(select(match_shape(taken, typeof(y).update(dtype=dtypes.bool_)),
+                                                match_shape(t, typeof(y)), zero), typeof(y)))  # fmt: skip
+        return y, fold(add, parts)
+
+
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """``x`` kept between ``min`` and ``max``, which are scalars or have its shape: ``max`` where ``min`` is larger.
+
+    Raises:
+      ShapeError, DTypeError: they do not fit each other.
+
+    Example:
+      >>> lax.clamp(0, jnp.array([-5, 3, 9]), 7).tolist()
+      [0, 3, 7]
+    """
+    return Clamp().bind(min, x, max)
+
+
+@reads("stablehlo.clamp")
+def _read_clamp(r: Reader) -> Any:
+    return Clamp().bind(*r.operands)
