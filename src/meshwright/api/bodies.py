@@ -25,7 +25,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.state import scope, set_trace
-from meshwright.ir.tracing import JaxprTrace, Tracer, check_alive, typeof
+from meshwright.ir.tracing import JaxprTrace, Tracer, array_leaves, typeof
 from meshwright.ops.control.regions import arranged
 from meshwright.ops.elementwise.table import convert
 from meshwright.sharding import get_mesh
@@ -74,13 +74,7 @@ def _trace(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], 
     try:
         with room(what), set_trace(trace), own_scope():
             out = fun(*pytree.unflatten(in_tree, args))
-        leaves, out_tree = pytree.flatten(out)
-        for x, path in zip(leaves, pytree.paths(out)):
-            check_alive(x)
-            try:
-                typeof(x)
-            except ArgumentTypeError as error:
-                raise ArgumentTypeError(f"{what}: {described(fun)} returned output{path}, no array: {error}") from None
+        leaves, out_tree = array_leaves(out, lambda path: f"{what}: {described(fun)} returned output{path}, no array")
         out_avals = tuple(typeof(x) for x in leaves)
         jaxpr, consts = lift_constants(trace.finish(leaves, name_of(fun)))
     finally:

@@ -41,7 +41,7 @@ from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.passes import inline_calls, is_plain_call
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.state import STATE, scope, set_trace
-from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, check_alive, eval_jaxpr, typeof
+from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, array_leaves, check_alive, eval_jaxpr, typeof
 from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import constrain
 from meshwright.runtime.array import Array
@@ -80,13 +80,7 @@ def trace_flat(
             args, kwargs = pytree.unflatten(treedef, tracers)
             out = fun(*args, **kwargs)
         out = without_float0(out)
-        leaves, out_tree = pytree.flatten(out)
-        for x, path in zip(leaves, pytree.paths(out)):
-            check_alive(x)
-            try:
-                typeof(x)
-            except ArgumentTypeError as error:
-                raise ArgumentTypeError(f"{name} returned output{path}, which is no array: {error}") from None
+        leaves, out_tree = array_leaves(out, lambda path: f"{name} returned output{path}, which is no array")
         return trace.finish(leaves, name), out_tree
     finally:
         trace.alive = False

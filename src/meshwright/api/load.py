@@ -186,7 +186,7 @@ class ImportedProgram(Stage):
     def program(self) -> Program:  # type: ignore[override]
         """The program for one device."""
         arguments = tuple(replace(a, sharding=None) for a in self.parameters)
-        count = len(self.out_avals)
+        count = len(self.jaxpr.out_avals)
         out_tree = pytree.structure(0 if count == 1 else (0,) * count)
         with wide_types() if self.is_wide else nullcontext():
             plain = self._plain

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshwright.core import source
+from meshwright.core import pytree, source
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
@@ -142,6 +142,11 @@ _NEEDS_VALUE = {
         "ask the arrays that go into the traced function, or come out of it",
     ),
 }  # fmt: skip
+
+
+def _refusal(error: type[Exception], what: str, remedy: str) -> Any:
+    """The method that would need a value: an error."""
+    return lambda self: self.refuse(error, what, remedy)
 
 
 class Tracer(ArrayMethods):
@@ -277,6 +282,22 @@ def check_alive(x: Any) -> None:
             "function had returned: it must have been saved in a global, an attribute or a closure. Return it "
             "from the function instead"
         )
+
+
+def array_leaves(out: Any, complaint: Callable[[str], str]) -> tuple[list[Any], Any]:
+    """The leaves of what a traced function returned, and its structure.
+
+    Raises:
+      ArgumentTypeError: a leaf is no array; ``complaint`` of its path says so. UnexpectedTracerError: a finished one.
+    """
+    leaves, tree = pytree.flatten(out)
+    for x, path in zip(leaves, pytree.paths(out)):
+        check_alive(x)
+        try:
+            typeof(x)
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(f"{complaint(path)}: {error}") from None
+    return leaves, tree
 
 
 def ensure_compile_time_eval() -> set_trace:

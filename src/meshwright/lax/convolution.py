@@ -139,6 +139,15 @@ def _shape(
     return op.infer(*(ShapedArray(tuple(s), dtypes.float32) for s in (lhs_shape, rhs_shape))).shape
 
 
+def _read(
+    what: str, lhs: Sequence[int], rhs: Sequence[int], strides: Any, numbers: Any, argument: str = "window_strides"
+) -> tuple[ConvDimensionNumbers, Shape, list[int], list[int]]:
+    """Dimension numbers, strides, and the spatial sizes of ``lhs`` and of the kernel."""
+    read = conv_dimension_numbers(lhs, rhs, numbers)
+    steps = int_tuple(what, argument, strides, len(lhs) - 2)
+    return read, steps, [lhs[d] for d in read.lhs_spec[2:]], [rhs[d] for d in read.rhs_spec[2:]]
+
+
 def conv_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int],
     pads: str | Sequence[tuple[int, int]], batch_group_count: int = 1,
@@ -152,11 +161,9 @@ def conv_shape_tuple(
       >>> lax.conv_shape_tuple((2, 3, 8, 9), (4, 3, 3, 2), (2, 1), [(1, 1), (0, 0)])
       (2, 4, 4, 8)
     """
-    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, None)
-    n = len(lhs_shape) - 2
-    steps = int_tuple("conv_shape_tuple", "strides", strides, n)
-    pairs = pad_pairs("conv_shape_tuple", pads, lhs_shape[2:], rhs_shape[2:], steps)
-    return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * n, batch_group_count)
+    numbers, steps, sizes, extents = _read("conv_shape_tuple", lhs_shape, rhs_shape, strides, None, "strides")
+    pairs = pad_pairs("conv_shape_tuple", pads, sizes, extents, steps)
+    return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * len(steps), batch_group_count)
 
 
 def conv_general_shape_tuple(
@@ -172,12 +179,10 @@ def conv_general_shape_tuple(
       >>> lax.conv_general_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "SAME", ("NHWC", "HWIO", "NHWC"))
       (2, 4, 9, 4)
     """
-    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
-    n = len(lhs_shape) - 2
-    steps = int_tuple("conv_general_shape_tuple", "window_strides", window_strides, n)
-    sizes, extents = [lhs_shape[d] for d in numbers.lhs_spec[2:]], [rhs_shape[d] for d in numbers.rhs_spec[2:]]
-    pairs = pad_pairs("conv_general_shape_tuple", padding, sizes, extents, steps)
-    return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * n)
+    what = "conv_general_shape_tuple"
+    numbers, steps, sizes, extents = _read(what, lhs_shape, rhs_shape, window_strides, dimension_numbers)
+    pairs = pad_pairs(what, padding, sizes, extents, steps)
+    return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * len(steps))
 
 
 def conv_transpose_shape_tuple(
@@ -193,12 +198,10 @@ def conv_transpose_shape_tuple(
       >>> lax.conv_transpose_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "VALID", ("NHWC", "HWIO", "NHWC"))
       (2, 17, 10, 4)
     """
-    numbers = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
-    n = len(lhs_shape) - 2
-    steps = int_tuple("conv_transpose_shape_tuple", "window_strides", window_strides, n)
-    extents = [rhs_shape[d] for d in numbers.rhs_spec[2:]]
-    pairs = transposed_pads("conv_transpose_shape_tuple", padding, extents, steps)
-    return _shape(lhs_shape, rhs_shape, numbers, (1,) * n, pairs, steps)
+    what = "conv_transpose_shape_tuple"
+    numbers, steps, _, extents = _read(what, lhs_shape, rhs_shape, window_strides, dimension_numbers)
+    pairs = transposed_pads(what, padding, extents, steps)
+    return _shape(lhs_shape, rhs_shape, numbers, (1,) * len(steps), pairs, steps)
 
 
 def reduce_window_shape_tuple(

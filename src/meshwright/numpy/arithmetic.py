@@ -315,6 +315,16 @@ def float_power(x1: Any, x2: Any, /) -> Any:
     return ops.pow_(*operands("float_power", (x1, x2), to_inexact=True))
 
 
+@compiled
+def _fmax(x: Any, y: Any) -> Any:
+    return select(ops.or_(ops.gt(x, y), ops.ne(y, y)), x, y)
+
+
+@compiled
+def _fmin(x: Any, y: Any) -> Any:
+    return select(ops.or_(ops.lt(x, y), ops.ne(y, y)), x, y)
+
+
 def fmax(x1: Any, x2: Any) -> Any:
     """The larger of two elements; where one is NaN, the other.
 
@@ -324,11 +334,6 @@ def fmax(x1: Any, x2: Any) -> Any:
     return _fmax(*operands("fmax", (x1, x2)))
 
 
-@compiled
-def _fmax(x: Any, y: Any) -> Any:
-    return select(_beats(ops.gt(x, y), y), x, y)
-
-
 def fmin(x1: Any, x2: Any) -> Any:
     """The smaller of two elements; where one is NaN, the other.
 
@@ -336,15 +341,6 @@ def fmin(x1: Any, x2: Any) -> Any:
     2.0
     """
     return _fmin(*operands("fmin", (x1, x2)))
-
-
-@compiled
-def _fmin(x: Any, y: Any) -> Any:
-    return select(_beats(ops.lt(x, y), y), x, y)
-
-
-def _beats(wins: Any, y: Any) -> Any:
-    return ops.or_(wins, ops.ne(y, y))
 
 
 def hypot(x1: Any, x2: Any, /) -> Any:

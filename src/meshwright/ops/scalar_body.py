@@ -8,7 +8,7 @@ reduction is associative. Where partitioning needs an identity (for padding, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,6 +59,30 @@ def one_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
     if len(shapes) != 1:
         raise ShapeError(f"{name}: operands must have one shape, got {', '.join(map(str, avals)) or 'no operands'}")
     return shapes.pop()
+
+
+def batched_with_initial(
+    op: Op, at: Callable[[int], Op], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
+) -> tuple[Any, list[int]]:
+    """``batch`` of an op of arrays and an initial value for each; ``at(place)`` is the op with a dimension there."""
+    n = len(args) // 2
+    if any(d is not None for d in dims[n:]):
+        return one_by_one(op, axis, args, dims)
+    place = next(d for d in dims[:n] if d is not None)
+    arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:n])]
+    return at(place).bind(*arrays, *args[n:]), [place] * n
+
+
+def checked_arrays(name: str, body: ClosedJaxpr, avals: Sequence[ShapedArray]) -> Sequence[ShapedArray]:
+    """The first half of the operands, arrays of one shape, for which ``body`` is; the others are initial values.
+
+    Raises:
+      ShapeError: they do not fit.
+    """
+    arrays = avals[: len(avals) // 2]
+    one_shape(name, arrays)
+    check_body(name, body, arrays)
+    return arrays
 
 
 def check_body(name: str, body: ClosedJaxpr, operands: Sequence[ShapedArray], sides: int = 2) -> None:

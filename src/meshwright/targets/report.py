@@ -21,6 +21,10 @@ from meshwright.targets.topology import CompileTarget
 _SHOWN = 12
 
 
+def _of_memory(member: str, what: str) -> Any:
+    return property(lambda report: getattr(report.memory, member) if report.memory is not None else 0, doc=what)
+
+
 @dataclass(frozen=True)
 class TargetMemory:
     """A compiler's figures for one device, in bytes.
@@ -112,22 +116,10 @@ class TargetReport:
         """Bytes that are alive at once, on the chip and beside it."""
         return self.memory.peak_bytes if self.memory is not None else self.device_bytes
 
-    @property
-    def argument_bytes(self) -> int:
-        return self.memory.argument_bytes if self.memory is not None else 0
-
-    @property
-    def output_bytes(self) -> int:
-        return self.memory.output_bytes if self.memory is not None else 0
-
-    @property
-    def temp_bytes(self) -> int:
-        return self.memory.temp_bytes if self.memory is not None else 0
-
-    @property
-    def host_bytes(self) -> int:
-        """Bytes of the host's memory: what is kept in ``pinned_host``."""
-        return self.memory.host_bytes if self.memory is not None else 0
+    argument_bytes = _of_memory("argument_bytes", "Bytes of the arguments.")
+    output_bytes = _of_memory("output_bytes", "Bytes of the results.")
+    temp_bytes = _of_memory("temp_bytes", "Bytes of what lives in between.")
+    host_bytes = _of_memory("host_bytes", "Bytes of the host's memory: what is kept in ``pinned_host``.")
 
     # --- what runs ------------------------------------------------------------------------------------------
     @property

@@ -6,7 +6,7 @@ may be a loop that has no derivative in reverse mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshwright.core import pytree
@@ -94,11 +94,7 @@ def custom_linear_solve(
     for f in (matvec, solve):
         require_callable(f, "custom_linear_solve")
     where = f"custom_linear_solve {name_of(matvec)}"
-    leaves, tree = pytree.flatten(b)
-    flat = [convert(x, typeof(x).dtype) for x in leaves]
-    avals = [typeof(x) for x in flat]
-    product, product_tree = _piece(lambda *xs: matvec(pytree.unflatten(tree, xs)), flat, name_of(matvec))
-    _check_alike(where, "the result of matvec", product_tree, product[0].out_avals, tree, avals)
+    flat, tree, product = _equation(where, "matvec", matvec, b)
     solved, out_tree = _solver(where, solve, matvec, flat, tree, has_aux)
     pieces = [product, solved]
     if not symmetric and transpose_solve is not None:
@@ -109,11 +105,24 @@ def custom_linear_solve(
 
         pieces.append(_piece(lambda *xs: vecmat(pytree.unflatten(tree, xs)), flat, name_of(matvec))[0])
         pieces.append(_solver(where, transpose_solve, vecmat, flat, tree, has_aux)[0])
-    consts, jaxprs = _sharing(pieces, avals)
+    consts, jaxprs = _sharing(pieces, map(typeof, flat))
     back: Sequence[ClosedJaxpr | None] = jaxprs if symmetric else [*jaxprs[2:], None, None]
     op = LinearSolve(name_of(solve), jaxprs[0], jaxprs[1], back[0], back[1], len(consts))
     solution, aux = pytree.unflatten(out_tree, op.bind(*consts, *flat))
     return (solution, aux) if has_aux else solution
+
+
+def _equation(where: str, what: str, fun: Callable[[Any], Any], example: Any) -> tuple[list[Any], Any, _Piece]:
+    """``example`` flat and strongly typed, its structure, and the recorded function from such trees to such trees.
+
+    Raises:
+      ArgumentError: what ``fun`` returns is not like ``example``.
+    """
+    leaves, tree = pytree.flatten(example)
+    flat = [convert(x, typeof(x).dtype) for x in leaves]
+    piece, out_tree = _piece(lambda *xs: fun(pytree.unflatten(tree, xs)), flat, name_of(fun))
+    _check_alike(where, f"the result of {what}", out_tree, piece[0].out_avals, tree, [typeof(x) for x in flat])
+    return flat, tree, piece
 
 
 def _piece(fun: Callable[..., Any], flat: Sequence[Any], name: str) -> tuple[_Piece, Any]:
@@ -126,7 +135,7 @@ def _piece(fun: Callable[..., Any], flat: Sequence[Any], name: str) -> tuple[_Pi
     return (jaxpr, consts), tree
 
 
-def _sharing(pieces: Sequence[_Piece], avals: Sequence[Any]) -> tuple[list[Any], list[ClosedJaxpr]]:
+def _sharing(pieces: Sequence[_Piece], avals: Iterable[Any]) -> tuple[list[Any], list[ClosedJaxpr]]:
     """All that the pieces close over, and the pieces as jaxprs of all of that."""
     consts = [c for _, captured in pieces for c in captured]
     types = [*map(typeof, consts), *avals]
@@ -174,11 +183,8 @@ def custom_root(
     for fun in (f, solve, tangent_solve):
         require_callable(fun, "custom_root")
     where = f"custom_root {name_of(f)}"
-    leaves, tree = pytree.flatten(initial_guess)
-    guess = [convert(x, typeof(x).dtype) for x in leaves]
+    guess, tree, residual = _equation(where, "f", f, initial_guess)
     avals = [typeof(x) for x in guess]
-    residual, residual_tree = _piece(lambda *xs: f(pytree.unflatten(tree, xs)), guess, name_of(f))
-    _check_alike(where, "the result of f", residual_tree, residual[0].out_avals, tree, avals)
     found, out_tree = _solver(where, solve, f, guess, tree, has_aux)
     n = len(residual[1])
     consts, (function, solver) = _sharing([residual, found], avals)

@@ -17,6 +17,7 @@ from meshwright.ops.collective.base import (
 from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, SUM, Monoid, member
 from meshwright.ops.elementwise.table import (
     convert,
+    copy,
     div,
     eq,
     integer_pow,
@@ -104,6 +105,9 @@ class Psum(AllReduce):
     name: ClassVar[str] = "psum"
     monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+
+    def of_sum(self) -> Op | None:
+        return copy
 
     def repeat(self, x: Any, size: int) -> Any:
         return mul(x, scalar_like(size, x))

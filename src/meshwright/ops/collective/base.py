@@ -73,6 +73,10 @@ class Collective(Op):
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         return self, cast_all(args, STATE.checked & set(self.axes))
 
+    def of_sum(self) -> Op | None:
+        """What is left to do to an operand that is summed over the axes already; None if the op is no sum."""
+        return None
+
     def moved_dims(self) -> tuple[int, ...]:
         """The dimensions that change hands: in a region that is automatic along other axes, these do not split them."""
         return ()

@@ -175,6 +175,9 @@ class ReduceScatter(AlongDimension):
     def monoid(self) -> Monoid:
         return monoid_of(self.reduction)
 
+    def of_sum(self) -> Op | None:
+        return AllSlice(self.axes, self.sizes, self.dimension) if self.reduction == "sum" else None
+
     def infer(self, x: ShapedArray) -> ShapedArray:
         d = self.dimension
         check_split(self, x, d)

@@ -20,10 +20,10 @@ from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.clamp import clamp
 from meshwright.ops.elementwise.table import (
     add,
     and_,
-    clamp,
     convert,
     ge,
     le,

@@ -19,7 +19,8 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import and_, clamp, convert, ge, le, mul, not_, scalar_like, sub
+from meshwright.ops.elementwise.clamp import clamp
+from meshwright.ops.elementwise.table import and_, convert, ge, le, mul, not_, scalar_like, sub
 from meshwright.ops.reduce.reductions import reduce_and
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import above, reshape

@@ -22,7 +22,14 @@ from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import scalar_like
 from meshwright.ops.reduce.derivative import each, fold_with_tangents, with_tangents, without_none
-from meshwright.ops.scalar_body import along, as_body_takes, check_body, lifted, one_by_one, one_shape, read_body
+from meshwright.ops.scalar_body import (
+    along,
+    as_body_takes,
+    checked_arrays,
+    lifted,
+    one_by_one,
+    read_body,
+)
 from meshwright.ops.shape.broadcast_reduce import batch_reduce_axes, broadcast_in_dim, infer_reduce, match_shape
 from meshwright.ops.shape.rearrange import expand_dims, reshape, transpose
 from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
@@ -45,9 +52,7 @@ class ReduceBody(Op):
     holds_jaxprs: ClassVar[bool] = True
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        arrays = avals[: len(avals) // 2]
-        one_shape(self.name, arrays)
-        check_body(self.name, self.computation, arrays)
+        arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(infer_reduce(self.name, a, self.axes) for a in arrays)
 
     # --- rules ----------------------------------------------------------------------------------------------

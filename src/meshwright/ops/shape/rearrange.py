@@ -145,8 +145,6 @@ class Reshape(Moves):
     new_sizes: tuple[int, ...]
     name: ClassVar[str] = "reshape"
     is_view: ClassVar[bool] = True
-    takes_keys: ClassVar[bool] = True
-    moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if math.prod(self.new_sizes) != x.size or any(d < 0 for d in self.new_sizes):
@@ -309,8 +307,6 @@ class Squeeze(Moves):
     dimensions: tuple[int, ...]
     name: ClassVar[str] = "squeeze"
     is_view: ClassVar[bool] = True
-    takes_keys: ClassVar[bool] = True
-    moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if any(not 0 <= d < x.ndim or x.shape[d] != 1 for d in self.dimensions):
@@ -344,8 +340,6 @@ class Transpose(Moves):
     permutation: tuple[int, ...]
     name: ClassVar[str] = "transpose"
     is_view: ClassVar[bool] = True
-    takes_keys: ClassVar[bool] = True
-    moves_only: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if sorted(self.permutation) != list(range(x.ndim)):

@@ -29,10 +29,10 @@ from meshwright.ops.scalar_body import (
     along,
     apply_body,
     as_body_takes,
-    check_body,
+    batched_with_initial,
+    checked_arrays,
     lifted,
     one_by_one,
-    one_shape,
     read_body,
 )
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
@@ -61,9 +61,7 @@ class ReduceWindowBody(_BodyWindow):
     name: ClassVar[str] = "reduce_window"
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        arrays = avals[: len(avals) // 2]
-        one_shape(self.name, arrays)
-        check_body(self.name, self.computation, arrays)
+        arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(a.update(shape=self.result_shape(a)) for a in arrays)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -79,14 +77,9 @@ class ReduceWindowBody(_BodyWindow):
         return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], stacked))
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        n = len(args) // 2
-        if any(d is not None for d in dims[n:]):
-            return one_by_one(self, axis, args, dims)
-        place = next(d for d in dims[:n] if d is not None)
-        arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:n])]
         windows = self.windows
-        op = self.with_windows((*windows[:place], WindowDim(1), *windows[place:]))
-        return op.bind(*arrays, *args[n:]), [place] * n
+        at = lambda place: self.with_windows((*windows[:place], WindowDim(1), *windows[place:]))  # noqa: E731
+        return batched_with_initial(self, at, axis, args, dims)
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         n, shape = len(avals) // 2, avals[0].shape
@@ -126,18 +119,12 @@ class CumulativeBody(Composite):
     holds_jaxprs: ClassVar[bool] = True
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        arrays = avals[: len(avals) // 2]
-        one_shape(self.name, arrays)
-        check_body(self.name, self.computation, arrays)
+        arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(arrays)
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        n = len(args) // 2
-        if any(d is not None for d in dims[n:]):
-            return one_by_one(self, axis, args, dims)
-        place = next(d for d in dims[:n] if d is not None)
-        arrays = [along(x, d, place, axis.size) for x, d in zip(args, dims[:n])]
-        return dataclasses.replace(self, axis=above(self.axis, place)).bind(*arrays, *args[n:]), [place] * n
+        at = lambda place: dataclasses.replace(self, axis=above(self.axis, place))  # noqa: E731
+        return batched_with_initial(self, at, axis, args, dims)
 
     def expand(self, *operands: Any) -> list[Any]:
         shape = typeof(operands[0]).shape

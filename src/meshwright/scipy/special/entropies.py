@@ -136,6 +136,12 @@ def expit(x: Any) -> Any:
     return ops.logistic(x)
 
 
+def _box_cox(power: Any, limit: Any, times_log: Any, x: Any) -> Any:
+    zero = power == 0
+    safe = where(zero, 1.0, power)
+    return where(zero, limit, expm1(times_log(safe, x)) / safe)
+
+
 @elementwise
 def boxcox(x: Any, lmbda: Any) -> Any:
     """The Box-Cox transform ``(x^lmbda - 1) / lmbda``, its limit ``log(x)`` for 0.
@@ -143,9 +149,7 @@ def boxcox(x: Any, lmbda: Any) -> Any:
     >>> boxcox(3.0, 1.0).item()
     2.0
     """
-    zero = lmbda == 0
-    safe = where(zero, 1.0, lmbda)
-    return where(zero, ops.log(x), expm1(_xlogy(safe, x)) / safe)
+    return _box_cox(lmbda, ops.log(x), _xlogy, x)
 
 
 @elementwise
@@ -155,9 +159,7 @@ def boxcox1p(x: Any, lmbda: Any) -> Any:
     >>> boxcox1p(2.0, 1.0).item()
     2.0
     """
-    zero = lmbda == 0
-    safe = where(zero, 1.0, lmbda)
-    return where(zero, log1p(x), expm1(_xlog1py(safe, x)) / safe)
+    return _box_cox(lmbda, log1p(x), _xlog1py, x)
 
 
 def logsumexp(

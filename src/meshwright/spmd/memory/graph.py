@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Var
+
+T = TypeVar("T")
 
 #: one result element from the elements of the operands at the same place, by name
 ELEMENTWISE = frozenset(
@@ -91,21 +93,21 @@ class Graph:
 
     def post_order(self) -> list[Node]:
         """The nodes that are used, operands before users, from the first result on."""
-        return post_order((*self.parameters, *self.results, *self.effects))
+        return post_order((*self.parameters, *self.results, *self.effects), lambda node: node.operands)
 
 
-def post_order(roots: Sequence[Node]) -> list[Node]:
+def post_order(roots: Sequence[T], operands: Callable[[T], Iterable[T]]) -> list[T]:
     """Everything that ``roots`` are computed from, depth first, the first operand first."""
-    done: dict[Node, None] = {}
+    done: dict[T, None] = {}
     for root in roots:
         if root in done:
             continue
-        stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(root.operands))]
+        stack: list[tuple[T, Iterator[T]]] = [(root, iter(operands(root)))]
         while stack:
             node, rest = stack[-1]
             for operand in rest:
                 if operand not in done:
-                    stack.append((operand, iter(operand.operands)))
+                    stack.append((operand, iter(operands(operand))))
                     break
             else:
                 stack.pop()

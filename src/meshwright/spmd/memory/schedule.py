@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from meshwright.spmd.memory.graph import post_order
 from meshwright.spmd.memory.kernels import Kernel
 
 
 def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
     """Everything that ``roots`` read, depth first, numbered anew."""
-    done: dict[Kernel, None] = {}
-    for root in roots:
-        if root in done:
-            continue
-        stack: list[tuple[Kernel, Iterator[Kernel]]] = [(root, iter(root.inputs))]
-        while stack:
-            kernel, rest = stack[-1]
-            for k in rest:
-                if k not in done:
-                    stack.append((k, iter(k.inputs)))
-                    break
-            else:
-                stack.pop()
-                kernel.number = len(done)
-                done[kernel] = None
-    return list(done)
+    order = post_order(roots, lambda kernel: kernel.inputs)
+    for number, kernel in enumerate(order):
+        kernel.number = number
+    return order
 
 
 def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> list[Kernel]:
