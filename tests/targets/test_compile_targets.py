@@ -12,7 +12,8 @@ import meshwright as mw
 from meshwright import errors
 from meshwright.experimental.mesh_utils import create_device_mesh
 from meshwright.hardware.placement import snake
-from meshwright.targets import child, plugins
+from meshwright.runtime.pjrt import plugins
+from meshwright.targets import child
 from meshwright.targets.child import Answer, Job, compile_in_child
 from meshwright.targets.compiling import needed, report_of
 from meshwright.targets.hlo import parse_hlo

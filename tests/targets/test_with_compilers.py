@@ -8,7 +8,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
 from meshwright.errors import MissingExtraError
-from meshwright.targets import plugins
+from meshwright.runtime.pjrt import plugins
 from meshwright.targets.child import Job, compile_in_child
 from meshwright.targets.compiling import described
 
