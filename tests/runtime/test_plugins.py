@@ -8,7 +8,7 @@ from test_real_devices import run_tests
 
 import meshwright as mw
 from meshwright import errors
-from meshwright.core.config import platform_named
+from meshwright.core.config import PLUGINS_VARIABLE, platform_named
 from meshwright.runtime.pjrt import platforms, plugins
 
 PROGRAMS = Path(__file__).with_name("on_real_devices.py")
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).with_name("on_real_devices.py")
 @pytest.fixture
 def named(monkeypatch):
     """``named(text)``: what the environment says of plugins."""
-    return lambda text: monkeypatch.setenv(plugins.VARIABLE, text)
+    return lambda text: monkeypatch.setenv(PLUGINS_VARIABLE, text)
 
 
 def test_on_a_plugin_for_cpus():
@@ -74,5 +74,5 @@ def test_tpus_that_are_not_there(monkeypatch):
 
 def test_names_of_platforms():
     assert [platform_named(n) for n in ("gpu", "cuda,cpu", "tpu", None, "")] == ["cuda", "cuda", "tpu", "cpu", "cpu"]
-    with pytest.raises(errors.ConfigError, match=r"expected cpu, cuda \(gpu\), tpu, or the name of a plugin"):
+    with pytest.raises(errors.ConfigError, match=r"expected cpu, cuda \(or gpu\), tpu, or a name in PJRT_NAMES"):
         mw.config.update("platform", "a-b")

@@ -40,9 +40,14 @@ def _is_path(value: Any) -> bool:
     return value is None or isinstance(value, (str, os.PathLike))
 
 
+#: the environment's list of PJRT's plugins, ``name:path,name:path``, as JAX reads it
+PLUGINS_VARIABLE = "PJRT_NAMES_AND_LIBRARY_PATHS"
+
+
 def _is_platform(value: str) -> bool:
-    """Whether it may name a platform; which of them there are, the runtime knows."""
-    return value.isidentifier()
+    """Whether it names a platform; whether it is here, the runtime knows."""
+    named = (entry.partition(":")[0].strip() for entry in os.environ.get(PLUGINS_VARIABLE, "").split(","))
+    return value in ("cpu", "cuda", "tpu") or value in filter(None, named)
 
 
 def _is_device(value: Any) -> bool:
@@ -59,7 +64,9 @@ GUARDS = (None, "allow", "log", "disallow", "log_explicit", "disallow_explicit")
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
     "real_devices": Option(0, accepts=lambda v: v >= 0, expected="a number of devices, or 0 for the platform's own"),
-    "platform": Option("cpu", accepts=_is_platform, expected="cpu, cuda (gpu), tpu, or the name of a plugin of PJRT's"),
+    "platform": Option(
+        "cpu", accepts=_is_platform, expected=f"cpu, cuda (or gpu), tpu, or a name in {PLUGINS_VARIABLE}"
+    ),
     "collective_timeout": Option(60.0, accepts=lambda v: v > 0, expected="a positive number of seconds"),
     "enable_x64": Option(False, traced=True),
     "debug_nans": Option(False),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from jaxlib.version import __version__ as JAXLIB_VERSION
 
+from meshwright.core.config import PLUGINS_VARIABLE
 from meshwright.errors import DeviceError, MissingExtraError
 
 _CUDA_KERNELS = ("_solver", "_linalg", "_prng", "_sparse", "_hybrid")
@@ -56,16 +57,12 @@ def runtime(platform: str) -> Plugin:
     if platform not in named:
         raise DeviceError(
             f"config.platform is {platform!r}: there are cpu, {', '.join((*_BY_PLATFORM, *named))}; for a plugin of "
-            f"PJRT's, set {VARIABLE}='{platform}:/path/to/its/library.so' before the start"
+            f"PJRT's, set {PLUGINS_VARIABLE}='{platform}:/path/to/its/library.so' before the start"
         )
     library = named[platform]
     if not library.is_file():
-        raise DeviceError(f"{VARIABLE} says that {platform!r} is {library}, where there is no file")
+        raise DeviceError(f"{PLUGINS_VARIABLE} says that {platform!r} is {library}, where there is no file")
     return Plugin(platform, library, library.parent)
-
-
-#: names of plugins and where their libraries are, by JAX's convention
-VARIABLE = "PJRT_NAMES_AND_LIBRARY_PATHS"
 
 
 def named_libraries() -> dict[str, Path]:
@@ -75,10 +72,10 @@ def named_libraries() -> dict[str, Path]:
       DeviceError: an entry without a name or a path.
     """
     named = {}
-    for entry in filter(None, os.environ.get(VARIABLE, "").split(",")):
+    for entry in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
         name, colon, path = entry.strip().partition(":")
         if not (name and colon and path):
-            raise DeviceError(f"{VARIABLE}: expected name:path,name:path, got the entry {entry!r}")
+            raise DeviceError(f"{PLUGINS_VARIABLE}: expected name:path,name:path, got the entry {entry!r}")
         named[name] = Path(path)
     return named
 
