@@ -284,6 +284,22 @@ def _one(f: Any, spec: Any, shape: tuple[int, ...], out: Any = None, dtype: Any 
     return lambda: _partition(f, _mesh(d=8), (mw.ShapeDtypeStruct(shape, dtype),), (spec,), out)
 
 
+def _fused() -> Any:
+    """A gated layer with one matrix for gate and up, tensor parallel."""
+    import meshwright as mw
+    import meshwright.numpy as mnp
+    from meshwright import PartitionSpec as P
+    from meshwright import nn
+
+    def loss(w: Any, down: Any, x: Any) -> Any:
+        gate, up = mnp.split(x @ w, 2, -1)
+        return (((nn.silu(gate) * up) @ down) ** 2).sum()
+
+    specs = P(None, "d"), P("d"), P()
+    args = [mw.ShapeDtypeStruct(s, np.float32) for s in ((256, 1024), (512, 256), (2048, 256))]
+    return _partition(mw.grad(loss, (0, 1, 2)), _mesh(d=8), args, specs, specs)
+
+
 def ops() -> dict[str, Case]:
     """Ops along a split dimension: two all-to-alls where another dimension is free."""
     import meshwright.numpy as mnp
@@ -308,6 +324,14 @@ def ops() -> dict[str, Case]:
         "qr, split rows": Case(
             _one(lambda x: tuple(mnp.linalg.qr(x)), P(None, "d"), batch, (P(None, "d"),) * 2), 3 * stack * (n - 1) // n
         ),
+        "split in halves": Case(_one(lambda x: tuple(mnp.split(x, 2, -1)), second, square, (second,) * 2), tile),
+        "split in thirds": Case(
+            _one(lambda x: tuple(mnp.split(x, 3, -1)), second, (512, 384), (second,) * 3), tile * 3 // 4
+        ),
+        "halves exchanged": Case(
+            _one(lambda x: mnp.concatenate([*mnp.split(x, 2, -1)][::-1], -1), second, square, second), tile
+        ),
+        "gate and up of one projection, gradients": Case(_fused, 2 * 4 * 256 * 1024 // 8 + 4 * 4 * 2048 * 256 * 7 // 8),
         "(T, E split) -> (T·E)": Case(_one(lambda x: x.reshape(-1), second, square, P("d")), tile * (n - 1) // n),
     }
     return found

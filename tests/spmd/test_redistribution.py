@@ -193,3 +193,57 @@ def test_sums_of_paddings_that_share_rows_stay_sums() -> None:
 
     part = partition(f, [(ROWS, SIZE)] * 2, (P("d"),) * 2, P("d"))
     assert sum(e.op.name == "pad" for e in part.jaxpr.jaxpr.eqns) == 2
+
+
+# --- products in parts --------------------------------------------------------------------------------------
+WIDTH, HIDDEN, TOKENS = 16, 48, 128
+#: what a device sends of a fused weight that is rearranged: its tile
+WEIGHT = 4 * WIDTH * 2 * HIDDEN // 8
+
+
+def gated(w: Any, down: Any, x: Any) -> Any:
+    gate, up = mnp.split(x @ w, 2, -1)
+    return (nn.silu(gate) * up) @ down
+
+
+def reduced(rows: int) -> int:
+    return 2 * 4 * rows * WIDTH * 7 // 8
+
+
+def test_of_a_fused_projection_the_weight_is_rearranged() -> None:
+    shapes = [(WIDTH, 2 * HIDDEN), (HIDDEN, WIDTH), (TOKENS, WIDTH)]
+    part = partition(gated, shapes, (COLUMNS, P("d"), P()), P())
+    assert sent(part) == {"collective_permute": WEIGHT, "all_reduce": reduced(TOKENS)}
+    assert part.work.redundancy < 1.01
+    few = partition(gated, [*shapes[:2], (4, WIDTH)], (COLUMNS, P("d"), P()), P())
+    assert sent(few) == {"collective_permute": 4 * 4 * 2 * HIDDEN // 8, "all_reduce": reduced(4)}
+
+
+def test_its_gradient_is_rearranged_back() -> None:
+    """One rearrangement of the weight, one of its gradient, and of products no more than there were."""
+
+    def step(w: Any, down: Any, x: Any) -> Any:
+        return mw.grad(lambda w, x: (gated(w, down, x) ** 2).sum(), (0, 1))(w, x)
+
+    shapes = [(WIDTH, 2 * HIDDEN), (HIDDEN, WIDTH), (TOKENS, WIDTH)]
+    part = partition(step, shapes, (COLUMNS, P("d"), P()), (COLUMNS, P()))
+    assert sent(part) == {"collective_permute": 2 * WEIGHT, "all_reduce": 2 * reduced(TOKENS)}
+    assert part.work.product_redundancy == 1
+
+
+def test_a_bias_between_product_and_parts_is_cut_too() -> None:
+    def f(w: Any, b: Any, x: Any) -> Any:
+        return tuple(mnp.split(mnp.tanh(x @ w + b), 3, -1))
+
+    part = partition(f, [(WIDTH, SIZE), (SIZE,), (TOKENS, WIDTH)], (COLUMNS, P("d"), P()), (COLUMNS,) * 3)
+    assert sent(part) == {"collective_permute": 4 * (WIDTH + 1) * SIZE // 8}
+
+
+def test_a_product_that_others_use_stays_whole() -> None:
+    def f(w: Any, x: Any) -> Any:
+        y = x @ w
+        return (*mnp.split(y, 2, -1), y)
+
+    part = partition(f, [(WIDTH, SIZE), (TOKENS, WIDTH)], (COLUMNS, P()), (COLUMNS,) * 3)
+    assert sent(part) == {"collective_permute": 4 * TOKENS * SIZE // 8}
+    assert sum(e.op.name == "dot_general" for e in part.jaxpr.jaxpr.eqns) == 1

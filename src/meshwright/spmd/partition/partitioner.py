@@ -29,6 +29,7 @@ from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_regions
+from meshwright.spmd.partition.in_parts import in_parts
 from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.moves import merge_moves
 from meshwright.spmd.partition.record import Partition, Replicated
@@ -84,7 +85,7 @@ class Partitioner:
         region: bool = False,
     ) -> None:
         self.source = jaxpr
-        self.closed = jaxpr = merge_moves(jaxpr, propagation.layout, mesh)
+        self.closed = jaxpr = merge_moves(in_parts(jaxpr, propagation, mesh), propagation.layout, mesh)
         self.mesh = mesh
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
@@ -134,7 +135,11 @@ class Partitioner:
         )
 
     def _what_stands_for(self) -> Iterator[tuple[Var, tuple[Var, Layout]]]:
+        theirs = {*self.source.jaxpr.invars, *self.source.jaxpr.constvars}
+        theirs.update(v for e in self.source.jaxpr.eqns for v in e.outvars)
         for var, value in self.env.items():
+            if var not in theirs:  # a part of one
+                continue
             for layout, local in value.versions:
                 if isinstance(local, JaxprTracer) and local.owner is self.trace:
                     yield local.variable, (var, layout)
