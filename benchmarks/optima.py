@@ -314,6 +314,7 @@ def ops() -> dict[str, Case]:
     moved = tile * (n - 1) // n
     found = {
         "fft along a split dimension": Case(_one(mnp.fft.fft, second, square, second, np.complex64), 4 * moved),
+        "fft2, rows to columns": Case(_one(lambda x: mnp.fft.fft2(x), first, square, second, np.complex64), 2 * moved),
         "x[:, perm], split columns": Case(_one(lambda x: x[:, perm], second, square, second), 2 * moved),
         "scan over split rows": Case(
             _one(lambda x: lax.scan(lambda c, r: (c + r, c * r), mnp.zeros(512), x)[1], first, square, first), 2 * moved

@@ -85,3 +85,66 @@ def test_where_no_dimension_is_free_the_operand_is_gathered():
     part = partitioned(lambda x: lax.linalg.cholesky(x, symmetrize_input=False), x, P("d"), P("d"))
     assert {c.kind for c in part.collectives} == {"all_gather"}
     assert any("cannot work on parts of that dimension" in note for note in part.notes)
+
+
+def sent(part: Any) -> list[tuple[str, int]]:
+    return [(c.kind, c.bytes_sent) for c in part.collectives]
+
+
+C64 = RNG.normal(size=(16, 24)).astype(np.complex64)
+
+
+@pytest.mark.parametrize(
+    ("spec", "out", "count"),
+    [
+        (P("d"), P(None, "d"), 1),
+        (P(None, "d"), P("d"), 1),
+        (P("d"), P("d"), 2),
+        (P(None, "d"), P(None, "d"), 2),
+    ],
+    ids=["rows to columns", "columns to rows", "rows", "columns"],
+)
+@pytest.mark.parametrize("kind", ["fft2", "ifft2"])
+def test_a_transform_of_two_dimensions_does_one_while_the_other_is_split(kind, spec, out, count):
+    part = partitioned(getattr(mnp.fft, kind), C64, spec, out)
+    assert sent(part) == [("all_to_all", moved(C64))] * count
+    assert part.work.redundancy == 1
+
+
+def test_real_transforms_of_two_dimensions():
+    x = f32(16, 24)
+    there = partitioned(mnp.fft.rfft2, x, P("d"), P("d"))
+    assert {kind for kind, _ in sent(there)} == {"all_to_all"}
+    back = partitioned(lambda x: mnp.fft.irfft2(mnp.fft.rfft2(x)), x, P("d"), P("d"))
+    assert {kind for kind, _ in sent(back)} == {"all_to_all"}
+
+
+def test_pencils_change_one_dimension_at_a_time():
+    mesh = mw.AbstractMesh((2, 2), ("a", "b"))
+    cube = RNG.normal(size=(8, 8, 8)).astype(np.complex64)
+    place = NamedSharding(mesh, P("a", "b"))
+    part = mw.jit(mnp.fft.fftn, in_shardings=place, out_shardings=place).lower(cube).partition()
+    part.verify()
+    assert part.bytes_sent <= 4 * cube.nbytes // 4 // 2
+    assert "all_gather" not in {kind for kind, _ in sent(part)}
+
+
+def test_symmetric_parts_are_made_where_the_decomposition_wants_them():
+    """The array and its transpose are brought there by one all-to-all, not each by its own."""
+    part = partitioned(mnp.linalg.cholesky, POSITIVE, ROWS, ROWS)
+    assert sent(part) == [("all_to_all", moved(POSITIVE))] * 2
+
+
+def test_merged_dimensions_that_are_both_split():
+    """The axis of the minor one moves to the major one: rows of the product are shared by all devices."""
+    mesh = mw.AbstractMesh((2, 2), ("a", "b"))
+    x, w = f32(8, 6, 16), f32(16, 24)
+
+    def f(x: Any, w: Any) -> Any:
+        return x.reshape(48, 16) @ w
+
+    on = NamedSharding(mesh, P("a", "b")), NamedSharding(mesh, P())
+    part = mw.jit(f, in_shardings=on).lower(x, w).partition()
+    part.verify()
+    assert sent(part) == [("all_to_all", x.nbytes // 4 // 2)]
+    assert part.work.redundancy == 1

@@ -251,6 +251,8 @@ class _Worker:
         chain ends, the partitioner gathers the gradient once, not the moments and the update one by one.
         """
         pinned = self.result.pinned
+        for eqn, rule in zip(self.eqns, self.rules):
+            self.pin_operands(eqn, rule)
         for eqn, rule, level in zip(reversed(self.eqns), reversed(self.rules), reversed(self.levels)):
             if level or len(eqn.outvars) != 1 or eqn.outvars[0] not in pinned:
                 continue
@@ -264,6 +266,22 @@ class _Worker:
                     joined = [join_axes(fs, sizes, assigned, self.mesh) if fs else ((), True) for fs in factors]
                     if all(fits for _, fits in joined):
                         pinned[atom] = Layout(tuple(dims for dims, _ in joined))
+
+    def pin_operands(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
+        """Say of values that an equation alone takes, and cannot take in such parts, how it will: with the axes of a
+        dimension that cannot be split on one that can. What makes them then knows where they go."""
+        for atom, factors in zip(eqn.invars, rule.operands):
+            if not isinstance(atom, Var) or atom in self.result.pinned or len(self.neighbours[atom]) > 2:
+                continue
+            dims, shape = list(self.dims_of(atom)), atom.aval.shape
+            kinds = [rule.factors[fs[0]].kind if len(fs) == 1 else "" for fs in factors]
+            for d, kind in enumerate(kinds):
+                if kind == REPLICATED and dims[d]:
+                    tiles = self.mesh.sizes(dims[d])
+                    free = [o for o, k in enumerate(kinds) if k == PARALLEL and not dims[o] and shape[o] % tiles == 0]
+                    if free:
+                        dims[free[0]], dims[d] = dims[d], ()
+                        self.result.pinned[atom] = Layout(tuple(dims))
 
     def dims_of(self, atom: Var | Literal) -> Dims:
         if isinstance(atom, Literal):

@@ -98,7 +98,7 @@ def operations(eqn: JaxprEqn) -> int:
     rule = eqn_rule(eqn)
     if rule.is_product:
         return 2 * rule.work
-    return max((a.aval.size for a in (*eqn.invars, *eqn.outvars)), default=0)
+    return max(rule.points or 0, *(a.aval.size for a in (*eqn.invars, *eqn.outvars)))
 
 
 #: operations by name, place, and whether it is a product

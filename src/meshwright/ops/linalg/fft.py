@@ -108,7 +108,7 @@ class Fft(Batched):
             return rule
         names = [*(f"b{d}" for d in range(x.ndim - rank)), "rows", *[None] * (rank - 1)]
         sizes = {n: x.shape[d] for d, n in enumerate(names) if n is not None}
-        return make_rule([names], [names], sizes, {"rows": WINDOW}, passes={"rows": SentTimes(2)})
+        return make_rule([names], [names], sizes, {"rows": WINDOW}, passes={"rows": SentTimes(2)}, points=rank * x.size)
 
     def localize(self, ctx: Any, x: Any) -> Any:
         d = len(ctx.in_avals[0].shape) - len(self.fft_lengths)

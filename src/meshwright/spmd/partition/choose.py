@@ -185,7 +185,8 @@ def _without_one(assignment: Assignment) -> Iterator[Assignment]:
 
 
 def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[Assignment]:
-    """Where a source splits a factor that cannot be split, or at a price: its axes on each free factor instead.
+    """Where a source splits a factor that cannot be split, or not there, or at a price: its axes on each free factor
+    instead.
 
     An all-to-all brings an operand there, at a fraction of what gathering it would send. What picks rows of one operand
     by others (indices) has its price too: the sum of results that are mostly zeros.
@@ -194,13 +195,17 @@ def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[A
     for f, axes in source.items():
         factor = q.rule.factors[f]
         picks = factor.kind == REDUCTION and indexed and len(q.rule.operand_dims(f)) == 1
-        if factor.kind != REPLICATED and factor.passes is None and not picks:
+        # The minor one of merged dimensions, where tiles would be no blocks of both together.
+        merged = factor.kind == PARALLEL and not full[f]
+        if factor.kind != REPLICATED and factor.passes is None and not picks and not merged:
             continue
         rest = tuple(() if i == f else other for i, other in enumerate(full))
         if any(a in other for other in rest for a in axes):
             continue
-        for g, other in enumerate(q.rule.factors):
-            both = (*rest[g], *axes)
+        mates = {g for dims in (*q.rule.operands, *q.rule.results) for fs in dims if f in fs for g in fs}
+        # Those that it is merged with first, then whole ones.
+        for g in sorted(range(len(rest)), key=lambda g: (not merged or g not in mates, bool(rest[g]))):
+            other, both = q.rule.factors[g], (*rest[g], *axes)
             free = other.kind == PARALLEL or (other.kind == WINDOW and other.passes is None)
             if g != f and free and q.mesh.sizes(both) <= other.size:
                 yield (*rest[:g], both, *rest[g + 1 :])

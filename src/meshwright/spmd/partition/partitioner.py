@@ -27,6 +27,7 @@ from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.factors import operand_layouts
 from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.localize.context import LocalContext
+from meshwright.spmd.partition.apart import apart
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.in_parts import in_parts
@@ -72,6 +73,11 @@ def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> boo
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
 
 
+def _rewritten(jaxpr: ClosedJaxpr, found: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
+    """The program in equations that suit the layouts found."""
+    return merge_moves(in_parts(apart(jaxpr, found), found, mesh), found.layout, mesh)
+
+
 class Partitioner:
     """Partitions one jaxpr: the program, or a region of it."""
 
@@ -85,7 +91,7 @@ class Partitioner:
         region: bool = False,
     ) -> None:
         self.source = jaxpr
-        self.closed = jaxpr = merge_moves(in_parts(jaxpr, propagation, mesh), propagation.layout, mesh)
+        self.closed = jaxpr = _rewritten(jaxpr, propagation, mesh)
         self.mesh = mesh
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
