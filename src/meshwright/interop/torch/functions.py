@@ -11,6 +11,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from meshwright.errors import MeshwrightError, RuleError
+from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch.decompositions import ROUNDS, decompositions, without_rule
 from meshwright.interop.torch.graph import Interpreter
 from meshwright.interop.torch.registry import register
@@ -108,37 +109,90 @@ def function(tensors: Sequence[Any], call: int, draw: Callable[[], Any]) -> list
 
 
 # --- tracing ------------------------------------------------------------------------------------------------
+class _Watch:
+    """While it is on, what ``apply`` finds as the forward of a Function is what ``forwards`` gives for it.
+
+    ``apply`` is bound early, and in newer releases compiled; but it asks the class for ``_backward_cls`` and then for
+    ``forward``, and a class is asked through its metaclass. Who calls a forward directly asks for nothing else.
+    """
+
+    def __init__(self, forwards: Callable[[Any, Any], Any]) -> None:
+        self._forwards = forwards
+        self._applied: Any = None
+
+    def __enter__(self) -> None:
+        meta = autograd_function.FunctionMeta
+
+        def looked_up(cls: Any, name: str) -> Any:
+            found = type.__getattribute__(cls, name)
+            if name == "forward" and self._applied is cls:
+                self._applied = None
+                return self._forwards(cls, found)
+            if name == "_backward_cls":
+                self._applied = cls
+            return found
+
+        meta.__getattribute__ = looked_up
+
+    def __exit__(self, *_: Any) -> None:
+        del autograd_function.FunctionMeta.__getattribute__
+
+
+class _Probe(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x
+
+
+@cache
+def _is_watched() -> bool:
+    """Whether this release of torch applies Functions in a way that can be watched."""
+    seen: list[Any] = []
+    with _Watch(lambda cls, forward: seen.append(cls) or forward):
+        _Probe.apply(torch.ones(1))
+    return seen == [_Probe]
+
+
 @contextmanager
 def functions_traced() -> Iterator[list[Call]]:
-    """Within, applying a Function on what is being exported records a call and leaves one op; the calls are given."""
-    base = autograd_function._SingleLevelFunction
+    """Within, applying a Function on what is being exported records a call and leaves one op; the calls are given.
+
+    Raises:
+      ImportProgramError: a release of torch whose Functions would be missed.
+    """
     found: list[Call] = []
     tracing = False
 
-    def apply(cls: Any, *args: Any) -> Any:
-        nonlocal tracing
-        leaves, tree = tree_flatten(args)
-        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        fake = any(isinstance(leaves[i], FakeTensor) for i in at)
-        if tracing or not fake or cls.__module__.startswith(_KNOWN):
-            return super(base, cls).apply(*args)
-        tracing = True
-        try:
-            with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), saved_tensors_hooks(_same, _same):
-                call, out_tree, others = _traced(cls, leaves, at, tree)
-        finally:
-            tracing = False
-        found.append(call)
-        number = next(_NUMBERS)
-        _CALLS[number] = call
-        outs = iter(torch.ops.meshwright.function([leaves[i] for i in at], number))
-        return tree_unflatten([next(outs) if o is _TENSOR else o for o in others], out_tree)
+    def traced(cls: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(forward)
+        def run(*given: Any) -> Any:
+            nonlocal tracing
+            args = given[1:] if given and isinstance(given[0], cls._backward_cls) else given
+            leaves, tree = tree_flatten(args)
+            at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+            if not any(isinstance(leaves[i], FakeTensor) for i in at):
+                return forward(*given)
+            tracing = True
+            try:
+                with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), saved_tensors_hooks(_same, _same):
+                    call, out_tree, others = _traced(cls, leaves, at, tree)
+            finally:
+                tracing = False
+            found.append(call)
+            number = next(_NUMBERS)
+            _CALLS[number] = call
+            outs = iter(torch.ops.meshwright.function([leaves[i] for i in at], number))
+            return tree_unflatten([next(outs) if o is _TENSOR else o for o in others], out_tree)
 
-    base.apply = classmethod(apply)
-    try:
+        return forward if tracing or cls.__module__.startswith(_KNOWN) else run
+
+    if not _is_watched():
+        raise ImportProgramError(
+            f"from_torch: the derivatives of autograd.Function cannot be told from torch {torch.__version__}; use a "
+            "release between 2.10 and 2.15"
+        )
+    with _Watch(traced):
         yield found
-    finally:
-        del base.apply
 
 
 _TENSOR = object()
