@@ -15,14 +15,15 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-# PyTorch and the libraries of models are large, and no part of the environment that the other targets use.
+# PyTorch and the libraries of models, also those around JAX, are large, and no part of the environment that the other targets use.
 TORCH := .venv-torch
+MODELS := transformers diffusers torchvision flax equinox dm-haiku optax chex
 test-torch: $(TORCH)/.installed
 	$(TORCH)/bin/python -m pytest tests/interop -m "slow or not slow"
 
 $(TORCH)/.installed: pyproject.toml
 	test -x $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
-	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]' transformers diffusers
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,jax]' $(MODELS)
 	touch $(TORCH)/.installed
 
 check: $(STAMP)

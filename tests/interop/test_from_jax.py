@@ -111,6 +111,8 @@ def test_typed_keys_and_shared_memory():
     new, y = program(key, jnp.zeros(3))
     np.testing.assert_allclose(y, jax.random.normal(key, (3,)), rtol=1e-6)
     np.testing.assert_array_equal(mw.random.key_data(new), jax.random.key_data(jax.random.split(key)[0]))
+    again, _ = mw.from_jax(lambda key: (jax.random.split(key)[0], key))(mw.random.key(7))
+    np.testing.assert_array_equal(mw.random.key_data(again), mw.random.key_data(new))
     x = jnp.arange(64, dtype=jnp.bfloat16)
     ours = mw.interop.jax.from_arrays([x, key])
     assert ours[0].dtype == x.dtype and mw.random.key_data(ours[1]).tolist() == jax.random.key_data(key).tolist()

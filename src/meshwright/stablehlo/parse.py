@@ -88,6 +88,12 @@ class ModuleReader:
         """The number of devices, if the module says it."""
         return self._number("mhlo.num_partitions")
 
+    @property
+    def num_devices(self) -> int | None:
+        """The number of devices that groups are of: a program over an abstract mesh says that it has one partition."""
+        declared = [m.mesh.size for m in self.meshes.declared.values()]
+        return max(declared, default=1) if self.num_partitions == 1 else self.num_partitions
+
     @cached_property
     def num_replicas(self) -> int:
         return self._number("mhlo.num_replicas") or 1

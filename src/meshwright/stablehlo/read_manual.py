@@ -120,7 +120,7 @@ def _groups(r: Any, attribute: str, replicas_with_channel: bool = False) -> Grou
     if table is None:
         table = np.asarray(r.attr(attribute, np.zeros((0, 0), np.int64)))
     groups = tuple(tuple(int(d) for d in row if d >= 0) for row in table.tolist())
-    replicas, partitions = r.module.num_replicas, r.module.num_partitions
+    replicas, partitions = r.module.num_replicas, r.module.num_devices
     strategy = _strategy(r, replicas_with_channel)
     if replicas > 1 or (strategy == "replica" and any(d for group in groups for d in group)):
         r.fail(
@@ -164,7 +164,7 @@ def _bind(r: Any, collective: Collective, groups: Groups, *operands: Any) -> Any
 
 def _size(r: Any, groups: Groups) -> int:
     """The number of devices in a group."""
-    size = len(groups[0]) if groups else r.module.num_partitions
+    size = len(groups[0]) if groups else r.module.num_devices
     if size is None:
         r.fail("has no replica_groups, and the module does not say its num_partitions; give one of them")
     return size
@@ -238,7 +238,7 @@ def _collective_permute(r: Any) -> Any:
     if pairs is None:
         table = np.asarray(r.attr("source_target_pairs"))
         return list(r.operands) if table.size else [zeros_like(x) for x in r.operands]
-    n = max([r.module.num_partitions or 0, *(d + 1 for pair in pairs for d in pair)])
+    n = max([r.module.num_devices or 0, *(d + 1 for pair in pairs for d in pair)])
     op = Ppermute((GROUP,), (n,), tuple((s, t) for s, t in pairs))
     return [_bind(r, op, (), x) for x in r.operands]
 
@@ -263,7 +263,7 @@ def _collective_broadcast(r: Any) -> Any:
 @reads("stablehlo.partition_id", "stablehlo.replica_id")
 def _number(r: Any) -> Any:
     (aval,) = r.out_avals
-    if r.name.endswith("replica_id") or r.module.num_partitions == 1:
+    if r.name.endswith("replica_id") or r.module.num_devices == 1:
         if r.module.num_replicas > 1:
             r.fail("belongs in a program that is already partitioned; load the program for all devices instead")
         return convert(np.uint32(0), aval.dtype)

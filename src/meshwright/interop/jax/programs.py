@@ -6,7 +6,11 @@ kept beside it, so that classes which only JAX knows (of flax, equinox, optax) g
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,9 +18,11 @@ from jax import export as jax_export
 
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
 from meshwright.interop.jax.values import from_mesh, words
-from meshwright.random import wrap_key_data
+from meshwright.random import key_data, key_impl, wrap_key_data
+from meshwright.runtime.array import Array
 from meshwright.sharding import AbstractMesh, Mesh
 
 
@@ -55,19 +61,68 @@ def _typed(x: Any, dtype: Any) -> Any:
     return wrap_key_data(x, impl=dtype._impl.name) if is_key else x
 
 
+class Standin:
+    """In the place of a ``jax.stages.Lowered``, one whose compiled program is a function of ours."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+
+    def compile(self, compiler_options: Any = None) -> Callable[..., Any]:
+        """The function, which other libraries' wrappers call with the arguments that JAX would get."""
+        return self.call
+
+
+def wrapped(outer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, which takes a JAX program's arguments, as a function of what the library takes that lowered it.
+
+    Flax and equinox wrap a ``Lowered`` (``outer``) to keep modules and what is static out of JAX's hands.
+    """
+    if not hasattr(outer, "lowered"):
+        return call
+    return dataclasses.replace(outer, lowered=Standin(call)).compile()
+
+
+def argument_names(function: Any, outer: Any, args: Any, kwargs: Any) -> list[str | None]:
+    """What the user calls each array that the program of a wrapped function takes; None where it is none of theirs."""
+    given: dict[Any, Any]
+    try:
+        given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        given = {**dict(enumerate(args)), **kwargs}
+    names = {
+        id(leaf): f"{name}{jax.tree_util.keystr(path)}"
+        for name, tree in given.items()
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    found: list[Any] = []
+
+    def look(*args: Any, **kwargs: Any) -> Any:
+        found.extend(jax.tree_util.tree_leaves((args, kwargs)))
+        raise _Seen
+
+    with suppress(_Seen):
+        wrapped(outer, look)(*args, **kwargs)
+    return [names.get(id(leaf)) for leaf in found]
+
+
+class _Seen(Exception):
+    """The arguments have been seen; nothing is to be run."""
+
+
 class JaxPartitioned:
     """The per-device program of a JAX function, called with the function's arguments.
 
     All members of :class:`meshwright.PartitionedProgram` are here too.
     """
 
-    def __init__(self, part: PartitionedProgram, trees: JaxTrees) -> None:
+    def __init__(self, part: PartitionedProgram, trees: JaxTrees, outer: Any = None) -> None:
         self.part = part
         self.trees = trees
+        self._call = wrapped(outer, lambda *a, **k: trees.results(part(*trees.arguments(a, k))))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's output; see :meth:`PartitionedProgram.__call__`."""
-        return self.trees.results(self.part(*self.trees.arguments(args, kwargs)))
+        return self._call(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.part, name)
@@ -82,9 +137,11 @@ class JaxProgram:
     All members of :class:`meshwright.ImportedProgram` are here too.
     """
 
-    def __init__(self, program: ImportedProgram, trees: JaxTrees) -> None:
+    def __init__(self, program: ImportedProgram, trees: JaxTrees, outer: Any = None) -> None:
         self.program = program
         self.trees = trees
+        self._outer = outer
+        self._call = wrapped(outer, lambda *a, **k: trees.results(program(*trees.arguments(a, k))))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's output, in JAX's trees, of our arrays.
@@ -92,13 +149,13 @@ class JaxProgram:
         Raises:
           ArgumentError: arguments of another structure. ShapeError: an array of another type.
         """
-        return self.trees.results(self.program(*self.trees.arguments(args, kwargs)))
+        return self._call(*args, **kwargs)
 
     def partition(self, mesh: Any = None, num_devices: int | None = None, **options: Any) -> JaxPartitioned:
         """The per-device program; ``mesh`` may be one of JAX's. See :meth:`ImportedProgram.partition`."""
         if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
             mesh = from_mesh(mesh)
-        return JaxPartitioned(self.program.partition(mesh, num_devices, **options), self.trees)
+        return JaxPartitioned(self.program.partition(mesh, num_devices, **options), self.trees, self._outer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.program, name)
@@ -116,11 +173,14 @@ class JaxFunction:
         self._programs: dict[Any, JaxProgram] = {}
 
     def lower(self, *args: Any, **kwargs: Any) -> JaxProgram:
-        """The program at the types of the arguments, which may be ``jax.ShapeDtypeStruct``."""
+        """The program at the types of the arguments: JAX's arrays or ours, or ``jax.ShapeDtypeStruct``."""
+        args, kwargs = jax.tree_util.tree_map(_known_to_jax, (args, kwargs))
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        key = tree, tuple((jax.typeof(x) if not hasattr(x, "dtype") else (x.shape, x.dtype)) for x in leaves)
+        key = tree, tuple(map(_type, leaves))
         if key not in self._programs:
-            self._programs[key] = of_lowered(self.function.lower(*args, **kwargs))
+            outer = self.function.lower(*args, **kwargs)
+            names = argument_names(self.function, outer, args, kwargs) if hasattr(outer, "lowered") else None
+            self._programs[key] = of_lowered(outer, names)
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,13 +195,41 @@ class JaxFunction:
         return f"JaxFunction({self.__name__!r})"
 
 
-def of_lowered(lowered: Any) -> JaxProgram:
-    """The program of a ``Lowered``, also of one that flax or equinox wrap."""
+def _known_to_jax(x: Any) -> Any:
+    """The type of an array of ours; anything else as it is."""
+    if not isinstance(x, Array):
+        return x
+    if is_key(x.dtype):
+        words = jax.ShapeDtypeStruct(key_data(x).shape, "uint32")
+        return jax.eval_shape(partial(jax.random.wrap_key_data, impl=str(key_impl(x))), words)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def _type(x: Any) -> Any:
+    """What decides about the program that an argument gives: its type, or itself if it is no array."""
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
+        return x.shape, x.dtype
+    return jax.typeof(x) if isinstance(x, (bool, int, float, complex)) else x
+
+
+def of_lowered(lowered: Any, names: Sequence[str | None] | None = None) -> JaxProgram:
+    """The program of a ``Lowered``, also of one that flax or equinox wrap; ``names`` are those of all its arguments."""
     inner = getattr(lowered, "lowered", lowered)
     kept = inner._lowering.compile_args.get("kept_var_idx")
     dtypes = [o.dtype for o in jax.tree_util.tree_leaves(inner.out_info)]
+    trees = JaxTrees("", inner.in_tree, inner.out_tree, kept, dtypes)
     program = load(inner.as_text(debug_info=True))
-    return JaxProgram(program, JaxTrees(program.name, inner.in_tree, inner.out_tree, kept, dtypes))
+    trees.name = program.name
+    if names is not None:
+        program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
+    return JaxProgram(program, trees, lowered)
+
+
+def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedProgram:
+    """The program with these names for its parameters, where there are any."""
+    parsed = program.parsed
+    arguments = tuple(dataclasses.replace(a, name=n or a.name) for a, n in zip(parsed.arguments, names))
+    return ImportedProgram(dataclasses.replace(parsed, arguments=arguments))
 
 
 def of_exported(exported: Any) -> JaxProgram:

@@ -148,7 +148,12 @@ class _Probe(torch.autograd.Function):
 def _is_watched() -> bool:
     """Whether this release of torch applies Functions in a way that can be watched."""
     seen: list[Any] = []
-    with _Watch(lambda cls, forward: seen.append(cls) or forward):
+
+    def note(cls: Any, forward: Any) -> Any:
+        seen.append(cls)
+        return forward
+
+    with _Watch(note):
         _Probe.apply(torch.ones(1))
     return seen == [_Probe]
 

@@ -1,0 +1,86 @@
+"""Programs of flax, equinox, haiku, optax and chex through ``from_jax``: JAX's results, verified, names kept."""
+
+import re
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax_programs  # noqa: E402
+
+import meshwright as mw  # noqa: E402
+import meshwright.numpy as mnp  # noqa: E402
+
+
+def numbers(tree):
+    """The arrays of a tree that were not donated, as NumPy's; keys as their words."""
+    leaves = jax.tree_util.tree_leaves(tree)
+    kept = [x for x in leaves if isinstance(x, mw.Array) or (isinstance(x, jax.Array) and not x.is_deleted())]
+    is_key = lambda x: isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return [np.asarray(jax.random.key_data(x) if is_key(x) else x, np.float64) for x in kept]
+
+
+@pytest.mark.parametrize("name", jax_programs.PROGRAMS)
+def test_programs_are_jaxs_and_verified_when_split(name):
+    libraries, make = jax_programs.PROGRAMS[name]
+    for library in libraries:
+        pytest.importorskip(library, reason=f"{library} is not installed: make test-torch")
+    function, args, *reference = make()
+    program = mw.from_jax(function, *args)
+    copied = jax.tree_util.tree_map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
+    outs = program(*args)
+    want = (reference[0] if reference else function)(*copied)
+    assert jax.tree_util.tree_structure(outs) == jax.tree_util.tree_structure(want)
+    for got, value in zip(numbers(outs), numbers(want), strict=True):
+        np.testing.assert_allclose(got, value, rtol=2e-5, atol=2e-6 * max(np.abs(value).max(), 1))
+    if name == "nnx_training_step":  # which updates its arguments
+        for got, value in zip(numbers(args), numbers(copied), strict=True):
+            np.testing.assert_allclose(got, value, rtol=2e-5, atol=2e-6)
+    assert all(re.match(r"[A-Za-z_]\w*[.\[]|[a-z_]+$", p.name) and "Arg_" not in p.name for p in program.parameters)
+    part = program.partition(num_devices=None if reference else 4)
+    part.verify()
+    assert all(c.source.is_known for c in part.collectives)
+
+
+def test_names_are_those_of_the_users_modules():
+    pytest.importorskip("flax", reason="flax is not installed: make test-torch")
+    pytest.importorskip("equinox", reason="equinox is not installed: make test-torch")
+    expected = {
+        "nnx_mlp_jitted": "model.hidden.kernel.value",
+        "equinox_mlp_filter_jitted": "model.layers[0].weight",
+        "linen_mlp": "variables['params']['hidden']['kernel']",
+    }
+    for name, parameter in expected.items():
+        function, args = jax_programs.PROGRAMS[name][1]()
+        assert parameter in {p.name for p in mw.from_jax(function, *args).parameters}
+
+
+def test_optax_and_chex_with_our_functions_and_arrays():
+    optax = pytest.importorskip("optax", reason="optax is not installed: make test-torch")
+    chex = pytest.importorskip("chex", reason="chex is not installed: make test-torch")
+    tx = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(optax.linear_schedule(1e-2, 0, 9)))
+
+    @mw.jit
+    @chex.assert_max_traces(n=1)
+    def gradient(p, x):
+        chex.assert_shape(p["w"], (3, 4))
+        return mw.grad(lambda p: (mnp.tanh(x @ p["w"]) ** 2).sum())(p)
+
+    wave = np.arange(12, dtype="f4").reshape(3, 4) / 9
+    params, x = {"w": mnp.asarray(wave)}, mnp.ones((5, 3))
+    state = mw.from_jax(tx.init)(params)
+    update = mw.from_jax(lambda g, s, p: (lambda u, s: (optax.apply_updates(p, u), s))(*tx.update(g, s, p)))
+    theirs = {"w": jax.numpy.asarray(wave)}
+    their_state, their_gradient = tx.init(theirs), jax.grad(lambda p: mw.to_jax(lambda w: gradient_of(w, x))(p["w"]))
+    for _ in range(3):
+        params, state = update(gradient(params, x), state, params)
+        updates, their_state = tx.update(their_gradient(theirs), their_state, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+    chex.assert_trees_all_close(params, theirs, rtol=1e-5)
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, theirs)
+    chex.assert_tree_all_finite(params)
+
+
+def gradient_of(w, x):
+    return (mnp.tanh(x @ w) ** 2).sum()
