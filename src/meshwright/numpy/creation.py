@@ -258,11 +258,17 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     >>> full_like(array([1, 2]), 7).tolist()
     [7, 7]
     """
-    return _like(lambda sizes, kind, place: full(sizes, fill_value, kind, device=place), a, dtype, shape, device)
+    filled = not getattr(fill_value, "shape", None) and not isinstance(fill_value, (list, tuple))
+    return _like(
+        lambda sizes, kind, place: full(sizes, fill_value, kind, device=place), a, dtype, shape, device, weak=filled
+    )
 
 
-def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, device: Any) -> Any:
-    """``make(shape, dtype, device)`` of those of ``a`` where none are given; weakly typed if its dtype is."""
+def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, device: Any, weak: bool = True) -> Any:
+    """``make(shape, dtype, device)`` of those of ``a`` where none are given.
+
+    It is weakly typed if ``a`` is, but for what is filled with an array (not ``weak``), as JAX's.
+    """
     aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
     shape = aval.shape if shape is None else normal_shape(shape, "full_like")
     if device is None and getattr(a, "committed", False) and shape == aval.shape:
@@ -270,7 +276,7 @@ def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, 
     out = make(shape, aval.dtype if dtype is None else dtype, device)
     if device is None and aval.explicit is not None and shape == aval.shape:
         out = with_type(out, aval.update(explicit=aval.explicit.replaced(aval.explicit.spec, ())))
-    return convert(out, aval.dtype, True) if dtype is None and aval.weak_type else out
+    return convert(out, aval.dtype, True) if weak and dtype is None and aval.weak_type else out
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:

@@ -200,16 +200,17 @@ def _ldexp(x: Any, y: Any) -> Any:
 
 
 def ldexp(x1: Any, x2: Any, /) -> Any:
-    """``x1 * 2**x2`` for integers ``x2``, exactly.
+    """``x1 * 2**x2`` for integers or bools ``x2``, exactly.
 
     Raises:
-      DTypeError: ``x2`` is not of an integer dtype, or ``x1`` is complex.
+      DTypeError: ``x2`` is of floats, or ``x1`` is complex.
 
     >>> ldexp(3.0, 2).item()
     12.0
     """
-    if not dtypes.is_integer(aval_of(x2, "ldexp", 1).dtype):
-        raise DTypeError(f"ldexp: x2 must be of an integer dtype, got {typeof(x2).dtype}")
+    kind = aval_of(x2, "ldexp", 1).dtype
+    if not (dtypes.is_integer(kind) or dtypes.is_bool(kind)):
+        raise DTypeError(f"ldexp: x2 must be of an integer dtype, got {kind}")
     (x,), (y,) = operands("ldexp", (x1,), to_inexact=True), operands("ldexp", (x2,))
     if typeof(x).dtype not in _LAYOUT:
         raise DTypeError(f"ldexp: expected a float of 16 bits or more, got dtype {typeof(x).dtype}")
@@ -219,6 +220,8 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
 
 def _as_int32(y: Any) -> Any:
     """Integers as int32, those beyond it as its ends."""
+    if dtypes.is_bool(typeof(y).dtype):
+        return convert(y, dtypes.int32)
     own, target = (ml_dtypes.iinfo(d) for d in (typeof(y).dtype, dtypes.int32))
     if own.max > target.max:
         y = ops.min_(y, scalar_like(target.max, y))

@@ -43,7 +43,7 @@ def _pair(name: str, a: Any, b: Any) -> tuple[Any, Any]:
         return x, y
     scalars = (first.update(shape=()), second.update(shape=()))
     plan = operand_plan(name, scalars, False, config.tracing)
-    return converted(x, plan.dtype), converted(y, plan.dtype)
+    return converted(x, plan.dtype, plan.weak), converted(y, plan.dtype, plan.weak)
 
 
 def contract(name: str, x: Any, y: Any, dims: Any, precision: Any = None, preferred: Any = None) -> Any:

@@ -360,7 +360,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     [1, 1, 2, 2]
     """
     x = asarray(a)
-    if axis is None:
+    if axis is None or (axis in (0, -1) and not typeof(x).shape):  # NumPy takes a number for an array of one
         x, axis = ravel(x), 0
     d = normal_axis(axis, typeof(x).ndim, "repeat")
     n = typeof(x).shape[d]

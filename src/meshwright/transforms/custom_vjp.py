@@ -12,7 +12,7 @@ from meshwright.ir.op import Zero
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
-from meshwright.ops.elementwise.table import materialize
+from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
 from meshwright.transforms.jaxprs import Stand
@@ -270,6 +270,8 @@ class _Rules:
         if ct is None or isinstance(ct, Zero) or not dtypes.is_inexact(aval.dtype):
             return None
         got = typeof(ct)
+        if aval.weak_type and dtypes.is_float(got.dtype) and dtypes.is_float(aval.dtype):
+            ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)
         if got.shape != aval.shape or (got.dtype != aval.dtype and not got.weak_type):
             raise DifferentiationError(
                 f"custom_vjp {self.name}: the backward rule returned a cotangent of type {got} for argument leaf "

@@ -1,0 +1,42 @@
+"""What the fuzz against JAX has found, one of each class."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+
+BOOLS = np.array([True, False, True])
+CASES = {
+    "products of weak operands": [
+        lambda n: n.dot(BOOLS, -1), lambda n: n.inner(BOOLS, 2.0), lambda n: n.vdot(BOOLS[0], 1j),
+        lambda n: n.outer(BOOLS, 2), lambda n: n.matmul(np.int8([1]), n.full((1,), 2.0)),
+        lambda n: n.tensordot(np.int8([1]), 2.0, 0),
+    ],
+    "powers of two by bools": [lambda n: n.ldexp(np.int32([0, 1, 3]), BOOLS)],
+    "filled with an array": [lambda n: n.full_like(n.asarray(2.0), BOOLS[0]), lambda n: n.full_like(n.asarray(2.0), 3)],
+    "a number repeated": [lambda n: n.repeat(n.asarray(2.5), 2, axis=-1), lambda n: n.repeat(3, 2, axis=0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_types_and_values(name):
+    for f in CASES[name]:
+        ours, theirs = f(mnp), f(jnp)
+        mine, other = mw.typeof(ours), jax.typeof(theirs)
+        assert (mine.shape, mine.dtype, mine.weak_type) == (other.shape, other.dtype, other.weak_type), (ours, theirs)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_cotangents_of_weakly_typed_arguments():
+    @mw.custom_vjp
+    def f(x, y):
+        return x * y
+
+    f.defvjp(lambda x, y: (x * y, (x, y)), lambda kept, ct: (ct * kept[1], (ct * kept[0]).sum()))
+    with mw.enable_x64(True):
+        x = np.array([1.0, 2.0], np.float32)
+        np.testing.assert_array_equal(mw.grad(lambda x: f(x, 3.0).sum())(x), [3, 3])
+        assert mw.grad(lambda y: f(x, y).sum())(3.0).dtype == np.float64
