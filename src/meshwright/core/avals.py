@@ -171,3 +171,15 @@ class Typed:
     @property
     def weak_type(self) -> bool:
         return self.aval.weak_type
+
+
+class OnlyTyped(Typed):
+    """Base of what is known by its type alone."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.aval})"

@@ -8,7 +8,7 @@ bound in a partial order of the array dtypes and the three *weak* Python scalar 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
@@ -142,28 +142,12 @@ def requested(spec: Any, where: str) -> np.dtype:
     return narrowed
 
 
-def is_float(dtype: np.dtype) -> bool:
-    return dtype in _FLOATS
-
-
-def is_complex(dtype: np.dtype) -> bool:
-    return dtype in _COMPLEX
-
-
-def is_inexact(dtype: np.dtype) -> bool:
-    return dtype in _FLOATS or dtype in _COMPLEX
-
-
-def is_signed(dtype: np.dtype) -> bool:
-    return dtype in _SIGNED
-
-
-def is_unsigned(dtype: np.dtype) -> bool:
-    return dtype in _UNSIGNED
-
-
-def is_integer(dtype: np.dtype) -> bool:
-    return dtype in _SIGNED or dtype in _UNSIGNED
+is_float: Callable[[np.dtype], bool] = frozenset(_FLOATS).__contains__
+is_complex: Callable[[np.dtype], bool] = frozenset(_COMPLEX).__contains__
+is_inexact: Callable[[np.dtype], bool] = frozenset(_FLOATS | _COMPLEX).__contains__
+is_signed: Callable[[np.dtype], bool] = frozenset(_SIGNED).__contains__
+is_unsigned: Callable[[np.dtype], bool] = frozenset(_UNSIGNED).__contains__
+is_integer: Callable[[np.dtype], bool] = frozenset(_SIGNED | _UNSIGNED).__contains__
 
 
 def is_bool(dtype: np.dtype) -> bool:

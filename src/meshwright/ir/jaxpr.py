@@ -10,20 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
 
 if TYPE_CHECKING:
     from meshwright.ir.op import Op
 
 
-class Var:
+class Var(OnlyTyped):
     """A variable: an aval and an identity. Names are given when a jaxpr is printed."""
 
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: ShapedArray) -> None:
-        self.aval = aval
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"Var(id={id(self)}):{self.aval}"

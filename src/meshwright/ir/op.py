@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from meshwright.core.avals import NOWHERE, Axes, ShapedArray, Typed
+from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.errors import DTypeError, RuleError
 from meshwright.ir.explicit import is_explicit, result_types
@@ -32,28 +32,16 @@ from meshwright.sharding.rule import ShardingRule, replicated_rule
 REGISTRY: dict[str, type[Op]] = {}
 
 
-class Zero(Typed):
+class Zero(OnlyTyped):
     """A tangent or cotangent that is known to be zero; no array is made for it."""
 
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: ShapedArray) -> None:
-        self.aval = aval
-
-    def __repr__(self) -> str:
-        return f"Zero({self.aval})"
+    __slots__ = ()
 
 
-class Linear:
+class Linear(OnlyTyped):
     """Stands, in ``transpose``, for an operand in which the op is linear and whose cotangent is wanted."""
 
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: ShapedArray) -> None:
-        self.aval = aval
-
-    def __repr__(self) -> str:
-        return f"Linear({self.aval})"
+    __slots__ = ()
 
 
 class Constant:
@@ -86,6 +74,15 @@ class BatchAxis:
     vma: Axes = NOWHERE
     #: the axis is that of the words of such keys
     key: KeyType | None = None
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """How a function of flat values is mapped: along which axis, where in operands and results (None: nowhere)."""
+
+    axis: BatchAxis
+    dims: Sequence[int | None]
+    out_dims: Sequence[int | None]
 
 
 class Builder(Protocol):

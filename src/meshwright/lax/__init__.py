@@ -34,7 +34,6 @@ from meshwright.lax.functions import (
     reduce_precision,
     round,
     scatter_apply,
-    scatter_sub,
     select_n,
     shape_as_value,
 )
@@ -163,6 +162,7 @@ from meshwright.ops.indexing.gather_scatter import (
     scatter_max,
     scatter_min,
     scatter_mul,
+    scatter_sub,
 )
 from meshwright.ops.linalg.fft import FftType, fft
 from meshwright.ops.products.conv import (

@@ -6,7 +6,7 @@ Names and conventions are those of ``jax.lax``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,42 +166,43 @@ def conv_shape_tuple(
     return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * len(steps), batch_group_count)
 
 
-def conv_general_shape_tuple(
-    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]], dimension_numbers: Any,
-) -> Shape:  # fmt: skip
-    """The shape of a convolution whose dimensions stand as ``dimension_numbers`` says.
+def _general_shape(name: str, transposed: bool, what: str, example: str) -> Callable[..., Shape]:
+    def shape_tuple(
+        lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
+        padding: str | Sequence[tuple[int, int]], dimension_numbers: Any,
+    ) -> Shape:  # fmt: skip
+        numbers, steps, sizes, extents = _read(name, lhs_shape, rhs_shape, window_strides, dimension_numbers)
+        ones = (1,) * len(steps)
+        if transposed:
+            return _shape(lhs_shape, rhs_shape, numbers, ones, transposed_pads(name, padding, extents, steps), steps)
+        return _shape(lhs_shape, rhs_shape, numbers, steps, pad_pairs(name, padding, sizes, extents, steps), ones)
+
+    shape_tuple.__name__ = shape_tuple.__qualname__ = name
+    shape_tuple.__doc__ = f"""The shape of {what}.
 
     Raises:
       ShapeError, ArgumentError: parameters that do not fit.
 
     Example:
-      >>> lax.conv_general_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "SAME", ("NHWC", "HWIO", "NHWC"))
-      (2, 4, 9, 4)
+      {example}
     """
-    what = "conv_general_shape_tuple"
-    numbers, steps, sizes, extents = _read(what, lhs_shape, rhs_shape, window_strides, dimension_numbers)
-    pairs = pad_pairs(what, padding, sizes, extents, steps)
-    return _shape(lhs_shape, rhs_shape, numbers, steps, pairs, (1,) * len(steps))
+    return shape_tuple
 
 
-def conv_transpose_shape_tuple(
-    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]], dimension_numbers: Any,
-) -> Shape:  # fmt: skip
-    """The shape of a transposed convolution, as :func:`conv_transpose` makes it.
-
-    Raises:
-      ShapeError, ArgumentError: parameters that do not fit.
-
-    Example:
-      >>> lax.conv_transpose_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "VALID", ("NHWC", "HWIO", "NHWC"))
-      (2, 17, 10, 4)
-    """
-    what = "conv_transpose_shape_tuple"
-    numbers, steps, _, extents = _read(what, lhs_shape, rhs_shape, window_strides, dimension_numbers)
-    pairs = transposed_pads(what, padding, extents, steps)
-    return _shape(lhs_shape, rhs_shape, numbers, (1,) * len(steps), pairs, steps)
+conv_general_shape_tuple = _general_shape(
+    "conv_general_shape_tuple",
+    False,
+    "a convolution whose dimensions stand as ``dimension_numbers`` says",
+    """>>> lax.conv_general_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "SAME", ("NHWC", "HWIO", "NHWC"))
+      (2, 4, 9, 4)""",
+)
+conv_transpose_shape_tuple = _general_shape(
+    "conv_transpose_shape_tuple",
+    True,
+    "a transposed convolution, as :func:`conv_transpose` makes it",
+    """>>> lax.conv_transpose_shape_tuple((2, 8, 9, 3), (3, 2, 3, 4), (2, 1), "VALID", ("NHWC", "HWIO", "NHWC"))
+      (2, 17, 10, 4)""",
+)
 
 
 def reduce_window_shape_tuple(

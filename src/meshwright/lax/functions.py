@@ -26,7 +26,6 @@ from meshwright.ops.elementwise.table import (
     convert,
     div,
     eq,
-    neg,
     round_half_away,
     round_half_even,
     scalar_like,
@@ -34,7 +33,7 @@ from meshwright.ops.elementwise.table import (
     zeros_like,
 )
 from meshwright.ops.elementwise.table import mul as multiply
-from meshwright.ops.indexing.gather_scatter import ScatterBody, scatter_add
+from meshwright.ops.indexing.gather_scatter import ScatterBody
 from meshwright.ops.indexing.indexed import GatherScatterMode, index_array
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 
@@ -185,28 +184,6 @@ def optimization_barrier(operand: Any, /) -> Any:
     """
     leaves, tree = pytree.flatten(operand)
     return pytree.unflatten(tree, markers.optimization_barrier(leaves))
-
-
-# --- scatter ------------------------------------------------------------------------------------------------
-def scatter_sub(
-    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: Any, *, indices_are_sorted: bool = False,
-    unique_indices: bool = False, mode: str | GatherScatterMode | None = None,
-) -> Any:  # fmt: skip
-    """``operand`` with ``updates`` subtracted from its windows at ``scatter_indices``; as :func:`scatter_add`
-    otherwise.
-
-    Raises:
-      ShapeError: dimension numbers that do not fit the shapes.
-      DTypeError: indices that are not integers, or updates of another dtype.
-      ArgumentError: an unknown mode.
-
-    Example:
-      >>> elements = lax.ScatterDimensionNumbers((), (0,), (0,))
-      >>> lax.scatter_sub(jnp.array([5, 6, 7]), jnp.array([[2], [0], [2]]), jnp.array([9, 2, 1]), elements).tolist()
-      [3, 6, -3]
-    """
-    promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
-    return scatter_add(operand, scatter_indices, neg(updates), dimension_numbers, mode=mode, **promises)
 
 
 def scatter_apply(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from meshwright.api.placement import made_as
@@ -13,35 +15,28 @@ from meshwright.ops.products import conv as conv_functions
 from meshwright.ops.products import dot as dot_functions
 
 
-def dot_general(
-    lhs: Any,
-    rhs: Any,
-    dimension_numbers: Any,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-    *,
-    out_sharding: Any = None,
-) -> Any:
-    """The product of ``lhs`` and ``rhs`` summed over paired contracting dimensions, for each paired batch index.
-
-    ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch
-    dimensions, then the remaining ones of ``lhs``, then those of ``rhs``; its dtype is the promoted one of the operands
-    unless ``preferred_element_type`` is given, in which sums are made too.
-
-    Raises:
-      ShapeError: paired dimensions that do not exist or have different sizes.
-      ArgumentError: an unknown ``precision``.
-      ShardingError, MeshError: ``out_sharding`` does not fit.
-
-    Example:
-      >>> x, y = jnp.arange(12).reshape(2, 2, 3), jnp.arange(6).reshape(2, 3)
-      >>> lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))).tolist()
-      [[5, 14], [86, 122]]
-    """
-    return made_as(
-        out_sharding,
-        lambda: dot_functions.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type),
+def _placed(product: Callable[..., Any], kind: Any) -> Callable[..., Any]:
+    """``product`` with a parameter more, ``out_sharding``: that of the result."""
+    signature = inspect.signature(product)
+    signature = signature.replace(
+        parameters=[*signature.parameters.values(), inspect.Parameter("out_sharding", kind, default=None)]
     )
+
+    @functools.wraps(product)
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        out_sharding = given.pop("out_sharding", None)
+        return made_as(out_sharding, lambda: product(**given))
+
+    raises = "      ShardingError, MeshError: ``out_sharding`` does not fit.\n\n    Example:"
+    placed.__doc__ = (product.__doc__ or "").replace("\n    Example:", raises, 1)
+    placed.__module__ = __name__
+    placed.__signature__ = signature  # type: ignore[attr-defined]
+    return placed
+
+
+dot_general = _placed(dot_functions.dot_general, inspect.Parameter.KEYWORD_ONLY)
+conv_general_dilated = _placed(conv_functions.conv_general_dilated, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def dot(
@@ -90,48 +85,3 @@ def batch_matmul(lhs: Any, rhs: Any, precision: PrecisionLike = None) -> Any:
         raise ShapeError(f"batch_matmul: expected equal ranks of two or more, got shapes {left} and {right}")
     batch = tuple(range(len(left) - 2))
     return dot_general(lhs, rhs, (((len(left) - 1,), (len(left) - 2,)), (batch, batch)), precision)
-
-
-def conv_general_dilated(
-    lhs: Any,
-    rhs: Any,
-    window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    lhs_dilation: Sequence[int] | None = None,
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None,
-    feature_group_count: int = 1,
-    batch_group_count: int = 1,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
-) -> Any:
-    """Convolution of ``lhs`` with the kernel ``rhs``, in any number of spatial dimensions.
-
-    Without ``dimension_numbers`` the shapes are ``lhs [N, C, ...]``, ``rhs [O, I, ...]``; see
-    :func:`conv_dimension_numbers`. ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or a ``(low, high)`` pair
-    for each spatial dimension (negative ones cut). ``lhs_dilation`` puts zeros between rows of ``lhs`` (transposed
-    convolution), ``rhs_dilation`` between rows of the kernel (dilated convolution). ``feature_group_count`` and
-    ``batch_group_count`` cut features or batch into groups that do not mix.
-
-    Raises:
-      ShapeError: operands that do not fit each other or the parameters.
-      DTypeError: operands of different dtypes.
-      ArgumentError: malformed parameters.
-      ShardingError, MeshError: ``out_sharding`` does not fit.
-
-    Example:
-      >>> x = jnp.array([[[1., 2., 3., 4.]]])
-      >>> kernel = jnp.array([[[1., -1.]]])
-      >>> lax.conv_general_dilated(x, kernel, (1,), "VALID").tolist()
-      [[[-1.0, -1.0, -1.0]]]
-      >>> lax.conv_general_dilated(x, kernel, (2,), [(1, 0)]).tolist()
-      [[[-1.0, -1.0]]]
-    """
-    return made_as(
-        out_sharding,
-        lambda: conv_functions.conv_general_dilated(
-            lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count,
-            batch_group_count, precision, preferred_element_type,
-        ),
-    )  # fmt: skip

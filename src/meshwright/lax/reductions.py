@@ -85,15 +85,20 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
     return sort((keys, values), dimension, is_stable, num_keys=1)
 
 
-def approx_max_k(
-    operand: Any,
-    k: int,
-    reduction_dimension: int = -1,
-    recall_target: float = 0.95,
-    reduction_input_size_override: int = -1,
-    aggregate_to_topk: bool = True,
-) -> tuple[Any, Any]:
-    """The ``k`` largest elements along a dimension, in descending order, and their positions: all of them, always.
+def _approx_k(name: str, sign: Callable[[Any], Any], what: str, example: str) -> Callable[..., tuple[Any, Any]]:
+    def approx_k(
+        operand: Any, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
+        reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        last = typeof(operand).ndim - 1
+        dim = existing_axis(name, reduction_dimension, last + 1)
+        order = [*(d for d in range(last + 1) if d != dim), dim]
+        back = np.argsort(order).tolist()
+        values, positions = top_k(sign(transpose(operand, order)), k)
+        return sign(transpose(values, back)), transpose(positions, back)
+
+    approx_k.__name__ = approx_k.__qualname__ = name
+    approx_k.__doc__ = f"""The ``k`` {what} order, and their positions: all of them, always.
 
     ``recall_target`` and the parameters after it are about how many may be missed on a TPU; none are missed here.
 
@@ -103,38 +108,24 @@ def approx_max_k(
       DTypeError: complex numbers or bools.
 
     Example:
-      >>> values, positions = lax.approx_max_k(jnp.array([[3., 9., 5.], [8., 2., 7.]]), 1, reduction_dimension=0)
-      >>> values.tolist(), positions.tolist()
-      ([[8.0, 9.0, 7.0]], [[1, 0, 1]])
+      {example}
     """
-    last = typeof(operand).ndim - 1
-    dim = existing_axis("approx_max_k", reduction_dimension, last + 1)
-    order = [*(d for d in range(last + 1) if d != dim), dim]
-    back = np.argsort(order).tolist()
-    values, positions = top_k(transpose(operand, order), k)
-    return transpose(values, back), transpose(positions, back)
+    return approx_k
 
 
-def approx_min_k(
-    operand: Any,
-    k: int,
-    reduction_dimension: int = -1,
-    recall_target: float = 0.95,
-    reduction_input_size_override: int = -1,
-    aggregate_to_topk: bool = True,
-) -> tuple[Any, Any]:
-    """The ``k`` smallest elements along a dimension, in ascending order, and their positions; see
-    :func:`approx_max_k`.
-
-    Raises:
-      AxisError: a dimension that does not exist.
-      ShapeError: ``k`` is negative or larger than the dimension.
-      DTypeError: complex numbers or bools.
-
-    Example:
-      >>> values, positions = lax.approx_min_k(jnp.array([[3., 9., 5.], [8., 2., 7.]]), 2)
+approx_max_k = _approx_k(
+    "approx_max_k",
+    lambda x: x,
+    "largest elements along a dimension, in descending",
+    """>>> values, positions = lax.approx_max_k(jnp.array([[3., 9., 5.], [8., 2., 7.]]), 1, reduction_dimension=0)
       >>> values.tolist(), positions.tolist()
-      ([[3.0, 5.0], [2.0, 7.0]], [[0, 2], [1, 2]])
-    """
-    values, positions = approx_max_k(neg(operand), k, reduction_dimension, recall_target)
-    return neg(values), positions
+      ([[8.0, 9.0, 7.0]], [[1, 0, 1]])""",
+)
+approx_min_k = _approx_k(
+    "approx_min_k",
+    neg,
+    "smallest elements along a dimension, in ascending",
+    """>>> values, positions = lax.approx_min_k(jnp.array([[3., 9., 5.], [8., 2., 7.]]), 2)
+      >>> values.tolist(), positions.tolist()
+      ([[3.0, 5.0], [2.0, 7.0]], [[0, 2], [1, 2]])""",
+)

@@ -28,63 +28,44 @@ def _without_nan(x: Any, fill: Callable[[np.dtype], Any] | float) -> Any:
     return select(ops.ne(x, x), np.asarray(value, dtype), x)
 
 
-def nansum(
-    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
-) -> Any:  # fmt: skip
-    """Sum of the elements that are not NaN.
+def _accumulation(name: str, reduction: Any, identity: float, what: str, example: str) -> Any:
+    def accumulate(
+        a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+        where: Any = None,
+    ) -> Any:  # fmt: skip
+        return reduction(_without_nan(as_operand(a, name), identity), axis, dtype, out, keepdims, initial, where)
 
-    >>> nansum(np.array([1.0, np.nan])).item()
-    1.0
-    """
-    return sum(_without_nan(as_operand(a, "nansum"), 0.0), axis, dtype, out, keepdims, initial, where)
+    return _named(accumulate, name, f"{what} of the elements that are not NaN.", example)
 
 
-def nanprod(
-    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
-) -> Any:  # fmt: skip
-    """Product of the elements that are not NaN.
-
-    >>> nanprod(np.array([3.0, np.nan])).item()
-    3.0
-    """
-    return prod(_without_nan(as_operand(a, "nanprod"), 1.0), axis, dtype, out, keepdims, initial, where)
+def _named(f: Any, name: str, what: str, example: str) -> Any:
+    f.__name__ = f.__qualname__ = name
+    f.__doc__ = f"{what}\n\n>>> {name}({example}\n"
+    return f
 
 
-def _nan_extremum(
-    a: Any, axis: Axis, keepdims: bool, initial: Any, where: Any, name: str, reduction: Any, fill: Any
-) -> Any:
-    x = as_operand(a, name)
-    out = reduction(_without_nan(x, fill), axis, keepdims=keepdims, initial=initial, where=where)
-    if not dtypes.is_inexact(typeof(x).dtype) or initial is not None:
-        return out
-    nothing = all(ops.ne(x, x), axis, keepdims=keepdims)
-    return select(nothing, scalar_like(np.nan, out), out)
+nansum = _accumulation("nansum", sum, 0.0, "Sum", "np.array([1.0, np.nan])).item()\n1.0")
+nanprod = _accumulation("nanprod", prod, 1.0, "Product", "np.array([3.0, np.nan])).item()\n3.0")
 
 
-def nanmax(
-    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
-    """Maximum of the elements that are not NaN; NaN if all are.
+def _nan_extremum(name: str, reduction: Any, fill: Any, what: str) -> Any:
+    def extremum(
+        a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Any:
+        no_out(out, name)
+        x = as_operand(a, name)
+        result = reduction(_without_nan(x, fill), axis, keepdims=keepdims, initial=initial, where=where)
+        if not dtypes.is_inexact(typeof(x).dtype) or initial is not None:
+            return result
+        nothing = all(ops.ne(x, x), axis, keepdims=keepdims)
+        return select(nothing, scalar_like(np.nan, result), result)
 
-    >>> nanmax(np.array([1.0, np.nan])).item()
-    1.0
-    """
-    no_out(out, "nanmax")
-    return _nan_extremum(a, axis, keepdims, initial, where, "nanmax", max, dtypes.min_value)
+    example = "np.array([1.0, np.nan])).item()\n1.0"
+    return _named(extremum, name, f"{what} of the elements that are not NaN; NaN if all are.", example)
 
 
-def nanmin(
-    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
-    """Minimum of the elements that are not NaN; NaN if all are.
-
-    >>> nanmin(np.array([1.0, np.nan])).item()
-    1.0
-    """
-    no_out(out, "nanmin")
-    return _nan_extremum(a, axis, keepdims, initial, where, "nanmin", min, dtypes.max_value)
+nanmax = _nan_extremum("nanmax", max, dtypes.min_value, "Maximum")
+nanmin = _nan_extremum("nanmin", min, dtypes.max_value, "Minimum")
 
 
 def _numbers(x: Any, where: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.core import dtypes, pytree
 from meshwright.errors import ArgumentError, DifferentiationError
-from meshwright.ir.op import Zero
+from meshwright.ir.op import Mapped, Zero
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
@@ -138,7 +138,8 @@ def _at_once(rules: _Rules, level: Differentiation) -> Any:
     saved = [level.lowered(x) for x in residuals]
     for k, above in enumerate(level.mapped):
         axis = above.trace.axis  # type: ignore[union-attr]
-        bwd = batched_backward(bwd, axis, [d[k] for _, d, _ in saved], [d[k] for _, d, _ in lowered], above.dims)
+        mapped = Mapped(axis, above.dims, [d[k] for _, d, _ in lowered])
+        bwd = batched_backward(bwd, mapped, [d[k] for _, d, _ in saved])
     primals, tangents = zip(*level.operands)
     values = [x for x, *_ in lowered]
     with set_trace(level.trace.parent):

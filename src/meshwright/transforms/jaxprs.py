@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.dtypes import uint32
 from meshwright.core.slots import Slot
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis
+from meshwright.ir.op import BatchAxis, Mapped
 
 
 @dataclass(frozen=True)
@@ -93,42 +93,28 @@ class JaxprTransforms:
         operands, and which those are. Those marked in ``instantiate`` count as nonzero whatever they are."""
         return self._cached("transpose", jaxpr, linear, nonzero, instantiate)
 
-    def batched_jvp_rule(
-        self,
-        rule: Callable[..., Any],
-        axis: BatchAxis,
-        dims: Sequence[int | None],
-        out_dims: Sequence[int | None],
-    ) -> Callable[..., Any]:
+    def batched_jvp_rule(self, rule: Callable[..., Any], mapped: Mapped) -> Callable[..., Any]:
         """A custom derivative rule under ``vmap``."""
-        return self.makers["batched_jvp_rule"].value(rule, axis, dims, out_dims)
+        return self.makers["batched_jvp_rule"].value(rule, mapped)
 
     def jvp_of_batch_rule(self, rule: Callable[..., Any], nonzero: Sequence[bool]) -> Callable[..., Any]:
         """The batching rule of the derivative of a function with a batching rule."""
         return self.makers["jvp_of_batch_rule"].value(rule, nonzero)
 
     def batched_vjp_rules(
-        self,
-        fwd: Callable[..., Any],
-        bwd: Callable[..., Any],
-        axis: BatchAxis,
-        dims: Sequence[int | None],
-        out_dims: Sequence[int | None],
+        self, fwd: Callable[..., Any], bwd: Callable[..., Any], mapped: Mapped
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """A forward and a backward rule under ``vmap``."""
-        return self.makers["batched_vjp_rules"].value(fwd, bwd, axis, dims, out_dims)
+        return self.makers["batched_vjp_rules"].value(fwd, bwd, mapped)
 
 
 TRANSFORMS = JaxprTransforms()
 
 
-class Stand:
+class Stand(OnlyTyped):
     """A type where a leaf is wanted."""
 
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: ShapedArray) -> None:
-        self.aval = aval
+    __slots__ = ()
 
 
 def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int | None) -> ShapedArray:

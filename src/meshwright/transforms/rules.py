@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Zero
+from meshwright.ir.op import BatchAxis, Mapped, Zero
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.elementwise.table import materialize, mul, scalar_like
@@ -136,9 +136,9 @@ def collect_cts(tape: Tape, outs: Sequence[Any], cts: Sequence[Any]) -> dict[int
     return found
 
 
-def _batched_jvp_rule(
-    rule: Callable[..., Any], axis: BatchAxis, dims: Sequence[int | None], out_dims: Sequence[int | None]
-) -> Callable[..., Any]:
+def _batched_jvp_rule(rule: Callable[..., Any], mapped: Mapped) -> Callable[..., Any]:
+    axis, dims, out_dims = mapped.axis, mapped.dims, mapped.out_dims
+
     def batched(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         trace = BatchTrace(STATE.trace, axis)
         wrapped = [trace.wrap(x, d) for x, d in zip(primals, dims)]
@@ -162,12 +162,9 @@ def _batched_jvp_rule(
 
 
 def _batched_vjp_rules(
-    fwd: Callable[..., Any],
-    bwd: Callable[..., Any],
-    axis: BatchAxis,
-    dims: Sequence[int | None],
-    out_dims: Sequence[int | None],
+    fwd: Callable[..., Any], bwd: Callable[..., Any], mapped: Mapped
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    axis, dims, out_dims = mapped.axis, mapped.dims, mapped.out_dims
     residual_dims: list[int | None] = []
 
     def batched_fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -183,7 +180,7 @@ def _batched_vjp_rules(
         ]
         return [x for x, _ in pairs], placed
 
-    return batched_fwd, batched_backward(bwd, axis, residual_dims, out_dims, dims)
+    return batched_fwd, batched_backward(bwd, mapped, residual_dims)
 
 
 def _naming(axis: BatchAxis) -> Any:
@@ -191,13 +188,10 @@ def _naming(axis: BatchAxis) -> Any:
 
 
 def batched_backward(
-    bwd: Callable[..., Any],
-    axis: BatchAxis,
-    residual_dims: Sequence[int | None],
-    out_dims: Sequence[int | None],
-    dims: Sequence[int | None],
+    bwd: Callable[..., Any], mapped: Mapped, residual_dims: Sequence[int | None]
 ) -> Callable[..., Any]:
-    """A backward rule under ``vmap``, where residuals, results and operands have their batch dimensions there."""
+    """A backward rule under ``vmap``, of residuals that have their batch dimensions there."""
+    axis, dims, out_dims = mapped.axis, mapped.dims, mapped.out_dims
 
     def batched_bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         trace = BatchTrace(STATE.trace, axis)

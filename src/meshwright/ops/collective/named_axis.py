@@ -314,11 +314,7 @@ def all_to_all(
     With ``tiled`` the parts are tiles, and those that arrive are joined along ``concat_axis``. Without, ``split_axis``
     has one index a position and goes, and what arrives is stacked along a new dimension ``concat_axis``.
 
-    Raises:
-      UnboundAxisError: an axis is not in scope.
-      ShapeError: a dimension of another size, or that is not a multiple of the number of positions.
-      AxisError: a dimension that does not exist.
-      ArgumentError: groups that do not have each position once.
+    Raises as :func:`psum_scatter`.
 
     Example:
       >>> x = jnp.array([[1, 2], [3, 4]])

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, has_effects, sub_jaxprs
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Zero
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.retype import cast_each, in_axes, retyped
@@ -158,7 +158,7 @@ class CustomJvpCall(CallOp):
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         jaxpr, out_dims = batched_everywhere(t, self.jaxpr, axis, dims)
-        rule = t.batched_jvp_rule(self.rule, axis, tuple(dims), tuple(out_dims))
+        rule = t.batched_jvp_rule(self.rule, Mapped(axis, tuple(dims), tuple(out_dims)))
         return CustomJvpCall(self.fun_name, jaxpr, rule).bind(*args), list(out_dims)
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:

@@ -14,7 +14,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.call import CallOp, batched_everywhere
 from meshwright.ops.elementwise.table import materialize
@@ -84,7 +84,7 @@ class CustomVjpCall(CallOp):
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         jaxpr, out_dims = batched_everywhere(t, self.jaxpr, axis, dims)
-        fwd, bwd = t.batched_vjp_rules(self.fwd, self.bwd, axis, tuple(dims), out_dims)
+        fwd, bwd = t.batched_vjp_rules(self.fwd, self.bwd, Mapped(axis, tuple(dims), out_dims))
         op = CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts, self.symbolic_zeros, self.num_loose)
         return op.bind(*args), list(out_dims)
 

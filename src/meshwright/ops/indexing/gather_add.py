@@ -26,6 +26,7 @@ from meshwright.ops.composite import emit_traced
 from meshwright.ops.elementwise.monoid import OR, SUM, Monoid
 from meshwright.ops.elementwise.table import eq, materialize, scalar_like, select
 from meshwright.ops.indexing.indexed import (
+    DimensionNumbers,
     Dims,
     GatherDimensionNumbers,
     GatherScatterMode,
@@ -211,7 +212,7 @@ class Gather(Op):
 
 # --- scatter ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class ScatterDimensionNumbers:
+class ScatterDimensionNumbers(DimensionNumbers):
     """How the dimensions of operand, indices and updates of a scatter correspond: the names of
     :class:`GatherDimensionNumbers`, with updates in place of the result."""
 
@@ -220,9 +221,6 @@ class ScatterDimensionNumbers:
     scatter_dims_to_operand_dims: Dims
     operand_batching_dims: Dims = ()
     scatter_indices_batching_dims: Dims = ()
-
-    def __str__(self) -> str:
-        return f"({', '.join(f'{k}={v}' for k, v in vars(self).items() if v != ())})"
 
     def gather(self) -> GatherDimensionNumbers:
         """Those of the gather that reads the windows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,7 +16,18 @@ from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import traced
 from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, Monoid, member
-from meshwright.ops.elementwise.table import add, convert, div, eq, materialize, mul, scalar_like, select, zeros_like
+from meshwright.ops.elementwise.table import (
+    add,
+    convert,
+    div,
+    eq,
+    materialize,
+    mul,
+    neg,
+    scalar_like,
+    select,
+    zeros_like,
+)
 from meshwright.ops.indexing.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
 from meshwright.ops.scalar_body import as_body_takes, check_body, one_shape, read_body
@@ -40,6 +51,7 @@ __all__ = [
     "scatter_max",
     "scatter_min",
     "scatter_mul",
+    "scatter_sub",
 ]
 
 
@@ -198,7 +210,15 @@ def gather(
     return op.bind(operand, index_array(start_indices, "gather"))
 
 
-def _scatter_function(op: type[ScatterBase], what: str, result: list[int]) -> Any:
+def _scatter_function(
+    op: type[ScatterBase],
+    what: str,
+    result: list[int],
+    name: str = "",
+    of_updates: Callable[[Any], Any] = lambda updates: updates,
+) -> Any:
+    name = name or op.name
+
     def scatter(
         operand: Any,
         scatter_indices: Any,
@@ -211,9 +231,9 @@ def _scatter_function(op: type[ScatterBase], what: str, result: list[int]) -> An
     ) -> Any:
         chosen = GatherScatterMode.from_any(mode)
         bound = op(dimension_numbers, indices_are_sorted, unique_indices, chosen)
-        return bound.bind(operand, index_array(scatter_indices, op.name), updates)
+        return bound.bind(operand, index_array(scatter_indices, name), of_updates(updates))
 
-    scatter.__name__ = scatter.__qualname__ = op.name
+    scatter.__name__ = scatter.__qualname__ = name
     scatter.__doc__ = f"""``operand`` with its windows at ``scatter_indices`` {what} ``updates``.
 
     The last dimension of ``scatter_indices`` holds the index vectors. ``dimension_numbers`` says which dimensions of
@@ -229,7 +249,7 @@ def _scatter_function(op: type[ScatterBase], what: str, result: list[int]) -> An
 
     Example:
       >>> elements = lax.ScatterDimensionNumbers((), (0,), (0,))
-      >>> lax.{op.name}(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([9, 2]), elements).tolist()
+      >>> lax.{name}(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([9, 2]), elements).tolist()
       {result}
     """
     return scatter
@@ -237,6 +257,7 @@ def _scatter_function(op: type[ScatterBase], what: str, result: list[int]) -> An
 
 scatter = _scatter_function(Scatter, "replaced by", [2, 6, 9])
 scatter_add = _scatter_function(ScatterAdd, "plus", [7, 6, 16])
+scatter_sub = _scatter_function(ScatterAdd, "less", [3, 6, -2], "scatter_sub", neg)
 scatter_mul = _scatter_function(ScatterMul, "times", [10, 6, 63])
 scatter_min = _scatter_function(ScatterMin, "lowered to", [2, 6, 7])
 scatter_max = _scatter_function(ScatterMax, "raised to", [5, 6, 9])

@@ -59,8 +59,15 @@ class GatherScatterMode(enum.Enum):
             ) from None
 
 
+class DimensionNumbers:
+    """Base: prints what is not empty."""
+
+    def __str__(self) -> str:
+        return f"({', '.join(f'{k}={v}' for k, v in vars(self).items() if v != ())})"
+
+
 @dataclass(frozen=True)
-class GatherDimensionNumbers:
+class GatherDimensionNumbers(DimensionNumbers):
     """How the dimensions of operand, indices and result of a gather correspond.
 
     ``offset_dims`` are the result dimensions that run inside a window; the others run over the indices.
@@ -74,9 +81,6 @@ class GatherDimensionNumbers:
     start_index_map: Dims
     operand_batching_dims: Dims = ()
     start_indices_batching_dims: Dims = ()
-
-    def __str__(self) -> str:
-        return f"({', '.join(f'{k}={v}' for k, v in vars(self).items() if v != ())})"
 
     def window_dims(self, operand_ndim: int) -> Dims:
         """The operand dimensions that ``offset_dims`` run along, in order."""

@@ -109,8 +109,26 @@ def conv_general_dilated(
     precision: PrecisionLike = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """Convolution of ``lhs`` with the kernel ``rhs``, in any number of spatial dimensions; see
-    ``lax.conv_general_dilated``.
+    """Convolution of ``lhs`` with the kernel ``rhs``, in any number of spatial dimensions.
+
+    Without ``dimension_numbers`` the shapes are ``lhs [N, C, ...]``, ``rhs [O, I, ...]``; see
+    :func:`conv_dimension_numbers`. ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or a ``(low, high)`` pair
+    for each spatial dimension (negative ones cut). ``lhs_dilation`` puts zeros between rows of ``lhs`` (transposed
+    convolution), ``rhs_dilation`` between rows of the kernel (dilated convolution). ``feature_group_count`` and
+    ``batch_group_count`` cut features or batch into groups that do not mix.
+
+    Raises:
+      ShapeError: operands that do not fit each other or the parameters.
+      DTypeError: operands of different dtypes.
+      ArgumentError: malformed parameters.
+
+    Example:
+      >>> x = jnp.array([[[1., 2., 3., 4.]]])
+      >>> kernel = jnp.array([[[1., -1.]]])
+      >>> lax.conv_general_dilated(x, kernel, (1,), "VALID").tolist()
+      [[[-1.0, -1.0, -1.0]]]
+      >>> lax.conv_general_dilated(x, kernel, (2,), [(1, 0)]).tolist()
+      [[[-1.0, -1.0]]]
     """
     op = "conv_general_dilated"
     lhs_shape, rhs_shape = typeof(lhs).shape, typeof(rhs).shape

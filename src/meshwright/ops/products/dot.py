@@ -176,7 +176,21 @@ def dot_general(
     precision: PrecisionLike = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """Product summed over paired contracting dimensions, for each paired batch index; see ``lax.dot_general``."""
+    """The product of ``lhs`` and ``rhs`` summed over paired contracting dimensions, for each paired batch index.
+
+    ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch
+    dimensions, then the remaining ones of ``lhs``, then those of ``rhs``; its dtype is the promoted one of the operands
+    unless ``preferred_element_type`` is given, in which sums are made too.
+
+    Raises:
+      ShapeError: paired dimensions that do not exist or have different sizes.
+      ArgumentError: an unknown ``precision``.
+
+    Example:
+      >>> x, y = jnp.arange(12).reshape(2, 2, 3), jnp.arange(6).reshape(2, 3)
+      >>> lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))).tolist()
+      [[5, 14], [86, 122]]
+    """
     (lc, rc), (lb, rb) = dimension_numbers
     numbers = ((tuple(lc), tuple(rc)), (tuple(lb), tuple(rb)))
     if preferred_element_type is not None:

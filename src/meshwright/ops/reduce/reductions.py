@@ -323,31 +323,33 @@ reduce_xor = _reducer(
 )
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
-    """The position of the maximum along ``axis``, which goes: of equal ones the lowest, and that of the first NaN if
-    there is one.
+def _position(op: type[_ArgExtremum], what: str, example: str) -> Callable[..., Any]:
+    def position(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
+        return op(_normal(operand, [axis]), dtypes.requested(index_dtype, op.name)).bind(operand)
+
+    position.__name__ = position.__qualname__ = op.name
+    position.__doc__ = f"""The position of the {what} along ``axis``, which goes: of equal ones the lowest, and that of
+    the first NaN if there is one.
 
     Raises:
       ShapeError: an axis that does not exist, or an empty one.
       DTypeError: an ``index_dtype`` that is no integer dtype.
 
     Example:
-      >>> lax.argmax(jnp.array([[3, 7, 7], [9, 6, 5]]), 1, np.int32).tolist()
-      [1, 0]
+      {example}
     """
-    return ArgMax(_normal(operand, [axis]), dtypes.requested(index_dtype, "argmax")).bind(operand)
+    return position
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any = np.int32) -> Any:
-    """The position of the minimum along ``axis``, which goes: of equal ones the lowest, and that of the first NaN if
-    there is one.
-
-    Raises:
-      ShapeError: an axis that does not exist, or an empty one.
-      DTypeError: an ``index_dtype`` that is no integer dtype.
-
-    Example:
-      >>> lax.argmin(jnp.array([[3, 7, 7], [9, 6, 5]]), 0, np.int32).tolist()
-      [0, 1, 1]
-    """
-    return ArgMin(_normal(operand, [axis]), dtypes.requested(index_dtype, "argmin")).bind(operand)
+argmax = _position(
+    ArgMax,
+    "maximum",
+    """>>> lax.argmax(jnp.array([[3, 7, 7], [9, 6, 5]]), 1, np.int32).tolist()
+      [1, 0]""",
+)
+argmin = _position(
+    ArgMin,
+    "minimum",
+    """>>> lax.argmin(jnp.array([[3, 7, 7], [9, 6, 5]]), 0, np.int32).tolist()
+      [0, 1, 1]""",
+)

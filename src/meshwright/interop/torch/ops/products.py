@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright import lax
@@ -51,29 +51,21 @@ def _added(product: Any, self: Any, beta: Any, alpha: Any) -> Any:
     return product + (self if beta == 1 else self * cast(beta, self.dtype))
 
 
-@register("aten.addmm")
-def addmm(self: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _added(mnp.matmul(mat1, mat2), self, beta, alpha)
+_ADDED_PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {
+    "addmm": mnp.matmul,
+    "baddbmm": mnp.matmul,
+    "addbmm": lambda batch1, batch2: mnp.einsum("bij,bjk->ik", batch1, batch2),
+    "addmv": mnp.matmul,
+    "addr": mnp.outer,
+}
 
 
-@register("aten.baddbmm")
-def baddbmm(self: Any, batch1: Any, batch2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _added(mnp.matmul(batch1, batch2), self, beta, alpha)
+def _added_product(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return lambda self, a, b, beta=1, alpha=1: _added(product(a, b), self, beta, alpha)
 
 
-@register("aten.addbmm")
-def addbmm(self: Any, batch1: Any, batch2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _added(mnp.einsum("bij,bjk->ik", batch1, batch2), self, beta, alpha)
-
-
-@register("aten.addmv")
-def addmv(self: Any, mat: Any, vec: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _added(mnp.matmul(mat, vec), self, beta, alpha)
-
-
-@register("aten.addr")
-def addr(self: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _added(mnp.outer(vec1, vec2), self, beta, alpha)
+for _name, _product in _ADDED_PRODUCTS.items():
+    register(f"aten.{_name}")(_added_product(_product))
 
 
 @register("aten.einsum")
