@@ -20,6 +20,7 @@ import numpy as np
 from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.errors import DTypeError, RuleError
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.explicit import is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
@@ -36,6 +37,10 @@ class Zero(OnlyTyped):
     """A tangent or cotangent that is known to be zero; no array is made for it."""
 
     __slots__ = ()
+
+
+#: a tangent or cotangent
+Tangent = ArrayLike | Zero
 
 
 class Linear(OnlyTyped):
@@ -133,6 +138,18 @@ class Builder(Protocol):
         """A call of a private function for ``jaxpr`` (made once for each jaxpr)."""
         ...
 
+    def replica_groups(self, axes: Sequence[str]) -> Any:
+        """The attribute that names the groups of devices along named axes."""
+        ...
+
+    def source_target_pairs(self, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> Any:
+        """The attribute that names who sends to whom, of pairs of positions along named axes."""
+        ...
+
+    def axis_index(self, axes: Sequence[str]) -> Any:
+        """The position of the device that runs, along named axes: an int32 scalar."""
+        ...
+
 
 @dataclass(frozen=True)
 class Op:
@@ -185,7 +202,7 @@ class Op:
             REGISTRY[cls.name] = cls
 
     # --- use ------------------------------------------------------------------------------------------------
-    def bind(self, *args: Any) -> Any:
+    def bind(self, *args: ArrayLike) -> Any:
         """Apply the op under the current trace: arrays are computed with, tracers recorded."""
         if STATE.checked:
             op, args = self.aligned(args)  # type: ignore[assignment]
@@ -242,11 +259,11 @@ class Op:
         typed = tuple(a.update(vma=axes, explicit=s) for a, s in zip(outs, split))
         return typed if self.multiple_results else typed[0]
 
-    def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
+    def aligned(self, args: Sequence[ArrayLike]) -> tuple[Op, Sequence[ArrayLike]]:
         """What to apply in a ``shard_map`` that is checked: operands that vary over the same axes, casts put in."""
         return self, cast_all(args)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         """``(outputs, output tangents)``; tangents may be :class:`Zero`, in and out.
 
         Asked for only where a result is inexact and some operand that is neither in :attr:`constant_in` nor in
@@ -260,7 +277,7 @@ class Op:
         """:attr:`constant_in`, which for some ops depends on the dtype."""
         return self.constant_in
 
-    def transpose(self, cts: Any, *args: Any) -> Sequence[Any]:
+    def transpose(self, cts: Any, *args: ArrayLike | Linear) -> Sequence[Tangent | None]:
         """Cotangents of the operands that are :class:`Linear` (:class:`Zero`, where it is zero), ``None`` for others.
 
         ``cts`` is the cotangent of the result, or a list of them (some may be ``Zero``) with
@@ -268,7 +285,7 @@ class Op:
         """
         raise RuleError(f"op {self.name} is not linear (it has no transpose rule)")
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """``(outputs, output batch dims)`` for operands with a batch dimension at ``dims[i]`` (``None``: without).
 
         The batch dimension should stay beside the dimension it stood beside, so that batching a program that works
@@ -332,7 +349,7 @@ class Op:
         """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> Any:
         """The op on local shapes (``ctx``: :class:`meshwright.spmd.localize.context.LocalContext`).
 
         The default masks the padding of reduced dimensions and binds :meth:`localized`.
@@ -347,7 +364,7 @@ class Op:
         """The results, in Python, of an op that is :attr:`in_python`."""
         raise RuleError(f"op {self.name} is not done in Python")
 
-    def localized(self, ctx: Any) -> Op:
+    def localized(self, ctx: Localizer) -> Op:
         """This op with parameters that name sizes changed to local ones. Default: unchanged."""
         return self
 

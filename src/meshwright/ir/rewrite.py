@@ -135,6 +135,7 @@ class Interpreter(Generic[T]):
 
     def equation(self, eqn: JaxprEqn, args: list[T]) -> Sequence[T]:
         """The results of one equation."""
+        values: list[Any] = list(args)  # with the rules that this class has, these are what ops are applied to
         with source.at(eqn.source):
-            outs = eqn.op.bind(*args)
+            outs = eqn.op.bind(*values)
         return outs if eqn.op.multiple_results else [outs]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
-from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import CAST, axes_of
 from meshwright.ops.collective.base import (
@@ -86,7 +86,7 @@ class AllReduce(Collective):
         rest = self.axes[:i] + self.axes[i + 1 :]
         return (self.over(rest, self.sizes[:i] + self.sizes[i + 1 :]).bind(x) if rest else x), None
 
-    def emit(self, b: Any, x: Any) -> Any:
+    def emit(self, b: Builder, x: Any) -> Any:
         return b.op(
             "stablehlo.all_reduce", [x], b.out_avals,
             regions=[self.monoid.region(b, b.in_avals[0].dtype)], replica_groups=b.replica_groups(self.axes),

@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast_all
@@ -129,7 +129,7 @@ class AxisIndex(Collective):
             index = add(index, AxisIndex(self.axes[i + 1 :], self.sizes[i + 1 :]).bind())
         return index, 0
 
-    def emit(self, b: Any) -> Any:
+    def emit(self, b: Builder) -> Any:
         return b.axis_index(self.axes)
 
 

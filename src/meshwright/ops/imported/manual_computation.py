@@ -91,7 +91,7 @@ def _text(sharding: Annotation | None, ndim: int) -> str:
     return "{replicated}" if sharding is None else annotation_text(sharding, ndim)
 
 
-def _cross(b: Any, target: str, x: Any, before: ShapedArray, after: ShapedArray, was: str, becomes: str) -> Any:
+def _cross(b: Builder, target: str, x: Any, before: ShapedArray, after: ShapedArray, was: str, becomes: str) -> Any:
     """``x`` over the border of a region, with its sharding before and after; axes that are not manual may split it."""
     dims = list(range(before.ndim))
     free = {"backend_config": f'"unspecified_dims={dims}"'} if dims else {}

@@ -17,6 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -96,7 +97,7 @@ class _TileWindow:
     shift: Any
 
     @staticmethod
-    def of(ctx: Any, dim: int, start: Any, length: int) -> _TileWindow:
+    def of(ctx: Localizer, dim: int, start: Any, length: int) -> _TileWindow:
         size, tile = ctx.in_avals[0].shape[dim], ctx.in_local_shapes[0][dim]
         first = mul(ctx.tile_index(ctx.axes(0, dim)), np.int32(tile))
         local = sub(_clamped(start, size, length), first)
@@ -180,7 +181,7 @@ class DynamicSlice(Op):
         kind = "or" if dtypes.is_bool(x.dtype) else "sum"
         return make_rule([names, *[[]] * len(starts)], [result], dict(zip(names, x.shape)), kinds, kind)
 
-    def localize(self, ctx: Any, x: Any, *starts: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any, *starts: Any) -> Any:
         shape, sizes = ctx.in_avals[0].shape, list(self.slice_sizes)
         begin: list[Any] = list(starts)
         windows = []
@@ -261,7 +262,7 @@ class DynamicUpdateSlice(Op):
         updates = [n if w else None for n, w in zip(names, whole)]
         return make_rule([names, updates, *[[]] * len(starts)], [names], dict(zip(names, x.shape)), kinds)
 
-    def localize(self, ctx: Any, x: Any, update: Any, *starts: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any, update: Any, *starts: Any) -> Any:
         shape, lengths = ctx.in_avals[0].shape, ctx.in_avals[1].shape
         split = [d for d in range(len(shape)) if ctx.is_split(0, d) and lengths[d] != shape[d]]
         if not split:

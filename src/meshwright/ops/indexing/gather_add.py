@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
@@ -148,7 +149,7 @@ class Gather(Op):
         kind = "or" if dtypes.is_bool(x.dtype) else "sum"
         return make_rule([f.operand, f.indices], [f.result], f.sizes, f.kinds, kind)
 
-    def localize(self, ctx: Any, x: Any, indices: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any, indices: Any) -> Any:
         n, shape = self.dimension_numbers, ctx.in_avals[0].shape
         whole = set(n.window_dims(len(shape)))
         sizes = tuple(
@@ -341,7 +342,7 @@ class ScatterBase(Op):
         operands = [*[f.operand] * count, names(f.indices), *[names(f.result)] * count]
         return make_rule(operands, [f.operand] * count, f.sizes, kinds, monoid.kind)
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         count = len(operands) // 2
         n = self.dimension_numbers.gather()
         op = dataclasses.replace(self, indices_are_sorted=False, unique_indices=False)
@@ -372,7 +373,7 @@ class ScatterBase(Op):
             return [slice_(y, start, limit) for y in outs]
         return slice_(outs, start, limit)
 
-    def _count_once(self, ctx: Any, monoid: Monoid, x: Any, updates: Any) -> tuple[Any, Any]:
+    def _count_once(self, ctx: Localizer, monoid: Monoid, x: Any, updates: Any) -> tuple[Any, Any]:
         """Where updates are split: the operand on one device only, and no updates from padding."""
         rule = ctx.rule
         reduced = [d for d, fs in enumerate(rule.operands[2]) if any(rule.factors[f].kind == REDUCTION for f in fs)]

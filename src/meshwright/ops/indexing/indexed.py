@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.clamp import clamp
 from meshwright.ops.elementwise.table import and_, convert, ge, le, mul, not_, scalar_like, sub
@@ -296,14 +297,14 @@ def indexed_factors(
 
 
 def split_indexed_dims(
-    ctx: Any, n: GatherDimensionNumbers, shape: Sequence[int], slice_sizes: Sequence[int]
+    ctx: Localizer, n: GatherDimensionNumbers, shape: Sequence[int], slice_sizes: Sequence[int]
 ) -> list[int]:
     """The indexed operand dimensions that are split."""
     return [d for d in n.start_index_map if ctx.is_split(0, d) and is_indexed(n, shape, slice_sizes, d)]
 
 
 def shift_to_tile(
-    ctx: Any, n: GatherDimensionNumbers, indices: Any, slice_sizes: Sequence[int], split: Sequence[int]
+    ctx: Localizer, n: GatherDimensionNumbers, indices: Any, slice_sizes: Sequence[int], split: Sequence[int]
 ) -> Any:
     """Positions counted from this tile's first row, along the ``split`` operand dimensions.
 

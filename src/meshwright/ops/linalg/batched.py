@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.linalg.matrices import eye
@@ -68,15 +69,16 @@ class Factorization(Batched):
     """Base of those whose algorithm may fail, or not end, on garbage: problems that are padding become the
     factorization of an identity matrix."""
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         return self.bind(*(self._masked(ctx, i, x) for i, x in enumerate(operands)))
 
-    def _masked(self, ctx: Any, operand: int, x: Any) -> Any:
+    def _masked(self, ctx: Localizer, operand: int, x: Any) -> Any:
         aval, rank = typeof(x), self.core_ranks()[operand]
         uneven = [d for d in range(aval.ndim - rank) if ctx.is_split(operand, d) and ctx.is_uneven(operand, d)]
-        fill = harmless(aval, rank) if uneven else None
-        for d in uneven:
-            x = ctx.mask(x, operand, d, fill)
+        if uneven:
+            fill = harmless(aval, rank)
+            for d in uneven:
+                x = ctx.mask(x, operand, d, fill)
         return x
 
 

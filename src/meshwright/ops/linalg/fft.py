@@ -22,6 +22,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import Builder
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -110,7 +111,7 @@ class Fft(Batched):
         sizes = {n: x.shape[d] for d, n in enumerate(names) if n is not None}
         return make_rule([names], [names], sizes, {"rows": WINDOW}, passes={"rows": SentTimes(2)}, points=rank * x.size)
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         d = len(ctx.in_avals[0].shape) - len(self.fft_lengths)
         if len(self.fft_lengths) == 1 or not ctx.is_split(0, d):
             return self.bind(x)
@@ -131,7 +132,7 @@ class Fft(Batched):
         )[0]  # fmt: skip
 
 
-def _over_columns(ctx: Any, x: Any, d: int, rows: int, op: Fft) -> Any:
+def _over_columns(ctx: Localizer, x: Any, d: int, rows: int, op: Fft) -> Any:
     """``op`` along dimension ``d``, of whose ``rows`` rows this device has a tile: of some of the columns each."""
     axes, shape = ctx.axes(0, d), typeof(x).shape
     tiles, last = ctx.num_tiles(0, d), len(shape) - 1

@@ -68,7 +68,7 @@ class TriangularSolve(Batched):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (a, _), (ta, tb) = primals, tangents
         x = self.bind(*primals)
-        right = None if isinstance(tb, Zero) else tb
+        right: Any = None if isinstance(tb, Zero) else tb
         if not isinstance(ta, Zero):
             moved = neg(self.applied(ta, x))
             right = moved if right is None else add(right, moved)

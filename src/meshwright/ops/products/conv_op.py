@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -288,7 +289,7 @@ class ConvGeneralDilated(Bilinear):
         points = self.infer(lhs, rhs).size * rhs.shape[rspec[1]] * taps
         return make_rule([left, right], [out], sizes, kinds, points=points)
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         x, y = operands
         lspec, rspec, ospec = self.dimension_numbers
         lhs, rhs = ctx.in_avals
@@ -307,7 +308,7 @@ class ConvGeneralDilated(Bilinear):
         return op.bind(x, y)
 
     def _localize_contracted(
-        self, ctx: Any, x: Any, y: Any, dims: tuple[int, int], window: WindowDim
+        self, ctx: Localizer, x: Any, y: Any, dims: tuple[int, int], window: WindowDim
     ) -> tuple[Any, Any, WindowDim]:
         """Each tile has rows of the kernel, and makes the terms of all result rows that they enter."""
         ld, rd = dims

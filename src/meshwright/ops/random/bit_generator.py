@@ -24,6 +24,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -155,7 +156,7 @@ class RngBitGenerator(Op):
         sizes = dict(zip(names, self.shape))
         return make_rule([[None]], [[None], out], sizes, dict.fromkeys(names, WINDOW))
 
-    def localize(self, ctx: Any, state: Any) -> Any:
+    def localize(self, ctx: Localizer, state: Any) -> Any:
         shape = ctx.out_local_shapes[1]
         if shape == self.shape:
             return self.bind(state)

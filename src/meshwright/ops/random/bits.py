@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
@@ -197,7 +198,7 @@ class RandomBits(Composite):
         sizes = {**dict(zip(keys, key.shape)), **dict(zip(names, self.shape))}
         return make_rule([[*keys, None]], [[*keys, *names]], sizes, dict.fromkeys(names, WINDOW))
 
-    def localize(self, ctx: Any, key: Any) -> Any:
+    def localize(self, ctx: Localizer, key: Any) -> Any:
         lead = typeof(key).ndim - 1
         shape = ctx.out_local_shapes[0][lead:]
         starts: list[Any] = []

@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.ir.contract import Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader
@@ -87,7 +88,7 @@ class ReduceBody(Op):
         passes = {names[d]: GatheredParts(shape[d]) for d in self.axes}
         return make_rule([names] * n + [[]] * n, [kept] * n, dict(zip(names, shape)), kinds, passes=passes)
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         n = len(operands) // 2
         arrays, inits = operands[:n], operands[n:]
         split = [d for d in self.axes if ctx.is_split(0, d)]
@@ -112,7 +113,7 @@ class ReduceBody(Op):
         return b.op("stablehlo.reduce", operands, b.out_avals, regions=[region], dimensions=tuple(self.axes))
 
 
-def _tiles_with_rows(ctx: Any, dims: Sequence[int]) -> np.ndarray:
+def _tiles_with_rows(ctx: Localizer, dims: Sequence[int]) -> np.ndarray:
     """For the tiles of some dimensions of operand 0, the first dimension major: does any row of theirs exist?"""
     full = np.ones((1,), np.bool_)
     for d in dims:

@@ -16,6 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -142,7 +143,7 @@ ReduceAnd = member(_Bitwise, AND, "ReduceAnd", "reduce_and", "Bitwise and over `
 ReduceOr = member(_Bitwise, OR, "ReduceOr", "reduce_or", "Bitwise or over ``axes``.")
 
 
-def _split_axes(ctx: Any, axes: Sequence[int]) -> tuple[str, ...]:
+def _split_axes(ctx: Localizer, axes: Sequence[int]) -> tuple[str, ...]:
     """Mesh axes that split the reduced dimensions of operand 0."""
     return tuple(a for d in axes if ctx.is_split(0, d) for a in ctx.axes(0, d))
 
@@ -157,7 +158,7 @@ class ReduceXor(_Bitwise):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return _exchanging_rule(x, self.axes)
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         for d in self.axes:
             x = ctx.mask(x, 0, d, self.monoid.identity(typeof(x).dtype))
         y = self.bind(x)
@@ -217,7 +218,7 @@ class _ArgExtremum(Composite):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return _exchanging_rule(x, self.axes)
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         (d,) = self.axes
         if not ctx.is_split(0, d):
             return self.bind(x)

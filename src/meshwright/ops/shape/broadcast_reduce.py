@@ -12,6 +12,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -65,7 +66,7 @@ class BroadcastInDim(Moves):
         operand = [names[d] if s == self.shape[d] else None for s, d in zip(x.shape, self.broadcast_dimensions)]
         return make_rule([operand], [names], dict(zip(names, self.shape)))
 
-    def localized(self, ctx: Any) -> Op:
+    def localized(self, ctx: Localizer) -> Op:
         return BroadcastInDim(ctx.out_local_shapes[0], self.broadcast_dimensions)
 
     def moved(self, x: np.ndarray) -> np.ndarray:
@@ -211,7 +212,7 @@ class Iota(Op):
         names = [f"d{d}" for d in range(len(self.shape))]
         return make_rule([], [names], dict(zip(names, self.shape)), {names[self.dimension]: WINDOW})
 
-    def localize(self, ctx: Any) -> Any:
+    def localize(self, ctx: Localizer) -> Any:
         local = Iota(self.dtype, ctx.out_local_shapes[0], self.dimension).bind()
         return ctx.add_tile_offset(local, self.dimension)
 

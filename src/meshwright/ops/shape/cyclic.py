@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.rewrite import in_regions
@@ -73,7 +74,7 @@ class CyclicWindow(Linear1, Composite):
         names = [f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [names], dict(zip(names, x.shape)), {names[self.dimension]: WINDOW})
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         d, first = self.dimension, self.start
         if not ctx.is_split(0, d):
             return self.expand(x)[0]
@@ -82,10 +83,12 @@ class CyclicWindow(Linear1, Composite):
             return ctx.fetch_window(x, 0, d, lambda t: first + t * rows, rows, cyclic=True)
         # The ring is broken where the padding stands: a window for each time around, zero where it is not.
         stop = self.start + self.length
-        turns = [
-            ctx.fetch_window(x, 0, d, lambda t, k=k: first + t * rows - k, rows, fill=scalar_like(0, x), stop=stop - k)
-            for k in range(0, stop, size)
-        ]
+
+        def turn(k: int) -> Any:
+            start = lambda t: first + t * rows - k  # noqa: E731
+            return ctx.fetch_window(x, 0, d, start, rows, fill=scalar_like(0, x), stop=stop - k)
+
+        turns = [turn(k) for k in range(0, stop, size)]
         return reduce(add, turns)  # for bools, ``add`` is ``or``
 
     def moved(self, x: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_indices
 from meshwright.errors import ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -170,7 +171,7 @@ class Reshape(Moves):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return reshape_rule(x.shape, self.new_sizes)
 
-    def localized(self, ctx: Any) -> Op:
+    def localized(self, ctx: Localizer) -> Op:
         return Reshape(ctx.out_local_shapes[0])
 
     def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
@@ -202,7 +203,7 @@ class ReshapeRows(Reshape):
         sides = [[*head, "rows", *[None] * (count - 1), *tail] for count in (ins, outs)]
         return make_rule(sides[:1], sides[1:], sizes, {"rows": WINDOW}, passes={"rows": SentTimes()})
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         d, ins, outs = regrouped(ctx.in_avals[0].shape, self.new_sizes)  # type: ignore[misc]
         local = ctx.out_local_shapes[0]
         if ctx.is_split(0, d):
@@ -387,6 +388,11 @@ def transpose(operand: Any, permutation: Sequence[int]) -> Any:
 
 
 # --- reverse ------------------------------------------------------------------------------------------------
+def _from_the_end(size: int, rows: int) -> Callable[[int], int]:
+    """Tile t of a reversed array holds the reverse of rows [size - (t + 1) rows, size - t rows): where these start."""
+    return lambda tile: size - (tile + 1) * rows
+
+
 @dataclass(frozen=True)
 class Rev(Linear1):
     """Reversed along ``dimensions``."""
@@ -411,13 +417,12 @@ class Rev(Linear1):
         names = [f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [names], dict(zip(names, x.shape)), {f"d{d}": WINDOW for d in self.dimensions})
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         for d in self.dimensions:
             size = ctx.in_avals[0].shape[d]
             if ctx.is_split(0, d):
-                # Tile t of the reversed array holds the reverse of rows [size - (t+1)c, size - tc).
-                c = ctx.in_local_shapes[0][d]
-                x = ctx.fetch_window(x, 0, d, lambda t, s=size, c=c: s - (t + 1) * c, c)
+                rows = ctx.in_local_shapes[0][d]
+                x = ctx.fetch_window(x, 0, d, _from_the_end(size, rows), rows)
         return self.bind(x) if self.dimensions else x
 
     def moved(self, x: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Linear, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -102,6 +103,6 @@ class RowMoves(Composite):
         passes = {rows: MovedRows(self.map)}
         return make_rule([names] * len(avals), [names] * len(self.map.targets), sizes, {rows: WINDOW}, passes=passes)
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         axes = ctx.axes(0, self.dimension)
         return list(ctx.move_rows(operands, self.dimension, axes, self.map) if axes else self.expand(*operands))

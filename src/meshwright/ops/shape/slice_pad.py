@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -23,6 +24,11 @@ from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
     return (*values[:dim], value, *values[dim:])
+
+
+def _starts(rows: int, before: int, step: int = 1) -> Callable[[int], int]:
+    """Where each tile of ``rows`` rows starts, ``before`` rows earlier, counted in steps, rounded up."""
+    return lambda tile: -((before - tile * rows) // step)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Slice(Moves):
         kind = "or" if dtypes.is_bool(x.dtype) else "sum"
         return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, kind)
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)
         chosen = []
         for d, (size, rows) in enumerate(zip(ctx.in_avals[0].shape, ctx.out_avals[0].shape)):
@@ -209,7 +215,7 @@ class Pad(Op):
         kinds = {n: WINDOW for n in names if padded[n]}
         return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds)
 
-    def localize(self, ctx: Any, x: Any, value: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any, value: Any) -> Any:
         config = list(self.padding_config)
         for d, (lo, _, inner) in enumerate(self.padding_config):
             if not ctx.is_split_result(0, d) or config[d] == (0, 0, 0):
@@ -223,7 +229,7 @@ class Pad(Op):
             # Result row r shows operand row (r - lo) / step where that is whole. Tile t starts at row t·n; the first
             # operand row it may show is ceil((t·n - lo) / step).
             rows = -(-n // step) + (step > 1)
-            x = ctx.fetch_window(x, 0, d, lambda t, n=n, lo=lo, s=step: -((lo - t * n) // s), rows, fill=value)
+            x = ctx.fetch_window(x, 0, d, _starts(n, lo, step), rows, fill=value)
             if step == 1:
                 config[d] = (0, 0, 0)
                 continue
@@ -332,7 +338,7 @@ class Concatenate(Op):
         ins = [one if a.shape[self.dimension] == 1 else names for a in avals]
         return make_rule(ins, [names], sizes, {joined: WINDOW})
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         d = self.dimension
         if not ctx.is_split_result(0, d):
             return self.bind(*operands)
@@ -344,7 +350,7 @@ class Concatenate(Op):
             if aval.shape[d] == 1:
                 part = ctx.place_row(x, d, start, zero)
             else:
-                part = ctx.fetch_window(x, i, d, lambda t, n=n, s=start: t * n - s, n, fill=zero)
+                part = ctx.fetch_window(x, i, d, _starts(n, start), n, fill=zero)
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
             start += aval.shape[d]
         return total

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.sharding import Layout
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
@@ -45,5 +46,5 @@ class InspectSharding(Op):
     def emit(self, b: Builder, x: Any) -> list[Any]:
         return []
 
-    def localize(self, ctx: Any, x: Any) -> list[Any]:
+    def localize(self, ctx: Localizer, x: Any) -> list[Any]:
         return InspectSharding(self.callback, ctx.in_layouts[0]).bind(x)

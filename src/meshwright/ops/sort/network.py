@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ne, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice
@@ -52,7 +53,9 @@ class NetworkPasses:
         return self.growth * len(merge_exchange(tiles))
 
 
-def sort_tiles(ctx: Any, dim: int, arrays: Sequence[Any], sort: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+def sort_tiles(
+    ctx: Localizer, dim: int, arrays: Sequence[Any], sort: Callable[[Sequence[Any]], list[Any]]
+) -> list[Any]:
     """Tiles of ``arrays`` in the order that ``sort``, which sorts local arrays, gives the whole dimension.
 
     ``sort`` must give equal results for equal arrays, and put padding last.

@@ -18,6 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.probing import MOST_ARGUMENTS, grid, run, used
@@ -151,7 +152,7 @@ class _Sorting(Op):
         """Whether positions have to be sorted along, to tell equal elements, or padding, apart."""
         raise NotImplementedError
 
-    def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
         """A sort for tiles, its operands (with ``positions`` after the others of the last key), and how many of them
         come before the positions."""
         raise NotImplementedError
@@ -163,7 +164,7 @@ class _Sorting(Op):
         passes = NetworkPasses((size + 4 * self.carries_positions(avals, False)) / size)
         return make_rule(same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes})
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         d = self.dimension
         if not ctx.is_split(0, d):
             return self.bind(*operands)
@@ -207,7 +208,7 @@ class Sort(_Sorting):
         alone = len(avals) == 1 and (by_bits or not dtypes.is_inexact(avals[0].dtype))
         return not alone and (self.is_stable or uneven)
 
-    def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
         n, d = self.num_keys, self.dimension
         keys = [ctx.mask(x, i, d, _last(typeof(x).dtype)) for i, x in enumerate(arrays[:n])]
         if positions is None:
@@ -264,7 +265,7 @@ class SortBody(_Sorting):
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
         return self.is_stable or uneven
 
-    def on_tiles(self, ctx: Any, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
         n = len(arrays)
         if positions is None:
             return dataclasses.replace(self, is_stable=True), list(arrays), n

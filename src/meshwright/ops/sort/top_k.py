@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -61,7 +62,7 @@ class TopK(Op):
         passes = {last: GatheredParts(x.shape[-1], 2 * max(1, self.k))}
         return make_rule([names], [out, out], sizes, {last: WINDOW}, passes=passes)
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         last = typeof(x).ndim - 1
         if not ctx.is_split(0, last) or self.k == 0:
             return self.bind(x)

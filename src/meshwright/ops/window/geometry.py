@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.slice_pad import Pad
 
@@ -162,7 +163,7 @@ def pad_pairs(op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[
 
 # --- on split dimensions ------------------------------------------------------------------------------------
 def fetch_dilated(
-    ctx: Any,
+    ctx: Localizer,
     x: Any,
     operand: int,
     dim: int,
@@ -197,7 +198,7 @@ def fetch_dilated(
 
 
 def fetch_for_result(
-    ctx: Any, x: Any, operand: int, dim: int, window: WindowDim, rows: int, fill: Any = None
+    ctx: Localizer, x: Any, operand: int, dim: int, window: WindowDim, rows: int, fill: Any = None
 ) -> tuple[Any, WindowDim]:
     """What ``rows`` result rows on each tile see, and the window to slide over it."""
     length = (rows - 1) * window.stride + window.extent

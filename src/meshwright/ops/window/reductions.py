@@ -16,6 +16,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.op import Builder, Op, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -41,7 +42,7 @@ class ReduceWindow(WindowOp):
     def infer(self, x: ShapedArray) -> ShapedArray:
         return x.update(shape=self.result_shape(x))
 
-    def localize(self, ctx: Any, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: Any) -> Any:
         (aval,) = ctx.in_avals
         fill = self.monoid.identity(aval.dtype)
         windows = []

@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.contract import Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Zero
 from meshwright.ir.reading import Reader, reads, scalar_of
@@ -80,7 +81,7 @@ class SelectAndGatherAdd(_Select):
             return [Zero(args[0].aval), None]
         return [self.partner(SelectAndScatterAdd).bind(ct, args[1]), None]
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         tangents, operand = operands
         fill = worst(self.selects, ctx.in_avals[1].dtype)
         windows = list(self.windows)
@@ -118,7 +119,7 @@ class SelectAndScatterAdd(_Select):
     def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
         return [self.partner(SelectAndGatherAdd).bind(ct, args[1]), None]
 
-    def localize(self, ctx: Any, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: Any) -> Any:
         local = _LocalScatter(ctx, self, *operands)
         for d, window in enumerate(self.windows):
             if ctx.is_split(1, d) and not window.is_trivial:
@@ -149,7 +150,7 @@ class SelectAndScatterAdd(_Select):
 class _LocalScatter:
     """``select_and_scatter_add`` on tiles: each makes its rows of the result from all windows that overlap them."""
 
-    def __init__(self, ctx: Any, op: SelectAndScatterAdd, source: Any, operand: Any) -> None:
+    def __init__(self, ctx: Localizer, op: SelectAndScatterAdd, source: Any, operand: Any) -> None:
         self.ctx, self.op, self.source, self.operand = ctx, op, source, operand
         self.windows = list(op.windows)
         #: for each split dimension: first row of the tile in the local result, and steps between its rows
