@@ -30,7 +30,14 @@ class Value(Protocol):
 ArrayLike = Value | complex
 
 
-class Localizer(Protocol):
+class LocalSizes(Protocol):
+    """What ``localized`` changes an op's parameters by."""
+
+    @property
+    def out_local_shapes(self) -> tuple[tuple[int, ...], ...]: ...
+
+
+class Localizer(LocalSizes, Protocol):
     """What ``localize`` writes an op on local shapes with: one equation, its layouts, and the exchanges it may need.
 
     Axes are atoms of the mesh, positions along them int32 scalars; ``x`` and results are values on this device.
@@ -51,8 +58,6 @@ class Localizer(Protocol):
     def out_layouts(self) -> tuple[Layout, ...]: ...
     @property
     def in_local_shapes(self) -> tuple[tuple[int, ...], ...]: ...
-    @property
-    def out_local_shapes(self) -> tuple[tuple[int, ...], ...]: ...
 
     # --- how values are split -------------------------------------------------------------------------------
     def axes(self, operand: int, dim: int) -> tuple[str, ...]: ...

@@ -20,7 +20,7 @@ import numpy as np
 from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.errors import DTypeError, RuleError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
 from meshwright.ir.explicit import is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
@@ -364,7 +364,7 @@ class Op:
         """The results, in Python, of an op that is :attr:`in_python`."""
         raise RuleError(f"op {self.name} is not done in Python")
 
-    def localized(self, ctx: Localizer) -> Op:
+    def localized(self, ctx: LocalSizes) -> Op:
         """This op with parameters that name sizes changed to local ones. Default: unchanged."""
         return self
 

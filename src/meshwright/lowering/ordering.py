@@ -53,7 +53,7 @@ class _Threading(Interpreter[Any]):
     def applied(self, op: Op, args: list[Any]) -> Sequence[Any]:
         if isinstance(op, Callback) and op.ordered:
             self.token, *outs = replace(op, token=True).bind(self.token, *args)
-            return outs
+            return list(outs)
         regions = op.regions() if op.holds_jaxprs else ()
         inside = any(map(_ordered, regions))
         if regions:

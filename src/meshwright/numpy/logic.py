@@ -29,7 +29,7 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.random.keys import unwrap_keys
 from meshwright.ops.reduce.reductions import reduce_and, reduce_or
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 
 
 def _or_keys(compare: Any, fold: Any) -> Any:
@@ -185,7 +185,7 @@ def _number_test(name: str, of_float: Unary, of_exact: bool, join: Any, what: st
             return join(of_float(ops.real(x)), of_float(ops.imag(x)))
         if dtypes.is_float(dtype):
             return of_float(x)
-        return as_result(ops.match_shape(np.asarray(of_exact), typeof(x).update(dtype=dtypes.bool_, weak_type=False)))
+        return as_result(match_shape(np.asarray(of_exact), typeof(x).update(dtype=dtypes.bool_, weak_type=False)))
 
     test_of = unary(name, test, what, example)
     if join is not None:

@@ -26,7 +26,7 @@ from meshwright.numpy.reductions import all, any, average, mean, sum
 from meshwright.numpy.sorting import cumsum, sort
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
-from meshwright.ops.shape.broadcast_reduce import reduce_sum
+from meshwright.ops.shape.broadcast_reduce import match_shape, reduce_sum
 from meshwright.ops.sort import sorting as sort_ops
 
 _METHODS = ("linear", "lower", "higher", "nearest", "midpoint", "inverted_cdf")
@@ -77,7 +77,7 @@ def _order_statistic(
 
 def _by_weight(x: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
     """The first elements up to which the part ``q`` of all weight lies."""
-    weights = ops.match_shape(scalar_like(1, x), typeof(x)) if weights is None else weights
+    weights = match_shape(scalar_like(1, x), typeof(x)) if weights is None else weights
     if skip_nan:
         weights = select(ops.ne(x, x), scalar_like(0, weights), weights)
     x, weights = sort_ops.sort((x, weights), typeof(x).ndim - 1, True, 1)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.passes import dead_code, inline_calls
@@ -114,7 +115,7 @@ class Map(Op):
         check_body(self.name, self.computation, avals, 1)
         return tuple(ShapedArray(shape, a.dtype) for a in self.computation.out_avals)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         place = next(d for d in dims if d is not None)
         outs = self.bind(*(along(x, d, place, axis.size) for x, d in zip(args, dims)))
         return outs, [place] * len(outs)
@@ -143,7 +144,8 @@ def apply_body(body: ClosedJaxpr, *args: Any) -> list[Any]:
     """A body of scalars on the elements of arrays of one shape: its own ops on arrays, if all are elementwise."""
     shape = typeof(args[0]).shape
     if not is_elementwise(body):
-        return Map(body).bind(*args)
+        outs: list[Any] = Map(body).bind(*args)
+        return outs
     outs = eval_jaxpr(body, body.consts, *args)
     return [match_shape(y, typeof(y).update(shape=shape)) for y in outs]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import CAST, axes_of
 from meshwright.ops.collective.base import (
@@ -72,11 +73,11 @@ class AllReduce(Collective):
         """The reduction of ``size`` equal values."""
         return x
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        i = self.axes.index(axis.name)
         if dim is None:
             x = self.repeat(x, axis.size)
         elif axis.size <= _MOST_SLICES or self.reduction != "sum":
@@ -122,7 +123,7 @@ class Psum(AllReduce):
 
 @dataclass(frozen=True)
 class _PExtremum(AllReduce):
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
         y = self.bind(x)
         # The tangent of those that are the extremum, shared evenly.
@@ -177,11 +178,11 @@ class PVary(MovesTiles):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [Psum(self.axes, self.sizes).bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        i = self.axes.index(axis.name)
         return self.part(i + 1)(self.part(0, i)(x)), dim
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast_all
@@ -62,7 +63,7 @@ class Collective(Op):
         """``batch`` where ``axis`` is one of ``axes``."""
         raise NotImplementedError
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         if not self.linear:
             return super().jvp(primals, tangents)
         return self.bind(*primals), self.bind(*tangents)
@@ -97,7 +98,7 @@ class AlongDimension(Collective):
     def moved_dims(self) -> tuple[int, ...]:
         return (self.dimension,)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         return dataclasses.replace(self, dimension=above(self.dimension, dim)).bind(x), dim  # type: ignore[arg-type]
 
@@ -119,7 +120,7 @@ class AxisIndex(Collective):
         return ShapedArray((), dtypes.int32)
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        i = self.axes.index(axis.name)
         minor = math.prod(self.sizes[i + 1 :])
         index = mul(iota(np.int32, (axis.size,), 0), np.int32(minor))
         if self.axes[:i]:

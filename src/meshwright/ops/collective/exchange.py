@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.base import (
@@ -50,7 +51,7 @@ class AllToAll(MovesTiles):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [AllToAll(self.axes, self.sizes, self.concat_dimension, self.split_dimension).bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         s, c = above(self.split_dimension, dim), above(self.concat_dimension, dim)  # type: ignore[arg-type]
         return AllToAll(self.axes, self.sizes, s, c).bind(x), dim
@@ -58,7 +59,7 @@ class AllToAll(MovesTiles):
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
         s, c = self.split_dimension, self.concat_dimension
         k = len(self.axes)
-        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        i = self.axes.index(axis.name)
         x, dim = batched(x, dim, axis.size)
         if s == c:
             raise ArgumentError("all_to_all: split and concat dimension are the same; that moves nothing along it")
@@ -109,7 +110,7 @@ class Ppermute(MovesTiles):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [Ppermute(self.axes, self.sizes, tuple((t, s) for s, t in self.perm)).bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
@@ -117,7 +118,7 @@ class Ppermute(MovesTiles):
         if len(self.axes) == 1:
             return _permute_rows(x, dim, axis.size, self.perm), dim
         # Several axes: the others are gathered too (a reshape where they are virtual), permuted as one and cut again.
-        i = self.axes.index(axis.name)  # type: ignore[arg-type]
+        i = self.axes.index(axis.name)
         x = move_dim(x, dim, 0)
         x = expand_dims(x, [*range(i), *range(i + 1, len(self.axes))])
         for j, (name, size) in enumerate(zip(self.axes, self.sizes)):

@@ -13,7 +13,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.errors import RuleError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
@@ -60,7 +61,7 @@ class AllGather(AlongDimension, MovesTiles):
         return [ReduceScatter(self.axes, self.sizes, self.dimension).bind(ct)]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        i, d = self.axes.index(axis.name), self.dimension  # type: ignore[arg-type]
+        i, d = self.axes.index(axis.name), self.dimension
         x, dim = batched(x, dim, axis.size)
         # The minor axes first, then this one, then the major ones.
         if self.axes[i + 1 :]:
@@ -124,7 +125,7 @@ class AllSlice(AlongDimension, MovesTiles):
         return [reshape(select(mine, tiles, zeros_like(tiles)), x.aval.shape)]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        i, d = self.axes.index(axis.name), self.dimension  # type: ignore[arg-type]
+        i, d = self.axes.index(axis.name), self.dimension
         if dim is not None:
             x = _own_tiles(x, dim, d, self.sizes, i)
         else:
@@ -186,7 +187,7 @@ class ReduceScatter(AlongDimension):
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         return self.linear_in if self.reduction == "sum" else ()
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         if self.reduction != "sum":
             raise RuleError(f"reduce_scatter of the reduction {self.reduction} cannot be differentiated")
         return super().jvp(primals, tangents)
@@ -195,7 +196,7 @@ class ReduceScatter(AlongDimension):
         return [AllGather(self.axes, self.sizes, self.dimension).bind(ct)]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        i, d = self.axes.index(axis.name), self.dimension  # type: ignore[arg-type]
+        i, d = self.axes.index(axis.name), self.dimension
         alone = ALL_REDUCE[self.reduction]((axis.name,), (axis.size,))  # type: ignore[arg-type]
         x, _ = alone.batch_named(axis, x, dim)
         x = self.part(0, i)(x)

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError, ShapeError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, has_effects, sub_jaxprs
-from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.retype import cast_each, in_axes, retyped
@@ -29,7 +30,7 @@ class CallOp(Op):
     holds_jaxprs: ClassVar[bool] = True
 
     @property
-    def has_effects(self) -> bool:  # type: ignore[override]
+    def has_effects(self) -> bool:
         return any(map(has_effects, sub_jaxprs(self)))
 
     def typed(self, *avals: ShapedArray) -> Any:
@@ -43,7 +44,7 @@ class CallOp(Op):
         op = self if jaxpr is body else dataclasses.replace(self, jaxpr=jaxpr)  # type: ignore[call-arg]
         return op, cast_each(args, in_axes(jaxpr))
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         """``jvp`` with the transformations of jaxprs."""
         raise NotImplementedError
 
@@ -85,7 +86,7 @@ class Jit(CallOp):
                 raise ShapeError(f"jit {self.fun_name}: operand {got}, the traced function takes {want}")
         return tuple(self.jaxpr.out_avals)
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
         given = [x for x, nz in zip(tangents, nonzero) if nz]
@@ -133,7 +134,10 @@ def batched_everywhere(
     batched, out_dims = t.batch(jaxpr, axis, tuple(dims))
     if None not in out_dims:
         return batched, out_dims
-    return t.batch(jaxpr, axis, tuple(dims), tuple(d or 0 for d in out_dims))
+    result: tuple[ClosedJaxpr, tuple[int | None, ...]] = t.batch(
+        jaxpr, axis, tuple(dims), tuple(d or 0 for d in out_dims)
+    )
+    return result
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class CustomJvpCall(CallOp):
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(self.jaxpr.out_avals)
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.rule(primals, tangents)
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:

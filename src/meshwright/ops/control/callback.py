@@ -18,7 +18,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import Axes, ShapedArray
 from meshwright.errors import CallbackError, DifferentiationError, RuleError
-from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import EVAL, refuse_masked, typeof
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -110,7 +111,7 @@ class Callback(Op):
                 _failures.popitem(last=False)
             raise CallbackError(f"{error} ({_MARK}{number})") from error
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self._looped(axis, args, dims)
 
     def _looped(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -163,13 +164,13 @@ class PureCallback(Callback):
     vmap_method: str | None = None
     name: ClassVar[str] = "pure_callback"
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         raise DifferentiationError(
             f"pure_callback: the derivative of the Python function {self.label} is not known; give it one with "
             "custom_jvp or custom_vjp, or take it out of the derivative with stop_gradient on its arguments"
         )
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         match self.vmap_method:
             case "sequential":
                 return self._looped(axis, args, dims)
@@ -203,13 +204,13 @@ class IoCallback(Callback):
     def varies(self, *operands: Axes) -> Axes:
         return STATE.checked  # each device calls it, and no two calls need return the same
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         raise DifferentiationError(
             f"io_callback: the derivative of the Python function {self.label} is not known; take it out of the "
             "derivative with stop_gradient on its arguments"
         )
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if self.ordered:
             raise RuleError(
                 f"io_callback: an ordered call of {self.label} cannot be mapped by vmap, as mapped entries have no "

@@ -12,8 +12,9 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.errors import DTypeError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.bodies import Body
@@ -125,7 +126,7 @@ class Selection(CallOp):
         same = jaxpr is self.jaxpr and apart is self.apart
         return self if same else Selection(jaxpr, apart), cast_each(args, in_axes(jaxpr))
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return Jit(self.name, self.apart).jvp_call(t, primals, tangents)
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.errors import DifferentiationError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.call import CallOp, batched_everywhere
 from meshwright.ops.elementwise.table import materialize
@@ -34,7 +35,7 @@ def closed_over(name: str) -> DifferentiationError:
 
 
 def linear_part(
-    name: str, bwd: Backward, residuals: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any],
+    name: str, bwd: Backward, residuals: Sequence[Any], primals: Sequence[ArrayLike], tangents: Sequence[Tangent],
     out_avals: Sequence[ShapedArray], symbolic_zeros: bool,
 ) -> list[Any]:  # fmt: skip
     """The tangents of the results: a linear op whose transpose is the backward rule."""
@@ -74,7 +75,7 @@ class CustomVjpCall(CallOp):
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(self.jaxpr.out_avals)
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         if any(not isinstance(x, Zero) for x in tangents[self.num_loose : self.num_consts]):
             raise closed_over(self.fun_name)
         residuals, outs = self.fwd(primals, [not isinstance(x, Zero) for x in tangents])
@@ -141,7 +142,7 @@ class CustomLin(CallOp):
             "through it; use grad, vjp or jacrev, or write the rule with custom_jvp"
         )
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         raise self._refuse()
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:

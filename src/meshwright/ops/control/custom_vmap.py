@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.errors import DifferentiationError, RuleError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.call import CallOp
@@ -61,7 +62,7 @@ class CustomVmapCall(CallOp):
         outs, batched = self.rule(axis.size, [d is not None for d in dims[n:]], moved)
         return list(outs), [0 if b else None for b in batched]
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         n = self.num_consts
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         inexact = tuple(is_inexact(a.dtype) for a in self.jaxpr.out_avals)
@@ -114,7 +115,7 @@ class LinearCall(CallOp):
         back = retyped(self.transposed, [*ins[:n], *out_axes(jaxpr)], ins[n:])
         return LinearCall(self.fun_name, jaxpr, back, n), cast_each(args, ins)
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         n = self.num_residuals
         if any(not isinstance(x, Zero) for x in tangents[:n]):
             raise DifferentiationError(

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.dtypes import is_bool
 from meshwright.errors import DifferentiationError, DTypeError, RuleError, ShapeError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Op, Zero
+from meshwright.ir.op import BatchAxis, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.bodies import (
@@ -190,7 +191,7 @@ class ControlOp(RegionOp):
         return [*carry, *[rest] * (len(self.working()[0][1].jaxpr.out_avals) - len(carry))]
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         flags = self.parts([not isinstance(x, Zero) for x in tangents])
         flags, asked, found = self._settled(
             flags, self._outs(flags.carry, False), lambda j, ins, outs: t.jvp(j, ins, outs)[1], any
@@ -221,7 +222,8 @@ class ControlOp(RegionOp):
         of the op."""
 
         def after(jaxpr: ClosedJaxpr, ins: Flags, outs: Flags) -> Flags:
-            return t.partial_eval(jaxpr, ins, tuple(not known for known in outs)).known_out
+            result: tuple[bool, ...] = t.partial_eval(jaxpr, ins, tuple(not known for known in outs)).known_out
+            return result
 
         flags = self.parts(known)
         recorded = tape.record(self, args)

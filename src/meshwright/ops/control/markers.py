@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ops.elementwise.table import materialize
 from meshwright.ops.shape.rearrange import Moves
@@ -29,13 +30,13 @@ class Named(Moves):
     def infer(self, x: ShapedArray) -> ShapedArray:
         return x
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), tangents[0]
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [ct]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
@@ -64,7 +65,7 @@ class OptimizationBarrier(Op):
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         return self, args
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         given = [t for t in tangents if not isinstance(t, Zero)]
         made = iter(self.bind(*given) if given else ())
         return self.bind(*primals), [t if isinstance(t, Zero) else next(made) for t in tangents]
@@ -73,7 +74,7 @@ class OptimizationBarrier(Op):
         made = iter(self.bind(*map(materialize, cts)))
         return [ct if isinstance(x, Linear) else None for x, ct in zip(args, made)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), list(dims)
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
@@ -93,4 +94,5 @@ def optimization_barrier(values: Sequence[Any]) -> list[Any]:
 @reads("stablehlo.optimization_barrier")
 def _read_barrier(r: Reader) -> list[Any]:
     values, tree = pytree.flatten(list(r.operands))  # tokens are no values
-    return pytree.unflatten(tree, optimization_barrier(values))
+    outs: list[Any] = pytree.unflatten(tree, optimization_barrier(values))
+    return outs

@@ -108,4 +108,5 @@ def _bind_branches(index: Any, regions: Sequence[Region]) -> list[Any]:
         mine = {id(x): v for x, v in zip(region.captured, inner.invars)}
         invars = [mine.get(id(x)) or Var(typeof(x)) for x in operands]
         branches.append(_with_parameters(region.jaxpr, invars, inner.outvars))
-    return Cond(tuple(branches)).bind(index, *operands)
+    outs: list[Any] = Cond(tuple(branches)).bind(index, *operands)
+    return outs

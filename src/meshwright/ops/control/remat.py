@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Var
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Tangent, Zero
 from meshwright.ir.passes import dead_code, inline_calls, is_plain_call
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.ops.control.call import CallOp
@@ -49,7 +50,7 @@ class Checkpoint(CallOp):
     def _with(self, jaxpr: ClosedJaxpr, differentiated: bool = False) -> Checkpoint:
         return Checkpoint(jaxpr, self.policy, self.prevent_cse, self.differentiated or differentiated)
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
         outs = self._with(jaxpr).bind(*primals, *pick(tangents, nonzero))

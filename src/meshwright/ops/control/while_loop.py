@@ -46,9 +46,9 @@ class While(ControlOp):
         counter, limit = pred.eqns[0].invars
         if counter not in pred.invars[self.cond_nconsts :]:
             return None
-        place = pred.invars.index(counter) - self.cond_nconsts  # type: ignore[arg-type]
+        place = pred.invars.index(counter) - self.cond_nconsts
         if limit in pred.invars[: self.cond_nconsts]:
-            limit = operands[pred.invars.index(limit)]  # type: ignore[arg-type]
+            limit = operands[pred.invars.index(limit)]
         start = operands[self.cond_nconsts + self.body_nconsts + place]
         step = next((e for e in body.eqns if body.outvars[place] in e.outvars), None)
         if step is None or step.op.name != "add" or step.invars[0] is not body.invars[self.body_nconsts + place]:

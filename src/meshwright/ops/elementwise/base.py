@@ -13,7 +13,8 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Constant, Op, Unknown, Zero, by_name
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import BatchAxis, Builder, Constant, Op, Tangent, Unknown, Zero, by_name
 from meshwright.ir.reading import READERS
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.docs import docstring, in_order, public_name, signature
@@ -96,7 +97,7 @@ class Elementwise(Op):
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shapes.pop() if shapes else (), self.result_dtype(*(a.dtype for a in avals)), weak)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         y = self.bind(*primals)
         parts = [
             match_shape(partial(t, y, *primals), typeof(y))  # type: ignore[operator]
@@ -105,7 +106,7 @@ class Elementwise(Op):
         ]
         return y, fold(by_name("add").bind, parts)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         ranks = [typeof(x).ndim - (d is not None) for x, d in zip(args, dims)]
         rank = max(ranks)
         # The first full-rank batched operand says where the batch dimension stands; the others follow.
@@ -114,7 +115,7 @@ class Elementwise(Op):
         for x, d, r in zip(args, dims, ranks):
             if r == rank and rank:
                 logical = [s for i, s in enumerate(typeof(x).shape) if i != d]
-                shape = (*logical[:place], axis.size, *logical[place:])  # type: ignore[misc]
+                shape = (*logical[:place], axis.size, *logical[place:])
         shape = shape or (axis.size,)
         return self.bind(*(_align(x, d, r, rank, place, shape) for x, d, r in zip(args, dims, ranks))), place
 
@@ -176,7 +177,9 @@ def row(
         members["result_dtype"] = lambda self, *ds: result(*ds)
     if attributes is not None:
         members["attributes"] = lambda self, b: attributes(b)
-    cls: Any = type(name.title().replace("_", ""), (Elementwise,), members)  # no fields: nothing for dataclass to add
+    cls: type[Elementwise] = type(
+        name.title().replace("_", ""), (Elementwise,), members
+    )  # no fields: nothing for dataclass to add
     op = cls()
     if hlo:
         READERS.setdefault(hlo, lambda r: op.bind(*r.operands))

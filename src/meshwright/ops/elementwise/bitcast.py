@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -38,7 +39,7 @@ class BitcastWidth(Op):
             raise ShapeError(f"{self.name}: the last dimension of {x} must hold the parts of one {self.dtype}")
         return ShapedArray(x.shape[:-1], self.dtype)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         assert dim is not None
         last = typeof(x).ndim - 1

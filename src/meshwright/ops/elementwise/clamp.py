@@ -8,7 +8,8 @@ from functools import reduce as fold
 from typing import Any, ClassVar
 
 from meshwright.core import dtypes
-from meshwright.ir.op import Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Elementwise
@@ -24,7 +25,7 @@ class Clamp(Elementwise):
     hlo: ClassVar[str] = "stablehlo.clamp"
     accepts: ClassVar[tuple[str, ...]] = ("iuf", "iuf", "iuf")
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         low, x, high = primals
         y = self.bind(*primals)
         zero = scalar_like(0, y)

@@ -68,7 +68,8 @@ def loop(cond: Callable[..., Any], body: Callable[..., Any], consts: Sequence[An
 
     avals = [typeof(x).strong() for x in (*consts, *carry, np.int32(0))]
     op = While(trace_to_jaxpr(step, avals), n, trace_to_jaxpr(again, avals), n)
-    return op.bind(*consts, *consts, *carry, np.int32(0))[:-1]
+    outs: list[Any] = op.bind(*consts, *consts, *carry, np.int32(0))[:-1]
+    return outs
 
 
 def chebyshev(coefficients: np.ndarray, t: Any) -> Any:

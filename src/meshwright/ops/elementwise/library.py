@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.ir.op import CONSTANT
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import CONSTANT, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Partial
 from meshwright.ops.elementwise.expanded import Expanded, constant
@@ -119,7 +120,7 @@ class SincDerivative(Expanded):
     name: ClassVar[str] = "sinc"
     accepts: ClassVar[tuple[str, ...]] = ("fc",)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
         return self.bind(x), mul(t, SincDerivative(self.order + 1).bind(x))
 

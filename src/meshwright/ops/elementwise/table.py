@@ -18,7 +18,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.op import CONSTANT, Builder, Linear, Op, Unknown, Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import CONSTANT, Builder, Linear, Op, Tangent, Unknown, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
@@ -296,7 +297,7 @@ class IntegerPow(Elementwise):
             raise DTypeError(f"integer_pow: {avals[0].dtype} to the negative power {self.y}; convert to float first")
         return super().infer(*avals)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
         slope = mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)) if self.y else zeros_like(x)
         return self.bind(x), mul(t, slope)
@@ -343,7 +344,7 @@ class ConvertElementType(Elementwise):
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(*tangents)
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
@@ -381,7 +382,7 @@ class ReducePrecision(Elementwise):
     hlo: ClassVar[str] = "stablehlo.reduce_precision"
     accepts: ClassVar[tuple[str, ...]] = ("f",)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(*tangents)
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
@@ -431,7 +432,7 @@ class SelectN(Elementwise):
             raise ShapeError(f"select_n: which has shape {which.shape}, expected () or {shape}")
         return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         which = primals[0]
         y = self.bind(*primals)
         out = typeof(y)

@@ -53,7 +53,8 @@ class DeviceCollective(DeviceOp):
     name: ClassVar[str] = "device_collective"
 
     def infer(self, *avals: ShapedArray) -> ShapedArray:
-        return self.collective.infer(*avals)
+        aval: ShapedArray = self.collective.infer(*avals)
+        return aval
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         return self.collective.emit(_InGroups(b, self.groups), *operands)

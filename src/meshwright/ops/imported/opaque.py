@@ -30,7 +30,7 @@ class Opaque(Op):
     hidden_params: ClassVar[tuple[str, ...]] = ("attributes", "results", "side_effect")
 
     @property
-    def has_effects(self) -> bool:  # type: ignore[override]
+    def has_effects(self) -> bool:
         return self.side_effect
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:

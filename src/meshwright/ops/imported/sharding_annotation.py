@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShardingError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo
@@ -45,7 +46,7 @@ class ShardingAnnotation(Linear1):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [self.bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         # Before a mesh is chosen there is no saying how a sharding goes on over a further dimension.
         return args[0], dims[0]
 

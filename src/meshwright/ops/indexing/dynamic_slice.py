@@ -17,8 +17,8 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.clamp import clamp
@@ -147,7 +147,7 @@ class DynamicSlice(Op):
         x, *starts = operands
         return _outside(starts, typeof(x).shape, self.slice_sizes)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         y = self.bind(*primals)
         t = tangents[0]
         return y, Zero(typeof(y)) if isinstance(t, Zero) else self.bind(t, *primals[1:])
@@ -155,7 +155,7 @@ class DynamicSlice(Op):
     def transpose(self, ct: Any, x: Any, *starts: Any) -> Sequence[Any]:
         return [DynamicUpdateSlice().bind(materialize(Zero(x.aval)), ct, *starts), *[None] * len(starts)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x, *starts = args
         dx, *ds = dims
         if all(d is None for d in ds):
@@ -230,7 +230,7 @@ class DynamicUpdateSlice(Op):
         x, update, *starts = operands
         return _outside(starts, typeof(x).shape, typeof(update).shape)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         y = self.bind(*primals)
         if isinstance(tangents[0], Zero) and isinstance(tangents[1], Zero):
             return y, Zero(typeof(y))
@@ -242,7 +242,7 @@ class DynamicUpdateSlice(Op):
         ct_update = DynamicSlice(aval.shape).bind(ct, *starts) if isinstance(update, Linear) else None
         return [ct_x, ct_update, *[None] * len(starts)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x, update, *starts = args
         dx, du, *ds = dims
         place = next((d for d in (dx, du) if d is not None), 0)

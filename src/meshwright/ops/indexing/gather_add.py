@@ -18,9 +18,9 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import Literal
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
 from meshwright.ops.composite import emit_traced
@@ -96,12 +96,12 @@ class Gather(Op):
     computes: ClassVar[bool] = False
 
     @property
-    def linear_in(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
+    def linear_in(self) -> tuple[tuple[int, ...], ...]:
         # Partial sums of a fill value other than zero would count it several times.
         return ((0,),) if self.mode is not FILL or self.fill_value == 0 else ()
 
     @property
-    def moves_only(self) -> bool:  # type: ignore[override]
+    def moves_only(self) -> bool:
         return self.mode is not FILL
 
     def index_operands(self, num_operands: int) -> range:
@@ -115,7 +115,7 @@ class Gather(Op):
         shape = check_numbers(self.name, self.dimension_numbers, x, indices, self.slice_sizes)
         return x.update(shape=shape)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         y = self.bind(*primals)
         if isinstance(tangents[0], Zero):
             return y, Zero(typeof(y))
@@ -126,7 +126,7 @@ class Gather(Op):
         op = ScatterAdd(numbers, self.indices_are_sorted, self.unique_indices, self.mode)
         return [op.bind(materialize(Zero(x.aval)), indices, ct), None]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x, indices), (dx, di) = args, dims
         n = self.dimension_numbers
         result_ndim = typeof(indices).ndim - (di is not None) - 1 + len(n.offset_dims)
@@ -290,7 +290,7 @@ class ScatterBase(Op):
         return ScatterAdd(self.dimension_numbers, self.indices_are_sorted, self.unique_indices, self.mode)
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         count = len(args) // 2
         indices, di = args[count], dims[count]
         dx = next((d for d in dims[:count] if d is not None), None)
@@ -446,7 +446,7 @@ class ScatterAdd(ScatterBase):
     monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 2),)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         y = self.bind(*primals)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))

@@ -10,8 +10,9 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import Builder, Linear, Zero
+from meshwright.ir.op import Builder, Linear, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import traced
@@ -70,7 +71,7 @@ class Scatter(ScatterBase):
     def region(self, b: Builder, scalar: ShapedArray) -> Any:
         return b.jaxpr_region(traced(_second, "second", (scalar, scalar)))
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         x, indices, updates = primals
         y = self.bind(x, indices, updates)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
@@ -109,7 +110,7 @@ class ScatterMul(ScatterBase):
     monoid: ClassVar[Monoid] = PROD
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         x, indices, updates = primals
         tx, _, tu = tangents
         y = self.bind(x, indices, updates)
@@ -130,7 +131,7 @@ class ScatterMul(ScatterBase):
 
 @dataclass(frozen=True)
 class _ScatterExtremum(ScatterBase):
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         x, indices, updates = primals
         y = self.bind(x, indices, updates)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
@@ -160,7 +161,7 @@ class ScatterBody(ScatterBase):
     multiple_results: ClassVar[bool] = True
     holds_jaxprs: ClassVar[bool] = True
 
-    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:  # type: ignore[override]
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         count = len(avals) // 2
         xs, indices, updates = avals[:count], avals[count], avals[count + 1 :]
         one_shape(self.name, xs)

@@ -15,6 +15,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DifferentiationError
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import complex_, convert, div, mul, real, sub
@@ -59,7 +61,7 @@ class Eig(Factorization, Composite):
         outs = [values[0] if parts == 1 else complex_(*values), *[left] * self.left, *[right] * self.right]
         return [nan_where_failed(info, x) for x in outs]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         if self.left:
             raise DifferentiationError(
                 "eig: left eigenvectors have no derivative here; use the inverse of the right ones"
@@ -93,4 +95,5 @@ def eig(a: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenve
       >>> values.tolist()
       [0j, (2+0j)]
     """
-    return Eig(bool(compute_left_eigenvectors), bool(compute_right_eigenvectors)).bind(a)
+    outs: list[Any] = Eig(bool(compute_left_eigenvectors), bool(compute_right_eigenvectors)).bind(a)
+    return outs

@@ -14,6 +14,8 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import convert, div, mul, sub
@@ -51,7 +53,7 @@ class Eigh(Factorization, Composite):
         vectors, values, info = lapack("syevd", [a], shapes, mode="V", uplo="L")
         return [nan_where_failed(info, vectors), nan_where_failed(info, values)]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         vectors, values = self.bind(*primals)
         t = from_lower(tangents[0])
         rotated = matmul(adjoint(vectors), matmul(t, vectors))
@@ -74,4 +76,5 @@ def eigh(a: Any, *, symmetrize_input: bool = True) -> list[Any]:
       >>> values.round(5).tolist()
       [1.0, 3.0]
     """
-    return Eigh().bind(symmetrized(a) if symmetrize_input else a)
+    outs: list[Any] = Eigh().bind(symmetrized(a) if symmetrize_input else a)
+    return outs

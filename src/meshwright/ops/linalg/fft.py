@@ -22,8 +22,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import Builder
+from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.op import Builder, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import conj, convert, mul
@@ -80,7 +80,7 @@ class Fft(Batched):
             raise DTypeError(f"fft: {self.fft_type} takes complex numbers, got {x}; convert it with .astype(complex)")
         return ShapedArray((*lead, *made), dtypes.real_of(x.dtype) if self.fft_type == IRFFT else x.dtype)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(*tangents)
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:

@@ -19,7 +19,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DifferentiationError, DTypeError
-from meshwright.ir.op import Builder
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Builder, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ge, select
@@ -77,7 +78,7 @@ class Lapack(Factorization):
         require_lapack_dtype(self.kernel, avals[0])
         return tuple(r.update(shape=(*lead, *r.shape)) for r in self.results)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         raise DifferentiationError(
             f"lapack {self.kernel}: a kernel of a program from elsewhere has no derivative here; differentiate the "
             "program where it was written, or use the function of meshwright.linalg"
@@ -143,7 +144,10 @@ def lapack(
     if any(a.size == 0 for a in avals):
         return [_trivial(lead, tuple(shape), dtype) for shape, dtype in results]
     types = tuple(ShapedArray(tuple(shape), dtype) for shape, dtype in results)
-    return Lapack(kernel, tuple(a.ndim - len(lead) for a in avals), types, tuple(flags.items())).bind(*operands)
+    outs: list[Any] = Lapack(kernel, tuple(a.ndim - len(lead) for a in avals), types, tuple(flags.items())).bind(
+        *operands
+    )
+    return outs
 
 
 def _trivial(lead: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -207,4 +211,5 @@ def _read_lapack(r: Reader) -> list[Any]:
     lead = leading_dims(r, kernel)
     results = tuple(a.update(shape=a.shape[lead:]) for a in r.out_avals)
     ranks = tuple(a.ndim - lead for a in r.in_avals)
-    return Lapack(kernel, ranks, results, tuple(flags_of(r).items())).bind(*r.operands)
+    outs: list[Any] = Lapack(kernel, ranks, results, tuple(flags_of(r).items())).bind(*r.operands)
+    return outs

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.errors import DifferentiationError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ir.varying import axes_of, cast_all
 from meshwright.ops.control.call import CallOp
@@ -55,7 +56,7 @@ class LinearSolve(CallOp):
         """How many arrays the solution consists of."""
         return len(self.matvec.out_avals)
 
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         n = self.num_consts
         outs = self.bind(*primals)
         solution = outs[: self.size]
@@ -77,7 +78,8 @@ class LinearSolve(CallOp):
         ins = (*dims[:n], *(0,) * self.size)
 
         def batched(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-            return t.batch(jaxpr, axis, ins, (0,) * len(jaxpr.out_avals))[0]
+            made: ClosedJaxpr = t.batch(jaxpr, axis, ins, (0,) * len(jaxpr.out_avals))[0]
+            return made
 
         back = [None if j is None else batched(j) for j in (self.vecmat, self.transpose_solve)]
         moved = [leading(x, d, axis.size) for x, d in zip(args[n:], dims[n:])]

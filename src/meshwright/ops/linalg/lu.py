@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.op import Op, Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Op, Tangent, Zero
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.control.while_loop import While
@@ -61,7 +62,7 @@ class Lu(Factorization, Composite):
         pivots = sub(pivots, np.array(1, _I32))
         return [nan_where_failed(info, factors, False), pivots, PivotsToPermutation(m).bind(pivots)]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (t,) = tangents
         factors, pivots, permutation = self.bind(*primals)
         *_, m, n = typeof(t).shape
@@ -153,7 +154,8 @@ def lu(a: Any) -> list[Any]:
       >>> factors.tolist(), permutation.tolist()
       ([[4.0, 4.0], [0.25, 1.0]], [1, 0])
     """
-    return Lu().bind(a)
+    outs: list[Any] = Lu().bind(a)
+    return outs
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DifferentiationError
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, convert, sub
@@ -58,7 +60,7 @@ class Qr(Factorization, Composite):
         q = householder_product(padded(corner(packed, m, min(columns, n)), m, columns), scales)
         return [q, triu(padded(corner(packed, min(columns, m), n), columns, n))]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (a,), (t,) = primals, tangents
         *_, m, n = typeof(a).shape
         if self.full_matrices and m > n:
@@ -108,4 +110,5 @@ def qr(a: Any, *, full_matrices: bool = True) -> list[Any]:
       >>> (q @ r).round(5).tolist()
       [[3.0], [4.0]]
     """
-    return Qr(full_matrices).bind(a)
+    outs: list[Any] = Qr(full_matrices).bind(a)
+    return outs

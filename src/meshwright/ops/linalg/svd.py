@@ -16,6 +16,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DifferentiationError
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, convert, div, eq, mul, select, sub
@@ -68,7 +70,7 @@ class Svd(Factorization, Composite):
         _, *outs, info = lapack("gesdd", [a], shapes, mode=mode)
         return [nan_where_failed(info, x) for x in (outs if self.compute_uv else outs[:1])]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (a,), (t,) = primals, tangents
         *_, m, n = typeof(a).shape
         if self.compute_uv and self.full_matrices and m != n:

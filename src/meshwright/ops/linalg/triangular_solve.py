@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.op import BatchAxis, Builder, Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import BatchAxis, Builder, Tangent, Zero
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
@@ -65,7 +66,7 @@ class TriangularSolve(Batched):
         a = {PLAIN: lambda v: v, TRANSPOSE: transposed, ADJOINT: adjoint}[self.transpose_a](a)
         return matmul(a, x) if self.left_side else matmul(x, a)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (a, _), (ta, tb) = primals, tangents
         x = self.bind(*primals)
         right: Any = None if isinstance(tb, Zero) else tb
@@ -82,7 +83,7 @@ class TriangularSolve(Batched):
         return [None, dataclasses.replace(self, transpose_a=other).bind(a, ct)]
 
     # --- batching and sharding ------------------------------------------------------------------------------
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (a, b), (da, db) = args, dims
         if da is not None:
             return super().batch(axis, args, dims)

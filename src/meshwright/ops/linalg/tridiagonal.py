@@ -11,7 +11,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.op import Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import mul, neg, sub
@@ -111,7 +112,7 @@ class TridiagonalSolve(Factorization, Composite):
         *_, x, info = lapack("gtsv", [dl, d, du, b], shapes)
         return [nan_where_failed(info, x)]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         x = self.bind(*primals)
         *diagonals, right = tangents
         for t, rows in zip(diagonals, (-1, 0, 1)):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.ir.op import Op, Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Op, Tangent, Zero
 from meshwright.ops.elementwise.table import add
 
 
@@ -14,7 +15,7 @@ from meshwright.ops.elementwise.table import add
 class Bilinear(Op):
     """Base: the tangent is the op of the tangent of either operand and the other operand, added up."""
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (x, y), (tx, ty) = primals, tangents
         parts = []
         if not isinstance(tx, Zero):

@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -214,7 +214,7 @@ class ConvGeneralDilated(Bilinear):
         return convert(op.bind(convert(lhs, typeof(ct).dtype), ct), rhs.dtype)
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = args, dims
         lspec, rspec, ospec = self.dimension_numbers
         if axis.size == 0:

@@ -13,6 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.precision import PRECISIONS, PrecisionLike
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Linear
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -89,7 +90,7 @@ class DotGeneral(Bilinear):
         out = transpose(out, [order.index(d) for d in range(mine.ndim)])
         return convert(out, mine.dtype)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = args, dims
         (lc, rc), (lb, rb) = self.dimension_numbers
         if dx is not None:

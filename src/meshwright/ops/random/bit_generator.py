@@ -24,7 +24,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -86,7 +86,7 @@ class Philox4x32(Elementwise):
             raise DTypeError(f"philox4x32: keys and counters must be uint32, got {out.dtype}")
         return (out,) * 4
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         outs, place = super().batch(axis, args, dims)
         return outs, [place] * 4
 
@@ -118,7 +118,7 @@ class RngBitGenerator(Op):
             raise DTypeError(f"{self.name}: bits come as integers of 8 to 64 bits, not {self.dtype}")
         return state, ShapedArray(self.shape, self.dtype)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return one_by_one(self, axis, args, dims)
 
     def emit(self, b: Builder, state: Any) -> Any:
@@ -240,4 +240,5 @@ def _read_rng_bit_generator(r: Reader) -> list[Any]:
     op = RngBitGenerator("PHILOX" if algorithm == "DEFAULT" else algorithm, out.shape, out.dtype)
     if typeof(state).dtype != np.uint64 or not dtypes.is_integer(out.dtype):
         raise Unreadable
-    return op.bind(state)
+    outs: list[Any] = op.bind(state)
+    return outs

@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
@@ -79,7 +79,7 @@ class Threefry2x32(Elementwise):
             raise DTypeError(f"threefry2x32: keys and counters must be uint32, got {out.dtype}")
         return (out, out)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         outs, place = super().batch(axis, args, dims)
         return outs, [place, place]
 
@@ -92,7 +92,8 @@ class Threefry2x32(Elementwise):
 
 def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
     """Two random words for key ``(k0, k1)`` and counter ``(x0, x1)``, elementwise on uint32."""
-    return Threefry2x32().bind(k0, k1, x0, x1)
+    outs: list[Any] = Threefry2x32().bind(k0, k1, x0, x1)
+    return outs
 
 
 # --- counters -----------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class RandomBits(Composite):
     def dtype(self) -> np.dtype:
         return np.dtype(f"uint{self.bit_width}")
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (key,), (dim,) = args, dims
         assert dim is not None
         words = typeof(key).ndim - 1

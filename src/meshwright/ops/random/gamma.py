@@ -17,7 +17,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError
-from meshwright.ir.op import Builder, Zero
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Builder, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.elementwise.base import Elementwise
@@ -137,7 +138,7 @@ class RandomGamma(Elementwise):
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         return operand_dtypes[0]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         y = self.bind(*primals)
         if isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))

@@ -16,9 +16,9 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import scalar_like
@@ -57,7 +57,7 @@ class ReduceBody(Op):
         return tuple(infer_reduce(self.name, a, self.axes) for a in arrays)
 
     # --- rules ----------------------------------------------------------------------------------------------
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         n, ndim = len(primals) // 2, typeof(primals[0]).ndim
         order = [*self.axes, *(d for d in range(ndim) if d not in self.axes)]
 
@@ -71,7 +71,7 @@ class ReduceBody(Op):
         rows = [each(stacked, pair) for pair in pairs[:n]]
         return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], rows))
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         n = len(args) // 2
         if any(d is not None for d in dims[n:]):
             return one_by_one(self, axis, args, dims)
@@ -134,7 +134,8 @@ def reduce_parts(
         exists = match_shape(TRUE, typeof(arrays[0]).update(dtype=dtypes.bool_))
     first = [scalar_like(0, x) for x in arrays] if inits is None else inits
     some = FALSE if inits is None else TRUE
-    return ReduceBody(tuple(axes), lifted(body)).bind(*arrays, exists, *first, some)
+    outs: list[Any] = ReduceBody(tuple(axes), lifted(body)).bind(*arrays, exists, *first, some)
+    return outs
 
 
 # --- reading ------------------------------------------------------------------------------------------------

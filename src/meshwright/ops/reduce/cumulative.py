@@ -19,8 +19,8 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.library import logaddexp
@@ -119,7 +119,7 @@ class Cumulative(Op):
             raise DTypeError(f"{self.name}: expected numbers, got {x}; convert it with .astype(int)")
         return x
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
         y = self.bind(x)
         fills = (self.identity(typeof(x).dtype), scalar_like(0, t))
@@ -132,7 +132,7 @@ class Cumulative(Op):
         flipped = scan_along(combine, tuple(rev(x, (self.axis,)) for x in xs), fills, self.axis)
         return tuple(rev(x, (self.axis,)) for x in flipped)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         return type(self)(above(self.axis, dim), self.reverse).bind(x), dim  # type: ignore[arg-type]
 
@@ -203,7 +203,7 @@ class CumSum(_Windowed):
     monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(*tangents)
 
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:

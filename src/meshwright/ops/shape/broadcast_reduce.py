@@ -12,7 +12,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -51,14 +51,14 @@ class BroadcastInDim(Moves):
         summed = [d for d, s in enumerate(self.shape) if d not in kept or (kept[d] == 1 and s != 1)]
         return [reshape(reduce_sum(ct, summed), shape)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         assert dim is not None
         target = self.broadcast_dimensions
-        out = target[dim] if dim < len(target) else (target[-1] + 1 if target else 0)  # type: ignore[operator]
+        out = target[dim] if dim < len(target) else (target[-1] + 1 if target else 0)
         shape = (*self.shape[:out], axis.size, *self.shape[out:])
         new = [above(d, out) for d in target]
-        new.insert(dim, out)  # type: ignore[arg-type]
+        new.insert(dim, out)
         return BroadcastInDim(shape, tuple(new)).bind(x), out
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
@@ -66,7 +66,7 @@ class BroadcastInDim(Moves):
         operand = [names[d] if s == self.shape[d] else None for s, d in zip(x.shape, self.broadcast_dimensions)]
         return make_rule([operand], [names], dict(zip(names, self.shape)))
 
-    def localized(self, ctx: Localizer) -> Op:
+    def localized(self, ctx: LocalSizes) -> Op:
         return BroadcastInDim(ctx.out_local_shapes[0], self.broadcast_dimensions)
 
     def moved(self, x: np.ndarray) -> np.ndarray:
@@ -128,7 +128,7 @@ class ReduceSum(Linear1):
         kept = [d for d in range(x.aval.ndim) if d not in self.axes]
         return [broadcast_in_dim(ct, x.aval.shape, kept)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
         return ReduceSum(new).bind(*args), out
 

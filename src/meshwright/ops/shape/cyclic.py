@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.rewrite import in_regions
@@ -66,7 +66,7 @@ class CyclicWindow(Linear1, Composite):
             at += high - low
         return [reduce(add, parts)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         return CyclicWindow(above(self.dimension, dim), self.start, self.length).bind(x), dim  # type: ignore[arg-type]
 

@@ -12,8 +12,8 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_indices
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule, make_rule
@@ -38,7 +38,7 @@ class Linear1(Op):
 
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(*tangents)
 
 
@@ -158,7 +158,7 @@ class Reshape(Moves):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [reshape(ct, x.aval.shape)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         shape = typeof(x).shape
         before = math.prod(shape[:dim])
@@ -171,7 +171,7 @@ class Reshape(Moves):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return reshape_rule(x.shape, self.new_sizes)
 
-    def localized(self, ctx: Localizer) -> Op:
+    def localized(self, ctx: LocalSizes) -> Op:
         return Reshape(ctx.out_local_shapes[0])
 
     def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
@@ -317,7 +317,7 @@ class Squeeze(Moves):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [reshape(ct, x.aval.shape)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         new = tuple(above(d, dim) for d in self.dimensions)  # type: ignore[arg-type]
         return Squeeze(new).bind(x), dim - sum(d < dim for d in new)  # type: ignore[operator]
@@ -353,7 +353,7 @@ class Transpose(Moves):
             inverse[d] = i
         return [transpose(ct, inverse)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         # The batch dimension goes where the dimension behind it goes.
         out = self.permutation.index(dim) if dim < len(self.permutation) else len(self.permutation)  # type: ignore
@@ -409,7 +409,7 @@ class Rev(Linear1):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [self.bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         return Rev(tuple(above(d, dim) for d in self.dimensions)).bind(x), dim  # type: ignore[arg-type]
 

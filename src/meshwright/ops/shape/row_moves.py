@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import BatchAxis, Linear, Zero
+from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.op import BatchAxis, Linear, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, materialize, scalar_like
@@ -61,7 +61,7 @@ class RowMoves(Composite):
 
         return concatenate([part(*span) for span in spans], d)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         full = [materialize(t) for t in tangents]
         return self.bind(*primals), self.bind(*full)
 
@@ -84,7 +84,7 @@ class RowMoves(Composite):
         rows = slice_in_dim(ct, at, at + high - low, axis=self.dimension)
         return pad(rows, scalar_like(0, ct), config)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         place = next(d for d in dims if d is not None)
         full = []
         for x, d in zip(args, dims):

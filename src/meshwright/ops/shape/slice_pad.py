@@ -12,8 +12,8 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import add, eq, scalar_like, select, sub, zeros_like
@@ -58,7 +58,7 @@ class Slice(Moves):
             config.append((start if n else 0, size - covered - (start if n else 0), stride - 1))
         return [pad(ct, scalar_like(0, ct), config)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         new = Slice(
             _insert(self.start_indices, dim, 0),  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ class Pad(Op):
             raise ShapeError(f"pad: padding_config {self.padding_config} does not fit shape {x.shape}")
         return x.update(shape=tuple(sizes))
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         zeros = [scalar_like(0, primals[1]) if isinstance(t, Zero) else t for t in tangents[1:]]
         tx = zeros_like(primals[0]) if isinstance(tangents[0], Zero) else tangents[0]
         return self.bind(*primals), self.bind(tx, *zeros)
@@ -193,7 +193,7 @@ class Pad(Op):
             ct_value = sub(reduce_sum(ct, every), reduce_sum(inside, every))
         return [inside if isinstance(x, Linear) else None, ct_value]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x, value), (dx, dv) = args, dims
         if dv is None:
             return Pad(_insert(self.padding_config, dx, (0, 0, 0))).bind(x, value), dx  # type: ignore[arg-type]
@@ -305,7 +305,7 @@ class Concatenate(Op):
                 raise DTypeError(f"concatenate: dtypes differ: {', '.join(str(a.dtype) for a in avals)}")
         return first.update(shape=(*first.shape[:d], sum(a.shape[d] for a in avals), *first.shape[d + 1 :]))
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         full = [zeros_like(x) if isinstance(t, Zero) else t for x, t in zip(primals, tangents)]
         return self.bind(*primals), self.bind(*full)
 
@@ -318,7 +318,7 @@ class Concatenate(Op):
             start += size
         return results
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         place = next(d for d in dims if d is not None)
         full = []
         for x, d in zip(args, dims):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.slots import Slot
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
@@ -80,7 +81,7 @@ class ShardingConstraint(Moves):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [self.bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         entries = list(self.sharding.spec)
         entries += [None] * max(0, dim - len(entries))  # type: ignore[operator]
@@ -128,7 +129,7 @@ class Reshard(ShardingConstraint):
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [with_type(ct, x.aval.cotangent(), self.sharding.mesh)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         explicit, spec = typeof(x).explicit, self.sharding.spec
         mapped = () if explicit is None else explicit.spec.axes(dim)

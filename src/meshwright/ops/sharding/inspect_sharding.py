@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.sharding import Layout
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
@@ -37,7 +37,7 @@ class InspectSharding(Op):
     def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
         return ()
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), []
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
@@ -47,4 +47,5 @@ class InspectSharding(Op):
         return []
 
     def localize(self, ctx: Localizer, x: Any) -> list[Any]:
-        return InspectSharding(self.callback, ctx.in_layouts[0]).bind(x)
+        outs: list[Any] = InspectSharding(self.callback, ctx.in_layouts[0]).bind(x)
+        return outs

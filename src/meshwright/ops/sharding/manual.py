@@ -23,8 +23,9 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import Axes, ShapedArray
 from meshwright.errors import RuleError, ShapeError, ShardingError
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var, all_eqns
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
@@ -156,7 +157,7 @@ class ShardMap(RegionOp):
         return self.with_regions([jaxpr]), cast_each(args, [a.difference(self.manual) for a in in_axes(jaxpr)])
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def jvp_call(self, t: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         with self.scope():
             jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
@@ -320,7 +321,7 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], manual: tuple[st
     residuals = list(dict.fromkeys(sources))
     first_part = dead_code(arranged(parts.known, inner.invars, [*inner.outvars[:n], *residuals]))
     is_input = [a in inner.invars for a in residuals]
-    forwarded = tuple(inner.invars.index(a) for a in pick(residuals, is_input))  # type: ignore[arg-type]
+    forwarded = tuple(inner.invars.index(a) for a in pick(residuals, is_input))
     kept = omit(residuals, is_input)
     axes = [tuple(a for a in manual if a in x.aval.vma or not checked) for x in kept]
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.slots import Slot
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis
 from meshwright.ops.sharding.constraint import with_type
 from meshwright.ops.sharding.propagation_marks import PropagationMark
@@ -47,5 +48,5 @@ class MeshCast(PropagationMark):
         mesh = free if wanted.explicit is None else wanted.explicit.mesh
         return [with_type(MeshCast(mesh).bind(ct), wanted)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]

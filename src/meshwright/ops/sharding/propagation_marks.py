@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
@@ -60,7 +61,7 @@ class ShardingGroup(PropagationMark):
     def exact_group(self) -> str | None:
         return self.group if self.exact else None
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         # The values of a group may be batched differently, or not at all.
         return args[0], dims[0]
 
@@ -79,7 +80,7 @@ class PropagationBarrier(PropagationMark):
     direction: str = "NONE"
     name: ClassVar[str] = "propagation_barrier"
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]
 
     def crosses(self, backward: bool) -> bool:

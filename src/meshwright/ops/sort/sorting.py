@@ -18,9 +18,9 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero
 from meshwright.ir.probing import MOST_ARGUMENTS, grid, run, used
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import eval_jaxpr, typeof
@@ -141,7 +141,7 @@ class _Sorting(Op):
             raise ShapeError(f"{self.name}: dimension {self.dimension} does not exist in shape {avals[0].shape}")
         return avals
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         place = next(d for d in dims if d is not None)
         full = [along(x, d, place, axis.size) for x, d in zip(args, dims)]
         outs = dataclasses.replace(self, dimension=above(self.dimension, place)).bind(*full)
@@ -191,7 +191,7 @@ class Sort(_Sorting):
             raise ArgumentError(f"sort: num_keys={self.num_keys} must be between 1 and {len(avals)}, the operand count")
         return avals
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         moving = [not isinstance(t, Zero) for t in tangents]
         if not any(moving):
             outs = self.bind(*primals)
@@ -235,7 +235,8 @@ class Sort(_Sorting):
         minus_zero = and_(eq(x, scalar_like(0, x)), lt(_bits(x), scalar_like(0, _bits(x))))
         branches = [traced(f, "sort", (typeof(x),)) for f in (self._by_bits, self._by_comparison)]
         found = reduce_or(minus_zero, range(typeof(x).ndim))
-        return Cond(tuple(branches)).bind(convert(found, dtypes.int32), x)
+        outs: list[Any] = Cond(tuple(branches)).bind(convert(found, dtypes.int32), x)
+        return outs
 
     def _by_comparison(self, x: Any) -> list[Any]:
         """For zeros of both signs, which are equal and keep their order."""
@@ -331,13 +332,16 @@ def _read_sort(r: Reader) -> list[Any]:
         dimension += typeof(operands[0]).ndim
     comparator = read_body(r)
     keys, descending = _sort_keys(comparator)
+    outs: list[Any]
     if not keys:
-        return SortBody(dimension, comparator, stable).bind(*operands)
+        outs = SortBody(dimension, comparator, stable).bind(*operands)
+        return outs
     if descending:
         # In ascending order of keys that fall as the operand rises; equal elements stay in order.
         key = operands[keys[0]]
         falling = neg(key) if dtypes.is_float(typeof(key).dtype) else not_(key)
-        return Sort(dimension, 1, stable).bind(falling, *operands)[1:]
+        outs = Sort(dimension, 1, stable).bind(falling, *operands)[1:]
+        return outs
     order = [*keys, *(i for i in range(len(operands)) if i not in keys)]
     outs = Sort(dimension, len(keys), stable).bind(*(operands[i] for i in order))
     return [outs[order.index(i)] for i in range(len(operands))]

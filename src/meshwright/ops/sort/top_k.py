@@ -15,8 +15,8 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op, Zero
+from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
@@ -41,13 +41,13 @@ class TopK(Op):
         shape = (*x.shape[:-1], self.k)
         return x.update(shape=shape), ShapedArray(shape, dtypes.int32)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         y, order = self.bind(*primals)
         t = tangents[0]
         moved = Zero(typeof(y)) if isinstance(t, Zero) else gather_along(t, order, typeof(y).ndim - 1)
         return [y, order], [moved, Zero(typeof(order))]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         assert dim is not None
         last = typeof(x).ndim - 1

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebinterpolate
 
 from meshwright.core.late import LateModule
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.op import Tangent
 from meshwright.ir.reading import reads
 from meshwright.ops.elementwise.expanded import Expanded, chebyshev
 from meshwright.ops.elementwise.table import (
@@ -67,7 +69,7 @@ class _Scaled(Expanded):
     accepts: ClassVar[tuple[str, ...]] = ("f",)
     order: ClassVar[int]
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         """DLMF 10.29.1, in which nothing is divided by ``x``."""
         (x,), (t,) = primals, tangents
         y, above = self.bind(x), scaled_bessel(self.order + 1)(x)

@@ -17,9 +17,9 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -65,7 +65,7 @@ class ReduceWindowBody(_BodyWindow):
         arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(a.update(shape=self.result_shape(a)) for a in arrays)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         n = len(primals) // 2
         pairs = with_tangents(primals, tangents)
 
@@ -77,7 +77,7 @@ class ReduceWindowBody(_BodyWindow):
         stacked = [(seen(x, init), seen(t, t_init)) for (x, t), (init, t_init) in zip(pairs[:n], pairs[n:])]
         return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], stacked))
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         windows = self.windows
         at = lambda place: self.with_windows((*windows[:place], WindowDim(1), *windows[place:]))  # noqa: E731
         return batched_with_initial(self, at, axis, args, dims)
@@ -123,7 +123,7 @@ class CumulativeBody(Composite):
         arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(arrays)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         at = lambda place: dataclasses.replace(self, axis=above(self.axis, place))  # noqa: E731
         return batched_with_initial(self, at, axis, args, dims)
 
@@ -136,7 +136,10 @@ class CumulativeBody(Composite):
         pads[self.axis] = (0, rows - 1) if self.reverse else (rows - 1, 0)
         sizes, ones = [1] * len(shape), (1,) * len(shape)
         sizes[self.axis] = rows
-        return ReduceWindowBody(tuple(sizes), ones, tuple(pads), ones, ones, self.computation).bind(*operands)
+        outs: list[Any] = ReduceWindowBody(tuple(sizes), ones, tuple(pads), ones, ones, self.computation).bind(
+            *operands
+        )
+        return outs
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         n, shape = len(avals) // 2, avals[0].shape
@@ -188,7 +191,7 @@ class SelectAndScatterBody(_BodyWindow):
             )
         return source.update(shape=operand.shape)
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if dims[2] is not None:
             (out,), (place,) = one_by_one(self, axis, args, dims)
             return out, place

@@ -16,8 +16,8 @@ import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, DTypeError
-from meshwright.ir.contract import Localizer
-from meshwright.ir.op import Builder, Op, Zero
+from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.op import Builder, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid
@@ -84,7 +84,7 @@ class _Extreme(ReduceWindow):
 
     selects: ClassVar[str] = ""
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), select_op(SelectAndGatherAdd, self, self.selects).bind(*tangents, *primals)
 
 
@@ -117,7 +117,7 @@ class ReduceWindowProd(ReduceWindow):
         _need_numbers(self.name, x)
         return super().infer(x)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
         # Each element's factor is the product of all others; no division, so that zeros do no harm.
         seen = window_slices(x, self.windows, scalar_like(1, x))

@@ -17,9 +17,9 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import Localizer
+from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import Builder, Zero
+from meshwright.ir.op import Builder, Tangent, Zero
 from meshwright.ir.reading import Reader, reads, scalar_of
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.elementwise.table import add, and_, eq, ge, le, max_, min_, not_, scalar_like, select
@@ -56,7 +56,7 @@ class _Select(WindowOp):
         if dtypes.is_complex(x.dtype):
             raise DTypeError(f"{self.name}: extremes of {x.dtype} windows have no derivative; take real parts")
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), self.bind(tangents[0], primals[1])
 
     def partner(self, other: type[_Select]) -> Any:
