@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -25,6 +29,51 @@ os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
 )
+#: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; all are ``slow``
+CASES, SHARE = 20, 4
+
+
+@pytest.hookimpl(tryfirst=True)  # before what is marked slow is left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the cases that the ordinary suite leaves out; which ones, their names decide."""
+    for cases in _by_function(items):
+        if len(cases) <= CASES:
+            continue
+        kept, kinds = max(CASES, len(cases) // SHARE), set()
+        for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode())):
+            kind = re.split(r"\W", item.name.partition("[")[2])[0]
+            if kind in kinds and kept <= 0:
+                item.add_marker("slow")
+            kinds.add(kind)
+            kept -= 1
+
+
+def _by_function(items: list[pytest.Item]) -> Iterable[list[pytest.Item]]:
+    found: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            found.setdefault((item.path, item.nodeid.partition("[")[0]), []).append(item)
+    return found.values()
+
+
+#: programs of the oracle that are written in one MLIR context; each new one takes 10 ms to make
+PROGRAMS_A_CONTEXT = 200
+
+
+def pytest_collection_finish() -> None:
+    """Lets the oracle write its programs, a new one for each operation and shape, in contexts that are used again."""
+    gc.collect()
+    gc.freeze()
+    if (mlir := sys.modules.get("jax._src.interpreters.mlir")) is None or not hasattr(mlir, "make_ir_context"):
+        return
+    made, contexts, count = mlir.make_ir_context, threading.local(), itertools.count()
+
+    def make_ir_context() -> object:
+        if next(count) % PROGRAMS_A_CONTEXT == 0 or not hasattr(contexts, "last"):
+            contexts.last = made()
+        return contexts.last
+
+    mlir.make_ir_context = make_ir_context
 
 
 #: of the 65,530 mappings that Linux gives a process by default, each compiled program takes a few
