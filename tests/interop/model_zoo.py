@@ -131,6 +131,87 @@ MODELS = {
 }  # fmt: skip
 
 
+def _diffusers(model, inputs, **options):
+    def make():
+        import diffusers
+
+        return getattr(diffusers, model)(**options), (), inputs()
+
+    return make
+
+
+def _denoised(size=16):
+    return {"sample": torch.randn(4, 4, size, size), "timestep": torch.tensor([1, 5, 9, 2]), "return_dict": False}
+
+
+_CLIP_TEXT = {**_ENCODER, "eos_token_id": 63}
+_BLOCKS = {"block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 8, "sample_size": 16}
+_MOE = {**_GROUPED, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+
+MODELS |= {
+    "resnet50": _vision("resnet50"),
+    "wide_resnet50_2": _vision("wide_resnet50_2"),
+    "mobilenet_v2": _vision("mobilenet_v2"),
+    "efficientnet_v2_s": _vision("efficientnet_v2_s"),
+    "swin_v2_t": _vision("swin_v2_t"),
+    "densenet121": _vision("densenet121"),
+    "regnet_y_400mf": _vision("regnet_y_400mf"),
+    "shufflenet_v2": _vision("shufflenet_v2_x0_5"),
+    "squeezenet": _vision("squeezenet1_1", 64),
+    "vit_b": _transformers("ViTModel", "ViTConfig", _pixels, patch_size=4, qkv_bias=False, **_VIT),
+    "convnext_v2": _transformers(
+        "ConvNextV2Model", "ConvNextV2Config", _pixels, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], image_size=32
+    ),
+    "gpt_neo": _transformers(
+        "GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=32, num_layers=2, num_heads=4, vocab_size=64,
+        attention_types=[[["global", "local"], 1]], max_position_embeddings=64, window_size=8,
+    ),
+    "gptj": _transformers("GPTJForCausalLM", "GPTJConfig", n_layer=2, n_head=4, n_embd=32, rotary_dim=4, vocab_size=64),
+    "falcon": _transformers("FalconForCausalLM", "FalconConfig", **_SMALL, alibi=False),
+    "qwen3": _transformers("Qwen3ForCausalLM", "Qwen3Config", head_dim=8, **_GROUPED),
+    "qwen3_moe": _transformers("Qwen3MoeForCausalLM", "Qwen3MoeConfig", head_dim=8, **_MOE),
+    "gemma2": _transformers("Gemma2ForCausalLM", "Gemma2Config", head_dim=8, **_GROUPED),
+    "phi3": _transformers("Phi3ForCausalLM", "Phi3Config", **_GROUPED),
+    "olmo": _transformers("OlmoForCausalLM", "OlmoConfig", **_GROUPED),
+    "mamba2": _transformers(
+        "Mamba2ForCausalLM", "Mamba2Config", hidden_size=32, num_hidden_layers=2, vocab_size=64, num_heads=8,
+        head_dim=8, state_size=8, n_groups=2, chunk_size=4,
+    ),
+    "albert": _transformers("AlbertForMaskedLM", "AlbertConfig", embedding_size=16, **_ENCODER),
+    "deberta_v1": _transformers("DebertaForMaskedLM", "DebertaConfig", **_ENCODER),
+    "mpnet": _transformers("MPNetForMaskedLM", "MPNetConfig", **_ENCODER),
+    "t5_gated": _transformers(
+        "T5ForConditionalGeneration", "T5Config", _seq2seq, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4,
+        vocab_size=64, feed_forward_proj="gated-gelu",
+    ),
+    "pegasus": _transformers("PegasusForConditionalGeneration", "PegasusConfig", _seq2seq, **_BART),
+    "clip_text": _transformers("CLIPTextModel", "CLIPTextConfig", **_CLIP_TEXT),
+    "clip_vision": _transformers("CLIPVisionModel", "CLIPVisionConfig", _pixels, patch_size=8, **_VIT),
+    "sam_vision": _transformers(
+        "SamVisionModel", "SamVisionConfig", _pixels, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        mlp_dim=48, image_size=32, patch_size=4, output_channels=16, window_size=4, global_attn_indexes=[1],
+    ),
+    "unet": _diffusers(
+        "UNet2DModel", _denoised, in_channels=4, out_channels=4, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"), attention_head_dim=8, **_BLOCKS,
+    ),
+    "unet_conditioned": _diffusers(
+        "UNet2DConditionModel", lambda: {**_denoised(), "encoder_hidden_states": torch.randn(4, 6, 24)}, in_channels=4,
+        out_channels=4, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=24, attention_head_dim=8, **_BLOCKS,
+    ),
+    "dit": _diffusers(
+        "DiTTransformer2DModel",
+        lambda: {
+            "hidden_states": torch.randn(4, 4, 16, 16), "timestep": torch.tensor([1, 5, 9, 2]),
+            "class_labels": torch.tensor([0, 3, 1, 2]), "return_dict": False,
+        },
+        num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=4, num_layers=2, sample_size=16,
+        num_embeds_ada_norm=10,
+    ),
+}  # fmt: skip
+
+
 def _first(out):
     """The first result of floats, in whatever tree."""
     if isinstance(out, dict):

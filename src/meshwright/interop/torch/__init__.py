@@ -5,6 +5,7 @@ The route is ``torch.export``, and a table that says what each of torch's ops is
 
 from meshwright.interop.torch import needed as _needed
 from meshwright.interop.torch import ops as _ops
+from meshwright.interop.torch.compiled import backend
 from meshwright.interop.torch.model import TorchModel, from_torch
 from meshwright.interop.torch.plans import from_device_mesh, from_placements, fully_sharded, to_placements, tp_shardings
 from meshwright.interop.torch.registry import register
@@ -14,6 +15,7 @@ from meshwright.interop.torch.trees import Outputs
 __all__ = [
     "Outputs",
     "TorchModel",
+    "backend",
     "from_device_mesh",
     "from_placements",
     "from_tensors",

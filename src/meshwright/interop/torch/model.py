@@ -44,7 +44,6 @@ class TorchModel:
         signature = program.graph_signature
         self._inputs = signature.input_specs
         self._outputs = signature.output_specs
-        self._refuse_writes()
         tensors = {**program.state_dict, **program.constants}
         kinds = {kind: [s.target for s in self._inputs if s.kind == kind] for kind in InputKind}
         names = tied({n: tensors[n] for n in kinds[InputKind.PARAMETER]})
@@ -59,7 +58,8 @@ class TorchModel:
         self._names = trees.paths(program.example_inputs)
         self._jitted = jit(self._named_run(), static_argnums=(4,))
 
-    def _refuse_writes(self) -> None:
+    def refuse_writes(self) -> None:
+        """Raise for parameters that the module writes to, warn of arguments."""
         for spec in self._outputs:
             if spec.kind == OutputKind.USER_INPUT_MUTATION:
                 warn(
@@ -146,18 +146,23 @@ class TorchModel:
         return inputs, tuple(numbers)
 
     # --- running --------------------------------------------------------------------------------------------
-    def _run(
+    def outputs(
         self, params: Mapping[str, Any], buffers: Mapping[str, Any], inputs: Sequence[Any], key: Any, numbers: Any
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """The arrays among the results, and the buffers that were written to."""
+    ) -> list[Any]:
+        """All that the graph returns: what it writes to, then the results."""
         given, fixed = iter(inputs), iter(numbers)
         values = [self._value(spec, params, buffers, given, fixed) for spec in self._inputs]
         with ExitStack() as stack:  # the rules promote as torch does, whatever the user's settings for ours
             stack.enter_context(numpy_dtype_promotion("standard"))
             stack.enter_context(numpy_rank_promotion("allow"))
-            outs = Interpreter(Keys(key)).run(self.program.graph_module, values)
+            return list(Interpreter(Keys(key)).run(self.program.graph_module, values))
+
+    def _run(
+        self, params: Mapping[str, Any], buffers: Mapping[str, Any], inputs: Sequence[Any], key: Any, numbers: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arrays among the results, and the buffers that were written to."""
         results, written = [], {}
-        for spec, out in zip(self._outputs, outs):
+        for spec, out in zip(self._outputs, self.outputs(params, buffers, inputs, key, numbers)):
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 written[spec.target] = out
             elif spec.kind == OutputKind.USER_OUTPUT and not isinstance(spec.arg, ConstantArgument):
@@ -240,4 +245,6 @@ def from_torch(
             program, functions = export(module, inputs, named, _dynamic(dynamic, inputs, named, module))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    return TorchModel(module, program, share, functions)
+    model = TorchModel(module, program, share, functions)
+    model.refuse_writes()
+    return model

@@ -1,0 +1,218 @@
+"""``torch.compile(module, backend="meshwright")``: the graphs that torch's compiler captures, run by ours.
+
+A graph is converted like a module, for each type of its inputs, and differentiated by our derivatives; to autograd
+it is one Function. Tensors become arrays and arrays tensors by DLPack, without a copy: what torch may write to in
+between is told from the versions that autograd keeps of saved tensors, and inputs that the graph itself writes to are
+copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind, OutputKind
+
+from meshwright import random
+from meshwright.api.jit import jit
+from meshwright.core import pytree
+from meshwright.core.options import enable_x64
+from meshwright.errors import ArgumentError, RuleError
+from meshwright.interop.torch import registry
+from meshwright.interop.torch.dtypes import array_dtype
+from meshwright.interop.torch.exported import export
+from meshwright.interop.torch.graph import calls
+from meshwright.interop.torch.model import TorchModel
+from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.tensors import as_array, to_torch
+from meshwright.transforms.autodiff import vjp
+
+
+def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What ``torch.compile(..., backend="meshwright")`` calls with each graph that it captures.
+
+    The module's training step then runs here: its forward, and the derivative of it when ``loss.backward()`` needs it.
+    Random numbers (dropout) are ours, from a seed that torch draws. Tensors are in main memory.
+
+    Raises, when the compiled module is called:
+      RuleError: an op that is not known here, with its line.
+      ArgumentError: tensors of a device other than the CPU.
+
+    Example:
+      >>> step = torch.compile(module, backend="meshwright")  # doctest: +SKIP
+      >>> step(x).sum().backward()  # doctest: +SKIP
+    """
+    if any(p.requires_grad for p in module.parameters()):
+        raise RuleError("torch.compile: this graph holds parameters that are none of its inputs")
+    compiled: dict[Any, _Compiled] = {}
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        key = tuple(map(_signature, inputs)), torch.is_grad_enabled()
+        if key not in compiled:
+            compiled[key] = _Compiled(module, inputs)
+        return compiled[key](inputs)
+
+    return run
+
+
+def _signature(x: Any) -> Any:
+    return (x.shape, x.dtype, x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+
+class _Compiled:
+    """A graph at the types of its inputs.
+
+    Attributes:
+      tensors: which of the inputs are tensors.
+      moving: which of them the results have a derivative by, that is wanted.
+      differentiable: which of the results have one.
+      written: for results that are new values of inputs, which.
+    """
+
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
+        alone = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
+        with torch.enable_grad(), enable_x64(True):
+            program, functions = export(module, tuple(alone), {}, None)
+            self._model = TorchModel(module, program, True, functions)
+        self.tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
+        self._outputs = program.graph_signature.output_specs
+        self._refuse()
+        names = [s.arg.name for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+        self.written = {
+            i: names.index(s.target) for i, s in enumerate(self._outputs) if s.kind == OutputKind.USER_INPUT_MUTATION
+        }
+        differentiated = [names[i] for i in self.tensors if inputs[i].requires_grad and torch.is_grad_enabled()]
+        by, of = _depending(program, differentiated)
+        self.moving = [i for i in self.tensors if names[i] in by]
+        self.differentiable = [i for i in of if i not in self.written]
+        self._types = [n.meta["val"] if isinstance(n, fx.Node) else None for n in _returned(program)]
+        self._is_random = any(_draws(n.target) for n in calls(program.graph_module))
+        self.forward = jit(self._forward, static_argnums=3)
+        self.backward = jit(lambda pulled, cotangents: pulled(cotangents))
+
+    def _refuse(self) -> None:
+        known = OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION
+        other = [f"{s.kind.name} ({s.target})" for s in self._outputs if s.kind not in known]
+        if other:
+            raise RuleError(f"torch.compile(backend='meshwright'): results of a kind that is not known: {other}")
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        outs = _Step.apply(self, inputs, *(inputs[i] for i in self.tensors)) if self.moving else self.run(inputs)[0]
+        with torch.no_grad():
+            for i, n in self.written.items():
+                inputs[n].copy_(outs[i])
+        return tuple(o for i, o in enumerate(outs) if i not in self.written)
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+        """The results, some of them new values of inputs, and what the backward needs.
+
+        Raises:
+          ArgumentError: a tensor that is not in main memory.
+        """
+        elsewhere = {inputs[i].device for i in self.tensors if inputs[i].device.type != "cpu"}
+        if elsewhere:
+            raise ArgumentError(
+                f"torch.compile(backend='meshwright'): inputs are on {elsewhere}, expected tensors on the CPU"
+            )
+        written = set(self.written.values())
+        numbers = tuple(x for x in inputs if not isinstance(x, torch.Tensor))
+        with enable_x64(True):
+            arrays = {i: as_array(inputs[i], copy=i in written) for i in self.tensors}
+            key = random.key(int(torch.randint(2**31 - 1, ()))) if self._is_random else None
+            moving = [arrays.pop(i) for i in self.moving]
+            outs, pulled = self.forward(moving, arrays, key, numbers)
+            tensors = iter(_own([o for o in outs if o is not None], [inputs[i] for i in self.tensors]))
+        return [s.arg.value if o is None else next(tensors) for o, s in zip(outs, self._outputs)], pulled
+
+    def _forward(self, moving: Any, fixed: Any, key: Any, numbers: Any) -> Any:
+        def run(moving: Any) -> tuple[list[Any], list[Any]]:
+            arrays = {**fixed, **dict(zip(self.moving, moving))}
+            given = [arrays[i] for i in self.tensors]
+            found = self._model.outputs({}, self._model.buffers, given, key, numbers)
+            outs = [
+                cast(o, array_dtype(t.dtype)) if isinstance(t, torch.Tensor) else None
+                for o, t in zip(found, self._types)
+            ]
+            return [outs[i] for i in self.differentiable], outs
+
+        if not self.moving:
+            return run([])[1], None
+        _, pulled, outs = vjp(run, moving, has_aux=True)
+        return outs, pulled
+
+
+class _Step(torch.autograd.Function):
+    """A compiled graph to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, compiled: _Compiled, inputs: Sequence[Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
+        outs, pulled = compiled.run(inputs)
+        ctx.compiled, ctx.pulled = compiled, pulled
+        kept = {_address(x) for x in to_torch(pytree.leaves(pulled)) if isinstance(x, torch.Tensor)}
+        # Whatever shares memory with what the backward needs is saved, so that autograd notices writes to it.
+        given = [inputs[i] for i in compiled.tensors if i not in compiled.written.values()]
+        ctx.save_for_backward(*given, *(o for o in outs if isinstance(o, torch.Tensor) and _address(o) in kept))
+        fixed = [o for i, o in enumerate(outs) if isinstance(o, torch.Tensor) and i not in compiled.differentiable]
+        ctx.mark_non_differentiable(*fixed)
+        return tuple(outs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
+        compiled: _Compiled = ctx.compiled
+        assert ctx.saved_tensors is not None  # raises where one was written to since
+        given = [cotangents[i] for i in compiled.differentiable]
+        with enable_x64(True):
+            (found,) = compiled.backward(ctx.pulled, [as_array(g, copy=False) for g in given])
+            gradients = dict(zip(compiled.moving, _own(found, given)))
+        return None, None, *(gradients.get(i) for i in compiled.tensors)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _own(arrays: Sequence[Any], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors of the arrays, each with memory that is none of the others', so that torch may write to them."""
+    taken = {_address(o) for o in others}
+    found = []
+    for tensor in to_torch(list(arrays)):
+        tensor = tensor.clone() if _address(tensor) in taken else tensor
+        taken.add(_address(tensor))
+        found.append(tensor)
+    return found
+
+
+# --- what depends on what -----------------------------------------------------------------------------------
+def _returned(program: torch.export.ExportedProgram) -> Sequence[Any]:
+    """The nodes, or constants, that a graph returns."""
+    return next(n for n in program.graph.nodes if n.op == "output").args[0]
+
+
+def _depending(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple[set[str], list[int]]:
+    """Of the inputs of these names those that some output has a derivative by; and which outputs have one."""
+    nodes = list(program.graph.nodes)
+    after = {n for n in nodes if n.op == "placeholder" and n.name in names}
+    for node in nodes:
+        if not after.isdisjoint(node.all_input_nodes) and node.op != "output" and _differentiable(node):
+            after.add(node)
+    outs = [i for i, n in enumerate(_returned(program)) if n in after]
+    before = {_returned(program)[i] for i in outs}
+    for node in reversed(nodes):
+        if node in before:
+            before.update(n for n in node.all_input_nodes if n in after)
+    return {n.name for n in before}, outs
+
+
+def _differentiable(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    inexact = not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex()
+    return inexact and node.target is not torch.ops.aten.detach.default
+
+
+def _draws(target: Any) -> bool:
+    """Whether an op takes random numbers."""
+    rule = registry.find(target)
+    return rule is not None and rule.random

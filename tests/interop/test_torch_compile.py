@@ -1,0 +1,126 @@
+"""``torch.compile(backend="meshwright")``: training steps are torch's, and nothing is shared that may be written to."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+nn, F = torch.nn, torch.nn.functional
+
+import meshwright as mw  # noqa: E402
+from meshwright import errors  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    import torch._dynamo as dynamo
+
+    if "meshwright" not in dynamo.list_backends(exclude_tags=()):  # installed before there was an entry point
+        dynamo.register_backend(mw.interop.torch.backend, name="meshwright")
+    yield
+    dynamo.reset()
+
+
+def compiled(module):
+    return torch.compile(module, backend="meshwright")
+
+
+def trained(module, run, x, labels, steps=3):
+    """Losses, and what the module is after some steps with clipped gradients, which are written to in place."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(run(x), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, module.state_dict()
+
+
+class Net(nn.Module):
+    """Convolution, statistics that the forward writes to, a parameter used twice and one whose use has no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
+        self.shift, self.fixed = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = F.relu(self.norm(self.conv(x))).mean((2, 3))
+        return self.head(y + self.shift + self.fixed.detach()) + self.shift.sum()
+
+
+def test_training_steps_are_torchs():
+    torch.manual_seed(0)
+    module = Net().train()
+    x, labels = torch.randn(8, 3, 8, 8), torch.randint(0, 4, (8,))
+    want, state = trained(theirs := copy.deepcopy(module), theirs, x, labels)
+    got, ours = trained(module, compiled(module), x, labels)
+    assert got == pytest.approx(want, rel=1e-5)
+    for name, value in state.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-5)
+    assert module.fixed.grad is None and int(ours["norm.num_batches_tracked"]) == 3
+    run, theirs = compiled(module.eval()), theirs.eval()
+    for batch in (2, 5):  # further sizes are further programs
+        with torch.no_grad():
+            torch.testing.assert_close(run(x[:batch]), theirs(x[:batch]), rtol=1e-4, atol=1e-5)
+
+
+class Threes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+def test_functions_graph_breaks_and_wide_types():
+    def f(x, n):
+        y = Threes.apply(x).double() * n
+        torch._dynamo.graph_break()
+        return y.cumsum(0), y.argmax()
+
+    x = torch.randn(6, requires_grad=True)
+    y, at = compiled(f)(x, 3)
+    want, index = f(x, 3)
+    assert y.dtype == torch.float64 and at.dtype == torch.int64 and at == index
+    torch.testing.assert_close(y, want)
+    got = torch.autograd.grad(y.sum(), x)[0]
+    torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])
+
+
+def test_what_is_written_to_is_noticed_or_no_ones_else():
+    w = torch.ones(64, requires_grad=True)
+    y = compiled(lambda w: w.exp() * 2)(w)
+    y.detach().add_(1)  # which is no one's but the result's
+    with torch.no_grad():
+        w.mul_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    a, b = torch.zeros(64, requires_grad=True), torch.zeros(64, requires_grad=True)
+    compiled(lambda a, b: a + b)(a, b).sum().backward()
+    a.grad.mul_(5)
+    assert float(a.grad[0]) == 5 and float(b.grad[0]) == 1
+
+
+def test_dropout_draws_from_torchs_seed():
+    run = compiled(nn.Dropout(0.5).train())
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(run(torch.ones(256)))
+    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+    assert set(outs[0].tolist()) == {0.0, 2.0} and 90 < int((outs[0] == 0).sum()) < 166
+
+
+def test_what_is_not_supported_says_so(refuses):
+    torch.library.define("mwtest::unknown", "(Tensor x) -> Tensor")
+    torch.library.impl("mwtest::unknown", "CompositeExplicitAutograd")(lambda x: 2 * x)
+    torch.library.register_fake("mwtest::unknown")(lambda x: torch.empty_like(x))
+    with refuses(errors.RuleError, "mwtest.unknown", "interop.torch.register"):
+        compiled(lambda x: torch.ops.mwtest.unknown(x))(torch.ones(3))
