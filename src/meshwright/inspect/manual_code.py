@@ -28,6 +28,7 @@ from meshwright.ir.op import Op
 from meshwright.ops.collective.all_reduce import Pmax, Pmin, Psum
 from meshwright.ops.collective.base import AxisIndex, Collective
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import mul
@@ -246,8 +247,7 @@ class _Axes:
 
     def __init__(self, mesh: AbstractMesh, part: PartitionedProgram) -> None:
         self.mesh = mesh
-        ops = (e.op for e in all_eqns(part.jaxpr.jaxpr))
-        used = [mesh.expand(op.axes) for op in ops if isinstance(op, Collective)]
+        used = [mesh.expand(op.axes) for op in collectives_in(part.jaxpr.jaxpr)]
         used += [atoms for lo in (*part.part.in_layouts, *part.part.out_layouts) for atoms in lo.dims]
         cut = {mesh.axis_of(mesh.atoms_of(a)[0]) for atoms in used for a in mesh.coalesce(atoms) if a not in mesh.shape}
         self._new: dict[str, str] = {}  # by atom

@@ -15,7 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.rewrite import Interpreter
 
 #: most arguments that are tried in all combinations
 MOST_ARGUMENTS = 6
@@ -70,22 +72,31 @@ def run(jaxpr: ClosedJaxpr, args: Sequence[Any], compare_total: Callable[[JaxprE
     inner = jaxpr.jaxpr
     if inner.constvars or any(not _is_special(a.val) for e in inner.eqns for a in e.invars if isinstance(a, Literal)):
         return None
-    env: dict[Var, Any] = dict(zip(inner.invars, args))
+    try:
+        with np.errstate(invalid="ignore"):
+            return _Trial(compare_total).run(jaxpr, args)
+    except _DoesMoreError:
+        return None
 
-    def read(atom: Any) -> Any:
-        return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
 
-    with np.errstate(invalid="ignore"):
-        for eqn in inner.eqns:
-            name, values = eqn.op.name, [read(a) for a in eqn.invars]
-            direction = compare_total(eqn)
-            if direction:
-                name, values = direction, [total_order_key(v) for v in values]
-            rule = _OPS.get(name)
-            if rule is None or (name in _LOGIC and any(v.dtype != np.bool_ for v in values)):
-                return None
-            env[eqn.outvars[0]] = rule(*values)
-    return [read(a) for a in inner.outvars]
+class _DoesMoreError(Exception):
+    """A jaxpr does more than compare and select."""
+
+
+class _Trial(Interpreter[Any]):
+    def __init__(self, compare_total: Callable[[JaxprEqn], str]) -> None:
+        self.compare_total = compare_total
+
+    def constant(self, value: Any, aval: ShapedArray) -> Any:
+        return np.asarray(value, aval.dtype)
+
+    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
+        direction = self.compare_total(eqn)
+        name, values = (direction, [total_order_key(v) for v in args]) if direction else (eqn.op.name, args)
+        rule = _OPS.get(name)
+        if rule is None or (name in _LOGIC and any(v.dtype != np.bool_ for v in values)):
+            raise _DoesMoreError
+        return [rule(*values)]
 
 
 def _is_special(value: Any) -> bool:

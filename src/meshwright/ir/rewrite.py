@@ -125,8 +125,12 @@ class Interpreter(Generic[T]):
             return self.constant(atom.val, atom.aval) if isinstance(atom, Literal) else env[atom]
 
         for eqn in inner.eqns:
+            self.begin(eqn)
             env.update(zip(eqn.outvars, self.equation(eqn, [read(a) for a in eqn.invars])))
         return [read(a) for a in inner.outvars]
+
+    def begin(self, eqn: JaxprEqn) -> None:
+        """What is done before the operands of an equation are read."""
 
     def constant(self, value: Any, aval: ShapedArray) -> T:
         """What a literal or a constant of the jaxpr stands for."""

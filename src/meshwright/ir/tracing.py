@@ -461,25 +461,12 @@ def trace_to_jaxpr(
         trace.alive = False
 
 
-def record_again(jaxpr: ClosedJaxpr, trace: JaxprTrace, args: Sequence[Any]) -> list[Any]:
-    """:func:`eval_jaxpr` of a jaxpr that another trace has recorded, with the notes of its equations."""
-    inner = jaxpr.jaxpr
-    env: dict[Var, Any] = dict(zip((*inner.constvars, *inner.invars), (*jaxpr.consts, *args)))
-
-    def read(atom: Var | Literal) -> Any:
-        return atom.val if isinstance(atom, Literal) else env[atom]
-
-    for eqn in inner.eqns:
-        trace.note = eqn.note
-        with source.at(eqn.source):
-            outs = trace.process(eqn.op, [read(a) for a in eqn.invars])
-        env.update(zip(eqn.outvars, outs if eqn.op.multiple_results else [outs]))
-    trace.note = None
-    return [read(a) for a in inner.outvars]
-
-
 def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
-    """Run a jaxpr's equations under the current trace."""
+    """Run a jaxpr's equations under the current trace.
+
+    It does what :class:`meshwright.ir.rewrite.Interpreter` does, in a loop of its own: transformations spend their time
+    here.
+    """
     if isinstance(jaxpr, ClosedJaxpr):
         jaxpr = jaxpr.jaxpr
     env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))

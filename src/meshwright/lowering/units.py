@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.target import Target
 from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
@@ -42,7 +43,7 @@ class Units:
         mesh = part.mesh
         real = target.real if target is not None else ()
         runs = [mesh.coalesce(axes) for lo in (*part.in_layouts, *part.out_layouts) for axes in lo.dims]
-        used = [e.op.axes for e in all_eqns(part.jaxpr.jaxpr) if isinstance(e.op, Collective)]
+        used = [each.axes for each in collectives_in(part.jaxpr.jaxpr)]
         named = {axis for axes in used for axis in axes}
         whole = {a for a in mesh.axis_names if not atoms or not mesh.atoms_of(a)}
         whole = {a for a in whole if len({atom in real for atom in mesh.atoms_of(a)}) < 2}

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from meshwright.core.avals import NOWHERE, Axes
-from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.regions import OPERAND, PARAMETER, RegionOp
 
 Units = Callable[[Sequence[str]], Sequence[str]]
@@ -57,8 +58,7 @@ def result_axes(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) 
         own = units(op.axes)
         return merged.difference(own) if op.gives_all_the_same else merged.union(own)
     if isinstance(op, RegionOp):
-        inner = [e.op for r in op.regions() for e in all_eqns(r.jaxpr)]
-        return merged.union(*(units(e.axes) for e in inner if isinstance(e, Collective)))
+        return merged.union(*(units(each.axes) for each in collectives_of(op)))
     return merged
 
 

@@ -15,7 +15,8 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.source import UNKNOWN, joined
 from meshwright.errors import RuleError
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Literal, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
+from meshwright.ir.rewrite import Interpreter
 from meshwright.stablehlo.context import attribute, constant_attribute, context, location, tensor_type
 
 _create = ir.Operation.create
@@ -56,7 +57,7 @@ class LoweringOptions:
     platform: str = ""
 
 
-class ModuleBuilder:
+class ModuleBuilder(Interpreter[Any]):
     """Implements :class:`meshwright.ir.op.Builder` on MLIR."""
 
     def __init__(self, options: LoweringOptions) -> None:
@@ -68,6 +69,8 @@ class ModuleBuilder:
         self.loc = ir.Location.unknown(context())
         #: the equation that is being emitted: its name in full, and its line
         self.path, self.source = options.scope, UNKNOWN
+        #: the same of the equation that holds the jaxpr that is being emitted
+        self.around = self.path, self.source
         self.functions: dict[ClosedJaxpr, str] = {}
         #: Python functions that the program calls, by number
         self.callbacks: list[Callable[..., Any]] = []
@@ -209,28 +212,22 @@ class ModuleBuilder:
     # --- programs -------------------------------------------------------------------------------------------
     def body(self, jaxpr: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Emit the equations of ``jaxpr`` at the insertion point."""
-        inner = jaxpr.jaxpr
-        scope, enclosing = self.path, self.source
-        env: dict[Var, Any] = dict(zip(inner.invars, args))
-        for var, value in zip(inner.constvars, jaxpr.consts):
-            env[var] = self.constant(value, var.aval)
+        saved, self.around = self.around, (self.path, self.source)
+        outs = self.run(jaxpr, args)
+        self.around = saved
+        return outs
 
-        def read(atom: Any) -> Any:
-            return self.constant(atom.val, atom.aval) if type(atom) is Literal else env[atom]
+    def begin(self, eqn: JaxprEqn) -> None:
+        scope, enclosing = self.around
+        self.source = eqn.source if eqn.source.is_known else enclosing
+        self.path = joined(scope, eqn.source.name_stack, eqn.op.scope_name)
+        self.loc = location(self.source, self.path)
+        self.in_avals = [a.aval for a in eqn.invars]
+        self.out_avals = [v.aval for v in eqn.outvars]
 
-        for eqn in inner.eqns:
-            op = eqn.op
-            self.source = eqn.source if eqn.source.is_known else enclosing
-            self.path = joined(scope, eqn.source.name_stack, op.scope_name)
-            self.loc = location(self.source, self.path)
-            self.in_avals = [a.aval for a in eqn.invars]
-            self.out_avals = [v.aval for v in eqn.outvars]
-            out = op.emit(self, *map(read, eqn.invars))
-            if op.multiple_results:
-                env.update(zip(eqn.outvars, out))
-            else:
-                env[eqn.outvars[0]] = out
-        return [read(a) for a in inner.outvars]
+    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
+        out: Any = eqn.op.emit(self, *args)
+        return out if eqn.op.multiple_results else [out]
 
     def _unique(self, name: str) -> str:
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name) or "fn"

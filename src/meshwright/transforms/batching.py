@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.ir.explicit import decided, is_explicit
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, sub_jaxprs
+from meshwright.ir.jaxpr import sub_jaxprs
 from meshwright.ir.op import BatchAxis, Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import Trace, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.random.keys import KeyOp, key_types_of
 from meshwright.ops.shape.broadcast_reduce import put_batch_dim
@@ -97,15 +98,7 @@ class BatchTrace(Trace):
 
 def names_axis(op: Op, name: str) -> bool:
     """Whether an op is a collective over the axis, or holds one."""
-    if isinstance(op, Collective):
-        return name in op.axes
-    if isinstance(op, CallOp):
-        jaxprs = sub_jaxprs(op)
-        return any(k.name == name for j in jaxprs for k in key_types_of(j)) or any(
-            isinstance(e.op, Collective) and name in e.op.axes
-            for value in op.params.values()
-            for inner in (value if isinstance(value, tuple) else (value,))
-            if isinstance(inner, ClosedJaxpr)
-            for e in all_eqns(inner.jaxpr)
-        )
-    return False
+    if not isinstance(op, (CallOp, Collective)):
+        return False
+    keyed = any(k.name == name for j in sub_jaxprs(op) for k in key_types_of(j))
+    return keyed or any(name in each.axes for each in collectives_of(op))

@@ -17,8 +17,9 @@ from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.passes import inline_calls
+from meshwright.ir.rewrite import Interpreter
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control.check import Check
 from meshwright.ops.control.flow import ControlOp
@@ -219,17 +220,8 @@ class _Checker:
 
     # --- running --------------------------------------------------------------------------------------------
     def run(self, jaxpr: ClosedJaxpr, args: Sequence[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        inner = jaxpr.jaxpr
-        env: dict[Any, Any] = dict(zip((*inner.constvars, *inner.invars), (*jaxpr.consts, *args)))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else env[atom]
-
-        for eqn in inner.eqns:
-            with source.at(eqn.source):
-                outs, state = self.equation(eqn, [read(a) for a in eqn.invars], state)
-            env.update(zip(eqn.outvars, outs))
-        return [read(a) for a in inner.outvars], state
+        running = _Running(self, state)
+        return running.run(jaxpr, args), running.state
 
     def equation(self, eqn: JaxprEqn, args: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
         op = eqn.op
@@ -258,6 +250,18 @@ class _Checker:
             at = site.first + i
             rest[at] = select(match_shape(first, typeof(value).update(dtype=dtypes.bool_)), value, rest[at])
         return [select(first, np.int32(site.number), code), *rest]
+
+
+class _Running(Interpreter[Any]):
+    """One run of a jaxpr, with the state as it is by then."""
+
+    def __init__(self, checker: _Checker, state: list[Any]) -> None:
+        self.checker, self.state = checker, state
+
+    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
+        with source.at(eqn.source):
+            outs, self.state = self.checker.equation(eqn, args, self.state)
+        return outs
 
 
 # --- what may be wrong --------------------------------------------------------------------------------------

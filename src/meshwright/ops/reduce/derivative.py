@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
 from meshwright.ir.derivatives import jvp_of
-from meshwright.ir.jaxpr import ClosedJaxpr, Literal
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.op import Zero
+from meshwright.ir.rewrite import Interpreter
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import zeros_like
 from meshwright.ops.scalar_body import is_elementwise
@@ -84,24 +86,25 @@ def _joined(x: Any, y: Any) -> Any:
     return None if x is None else concatenate([x, y], 0)
 
 
+class _Forward(Interpreter[Pair]):
+    """Values with their tangents."""
+
+    def constant(self, value: Any, aval: ShapedArray) -> Pair:
+        return value, Zero(aval)
+
+    def equation(self, eqn: JaxprEqn, args: list[Pair]) -> Sequence[Pair]:
+        primals, tangents = zip(*args)
+        if any(not isinstance(t, Zero) for t in tangents):
+            return [jvp_of(eqn.op, primals, tangents)]
+        y = eqn.op.bind(*primals)
+        return [(y, Zero(typeof(y)))]
+
+
 def _body_with_tangents(body: ClosedJaxpr, a: Sequence[Pair], b: Sequence[Pair]) -> list[Pair]:
     """A body of elementwise ops on arrays of one shape, by the ops' own derivatives."""
     shape = typeof(a[0][0]).shape
-    known: dict[Any, Pair] = {}
-    for var, (x, t) in zip(body.jaxpr.invars, [*a, *b]):
-        known[var] = x, Zero(typeof(x)) if t is None else t
-
-    def read(atom: Any) -> Pair:
-        return (atom.val, Zero(atom.aval)) if isinstance(atom, Literal) else known[atom]
-
-    for eqn in body.jaxpr.eqns:
-        primals, tangents = zip(*(read(v) for v in eqn.invars))
-        if all(isinstance(t, Zero) for t in tangents):
-            y = eqn.op.bind(*primals)
-            known[eqn.outvars[0]] = y, Zero(typeof(y))
-        else:
-            known[eqn.outvars[0]] = jvp_of(eqn.op, primals, tangents)
-    results = [read(v) for v in body.jaxpr.outvars]
+    args = [(x, Zero(typeof(x)) if t is None else t) for x, t in (*a, *b)]
+    results = _Forward().run(body, args)
 
     def filled(v: Any) -> Any:
         return v if isinstance(v, Zero) else match_shape(v, typeof(v).update(shape=shape))

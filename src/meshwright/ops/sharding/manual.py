@@ -24,14 +24,14 @@ from typing import Any, ClassVar
 from meshwright.core.avals import Axes, ShapedArray
 from meshwright.errors import RuleError, ShapeError, ShardingError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var, all_eqns
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of, cast
 from meshwright.ops.collective.all_reduce import Psum, PVary
-from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.control.regions import RegionOp, arranged, merge, omit, pick, split
 from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.elementwise.table import div, scalar_like
@@ -233,8 +233,7 @@ class ShardMap(RegionOp):
           ShardingError: a spec names one, or a collective, which would then mix what is mapped.
         """
         named = {a for spec in (*self.in_specs, *self.out_specs) for d in range(len(spec)) for a in spec.axes(d)}
-        inside = (e.op for e in all_eqns(self.jaxpr.jaxpr) if isinstance(e.op, Collective))
-        used = named.union(*(op.axes for op in inside)).intersection(axes)
+        used = named.union(*(op.axes for op in collectives_in(self.jaxpr.jaxpr))).intersection(axes)
         if used:
             names = ", ".join(sorted(used))
             raise ShardingError(

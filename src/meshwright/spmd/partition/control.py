@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshwright.ir.rewrite import uses_of
-from meshwright.ir.tracing import record_again
+from meshwright.ir.rewrite import Interpreter, uses_of
+from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.control.bodies import Operands
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import pick, split
@@ -251,8 +251,20 @@ def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
     if fitting != part.out_layouts:
         part = p.nested(op.jaxpr, inner, fitting, rest)
     operands = [_bring(p, eqn, i, _joined(cut, lo)) for i, (cut, lo) in enumerate(zip(ins, inner))]
-    results = record_again(part.jaxpr, p.trace, operands)
+    results = _Again(p.trace).run(part.jaxpr, operands)
+    p.trace.note = None
     return results, [_joined(cut, lo) for cut, lo in zip(outs, part.out_layouts)]
+
+
+class _Again(Interpreter[Any]):
+    """Records what another trace has recorded, with the notes of its equations."""
+
+    def __init__(self, trace: JaxprTrace) -> None:
+        self.trace = trace
+
+    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
+        self.trace.note = eqn.note
+        return super().equation(eqn, args)
 
 
 def _automatic(layout: Layout, cut: Layout, aval: ShapedArray, mesh: AbstractMesh) -> Layout:

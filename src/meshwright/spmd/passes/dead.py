@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
-from meshwright.ir.op import Op
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import dead_code
-from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import arranged, pick
 
@@ -30,17 +29,13 @@ def drop_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     for eqn in reversed(inner.eqns):
         if not eqn.op.has_effects and not any(v in live for v in eqn.outvars):
             continue
-        if isinstance(eqn.op, ControlOp) and _communicates(eqn.op):
+        if isinstance(eqn.op, ControlOp) and any(collectives_of(eqn.op)):
             eqn = _prune(eqn, eqn.op, [v in live for v in eqn.outvars])
         eqns.append(eqn)
         live.update(a for a in eqn.invars if isinstance(a, Var))
     if all(new is old for new, old in zip(reversed(eqns), inner.eqns)) and len(eqns) == len(inner.eqns):
         return jaxpr
     return dead_code(jaxpr.replace(jaxpr=inner.replace(eqns=eqns[::-1])))
-
-
-def _communicates(op: Op) -> bool:
-    return any(isinstance(e.op, Collective) for r in op.regions() for e in all_eqns(r.jaxpr))
 
 
 def _only(jaxpr: ClosedJaxpr, outs: Flags) -> ClosedJaxpr:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
-from meshwright.ops.collective.base import Collective
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
 from meshwright.spmd.varying import Variance
@@ -72,12 +72,7 @@ def _moving(body: Jaxpr, outside: Mapping[Var, Atom]) -> list[JaxprEqn]:
     wanted: set[Var] = set()
     moving = []
     for eqn in reversed(found):
-        if _communicates(eqn) or any(v in wanted for v in eqn.outvars):
+        if any(each.kind for each in collectives_of(eqn.op)) or any(v in wanted for v in eqn.outvars):
             wanted.update(a for a in eqn.invars if isinstance(a, Var))
             moving.append(eqn)
     return moving[::-1]
-
-
-def _communicates(eqn: JaxprEqn) -> bool:
-    inner = (e.op for j in sub_jaxprs(eqn.op) for e in all_eqns(j))
-    return any(isinstance(op, Collective) and bool(op.kind) for op in (eqn.op, *inner))

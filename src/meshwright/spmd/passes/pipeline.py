@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
-from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.inside import collectives_in
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
 from meshwright.spmd.passes.common import common_collectives
@@ -55,7 +55,7 @@ class Pipeline:
             if was != now:
                 changes.append(Change(step.name, (was[0], now[0]), (was[1], now[1])))
 
-        if any(isinstance(e.op, Collective) for e in all_eqns(jaxpr.jaxpr)):
+        if any(collectives_in(jaxpr.jaxpr)):
             jaxpr = run_passes(jaxpr, self.passes, True, changed)
         return jaxpr, changes
 
