@@ -34,6 +34,8 @@ ALLOWED = {
     "spmd/passes/regather.py": 1,
     # A table of the ops that move whole rows, and of the products whose dimensions are merged.
     "spmd/partition/moves.py": 2, "lowering/products.py": 1,
+    # Patterns of these very ops: what is cut or joined is done in parts, a transform one dimension at a time.
+    "spmd/partition/in_parts.py": 3, "spmd/partition/apart.py": 2,
     # ``checkify`` takes out the op that it is for.
     "transforms/checkify.py": 2,
 }  # fmt: skip
