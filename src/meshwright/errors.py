@@ -281,7 +281,3 @@ class DonationWarning(MeshwrightWarning):
 
 class MovedArgumentWarning(MeshwrightWarning):
     """``config.move_arguments``: an argument was moved to the sharding that a function takes it with."""
-
-
-class OffloadWarning(MeshwrightWarning):
-    """A value that was to be moved to the host's memory stays on the device."""

@@ -15,7 +15,6 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
-from meshwright.errors import OffloadWarning
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(4, 3)).astype(np.float32)
@@ -226,18 +225,20 @@ def test_symbolic_zeros_in_custom_vjp(wrap):
 
 
 # --- checkpoint, jit and the rest ---------------------------------------------------------------------------
-def test_offloading_is_said_to_be_keeping():
+def test_offloading_keeps_values_in_the_memory_of_the_host():
     policies = mw.checkpoint_policies
-    with pytest.warns(OffloadWarning, match="kept on the device"):
-        policy = policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=["a"], names_which_can_be_offloaded=["b"]
-        )
-    with pytest.warns(OffloadWarning, match="offload_dot"):
-        dots = policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+    policy = policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=["a"], names_which_can_be_offloaded=["b"]
+    )
+    dots = policies.offload_dot_with_no_batch_dims("device", "pinned_host")
 
     def f(x):
         return mnp.sin(mw.checkpoint_name(mnp.sin(x @ X.T), "b")).sum()
 
+    for p in (policy, dots):
+        assert "<host>[4,4] = memory_put[kind=pinned_host]" in str(
+            mw.make_jaxpr(mw.grad(mw.checkpoint(f, policy=p)))(X)
+        )
     want = mw.grad(f)(X)
     for p in (policy, dots):
         np.testing.assert_allclose(mw.grad(mw.checkpoint(f, policy=p))(X), want, rtol=1e-6)

@@ -44,6 +44,7 @@ from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, array_leaves, check_alive, eval_jaxpr, typeof
 from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import constrain
+from meshwright.ops.sharding.memory_put import in_memories
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import check_finite
@@ -316,7 +317,7 @@ class JitFunction:
         donated = self._donated(args, kwargs, static)
         arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
         program = Program(
-            self.name, constrain(jaxpr), arguments, tuple(map(named, outs)), treedef, out_tree,
+            self.name, constrain(in_memories(jaxpr, outs)), arguments, tuple(map(named, outs)), treedef, out_tree,
             compiler_options=self.compiler_options,
         )  # fmt: skip
         return program, auto

@@ -141,7 +141,8 @@ class PartitionedProgram(Stage):
         """A layout as the user wrote it, if they did: ``P("x")`` stays that, and axes of size one stay named."""
         rank = len(layout.dims)
         fitting = (s for s, n in self._written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
-        return next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
+        found = next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
+        return found.with_memory_kind(None)
 
     # --- costs ----------------------------------------------------------------------------------------------
     @cached_property

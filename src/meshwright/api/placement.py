@@ -23,6 +23,7 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.elementwise.table import copy
 from meshwright.ops.sharding.constraint import RESHARD, Reshard, ShardingConstraint
+from meshwright.ops.sharding.memory_put import MemoryPut
 from meshwright.ops.sharding.mesh_cast import CAST_ARRAY
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
@@ -114,6 +115,10 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
     wanted = named(sharding)
     if wanted is None:
         return x
+    if wanted.host_kind != typeof(x).memory:
+        x = MemoryPut(wanted.host_kind).bind(x)
+        if isinstance(wanted, SingleDeviceSharding):
+            return x
     if wanted.is_explicit and isinstance(wanted, NamedSharding):
         return _asserted(x, wanted, what)
     if not isinstance(wanted, NamedSharding):

@@ -38,17 +38,19 @@ class ShapedArray:
     *varies*: along the others all devices are known to hold the same (empty outside, and where nothing is checked).
 
     ``explicit`` is how the value is split over the *explicit* axes of a mesh, a
-    :class:`meshwright.sharding.typed.TypeSharding`; None where it is not.
+    :class:`meshwright.sharding.typed.TypeSharding`; None where it is not. ``memory`` is the kind of memory that it is
+    in, where that is not the device's own.
     """
 
-    __slots__ = ("__weakref__", "dtype", "explicit", "shape", "vma", "weak_type")
-    _interned: dict[tuple[Shape, np.dtype, bool, Axes, Any], ShapedArray] = {}
+    __slots__ = ("__weakref__", "dtype", "explicit", "memory", "shape", "vma", "weak_type")
+    _interned: dict[tuple[Shape, np.dtype, bool, Axes, Any, str | None], ShapedArray] = {}
 
     shape: Shape
     dtype: np.dtype
     weak_type: bool
     vma: Axes
     explicit: Any
+    memory: str | None
 
     def __new__(
         cls,
@@ -57,12 +59,13 @@ class ShapedArray:
         weak_type: bool = False,
         vma: Iterable[str] = NOWHERE,
         explicit: Any = None,
+        memory: str | None = None,
     ) -> ShapedArray:
         if type(vma) is not frozenset:
             vma = frozenset(vma)
         if weak_type and dtype == _BOOL:
             weak_type = False  # there is no other dtype that a bool would give way to
-        found = cls._interned.get((shape, dtype, weak_type, vma, explicit))
+        found = cls._interned.get((shape, dtype, weak_type, vma, explicit, memory))
         if found is None:
             found = object.__new__(cls)
             set_ = object.__setattr__
@@ -71,14 +74,16 @@ class ShapedArray:
             set_(found, "weak_type", bool(weak_type))
             set_(found, "vma", vma)
             set_(found, "explicit", explicit)
-            found = cls._interned.setdefault((found.shape, found.dtype, found.weak_type, vma, explicit), found)
+            set_(found, "memory", memory)
+            key = found.shape, found.dtype, found.weak_type, vma, explicit, memory
+            found = cls._interned.setdefault(key, found)
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("ShapedArray is immutable; use .update(...)")
 
     def __reduce__(self) -> Any:
-        return ShapedArray, (self.shape, self.dtype, self.weak_type, self.vma, self.explicit)
+        return ShapedArray, (self.shape, self.dtype, self.weak_type, self.vma, self.explicit, self.memory)
 
     @property
     def ndim(self) -> int:
@@ -104,6 +109,7 @@ class ShapedArray:
         weak_type: bool | None = None,
         vma: Axes | None = None,
         explicit: Any = ...,
+        memory: str | None = "same",
     ) -> ShapedArray:
         """This aval with some members replaced. How it is split goes with another shape, unless it is said too."""
         if explicit is ...:
@@ -114,6 +120,7 @@ class ShapedArray:
             self.weak_type if weak_type is None else weak_type,
             self.vma if vma is None else vma,
             explicit,
+            self.memory if memory == "same" else memory,
         )
 
     def with_dim(self, dim: int, size: int, axes: tuple[str, ...] = ()) -> ShapedArray:
@@ -139,7 +146,8 @@ class ShapedArray:
         dims = map(str, self.shape) if split is None else split.dims_text(self.shape)
         said = [("V", self.vma)] if split is None else [("V", self.vma), ("U", split.unreduced), ("R", split.reduced)]
         notes = ",".join(f"{letter}:{axes_text(sorted(axes))}" for letter, axes in said if axes)
-        return f"{short_name(self.dtype)}[{','.join(dims)}]" + (f"{{{notes}}}" if notes else "")
+        where = "<host>" if self.memory else ""
+        return f"{short_name(self.dtype)}{where}[{','.join(dims)}]" + (f"{{{notes}}}" if notes else "")
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""

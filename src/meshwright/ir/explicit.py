@@ -63,8 +63,14 @@ AGAIN = Decided()
 
 
 def is_explicit(avals: Sequence[ShapedArray]) -> bool:
-    """Whether any type says how its value is split."""
-    return any(a.explicit is not None for a in avals)
+    """Whether any type says how its value is split, or that it is in another memory."""
+    return any(a.explicit is not None or a.memory is not None for a in avals)
+
+
+def common_memory(avals: Sequence[ShapedArray]) -> str | None:
+    """The memory that results are in: that of all operands but numbers; operands in several meet on the device."""
+    kinds = {a.memory for a in avals if a.ndim or a.memory}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def result_types(op: Typed, avals: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> list[TypeSharding | None]:
@@ -74,6 +80,8 @@ def result_types(op: Typed, avals: Sequence[ShapedArray], outs: Sequence[ShapedA
       ShardingTypeError: operands are over different meshes; the results could be split in several ways, or in none.
     """
     given = [a.explicit for a in avals if a.explicit is not None]
+    if not given:
+        return [None] * len(outs)
     mesh: AbstractMesh = given[0].mesh
     other = next((s.mesh for s in given if s.mesh != mesh), None)
     if other is not None:
@@ -81,7 +89,7 @@ def result_types(op: Typed, avals: Sequence[ShapedArray], outs: Sequence[ShapedA
             f"{op.name}: operands {_texts(avals)} have types over {mesh!r} and {other!r}; bring them to one with "
             "device_put, or pass them as arguments into auto_axes or explicit_axes"
         )
-    plain = [a.update(explicit=None) for a in avals]
+    plain = [a.update(explicit=None, memory=None) for a in avals]
     spread = _Spread(op, avals, outs, mesh, op.sharding_rule(*plain))
     return [spread.result(i) for i in range(len(outs))]
 

@@ -21,7 +21,7 @@ from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.errors import DTypeError, RuleError
 from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
-from meshwright.ir.explicit import is_explicit, result_types
+from meshwright.ir.explicit import common_memory, is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.state import STATE
@@ -252,11 +252,12 @@ class Op:
 
     def typed(self, *avals: ShapedArray) -> Any:
         """What :meth:`infer` gives, with the axes over which the results vary, and how explicit axes split them."""
-        found = self.infer(*(a.update(vma=NOWHERE, explicit=None) for a in avals))
+        found = self.infer(*(a.update(vma=NOWHERE, explicit=None, memory=None) for a in avals))
         outs = list(found) if self.multiple_results else [found]
         axes = self.varies(*(a.vma for a in avals)) if STATE.checked else NOWHERE
         split = result_types(self, avals, outs) if is_explicit(avals) else [None] * len(outs)
-        typed = tuple(a.update(vma=axes, explicit=s) for a, s in zip(outs, split))
+        memory = common_memory(avals)
+        typed = tuple(a.update(vma=axes, explicit=s, memory=memory) for a, s in zip(outs, split))
         return typed if self.multiple_results else typed[0]
 
     def aligned(self, args: Sequence[ArrayLike]) -> tuple[Op, Sequence[ArrayLike]]:

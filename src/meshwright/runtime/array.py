@@ -78,7 +78,8 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     aval: ShapedArray
 
     def __init__(self, aval: ShapedArray, buffer: Any, sharding: Sharding, committed: bool = False) -> None:
-        self.aval = typed_by(aval, sharding) if sharding.is_explicit or aval.explicit is not None else aval
+        says = sharding.is_explicit or aval.explicit is not None or sharding.host_kind is not aval.memory
+        self.aval = typed_by(aval, sharding) if says else aval
         self._buffer = buffer
         self.sharding = sharding
         self.committed = committed

@@ -21,6 +21,7 @@ from meshwright.runtime.pjrt.client import real_devices
 from meshwright.runtime.pjrt.platforms import is_plugin
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import AxisType, Mesh
+from meshwright.sharding.memory_kind import DEVICE, KINDS, checked_kind
 
 #: counts the memory that arrays take on devices
 MEMORY_STATS: Slot[Callable[[Sequence[Device]], dict[Device, dict[str, int]]]] = Slot(
@@ -67,10 +68,45 @@ class Device:
         """
         return MEMORY_STATS.value([self])[self]
 
+    def addressable_memories(self) -> list[Memory]:
+        """The memories that the device can address, its own first."""
+        return [Memory(self, kind) for kind in KINDS]
+
+    def default_memory(self) -> Memory:
+        """Its own memory."""
+        return Memory(self, DEVICE)
+
+    def memory(self, kind: str) -> Memory:
+        """The memory of a kind.
+
+        Raises:
+          ShardingError: there is none.
+        """
+        return Memory(self, checked_kind(kind, "memory") or DEVICE)
+
     @property
     def is_addressable(self) -> bool:
         """Whether it is a device of this process."""
         return self.process_index == WORLD.rank
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory that a device can address. The CPU has one behind all its kinds."""
+
+    device: Device
+    kind: str
+
+    @property
+    def platform(self) -> str:
+        return self.device.platform
+
+    def addressable_by_devices(self) -> list[Device]:
+        """The devices that can address it."""
+        return [self.device]
+
+    def __repr__(self) -> str:
+        return f"{self.device!r}:{self.kind}"
 
 
 @cache

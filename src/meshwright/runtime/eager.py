@@ -83,12 +83,12 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
             committed = True
             if type(x.sharding) is not SingleDeviceSharding:
                 return check_finite(op.name, SHARDED.value(op, arrays))
-            if sharding is not None and sharding != x.sharding:
+            if sharding is not None and sharding.device != x.sharding.device:
                 raise MeshError(
                     f"{op.name}: one operand is on {sharding.device}, another on {x.sharding.device}; move them to one "
                     "device or mesh with device_put first"
                 )
-            sharding = x.sharding
+            sharding = x.sharding.with_memory_kind(None)
     many = pjrt.has_many()
     place = sharding or (default_sharding() if many else None)
     key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place) if many and place else None)
@@ -112,7 +112,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     outs = found.run(found.take(arrays))
     if place is not None:
         for x in outs:
-            x.sharding, x.committed = place, committed
+            x.sharding, x.committed = place.with_memory_kind(x.aval.memory) if x.aval.memory else place, committed
     return check_finite(op.name, outs if op.multiple_results else outs[0])
 
 

@@ -36,6 +36,11 @@ class Results:
     shardings: Sequence[Sharding]
     committed: bool = False
 
+    def __post_init__(self) -> None:
+        # in the memory that each type says
+        placed = [s.with_memory_kind(a.memory) if a.memory else s for a, s in zip(self.avals, self.shardings)]
+        object.__setattr__(self, "shardings", placed)
+
 
 @dataclass
 class Executable:

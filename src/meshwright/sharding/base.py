@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import ShardingError
+from meshwright.sharding.memory_kind import DEVICE, checked_kind
 from meshwright.sharding.tiles import tile_slices
 
 Index = tuple[slice, ...]
@@ -26,6 +27,23 @@ class Sharding(ABC):
 
     #: it is over a mesh with explicit axes, so that types say how values are split
     is_explicit: bool = False
+    #: the kind of memory that the array is in, where it is not the device's own
+    host_kind: str | None = None
+
+    @property
+    def memory_kind(self) -> str | None:
+        """The kind of memory that the array is in."""
+        return self.host_kind or DEVICE
+
+    def with_memory_kind(self, kind: str | None) -> Sharding:
+        """The same sharding, in memory of another kind.
+
+        Raises:
+          ShardingError: there is no such kind, or this sharding cannot say so.
+        """
+        if checked_kind(kind, type(self).__name__) == self.host_kind:
+            return self
+        raise ShardingError(f"{type(self).__name__} is always in the device's memory; use a NamedSharding for others")
 
     @property
     @abstractmethod

@@ -17,6 +17,7 @@ from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import device_order_of, hlo_to_layout, mesh_of, named_to_hlo
 from meshwright.sharding.hlo_parse import parse_hlo_sharding
 from meshwright.sharding.kinds import MeshOf
+from meshwright.sharding.memory_kind import checked_kind
 from meshwright.sharding.named import NamedSharding
 
 
@@ -38,8 +39,8 @@ class GSPMDSharding(Sharding):
             raise ShardingError(f"GSPMDSharding: {found} does not say which device holds which part of an array")
         found.check(found.rank or 0, len(self._devices), "GSPMDSharding")
         self.op_sharding = found
-        self.memory_kind = memory_kind
-        self._hash = hash((self._devices, found, memory_kind))
+        self.host_kind = checked_kind(memory_kind, "GSPMDSharding")
+        self._hash = hash((self._devices, found, self.host_kind))
 
     @classmethod
     def get_replicated(cls, device_assignment: Sequence[Any], *, memory_kind: str | None = None) -> GSPMDSharding:

@@ -19,6 +19,7 @@ from meshwright.sharding import tiles
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding, check_rank
 from meshwright.sharding.layout import Layout
+from meshwright.sharding.memory_kind import DEVICE, checked_kind
 from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
 from meshwright.sharding.spec import PartitionSpec
 
@@ -26,7 +27,7 @@ from meshwright.sharding.spec import PartitionSpec
 class NamedSharding(Sharding):
     """A mesh and, per dimension, the mesh axes that split it."""
 
-    def __init__(self, mesh: AnyMesh, spec: PartitionSpec) -> None:
+    def __init__(self, mesh: AnyMesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
         if not isinstance(mesh, (Mesh, AbstractMesh)):
             raise ShardingError(
                 f"NamedSharding: expected a Mesh or an AbstractMesh, got {type(mesh).__name__}; "
@@ -40,6 +41,8 @@ class NamedSharding(Sharding):
         _check_axes(mesh.abstract_mesh, spec)
         self.mesh = mesh
         self.spec = spec
+        if memory_kind is not None:
+            self.host_kind = checked_kind(memory_kind, "NamedSharding")
         self._hash = hash((mesh, spec))
         if AxisType.Explicit in mesh.axis_types:
             self.is_explicit = True
@@ -49,16 +52,21 @@ class NamedSharding(Sharding):
             return True
         if not isinstance(other, NamedSharding):
             return NotImplemented
-        return self._hash == other._hash and self.spec == other.spec and self.mesh == other.mesh
+        same = self._hash == other._hash and self.spec == other.spec and self.host_kind == other.host_kind
+        return same and self.mesh == other.mesh
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NamedSharding, (self.mesh, self.spec)
+        return _named, (self.mesh, self.spec, self.host_kind)
 
     def __repr__(self) -> str:
-        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r})"
+        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r}{_kind_text(self)})"
+
+    def with_memory_kind(self, kind: str | None) -> NamedSharding:
+        same = checked_kind(kind, "NamedSharding") == self.host_kind
+        return self if same else NamedSharding(self.mesh, self.spec, memory_kind=kind or DEVICE)
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -96,23 +104,29 @@ class NamedSharding(Sharding):
 class SingleDeviceSharding(Sharding):
     """The whole array on one device."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, *, memory_kind: str | None = None) -> None:
         self.device = device
+        if memory_kind is not None:
+            self.host_kind = checked_kind(memory_kind, "SingleDeviceSharding")
         self._hash = hash((SingleDeviceSharding, device))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SingleDeviceSharding):
             return NotImplemented
-        return bool(self.device == other.device)
+        return bool(self.device == other.device) and self.host_kind == other.host_kind
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SingleDeviceSharding, (self.device,)
+        return _single, (self.device, self.host_kind)
 
     def __repr__(self) -> str:
-        return f"SingleDeviceSharding(device={self.device!r})"
+        return f"SingleDeviceSharding(device={self.device!r}{_kind_text(self)})"
+
+    def with_memory_kind(self, kind: str | None) -> SingleDeviceSharding:
+        same = checked_kind(kind, "SingleDeviceSharding") == self.host_kind
+        return self if same else SingleDeviceSharding(self.device, memory_kind=kind or DEVICE)
 
     @property
     def devices(self) -> tuple[Any, ...]:
@@ -130,6 +144,18 @@ class SingleDeviceSharding(Sharding):
 
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
         """Every array fits on one device."""
+
+
+def _kind_text(sharding: Sharding) -> str:
+    return f", memory_kind={sharding.host_kind!r}" if sharding.host_kind else ""
+
+
+def _named(mesh: AnyMesh, spec: PartitionSpec, kind: str | None) -> NamedSharding:
+    return NamedSharding(mesh, spec, memory_kind=kind)
+
+
+def _single(device: Any, kind: str | None) -> SingleDeviceSharding:
+    return SingleDeviceSharding(device, memory_kind=kind)
 
 
 @lru_cache(maxsize=8192)

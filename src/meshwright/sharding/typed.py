@@ -100,12 +100,14 @@ def typed_by(aval: ShapedArray, sharding: Sharding | None) -> ShapedArray:
     Raises:
       ShardingTypeError: explicit axes do not divide a dimension.
     """
-    if sharding is None or (not sharding.is_explicit and aval.explicit is None):
+    if sharding is None:
         return aval
+    if not sharding.is_explicit and aval.explicit is None:
+        return aval if sharding.host_kind == aval.memory else aval.update(memory=sharding.host_kind)
     found = explicit_of(sharding, aval.ndim)
     if found is not None:
         check_divisible(aval.shape, found, "a sharding of explicit axes")
-    return aval.update(explicit=found)
+    return aval.update(explicit=found, memory=sharding.host_kind)
 
 
 def check_divisible(shape: Sequence[int], sharding: TypeSharding, what: str) -> None:

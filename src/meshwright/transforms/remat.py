@@ -9,12 +9,12 @@ from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.signature import described, leaf_names, positions
-from meshwright.core.source import warn
-from meshwright.errors import ArgumentError, ArgumentTypeError, OffloadWarning
+from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.markers import Named
-from meshwright.ops.control.remat import Checkpoint, Policy
+from meshwright.ops.control.remat import Checkpoint, Offloadable, Policy
+from meshwright.sharding.memory_kind import checked_kind
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
@@ -148,26 +148,29 @@ def _from_both(first: Policy, second: Policy) -> Policy:
     return lambda op, *avals, **params: first(op, *avals, **params) or second(op, *avals, **params)
 
 
-def _kept_instead(policy: Policy, what: str) -> Policy:
-    """Where JAX moves values to the host: there is no other memory here, so they are kept where they are."""
-    warn(
-        f"checkpoint_policies.{what}: values cannot be moved to the host, they are kept on the device; to save memory, "
-        "recompute them (save_only_these_names)",
-        OffloadWarning,
-    )
-    return policy
-
-
 def _offload_names(
     *, names_which_can_be_saved: Sequence[str], names_which_can_be_offloaded: Sequence[str],
     offload_src: str = "device", offload_dst: str = "pinned_host",
 ) -> Policy:  # fmt: skip
-    names = (*names_which_can_be_saved, *names_which_can_be_offloaded)
-    return _kept_instead(_only_these_names(*names), "save_and_offload_only_these_names")
+    saved, moved = _only_these_names(*names_which_can_be_saved), _only_these_names(*names_which_can_be_offloaded)
+    both = set(names_which_can_be_saved) & set(names_which_can_be_offloaded)
+    if both:
+        raise ArgumentError(
+            f"save_and_offload_only_these_names: {', '.join(sorted(both))} is to be saved and offloaded; name it once"
+        )
+    where = _offloadable("save_and_offload_only_these_names", offload_src, offload_dst)
+    return lambda op, *avals, **params: saved(op, *avals, **params) or (moved(op, *avals, **params) and where)
 
 
 def _offload_dots(offload_src: str = "device", offload_dst: str = "pinned_host") -> Policy:
-    return _kept_instead(_dots_without_batch, "offload_dot_with_no_batch_dims")
+    where = _offloadable("offload_dot_with_no_batch_dims", offload_src, offload_dst)
+    return lambda op, *avals, **params: _dots_without_batch(op, *avals, **params) and where
+
+
+def _offloadable(what: str, src: str, dst: str) -> Offloadable:
+    checked_kind(src, f"{what}: offload_src")
+    checked_kind(dst, f"{what}: offload_dst")
+    return Offloadable(src, dst)
 
 
 #: policies for :func:`checkpoint`, by JAX's names

@@ -9,16 +9,17 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, Builder, Linear, Tangent, Zero
 from meshwright.ir.passes import dead_code, inline_calls, is_plain_call
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.ops.control.call import CallOp
 from meshwright.ops.control.markers import optimization_barrier
 from meshwright.ops.control.regions import merge, omit, pick
+from meshwright.ops.sharding.memory_put import MemoryPut
 
 #: ``policy(op, *operand avals, **params)``: whether the result of an op may be kept
-Policy = Callable[..., bool]
+Policy = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,14 @@ class Checkpoint(CallOp):
 
 
 @dataclass(frozen=True)
+class Offloadable:
+    """What a policy answers of a value to keep it in another memory: from which it comes, and where to."""
+
+    src: str
+    dst: str
+
+
+@dataclass(frozen=True)
 class _Parts:
     """``known`` takes the known operands and returns the known results and what is kept; ``again`` takes the known
     operands, what is kept and the unknown operands, and returns the other results."""
@@ -124,14 +133,28 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], policy: Policy |
     m = len(inner.invars) + len(needed)
     params = [*inner.invars, *needed]
     twice = ClosedJaxpr(twice.jaxpr.replace(invars=params), twice.consts)
-    known_jaxpr = dead_code(ClosedJaxpr(inner.replace(outvars=[*results, *needed]), first.consts))
+    moved = [_memory(inner, v, policy) for v in needed]
+    stored = [v if kind is None else Var(v.aval.update(memory=kind)) for v, kind in zip(needed, moved)]
+    puts = [JaxprEqn(MemoryPut(k), [v], [s]) for v, s, k in zip(needed, stored, moved) if k is not None]
+    known_jaxpr = dead_code(
+        ClosedJaxpr(inner.replace(eqns=[*inner.eqns, *puts], outvars=[*results, *stored]), first.consts)
+    )
 
     def again(*args: Any) -> list[Any]:
+        back = [x if k is None else MemoryPut(None).bind(x) for x, k in zip(args[len(inner.invars) : m], moved)]
+        args = (*args[: len(inner.invars)], *back, *args[m:])
         values = eval_jaxpr(twice, twice.consts, *args[:m])
         return eval_jaxpr(split.unknown, split.unknown.consts, *values, *args[m:])
 
-    avals = [*(v.aval for v in params), *omit(jaxpr.in_avals, known)]
+    avals = [*(v.aval for v in (*inner.invars, *stored)), *omit(jaxpr.in_avals, known)]
     return _Parts(known_jaxpr, trace_to_jaxpr(again, avals, jaxpr.jaxpr.debug_name), split.known_out)
+
+
+def _memory(jaxpr: Jaxpr, var: Var, policy: Policy | None) -> str | None:
+    """The memory that a policy has a value kept in, where that is not the device's own."""
+    eqn = next(e for e in jaxpr.eqns if var in e.outvars)
+    answer = policy(eqn.op, *(a.aval for a in eqn.invars), **eqn.op.params) if policy is not None else None
+    return answer.dst if isinstance(answer, Offloadable) else None
 
 
 def _kept(jaxpr: Jaxpr, policy: Policy | None) -> list[Var]:

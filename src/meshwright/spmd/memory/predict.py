@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -60,6 +60,8 @@ class Memory:
     temp_bytes: int
     #: alive at the peak, largest first
     buffers: tuple[LiveBuffer, ...]
+    #: of arguments, results and what is kept between, in the host's memory
+    host_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -72,6 +74,8 @@ class Memory:
             f"a device holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
             f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
         ]
+        if self.host_bytes:
+            lines.append(f"{show(self.host_bytes)} of that are in the host's memory")
         lines += map(str, self.buffers[:_SHOWN])
         if len(self.buffers) > _SHOWN:
             rest = sum(b.nbytes for b in self.buffers[_SHOWN:])
@@ -90,7 +94,15 @@ def predict(
     ``stands_for`` says of which values of the unpartitioned program, in which layouts, its values are parts.
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
-    return _Plan(record(jaxpr, mesh), donated, known=known).memory
+    found = _Plan(record(jaxpr, mesh), donated, known=known).memory
+    return replace(found, host_bytes=_in_host_memory(jaxpr))
+
+
+def _in_host_memory(jaxpr: ClosedJaxpr) -> int:
+    """The bytes of what types say is in the host's memory: arguments, results, and what is put there between."""
+    put = (v for e in jaxpr.eqns if not any(a.aval.memory for a in e.invars) for v in e.outvars)
+    values = dict.fromkeys((*jaxpr.jaxpr.invars, *jaxpr.jaxpr.outvars, *put))
+    return sum(v.aval.nbytes for v in values if v.aval.memory)
 
 
 class _Plan:

@@ -1,0 +1,62 @@
+"""``memory_put``: a value in another memory of its devices, such as the host's.
+
+XLA's CPU devices have one memory, so nothing moves here: types, shardings and reports say where a value is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ops.shape.rearrange import Linear1
+from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+
+@dataclass(frozen=True)
+class MemoryPut(Linear1):
+    """The operand in memory of a ``kind``; None is the device's own."""
+
+    kind: str | None
+    name: ClassVar[str] = "memory_put"
+    takes_keys: ClassVar[bool] = True
+    moves_only: ClassVar[bool] = True
+    computes: ClassVar[bool] = False
+    in_python: ClassVar[bool] = True
+
+    def perform(self, x: Any) -> Any:
+        """The same array, said to be in that memory."""
+        if not hasattr(x, "buffer"):
+            return x
+        return type(x)(x.aval, x.buffer, x.sharding.with_memory_kind(self.kind), x.committed)
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x.update(memory=self.kind)
+
+    def typed(self, x: ShapedArray) -> ShapedArray:
+        return self.infer(x)
+
+    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+        return [MemoryPut(x.aval.memory).bind(ct)]
+
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self.bind(*args), dims[0]
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return pointwise_rule([x.ndim], x.shape)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return x
+
+
+def in_memories(jaxpr: ClosedJaxpr, shardings: Sequence[Any]) -> ClosedJaxpr:
+    """``jaxpr`` with results in the memory that their shardings name, where there are some."""
+    outs, eqns = list(jaxpr.jaxpr.outvars), []
+    for i, (atom, sharding) in enumerate(zip(outs, shardings)):
+        if sharding is not None and sharding.host_kind != atom.aval.memory:
+            outs[i] = Var(atom.aval.update(memory=sharding.host_kind))
+            eqns.append(JaxprEqn(MemoryPut(sharding.host_kind), [atom], [outs[i]]))
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[*jaxpr.eqns, *eqns], outvars=outs)) if eqns else jaxpr

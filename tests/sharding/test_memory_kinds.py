@@ -1,0 +1,89 @@
+"""Kinds of memory: accepted, reported, in types; on the CPU nothing moves."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, P, SingleDeviceSharding
+from meshwright.errors import ShardingError
+
+MESH = mw.make_mesh((2, 4), ("x", "y"))
+X = np.arange(128, dtype=np.float32).reshape(8, 16)
+HOST = NamedSharding(MESH, P("x"), memory_kind="pinned_host")
+DEVICE = NamedSharding(MESH, P("x"))
+
+
+def test_shardings_name_a_memory():
+    assert repr(HOST) == "NamedSharding(mesh=Mesh('x': 2, 'y': 4), spec=PartitionSpec('x',), memory_kind='pinned_host')"
+    assert HOST == DEVICE.with_memory_kind("pinned_host") != DEVICE == HOST.with_memory_kind("device")
+    assert HOST.memory_kind == "pinned_host" and DEVICE.memory_kind == "device"
+    assert NamedSharding(MESH, P("x"), memory_kind="device") == DEVICE
+    assert pickle.loads(pickle.dumps(HOST)) == HOST
+    single = SingleDeviceSharding(mw.devices()[1], memory_kind="unpinned_host")
+    assert repr(single) == "SingleDeviceSharding(device=CPU:1, memory_kind='unpinned_host')"
+    with pytest.raises(ShardingError) as error:
+        NamedSharding(MESH, P(), memory_kind="vram")
+    assert str(error.value) == (
+        "NamedSharding: memory_kind='vram'; devices can address 'device', 'pinned_host', 'unpinned_host'"
+    )
+
+
+def test_devices_list_their_memories():
+    device = mw.devices()[2]
+    assert [m.kind for m in device.addressable_memories()] == ["device", "pinned_host", "unpinned_host"]
+    assert device.default_memory().kind == "device" and repr(device.memory("pinned_host")) == "CPU:2:pinned_host"
+    assert device.memory("pinned_host").addressable_by_devices() == [device]
+    with pytest.raises(ShardingError, match="memory_kind='nope'"):
+        device.memory("nope")
+
+
+def test_results_are_in_the_memory_that_types_or_out_shardings_say():
+    host, device = mw.device_put(X, HOST), mw.device_put(X, DEVICE)
+    assert str(mw.typeof(host)) == "f32<host>[8,16]" and host.sharding.memory_kind == "pinned_host"
+
+    def f(host, device):
+        return host * 2, host + device, mw.device_put(device + 1, HOST), mw.device_put(host, DEVICE), device - 1
+
+    outs = mw.jit(f, out_shardings=(None, None, None, None, HOST))(host, device)
+    kinds = [x.sharding.memory_kind for x in outs]
+    assert kinds == ["pinned_host", "device", "pinned_host", "device", "pinned_host"]
+    for out, want in zip(outs, (X * 2, X + X, X + 1, X, X - 1)):
+        np.testing.assert_array_equal(np.asarray(out), want)
+    assert (host + 1).sharding.memory_kind == "pinned_host"
+    assert mw.device_put(host, DEVICE).sharding == DEVICE
+    assert mw.jit(lambda x: x, in_shardings=HOST)(X).sharding.memory_kind == "pinned_host"
+
+
+def test_on_one_device():
+    where = SingleDeviceSharding(mw.devices()[0], memory_kind="pinned_host")
+    host = mw.device_put(X, where)
+    assert host.sharding == where and (host + host).sharding == where
+    out = mw.jit(lambda x: (x * 2, mw.device_put(x, SingleDeviceSharding(mw.devices()[0]))))(host)
+    assert [x.sharding.memory_kind for x in out] == ["pinned_host", "device"]
+    np.testing.assert_array_equal(np.asarray(out[0]), X * 2)
+
+
+def test_offloaded_values_are_counted_apart():
+    policy = mw.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=["a"], names_which_can_be_offloaded=["b"]
+    )
+
+    def f(x):
+        x = mw.checkpoint_name(mnp.sin(x), "b")
+        return mnp.sin(mw.checkpoint_name(mnp.sin(x), "a")).sum()
+
+    step = mw.jit(mw.grad(mw.checkpoint(f, policy=policy)), in_shardings=DEVICE)
+    part = step.partition(X)
+    assert part.memory.host_bytes == 8 * 16 * 4 // 2
+    assert "256 B of that are in the host's memory" in str(part.memory)
+    np.testing.assert_allclose(np.asarray(step(X)), np.asarray(mw.grad(f)(X)), rtol=1e-5)
+    assert mw.jit(lambda x: x * 2, out_shardings=HOST).partition(mw.device_put(X, HOST)).memory.host_bytes == 512
+    with pytest.raises(ValueError, match="b is to be saved and offloaded"):
+        mw.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=["b"], names_which_can_be_offloaded=["b"]
+        )
