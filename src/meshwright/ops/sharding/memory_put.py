@@ -57,6 +57,6 @@ def in_memories(jaxpr: ClosedJaxpr, shardings: Sequence[Any]) -> ClosedJaxpr:
     outs, eqns = list(jaxpr.jaxpr.outvars), []
     for i, (atom, sharding) in enumerate(zip(outs, shardings)):
         if sharding is not None and sharding.host_kind != atom.aval.memory:
-            outs[i] = Var(atom.aval.update(memory=sharding.host_kind))
-            eqns.append(JaxprEqn(MemoryPut(sharding.host_kind), [atom], [outs[i]]))
+            moved = outs[i] = Var(atom.aval.update(memory=sharding.host_kind))
+            eqns.append(JaxprEqn(MemoryPut(sharding.host_kind), [atom], [moved]))
     return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[*jaxpr.eqns, *eqns], outvars=outs)) if eqns else jaxpr
