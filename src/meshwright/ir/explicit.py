@@ -10,10 +10,12 @@ Sums still to be made (unreduced axes) pass through what is linear in them, :att
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
+
+import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import ShardingTypeError
@@ -31,6 +33,7 @@ class Typed(Protocol):
 
     name: ClassVar[str]
     computes: ClassVar[bool]
+    moved: ClassVar[Callable[..., np.ndarray] | None]
 
     @property
     def moves_only(self) -> bool: ...
@@ -157,7 +160,7 @@ class _Spread:
         over = [f for f, factor in enumerate(self.rule.factors) if factor.kind == REDUCTION and self.axes[f]]
         for f in over:
             held = [o for o, _ in self.rule.operand_dims(f) if self._gives(o, f)]
-            picks = self.op.moves_only or not self.op.computes
+            picks = self.op.moves_only or self.op.moved is not None or not self.op.computes
             if len(held) > 1 or picks:
                 axes = self.axes[f]
                 if STATE.decided is not None:
