@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.core import pytree
 from meshwright.errors import MeshwrightError
@@ -29,6 +30,17 @@ class Weak:
 
 
 @dataclass(frozen=True, eq=False)
+class Of:
+    """What each of the libraries makes itself: ``make(meshwright)``, ``make(jax)``."""
+
+    make: Callable[[Any], Any]
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
 class Call:
     """Arguments of a function: NumPy arrays become arrays of either library, anything else goes in as it is."""
 
@@ -36,14 +48,16 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
     #: absolute and relative tolerance beyond that of the dtype
     loose: float = 1.0
+    #: what the result, a function, is called with in turn
+    made: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         named = [f"{k}={_shown(v)}" for k, v in self.kwargs.items()]
-        return ", ".join([*map(_shown, self.args), *named])
+        return ", ".join([*map(_shown, self.args), *named]) + (f")({_shown(self.made)}" if self.made else "")
 
 
-def call(*args: Any, **kwargs: Any) -> Call:
-    return Call(args, kwargs)
+def call(*args: Any, made: tuple[Any, ...] = (), **kwargs: Any) -> Call:
+    return Call(args, kwargs, made=made)
 
 
 def _shown(x: Any) -> str:
@@ -60,6 +74,8 @@ def given(x: Any, asarray: Callable[[Any], Any]) -> Any:
         return asarray(x)
     if isinstance(x, Weak):
         return asarray(x.value)
+    if isinstance(x, Of):
+        return x.make(mw if asarray is mnp.asarray else jax)
     if isinstance(x, tuple) and any(isinstance(v, (np.ndarray, Weak)) for v in x):
         return tuple(given(v, asarray) for v in x)
     return x
@@ -73,6 +89,7 @@ def outcome(f: Callable[..., Any], call: Call, asarray: Callable[[Any], Any]) ->
             result = f(
                 *(given(a, asarray) for a in call.args), **{k: given(v, asarray) for k, v in call.kwargs.items()}
             )
+            result = result(*(given(a, asarray) for a in call.made)) if call.made else result
             return jax.block_until_ready(result)
         except Exception as error:
             return error

@@ -9,7 +9,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.errors import DeviceError, DLPackError, MeshError
+from meshwright.errors import DeviceError, DLPackError, MeshError, TransferError
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.MeshwrightWarning")
 REAL = int(os.environ["MESHWRIGHT_REAL_DEVICES"])
@@ -142,3 +142,19 @@ def test_thousands_of_steps_are_started_without_waiting():
     for _ in range(3000):
         w = step(w, x)
     assert np.isfinite(np.asarray(w)).all()
+
+
+def test_arrays_that_a_program_takes_to_other_devices_are_transferred():
+    x = mnp.arange(8.0)
+    here, there = mw.device_put(x, at("x")), mw.device_put(x, mw.devices()[5])
+    double, plus = mw.jit(lambda a: a * 2, in_shardings=at("x")), mw.jit(lambda a, b: a + b)
+    for move in (lambda: double(x), lambda: plus(here, x), lambda: plus(there, x), lambda: there + x, lambda: here + x):
+        move()
+        with mw.transfer_guard_device_to_device("disallow"):
+            with pytest.raises(TransferError, match="implicit device-to-device transfer of f32"):
+                move()
+    with mw.transfer_guard_device_to_device("disallow"):
+        for stay in (lambda: double(here), lambda: plus(here, here), lambda: there + there, lambda: there * 2):
+            stay()
+    with mw.transfer_guard_device_to_device("disallow_explicit"):
+        mw.device_put(here, at())  # by a program on the same devices

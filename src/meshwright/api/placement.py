@@ -28,8 +28,8 @@ from meshwright.ops.sharding.mesh_cast import CAST_ARRAY
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
+from meshwright.runtime.executable import check_move
 from meshwright.runtime.moving import buffer_with
-from meshwright.runtime.transfers import check_transfer
 from meshwright.sharding import (
     AbstractMesh,
     AxisType,
@@ -91,8 +91,8 @@ def _put(x: Any, sharding: Sharding | None, copied: bool = False) -> Any:
         array = copy.bind(array)
     if sharding is None:
         return array
-    if array is x and array.sharding != sharding:
-        check_transfer("device_to_device", True, array.aval)
+    if array is x:
+        check_move(array, sharding, True)
     return Array(array.aval, buffer_with(array, sharding), sharding, committed=True)
 
 

@@ -250,6 +250,9 @@ def transfer_guard_host_to_device(new_val: str) -> AbstractContextManager[None]:
 def transfer_guard_device_to_device(new_val: str) -> AbstractContextManager[None]:
     """:func:`transfer_guard` of transfers from device to device alone.
 
+    They are implicit where a program takes an array to other devices than it is on. Between the same devices programs
+    move it, and between virtual devices nothing moves.
+
     Example:
       >>> x = mw.device_put(np.arange(3), mw.devices()[0])
       >>> with mw.transfer_guard_device_to_device("disallow_explicit"):

@@ -13,7 +13,7 @@ from meshwright.api.jit import jit
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config, platform_named
-from meshwright.errors import ArgumentError, ArgumentTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ir.state import axis_size as _axis_size
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.collective.all_reduce import Psum
@@ -23,15 +23,16 @@ from meshwright.ops.elementwise.bitcast import bitcast
 from meshwright.ops.elementwise.table import (
     ReducePrecision,
     SelectN,
+    complex_,
     convert,
     div,
     eq,
     round_half_away,
     round_half_even,
-    scalar_like,
     select,
     zeros_like,
 )
+from meshwright.ops.elementwise.table import conj as _conj
 from meshwright.ops.elementwise.table import mul as multiply
 from meshwright.ops.indexing.gather_scatter import ScatterBody
 from meshwright.ops.indexing.indexed import GatherScatterMode, index_array
@@ -76,13 +77,29 @@ def reciprocal(x: Any) -> Any:
     """``1 / x``, elementwise, of floats or complex numbers.
 
     Raises:
-      DTypeError: ``x`` is bool.
+      DTypeError: ``x`` holds integers or bools.
 
     Example:
       >>> lax.reciprocal(jnp.array([2., -4.])).tolist()
       [0.5, -0.25]
     """
-    return div(scalar_like(1, x), x)
+    aval = typeof(x)
+    if not dtypes.is_inexact(aval.dtype):
+        raise DTypeError(f"reciprocal: expected floats or complex numbers, got {aval}; convert it with .astype(float)")
+    return div(convert(1.0, aval.dtype, weak_type=aval.weak_type), x)
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate, elementwise; of floats, the complex numbers with imaginary part 0.
+
+    Raises:
+      DTypeError: ``x`` holds integers or bools.
+
+    Example:
+      >>> lax.conj(jnp.array([1 + 2j])).tolist(), lax.conj(jnp.array([2.0])).tolist()
+      ([(1-2j)], [(2+0j)])
+    """
+    return complex_(x, zeros_like(x)) if dtypes.is_float(typeof(x).dtype) else _conj(x)
 
 
 def select_n(which: Any, *cases: Any) -> Any:

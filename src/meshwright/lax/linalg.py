@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.core import dtypes as _dtypes
 from meshwright.core.absent import absent as _absent
 from meshwright.core.static import only_default as _only_default
 from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof as _typeof
 from meshwright.lax.polar import qdwh as _qdwh
-from meshwright.ops.elementwise.table import conj as _conj
+from meshwright.ops.elementwise.table import convert as _convert
 from meshwright.ops.linalg.cholesky import cholesky as _cholesky
 from meshwright.ops.linalg.eig import eig as _eig
 from meshwright.ops.linalg.eigh import eigh as _eigh
 from meshwright.ops.linalg.lu import lu as _lu
 from meshwright.ops.linalg.lu import lu_pivots_to_permutation
+from meshwright.ops.linalg.matrices import conjugate as _conjugate
 from meshwright.ops.linalg.matrices import matmul as _matmul
 from meshwright.ops.linalg.matrices import transposed as _transposed
 from meshwright.ops.linalg.qr import householder_product
@@ -37,7 +40,13 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
       >>> lax.linalg.cholesky(mnp.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
       [[2.0, 0.0], [1.0, 2.0]]
     """
-    return _cholesky(x, symmetrize_input=symmetrize_input)
+    return _cholesky(_averaged(x, symmetrize_input), symmetrize_input=symmetrize_input)
+
+
+def _averaged(x: Any, symmetrize_input: bool) -> Any:
+    """``x``; where it is averaged with its transpose, integers become floats by that."""
+    whole = symmetrize_input and _dtypes.is_integer(_typeof(x).dtype)
+    return _convert(x, _dtypes.default_float()) if whole else x
 
 
 def eig(
@@ -85,8 +94,8 @@ def eigh(
     """
     _only_default("eigh", _ONE_WAY, implementation=implementation)
     if not lower and not symmetrize_input:
-        x = _conj(_transposed(x))
-    vectors, values = _eigh(x, symmetrize_input=symmetrize_input)
+        x = _conjugate(_transposed(x))
+    vectors, values = _eigh(_averaged(x, symmetrize_input), symmetrize_input=symmetrize_input)
     if subset_by_index is None:
         return [vectors, values]
     start, stop = subset_by_index

@@ -7,7 +7,7 @@ result, as :func:`meshwright.with_sharding_constraint` makes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +25,7 @@ from meshwright.ops.shape import broadcast_reduce
 from meshwright.ops.shape import rearrange as shape
 from meshwright.ops.shape.rearrange import expand_dims, squeeze, transpose
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.runtime.executable import as_array
 
 
 def existing_axis(name: str, axis: int, ndim: int) -> int:
@@ -40,7 +41,7 @@ def existing_axis(name: str, axis: int, ndim: int) -> int:
 
 
 # --- creation -----------------------------------------------------------------------------------------------
-def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
+def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
     """An array of ``shape`` filled with the scalar ``fill_value``, in its dtype unless another is given.
 
     Raises:
@@ -56,7 +57,10 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
         raise ShapeError(f"full: fill_value must be a scalar, got {aval}; use broadcast_in_dim for an array")
     wanted = aval.dtype if dtype is None else dtypes.requested(dtype, "full")
     scalar = convert(fill_value, wanted, weak_type=dtype is None and aval.weak_type)
-    return laid_out(broadcast_reduce.broadcast_in_dim(scalar, shape, ()), sharding)
+    sizes = shape if isinstance(shape, Iterable) else (shape,)
+    return laid_out(
+        broadcast_reduce.broadcast_in_dim(scalar if hasattr(scalar, "aval") else as_array(scalar), sizes, ()), sharding
+    )
 
 
 def full_like(
@@ -77,7 +81,8 @@ def full_like(
     wanted = aval.dtype if dtype is None else dtype
     if sharding is None and getattr(x, "committed", False) and shape in (None, aval.shape):
         sharding = x.sharding
-    return full(aval.shape if shape is None else shape, fill_value, wanted, sharding=sharding)
+    filled = convert(fill_value, dtypes.requested(wanted, "full_like"), weak_type=dtype is None and aval.weak_type)
+    return full(aval.shape if shape is None else shape, filled, sharding=sharding)
 
 
 def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Any:
@@ -197,19 +202,14 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Any:
-    """``x`` with leading dimensions of size 1 until it has ``rank`` dimensions.
-
-    Raises:
-      ShapeError: it has more.
+    """``x`` with leading dimensions of size 1 until it has ``rank`` dimensions, as it is where it has them.
 
     Example:
       >>> lax.broadcast_to_rank(jnp.ones((2, 3)), 4).shape
       (1, 1, 2, 3)
     """
     missing = rank - typeof(x).ndim
-    if missing < 0:
-        raise ShapeError(f"broadcast_to_rank: {typeof(x)} has more than {rank} dimensions")
-    return expand_dims(x, range(missing)) if missing else x
+    return expand_dims(x, range(missing)) if missing > 0 else x
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Any:

@@ -17,6 +17,7 @@ from meshwright.numpy.promotion import scalar_like
 from meshwright.ops.elementwise import table as ops
 from meshwright.random import normal as draw_normal
 from meshwright.random import orthogonal as draw_orthogonal
+from meshwright.random import split
 from meshwright.random import truncated_normal as draw_truncated
 from meshwright.random import uniform as draw_uniform
 
@@ -157,6 +158,19 @@ def fans(shape: Sequence[int], in_axis: _DIMS, out_axis: _DIMS, batch_axis: _DIM
     return fan_in * window, fan_out * window
 
 
+def _in_disk(key: Any, shape: Any, dtype: np.dtype, radius: float | None) -> Any:
+    """Complex numbers drawn uniformly from the unit disk, or normally and kept within ``radius``."""
+    for_size, for_angle = split(key)
+    real = dtypes.real_of(dtype)
+    share = draw_uniform(for_size, shape, real)
+    if radius is not None:  # the inverse of the distribution of squared sizes
+        within = -math.expm1(-(radius**2))
+        share = ops.neg(ops.log(ops.sub(scalar_like(1, share), _times(share, within))))
+    angle = _times(draw_uniform(for_angle, shape, real), 2 * math.pi)
+    size = ops.sqrt(share)
+    return ops.complex_(ops.mul(size, ops.cos(angle)), ops.mul(size, ops.sin(angle)))
+
+
 def variance_scaling(
     scale: Any, mode: str, distribution: str, in_axis: _DIMS = -2, out_axis: _DIMS = -1, batch_axis: _DIMS = (),
     dtype: Any = None,
@@ -184,6 +198,12 @@ def variance_scaling(
     def init(key: Any, shape: Any, chosen: Any) -> Any:
         variance = scale / max(means[mode](*fans(shape, in_axis, out_axis, batch_axis)), 1)
         target = _dtype(dtype, chosen)
+        if dtypes.is_complex(target) and distribution != "normal":
+            # Of the unit disk the variance is 1/2; within two standard deviations normal numbers have 0.9531 of one.
+            radius, size = (
+                (2.0, 1 / 0.95311164380491208) if distribution == "truncated_normal" else (None, math.sqrt(2))
+            )
+            return _times(_in_disk(key, shape, target, radius), math.sqrt(variance) * size)
         if distribution == "normal":
             return _times(draw_normal(key, shape, target), math.sqrt(variance))
         if distribution == "uniform":

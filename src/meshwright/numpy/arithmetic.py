@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -343,13 +344,19 @@ def fmin(x1: Any, x2: Any) -> Any:
     return _fmin(*operands("fmin", (x1, x2)))
 
 
+def _weak_scalars(name: str, x1: Any, x2: Any) -> Sequence[Any]:
+    """Inexact operands; of arrays they are never weakly typed, as a number beside bools is elsewhere."""
+    pair = operands(name, (x1, x2), to_inexact=True)
+    return [convert(x, typeof(x).dtype) for x in pair] if any(typeof(x).ndim for x in pair) else pair
+
+
 def hypot(x1: Any, x2: Any, /) -> Any:
     """``sqrt(x1**2 + x2**2)`` without overflow in between.
 
     >>> hypot(3.0, 4.0).item()
     5.0
     """
-    return _hypot(*operands("hypot", (x1, x2), to_inexact=True))
+    return _hypot(*_weak_scalars("hypot", x1, x2))
 
 
 @compiled
@@ -430,7 +437,7 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
     >>> logaddexp2(0.0, 0.0).item()
     1.0
     """
-    x, y = operands("logaddexp2", (x1, x2), to_inexact=True)
+    x, y = _weak_scalars("logaddexp2", x1, x2)
     log2 = scalar_like(np.log(2), x)
     return ops.div(logaddexp(ops.mul(x, log2), ops.mul(y, log2)), log2)
 

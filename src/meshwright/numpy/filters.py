@@ -23,7 +23,7 @@ from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
 from meshwright.ops.elementwise import table as ops
-from meshwright.ops.elementwise.table import select
+from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.products.conv import conv_general_dilated
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.ops.special.bessel import unscaled_bessel
@@ -267,7 +267,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     correction = where(abs(jumps) < (half if discont is None else discont), 0, subtract(within, jumps))
     n = typeof(p).shape[d]
     if n == 0:
-        return converted(p, target)
+        return convert(p, target, weak_type=typeof(p).weak_type)
     return converted(concatenate([_along(p, d, 0, 1), add(_along(p, d, 1, n), cumsum(correction, d))], d), target)
 
 

@@ -337,8 +337,10 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     several = isinstance(axis, (tuple, list)) or np.ndim(axis) > 0
     axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if several else (axis,))]
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,)
-    count = max(len(axes), len(shifts))
-    for d, s in zip(axes * (count // len(axes)), list(shifts) * (count // len(shifts))):
+    if len({len(axes), len(shifts)} - {1}) > 1:
+        raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes; give as many, or one for all")
+    count = 0 if not axes or not shifts else max(len(axes), len(shifts))
+    for d, s in zip(axes * count if len(axes) == 1 else axes, list(shifts) * count if len(shifts) == 1 else shifts):
         n = typeof(x).shape[d]
         if n and isinstance(s, Tracer):
             starts = [np.int32(0)] * typeof(x).ndim

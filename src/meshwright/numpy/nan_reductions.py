@@ -12,7 +12,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out
 from meshwright.numpy.logic import logical_and
 from meshwright.numpy.promotion import as_operand, scalar_like
-from meshwright.numpy.reductions import all, max, mean, min, position, prod, sum, var
+from meshwright.numpy.reductions import all, max, mean, min, position, prod, sum, variance
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import select
 from meshwright.ops.reduce import reductions as red
@@ -74,6 +74,11 @@ def _numbers(x: Any, where: Any) -> Any:
     return found if where is None else logical_and(found, where)
 
 
+def _unless_empty(x: Any) -> Any:
+    """``x``; without elements it has no derivative, so that the NaN that is made of it does not get one."""
+    return x if typeof(x).size else ops.zeros_like(x)
+
+
 def nanmean(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
 ) -> Any:
@@ -82,7 +87,7 @@ def nanmean(
     >>> nanmean(np.array([1.0, np.nan])).item()
     1.0
     """
-    x = as_operand(a, "nanmean")
+    x = _unless_empty(as_operand(a, "nanmean"))
     return mean(x, axis, dtype, out, keepdims, where=_numbers(x, where))
 
 
@@ -95,8 +100,9 @@ def nanvar(
     >>> nanvar(np.array([1.0, 3.0, np.nan])).item()
     1.0
     """
-    x = as_operand(a, "nanvar")
-    return var(x, axis, dtype, out, ddof, keepdims, where=_numbers(x, where), mean=mean)
+    x = _unless_empty(as_operand(a, "nanvar"))
+    no_out(out, "nanvar")
+    return variance(x, axis, dtype, ddof, keepdims, _numbers(x, where), mean, steady=True)
 
 
 def nanstd(

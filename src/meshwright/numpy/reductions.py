@@ -332,7 +332,14 @@ def var(
     1.0
     """
     no_out(out, "var")
-    x = as_operand(a, "var")
+    return variance(as_operand(a, "var"), axis, dtype, ddof, keepdims, where, mean, correction)
+
+
+def variance(
+    x: Any, axis: Axis, dtype: Any, ddof: Any, keepdims: bool, where: Any, mean: Any, correction: Any = None,
+    steady: bool = False,
+) -> Any:  # fmt: skip
+    """:func:`var`; with ``steady`` the NaN of fewer elements than constraints has the derivative 0, otherwise NaN."""
     if correction is not None and not (is_python_number(ddof) and ddof == 0):
         raise ArgumentError("var: ddof and correction are the same; give one of them")
     ddof = ddof if correction is None else correction
@@ -344,13 +351,13 @@ def var(
     target = dtypes.real_of(target) if dtype is None else target
     axes = normal_axes(axis, typeof(x).ndim, "var")
     free = ddof if is_python_number(ddof) else np.asarray(ddof).item()
-    return _variance(x, where, mean, axes, target, computed, free, keepdims)
+    return _variance(x, where, mean, axes, target, computed, free, keepdims, steady)
 
 
-@compiled(static_argnums=(3, 4, 5, 6, 7))
+@compiled(static_argnums=(3, 4, 5, 6, 7, 8))
 def _variance(
     x: Any, where: Any, center: Any, axes: tuple[int, ...], target: np.dtype, computed: np.dtype, ddof: float,
-    keepdims: bool,
+    keepdims: bool, steady: bool,
 ) -> Any:  # fmt: skip
     shape = typeof(x).shape
     x = convert(x, computed) if typeof(x).dtype != computed else x
@@ -370,10 +377,10 @@ def _variance(
         divisor: Any = np.asarray(_count(shape, axes) - ddof, real)
     else:
         divisor = ops.sub(_counted(where, shape, axes, real), np.asarray(ddof, real))
-    # Of fewer elements than constraints there is no variance: it is NaN, and does not change.
+    # Of fewer elements than constraints there is no variance: it is NaN.
     enough = ops.gt(divisor, np.zeros((), real))
-    divided = ops.div(total, ops.select(enough, divisor, np.ones((), real)))
-    result = choose_where(enough, divided, np.asarray(np.nan, real))
+    result = ops.div(total, ops.select(enough, divisor, np.asarray(1 if steady else np.nan, real)))
+    result = choose_where(enough, result, np.asarray(np.nan, real)) if steady else result
     return keep_dims(convert(result, target) if target != real else result, shape, axes, keepdims)
 
 

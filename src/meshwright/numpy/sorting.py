@@ -129,7 +129,9 @@ def sort_complex(a: Any) -> Any:
     if typeof(asarray(a)).ndim == 0:
         raise ArgumentError("sort_complex: expected an array of one dimension at least, got a scalar")
     x = sort(a)
-    return x if dtypes.is_complex(typeof(x).dtype) else convert(x, dtypes.complex_of(typeof(x).dtype))
+    dtype = typeof(x).dtype
+    wide = dtype.itemsize == 8 and not dtypes.is_complex(dtype)
+    return x if dtypes.is_complex(dtype) else convert(x, dtypes.complex128 if wide else dtypes.complex64)
 
 
 # --- cumulative ---------------------------------------------------------------------------------------------

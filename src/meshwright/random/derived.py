@@ -121,8 +121,9 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any
     >>> lognormal(PRNGKey(0), 0.5, (3,)).shape
     (3,)
     """
-    target, sizes = float_dtype(dtype, "lognormal"), draw_shape("lognormal", shape, sigma)
-    return ops.exp(ops.mul(normal(key, sizes, target), parameter(sigma, target, sizes)))
+    sizes = draw_shape("lognormal", shape, sigma)
+    drawn = normal(key, sizes, dtype)
+    return ops.exp(ops.mul(drawn, parameter(sigma, drawn.dtype, sizes)))
 
 
 @placed

@@ -22,6 +22,7 @@ from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.parts import Parts, spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.transfers import check_transfer, level_of
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.hlo import module_bytecode
 
@@ -151,10 +152,29 @@ MOVED: list[Callable[[Array, Sharding], Any]] = []
 
 
 def buffer_at(x: Any, sharding: Sharding) -> Any:
-    """The buffer of ``x`` with a sharding, to which it is brought if it has another."""
+    """The buffer of ``x`` with a sharding, to which it is brought if it has another.
+
+    Raises:
+      TransferError: it would come from other devices, which the guard refuses.
+    """
     if type(x) is not Array:
         x = as_array(x) if isinstance(x, (int, float, complex)) else from_numpy(x, sharding=sharding)
+    elif x.sharding != sharding:
+        check_move(x, sharding, False)
     return x.buffer if x.sharding == sharding else MOVED[0](x, sharding)
+
+
+def check_move(x: Array, sharding: Sharding, explicit: bool) -> None:
+    """What the guard of transfers says where ``x`` goes to other devices; on the same ones programs move it.
+
+    Scalars that were not put anywhere may meet arrays everywhere: Python's numbers are such arrays inside.
+
+    Raises:
+      TransferError: it refuses the move.
+    """
+    number = x.ndim == 0 and not x.committed
+    if level_of("device_to_device") != "allow" and not number and x.sharding.device_set != sharding.device_set:
+        check_transfer("device_to_device", explicit, x.aval)
 
 
 def _reals(name: str, sharding: Sharding) -> tuple[int, ...]:

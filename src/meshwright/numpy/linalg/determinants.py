@@ -12,13 +12,13 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import abs
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.functions import log
-from meshwright.numpy.linalg.operands import square
+from meshwright.numpy.linalg.operands import matrix, square
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.reductions import prod, sum
 from meshwright.ops.elementwise.table import convert, sign
 from meshwright.ops.linalg.lu import Lu, lu_solve, permuted
-from meshwright.ops.linalg.matrices import along_columns, diagonal, real_part
+from meshwright.ops.linalg.matrices import along_columns, diagonal, real_part, require_square
 from meshwright.ops.linalg.triangular_solve import TriangularSolve
 from meshwright.transforms.custom_jvp import custom_jvp
 
@@ -47,8 +47,9 @@ def det(a: Any) -> Any:
     >>> det(np.array([[1.0, 2.0], [3.0, 4.0]])).item()
     -2.0
     """
-    x = square("det", a)
-    return _small(x) if typeof(x).shape[-1] in (1, 2, 3) else _det_of_many(x)
+    x = matrix("det", a, kernels=False)
+    require_square("det", typeof(x))
+    return _small(x) if typeof(x).shape[-1] in (1, 2, 3) else _det_of_many(square("det", x))
 
 
 @compiled

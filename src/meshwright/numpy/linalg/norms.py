@@ -88,7 +88,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """
     if ord not in _MATRIX_ORDERS:
         raise ArgumentError(f"matrix_norm: ord must be one of {', '.join(map(repr, _MATRIX_ORDERS))}, got {ord!r}")
-    return _matrix_norm(matrix("matrix_norm", x), bool(keepdims), ord)
+    return _matrix_norm(matrix("matrix_norm", x, kernels=ord in ("nuc", 2, -2)), bool(keepdims), ord)
 
 
 @compiled(static_argnums=(1, 2))

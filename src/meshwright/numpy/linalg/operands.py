@@ -14,8 +14,8 @@ from meshwright.ops.linalg.matrices import require_matrix, require_square
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 
 
-def inexact_operands(name: str, *args: Any) -> list[Any]:
-    """Arguments in their common float or complex dtype, shapes as they are.
+def inexact_operands(name: str, *args: Any, kernels: bool = True) -> list[Any]:
+    """Arguments in their common float or complex dtype, for which there have to be ``kernels``; shapes as they are.
 
     Raises:
       ArgumentTypeError, DTypeError: no arrays, or a dtype without kernels.
@@ -23,17 +23,18 @@ def inexact_operands(name: str, *args: Any) -> list[Any]:
     arrays = [as_operand(x, name) for x in args]
     dtype = inexact(result_type(*arrays))
     arrays = [converted(x, dtype) for x in arrays]
-    require_lapack_dtype(name, typeof(arrays[0]))
+    if kernels:
+        require_lapack_dtype(name, typeof(arrays[0]))
     return arrays
 
 
-def matrix(name: str, a: Any) -> Any:
+def matrix(name: str, a: Any, kernels: bool = True) -> Any:
     """One argument that is matrices.
 
     Raises:
       ShapeError: fewer than two dimensions; DTypeError: no kernels for the dtype.
     """
-    (x,) = inexact_operands(name, a)
+    (x,) = inexact_operands(name, a, kernels=kernels)
     require_matrix(name, typeof(x))
     return x
 

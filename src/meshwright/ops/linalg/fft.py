@@ -156,7 +156,8 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     """The discrete Fourier transform of the last dimensions of ``x``.
 
     Args:
-      x: shape (..., *fft_lengths); for "IRFFT" the last size is ``fft_lengths[-1] // 2 + 1``.
+      x: shape (..., *fft_lengths); for "IRFFT" the last size is ``fft_lengths[-1] // 2 + 1``. What is no float32 or
+        float64, nor complex, becomes that first.
       fft_type: a :class:`FftType`, or its name in any case.
       fft_lengths: one to three sizes.
 
@@ -170,8 +171,10 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     kind = str(getattr(fft_type, "name", fft_type)).upper()
     if kind not in KINDS:
         raise ArgumentError(f"fft: fft_type must be one of {', '.join(KINDS)}, got {fft_type!r}")
-    if kind in (FFT, IFFT) and typeof(x).dtype in _COMPLEX:
-        x = convert(x, _COMPLEX[typeof(x).dtype])
+    dtype = typeof(x).dtype
+    if not dtypes.is_complex(dtype):
+        part = dtypes.float64 if dtype.itemsize == 8 else dtypes.float32
+        x = convert(x, part if kind == RFFT else _COMPLEX[part])
     return Fft(kind, tuple(int(n) for n in fft_lengths)).bind(x)
 
 

@@ -165,7 +165,8 @@ def nan_where_failed(info: Any, x: Any, positive_fails: bool = True) -> Any:
     aval, zero = typeof(x), np.zeros((), np.int32)
     fine = eq(info, zero) if positive_fails else ge(info, zero)
     fine = broadcast_in_dim(fine, aval.shape, range(typeof(info).ndim))
-    return select(fine, x, match_shape(np.array(np.nan, aval.dtype), aval))
+    nan = complex(np.nan, np.nan) if dtypes.is_complex(aval.dtype) else np.nan
+    return select(fine, x, match_shape(np.array(nan, aval.dtype), aval))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -222,12 +222,14 @@ class CumLogSumExp(Cumulative, Composite):
     name: ClassVar[str] = "cumlogsumexp"
 
     def infer(self, x: ShapedArray) -> ShapedArray:
-        if not dtypes.is_float(x.dtype):
-            raise DTypeError(f"cumlogsumexp: expected floats, got {x}; convert it with .astype(float)")
+        if not dtypes.is_inexact(x.dtype):
+            raise DTypeError(
+                f"cumlogsumexp: expected floats or complex numbers, got {x}; convert it with .astype(float)"
+            )
         return super().infer(x)
 
     def identity(self, dtype: np.dtype) -> np.ndarray:
-        return dtypes.min_value(dtype)
+        return np.asarray(-np.inf, dtype)
 
     def combine(self, a: Any, b: Any) -> Any:
         return logaddexp(a, b)
@@ -246,7 +248,7 @@ def _function(op: type[Cumulative], what: str, example: str) -> Callable[..., An
         ndim, axis = typeof(operand).ndim, static_index(axis, op.name, "an axis")
         return op(axis + ndim if -ndim <= axis < 0 else axis, bool(reverse)).bind(operand)
 
-    expected = "floats" if op is CumLogSumExp else "numbers"
+    expected = "floats or complex numbers" if op is CumLogSumExp else "numbers"
     cumulative.__name__ = cumulative.__qualname__ = op.name
     cumulative.__doc__ = f"""{what} of all elements of ``operand`` up to each one along ``axis``.
 

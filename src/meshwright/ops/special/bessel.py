@@ -1,7 +1,8 @@
 """Modified Bessel functions of integer order, times ``exp(-|x|)``, as Chebyshev sums.
 
 They are smooth in ``x`` up to 8, and beyond, times ``sqrt(x)``, in ``1/x`` (DLMF 10.40.1): there polynomials of degree
-30 are exact to the last digit. Their coefficients are computed, once, from SciPy's values at Chebyshev points.
+30 are exact to the last digit. Their coefficients are computed, once, from SciPy's values at many more Chebyshev points
+than there are coefficients: rounding of the values, which adds up at the ends of a range, cancels.
 """
 
 from __future__ import annotations
@@ -39,17 +40,21 @@ from meshwright.ops.elementwise.table import (
 special = LateModule("scipy.special")
 
 
+#: Chebyshev points
+POINTS = 400
+
+
 @cache
 def _near(order: int) -> np.ndarray:
     """Coefficients of ``ive(order, x) / x**order``, which has no zero, so that small values keep their digits, in
     ``x/4 - 1``."""
-    return chebinterpolate(lambda t: special.ive(order, 4 * (t + 1)) / (4 * (t + 1)) ** order, 30)
+    return chebinterpolate(lambda t: special.ive(order, 4 * (t + 1)) / (4 * (t + 1)) ** order, POINTS)[:31]
 
 
 @cache
 def _far(order: int) -> np.ndarray:
     """Coefficients of ``sqrt(x) ive(order, x)`` in ``16/x - 1``, beyond 8."""
-    return chebinterpolate(lambda t: special.ive(order, 16 / (t + 1)) * np.sqrt(16 / (t + 1)), 25)
+    return chebinterpolate(lambda t: special.ive(order, 16 / (t + 1)) * np.sqrt(16 / (t + 1)), POINTS)[:26]
 
 
 def _below(order: int, size: Any) -> Any:

@@ -1,6 +1,5 @@
 """Special functions, with the names of ``jax.scipy.special``."""
 
-from meshwright.nn.normalization import log_softmax, softmax
 from meshwright.scipy.special.bessel import i0, i0e, i1, i1e
 from meshwright.scipy.special.entropies import (
     boxcox,
@@ -8,9 +7,11 @@ from meshwright.scipy.special.entropies import (
     entr,
     expit,
     kl_div,
+    log_softmax,
     logit,
     logsumexp,
     rel_entr,
+    softmax,
     xlog1py,
     xlogy,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.nn.normalization import logsumexp as _logsumexp
+from meshwright.nn import normalization
 from meshwright.numpy.logic import where
 from meshwright.numpy.reductions import Axis
 from meshwright.ops.elementwise import table as ops
@@ -181,4 +181,22 @@ def logsumexp(
     >>> round(logsumexp(np.array([10.0, 10.0])).item(), 4)
     10.6931
     """
-    return _logsumexp(a, axis, b, keepdims, return_sign, where)
+    return normalization.logsumexp(a, axis, b, keepdims, return_sign, where)
+
+
+def softmax(x: Any, axis: Axis = None) -> Any:
+    """``exp(x) / sum(exp(x))`` over ``axis``: all of ``x`` without one, as in SciPy.
+
+    >>> softmax(np.zeros((2, 2), "float32")).tolist()
+    [[0.25, 0.25], [0.25, 0.25]]
+    """
+    return normalization.softmax(x, axis)
+
+
+def log_softmax(x: Any, axis: Axis = None) -> Any:
+    """``log(softmax(x))`` over ``axis``, without overflow: over all of ``x`` without one, as in SciPy.
+
+    >>> log_softmax(np.zeros(1)).tolist()
+    [0.0]
+    """
+    return normalization.log_softmax(x, axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ _TWO_BY_ROOT_PI = float(2 / np.sqrt(np.pi))
 def _scaled_tail(t: np.ndarray) -> np.ndarray:
     """``(1 + 2 x) erfcx(x)`` for ``t = 4 / (4 + x)``, which is smooth up to infinity (Schonfelder 1978)."""
     x = 4 / np.maximum(t, 1e-300) - 4
-    at_infinity = 2 / np.sqrt(np.pi)
+    at_infinity = 2 / math.sqrt(np.pi)
     return np.where(t < 1e-14, at_infinity, (1 + 2 * x) * special.erfcx(x))
 
 

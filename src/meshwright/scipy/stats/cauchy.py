@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def _quantile(q: Any) -> Any:
     return where(q == 0, -np.inf, where(q == 1, np.inf, tan(np.pi * (q - 0.5))))
 
 
-logpdf = _of(0.5, gives=-1.3679, name="logpdf")(lambda z: -np.log(np.pi) - log1p(z * z))
+logpdf = _of(0.5, gives=-1.3679, name="logpdf")(lambda z: -math.log(np.pi) - log1p(z * z))
 pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.2546)
 cdf = _of(0.5, gives=0.6476, name="cdf")(lambda z: _above(-z))
 logcdf = _of.of("logcdf", log, cdf, 0.5, gives=-0.4345)

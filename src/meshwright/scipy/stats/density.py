@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class gaussian_kde:
         factor = cholesky(self.covariance)
         ours, theirs = (solve_triangular(factor, v, lower=True) for v in (self.dataset, points))
         distances = sum_of((theirs[:, :, None] - ours[:, None, :]) ** 2, 0)
-        size = sum_of(log(diagonal(factor))) + self.d / 2 * np.log(2 * np.pi)
+        size = sum_of(log(diagonal(factor))) + self.d / 2 * math.log(2 * np.pi)
         return logsumexp(log(self.weights) - distances / 2, axis=1) - size
 
     def pdf(self, x: Any) -> Any:

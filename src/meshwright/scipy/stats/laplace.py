@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-import numpy as np
 
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import abs_, exp
@@ -12,7 +11,7 @@ from meshwright.scipy.stats.family import Family
 
 _of = Family(__name__)
 
-logpdf = _of(0.5, gives=-1.1931, name="logpdf")(lambda z: -abs_(z) - np.log(2))
+logpdf = _of(0.5, gives=-1.1931, name="logpdf")(lambda z: -abs_(z) - math.log(2))
 pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.3033)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
     else:
         white = solve_triangular(broadcast_to(factor, (*lead, n, n)), gap[..., None], lower=True)[..., 0]
     size = sum_of(log(diagonal(factor)), -1)
-    return -0.5 * sum_of(white * white, -1) - n / 2 * np.log(2 * np.pi) - size
+    return -0.5 * sum_of(white * white, -1) - n / 2 * math.log(2 * np.pi) - size
 
 
 def pdf(x: Any, mean: Any, cov: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def _clipped(z: Any, a: Any, b: Any) -> Any:
 
 @_of(0.5, -1.0, 2.0, gives=-0.8438)
 def logpdf(z: Any, a: Any, b: Any) -> Any:
-    value = -0.5 * (z * z + np.log(2 * np.pi)) - _log_mass(a, b)
+    value = -0.5 * (z * z + math.log(2 * np.pi)) - _log_mass(a, b)
     return where((z >= a) & (z <= b), value, -np.inf)
 
 

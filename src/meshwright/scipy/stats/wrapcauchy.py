@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ _of = Family(__name__, "c", inside=lambda c: (c > 0) & (c < 1), place=())
 @_of(0.5, 0.4, gives=-1.2312)
 def logpdf(x: Any, c: Any) -> Any:
     c = where((c > 0) & (c < 1), c, 0.5)
-    value = log1p(-c * c) - np.log(2 * np.pi) - log(1 + c * c - 2 * c * cos(x))
+    value = log1p(-c * c) - math.log(2 * np.pi) - log(1 + c * c - 2 * c * cos(x))
     return where((x >= 0) & (x <= 2 * np.pi), value, -np.inf)
 
 

@@ -1,0 +1,194 @@
+# ruff: noqa: E501
+"""Where we differ from JAX on purpose, and why.
+
+With an ``oracle`` each value must be JAX's or that of NumPy or SciPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+import scipy.stats
+from arguments import ALL
+from outcomes import Call, Of, Weak, elementwise_same, outcome
+from tables import TABLES, function_of
+
+import meshwright as mw
+import meshwright.numpy as mnp
+
+
+@dataclass(frozen=True)
+class Excuse:
+    """``found`` is how the difference begins: ``values``, ``accepted``, ``refused``, ``dtype``, ``shape``, ``weakly``.
+
+    It holds of calls with an argument of one of ``kinds``: NumPy's letters, ``h`` for floats of 16 bits; "" for any.
+    """
+
+    names: str
+    found: str
+    reason: str
+    oracle: Callable[[str, Call], bool] | None = None
+    kinds: str = ""
+    when: Callable[[Call], bool] = lambda call: True
+
+    def holds(self, name: str, call: Call, found: str) -> bool:
+        if name not in self.names.split() or not found.startswith(self.found) or not self.when(call):
+            return False
+        if self.kinds and not kinds_of(call) & {*self.kinds}:
+            return False
+        return self.oracle is None or self.oracle(name, call)
+
+
+def kinds_of(call: Call) -> set[str]:
+    """The kinds of all arrays and numbers of a call."""
+    leaves = jax.tree.leaves((call.args, call.kwargs))
+    dtypes = [_dtype(x.value if isinstance(x, Weak) else x) for x in leaves if not isinstance(x, Of)]
+    return {"h" if d.itemsize == 2 and d.kind in "fV" else d.kind for d in dtypes}
+
+
+def _dtype(x: Any) -> np.dtype:
+    """That of an array, or one that is named."""
+    if isinstance(x, str):
+        return np.dtype(x) if x in (d.name for d in ALL) else np.dtype("O")
+    return np.asarray(x).dtype
+
+
+def _agrees(name: str, call: Call, ours: Any, theirs: Any, want: Any, loose: float) -> bool:
+    """Whether each of our values is that of the oracle ``want`` or JAX's, but for signs of zeros."""
+    found = outcome(ours, call, mnp.asarray), outcome(want, call, _wide), outcome(theirs, call, jnp.asarray)
+    if any(isinstance(x, Exception) for x in found):
+        return False
+    results = [[np.asarray(v) for v in (x if isinstance(x, tuple) else (x,))] for x in found]
+    with np.errstate(all="ignore"):
+        return all(
+            bool((elementwise_same(g, w.astype(g.dtype), loose, False) | elementwise_same(g, t, loose, False)).all())
+            for g, w, t in zip(*results)
+        )
+
+
+def _wide(x: Any) -> np.ndarray:
+    """An argument of an oracle, with the value that it has in the libraries."""
+    return np.asarray(mnp.asarray(x))
+
+
+def as_numpy(name: str, call: Call) -> bool:
+    with np.errstate(all="ignore"):
+        return _agrees(name, call, function_of(mnp, name), function_of(jnp, name), function_of(np, name), 1)
+
+
+def as_scipy(name: str, call: Call) -> bool:
+    def wide(*args: Any, **named: Any) -> Any:
+        return function_of(scipy, name.removeprefix("scipy."))(*(_in_doubles(a) for a in args), **named)
+
+    with np.errstate(all="ignore"):
+        return _agrees(name, call, function_of(mw, name), function_of(jax, name), wide, call.loose)
+
+
+def _in_doubles(x: Any) -> Any:
+    return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind in "fViub" else x
+
+
+def _prefixed(module: str, names: str) -> str:
+    return " ".join(f"{module}.{n}" for n in names.split())
+
+
+def _transforms_nothing(call: Call) -> bool:
+    sizes = {*np.shape(call.args[0]), call.kwargs.get("n")}
+    return bool(sizes & {0, 1})  # of half a spectrum of one point, nothing
+
+
+def _has_numpy_integer(call: Call) -> bool:
+    return isinstance(call.args[1], np.integer)
+
+
+def _has_zero(x: np.ndarray) -> bool:
+    return bool((x == 0).any())
+
+
+_COMPLEX = "abs acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 sin sinc sinh sqrt tan tanh"
+EXCUSES = [
+    Excuse(_COMPLEX + " square power float_power", "values", "complex values at infinities and zeros are C99's", as_numpy),
+    Excuse("maximum minimum fmax fmin max min nanmax nanmin less less_equal greater greater_equal ptp clip", "values",
+               "NaN in complex numbers is kept and never below or above, as in NumPy", True),
+    Excuse("argmax argmin nanargmax nanargmin clip", "accepted", "complex numbers have NumPy's order everywhere", kinds="c"),
+    Excuse("multiply sign remainder floor_divide fmod modf divmod spacing heaviside", "values", "signs of zeros are NumPy's", as_numpy),
+    Excuse("fmod remainder floor_divide divmod", "values", "a quotient by the integer 0 is not defined", kinds="biu"),
+    Excuse("angle", "dtype", "floats stay what they are, as in NumPy", kinds="hf"),
+    Excuse("arctan2", "refused", "complex numbers have no quadrants; NumPy refuses, too", kinds="c"),
+    Excuse("sort sort_complex", "values", "descending order keeps the order of equal elements, as argsort does"),
+    Excuse("sort argsort lexsort unique unique_values unique_all unique_counts unique_inverse union1d setxor1d intersect1d "
+               "setdiff1d searchsorted median", "values", "the place of complex NaN", kinds="c"),
+    Excuse("partition argpartition", "values", "order within the parts is open"),
+    Excuse("partition argpartition kron polyadd polysub round sum prod insert place ix_ einsum choose diff ediff1d median "
+               "percentile quantile nanmedian nanpercentile nanquantile gradient trapezoid interp vander indices roots isin "
+               "bincount digitize rot90 select extract compress fabs array_split polyval polyfit poly linspace",
+               "accepted", "NumPy accepts it"),
+    Excuse("cumulative_prod", "dtype", "narrow integers are widened, as the array API says and cumulative_sum does", kinds="biu"),
+    Excuse("nanpercentile nanquantile percentile quantile median nanmedian", "values", "rounding of an interpolation of equals"),
+    Excuse("roots", "values", "the order of zeros is open"),
+    Excuse("nn.sigmoid nn.silu nn.glu nn.log1mexp nn.softmax nn.log_softmax scipy.special.log_ndtr scipy.special.ndtr "
+               "scipy.special.ndtri", "accepted", "integers, bools and halves are computed with as floats", kinds="biuh"),
+    Excuse("nn.log1mexp nn.log_sigmoid nn.soft_sign nn.squareplus nn.softmax nn.log_softmax nn.standardize nn.gelu nn.celu "
+               "nn.logsumexp nn.logmeanexp", "values", "integers wrap around in JAX's", kinds="iu"),
+    Excuse("scipy.special.exp1 scipy.special.expi scipy.special.spence scipy.special.gammainc scipy.special.gammaincc "
+               "scipy.special.rel_entr scipy.special.kl_div", "values", "limits, NaN and infinities are SciPy's"),
+    Excuse("scipy.special.spence", "accepted", "halves are computed with as floats", kinds="h"),
+    Excuse("nn.log_sigmoid", "accepted", "bools are computed with as floats", kinds="b"),
+    Excuse("logaddexp2", "values", "rounding of halves", kinds="h"),
+    Excuse("ldexp", "refused", "bools are no exponents", kinds="b"),
+    Excuse("heaviside", "weakly", "a number beside bools is weakly typed, as elsewhere", kinds="b"),
+    Excuse(_prefixed("lax", "sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh exp expm1 log log1p sqrt rsqrt square pow"),
+               "values", "XLA's complex functions at infinities: those of meshwright.numpy are C99's", kinds="c"),
+    Excuse(_prefixed("lax", "pow reciprocal integer_pow select_n reduce_max reduce_min argmax argmin dynamic_slice broadcast_shapes "
+               "random_gamma_grad"), "accepted", "more dtypes, axes that count from the end, scalars and indices of several dtypes"),
+    Excuse(_prefixed("lax", "reduce_sum reduce_prod reduce_and reduce_or reduce_xor cumsum cumprod cummax cummin cumlogsumexp"),
+               "accepted", "axes that count from the end; of bools whether one or all hold, as lax.add and lax.mul say"),
+    Excuse(_prefixed("lax", "reduce associative_scan scatter_add scatter_mul scatter_sub"), "accepted", "of bools as lax.add and lax.mul", kinds="b"),
+    Excuse(_prefixed("lax", "reduce_max reduce_min cummax cummin associative_scan reduce_window max min sort"), "values",
+               "NaN in complex numbers is kept and never below or above, as in NumPy", kinds="c"),
+    Excuse("lax.convert_element_type", "values", "of complex numbers whether either part is not 0, as in NumPy", kinds="c"),
+    Excuse("lax.broadcast_in_dim", "refused", "broadcast_dimensions are increasing, as JAX documents"),
+    Excuse("lax.random_gamma_grad", "refused", "ops take equal shapes or scalars"),
+    Excuse("lax.cumlogsumexp", "values", "log(exp(-0.0)) is 0", when=lambda c: _has_zero(c.args[0])),
+    Excuse("lax.cumlogsumexp", "refused", "integers are no logarithms, not even none of them", kinds="iu"),
+    Excuse("lax.reduce", "values", "what is reduced over no axis still begins with the initial value", when=lambda c: c.args[3] == ()),
+    Excuse("lax.sort", "values", "the order of equal elements is open where is_stable is False", when=lambda c: c.kwargs.get("is_stable") is False),
+    Excuse("lax.dot_general", "dtype", "two integer dtypes are promoted", kinds="u"),
+    Excuse("lax.gather", "values", "indices outside are filled without a mode; undefined in JAX", when=lambda c: c.kwargs["mode"] is None),
+    Excuse("power", "dtype", "an integer of NumPy is promoted beside an array, as in NumPy", kinds="biu", when=_has_numpy_integer),
+    Excuse("lax.fft", "accepted", "halves are computed with as floats", kinds="h"),
+    Excuse(" ".join(n for n in TABLES if n.startswith(("scipy.stats.", "scipy.special."))), "values",
+           "outside of parameters' ranges and at infinities as SciPy has it", as_scipy),
+    Excuse(_prefixed("fft", "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn"), "refused",
+           "nothing has no transform; NumPy refuses, too", when=_transforms_nothing),
+    Excuse(_prefixed("fft", "rfft ihfft rfft2 rfftn"), "accepted", "halves are computed with as floats", kinds="h"),
+    Excuse("fft.fftfreq fft.rfftfreq", "refused", "frequencies are floats", kinds="buic"),
+    Excuse(" ".join(n for n in TABLES if n.startswith(("scipy.stats.norm.", "scipy.stats.truncnorm."))), "accepted",
+           "halves and integers are computed with as floats", kinds="hiu"),
+    Excuse("spacing sinc", "values", "those of halves like those of other floats", kinds="h"),
+    Excuse("lax.linalg.cholesky lax.linalg.eigh", "refused", "the mean of bools is no matrix", kinds="b"),
+    Excuse("lax.linalg.eigh", "not weakly", "floats of integers", kinds="iu"),
+    Excuse("scipy.special.owens_t", "dtype", "halves stay halves", as_scipy, kinds="h"),
+    Excuse("scipy.special.owens_t", "weakly", "of numbers as elsewhere"),
+    Excuse("linalg.matrix_rank", "accepted", "no rows have rank 0, as in NumPy"),
+    Excuse("linalg.matrix_rank", "values", "rtol is relative to the largest singular value", as_numpy),
+    Excuse("linalg.slogdet linalg.pinv", "refused", "LAPACK has no halves", kinds="h"),
+    Excuse("lax.linalg.symmetric_product", "accepted", "integers are multiplied, too", kinds="bui"),
+    Excuse(_prefixed("random", "bernoulli categorical geometric multinomial triangular"), "accepted", "integers and bools are probabilities "
+           "and logits too, and any dtype may be asked for"),
+    Excuse(_prefixed("random", "logistic poisson multinomial"), "values", "rounding of halves", kinds="h"),
+]  # fmt: skip
+#: Python integers that do not fit a dtype are refused, as in NumPy 2; JAX wraps them around
+DOES_NOT_FIT = "does not fit in"
+
+
+def excused(name: str, call: Call, found: str) -> bool:
+    own = name.removeprefix("numpy.")
+    exact = replace(call, loose=TABLES[name].loose)
+    return DOES_NOT_FIT in found or any(excuse.holds(own, exact, found) for excuse in EXCUSES)
