@@ -45,6 +45,9 @@ class Linear1(Op):
 class Moves(Linear1):
     """Base of those that only move elements, be they numbers or keys."""
 
+    takes_keys: ClassVar[bool] = True
+    moves_only: ClassVar[bool] = True
+
 
 # --- reshape ------------------------------------------------------------------------------------------------
 def reshape_groups(src: Sequence[int], dst: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
