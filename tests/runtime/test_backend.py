@@ -1,6 +1,8 @@
 """The layer below arrays: computations compiled for numbered devices, and buffers on each of them."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -178,3 +180,26 @@ def test_sharding_of_a_mesh_is_what_parts_say():
         for part in ((4, 2), mw.NamedSharding(mesh, P("x", "y")))
     }
     assert len(texts) == 1
+
+
+WITHOUT_JAX = """
+import sys
+sys.modules["jax"] = None  # where it can be imported, jaxlib takes attributes of its arrays from there
+import numpy as np
+import meshwright as mw
+import meshwright.numpy as mnp
+
+mw.config.update("num_devices", 2)
+f = mw.jit(lambda x: (mnp.sin(x).astype("bfloat16"), x > 0, mnp.zeros((0, 2)), x, mw.random.split(mw.random.key(1))))
+for _ in range(3):
+    print(*(a.dtype.name for a in f(np.ones(3, np.float32))), sep=",")
+mesh = mw.make_mesh((2,), ("x",))
+x = mw.device_put(np.ones(4, np.float32), mw.NamedSharding(mesh, mw.PartitionSpec("x")))
+print(mw.load(mw.jit(lambda x: x + 1).lower(x).as_text())(x), mw.grad(lambda x: mnp.sin(x).sum())(x)[0] > 0)
+"""
+
+
+def test_it_runs_where_jax_is_not_installed():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_JAX], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "bfloat16,bool,float32,float32,key<fry>\n" * 3 + "[2. 2. 2. 2.] True\n"

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
 from meshwright.ir.tracing import Tracer
@@ -41,6 +42,13 @@ class Results:
         # in the memory that each type says
         placed = [s.with_memory_kind(a.memory) if a.memory else s for a, s in zip(self.avals, self.shardings)]
         object.__setattr__(self, "shardings", placed)
+
+
+def _in_memory(aval: ShapedArray) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of a buffer: of random keys, of their words."""
+    if is_key(aval.dtype):
+        return (*aval.shape, aval.dtype.words), np.dtype(np.uint32)  # type: ignore[attr-defined]
+    return aval.shape, aval.dtype
 
 
 @dataclass
@@ -97,7 +105,8 @@ class Executable:
         operands = [*self.constants, *buffers] if self.constants else buffers
         outs = pjrt.execute(self.loaded, operands, self.waits, self.makers)
         if self.makers is None:
-            self.makers = pjrt.makers_of(outs, self.loaded)
+            made = [a for i, a in enumerate(self.out_avals) if i not in (self.forwarded or ())]
+            self.makers = pjrt.makers_of([_in_memory(a) for a in made], self.loaded)
         return outs
 
     def _with_forwarded(self, computed: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:

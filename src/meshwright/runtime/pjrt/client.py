@@ -251,7 +251,7 @@ def compile_module(
 def execute(executable: Any, buffers: Sequence[Any], wait: bool = False, makers: Sequence[Any] | None = None) -> Any:
     """Run on one device; returns at once with buffers that become ready later, or with ``wait`` when all is done.
 
-    ``makers`` are what :func:`makers_of` the results of an earlier run gives; with them, it takes half as long.
+    ``makers`` are what :func:`makers_of` gives; with them, it takes half as long.
 
     Raises:
       DeviceError: the run could not be started; DeletedArrayError: a buffer was donated before.
@@ -269,11 +269,10 @@ def execute(executable: Any, buffers: Sequence[Any], wait: bool = False, makers:
     return results
 
 
-def makers_of(buffers: Sequence[Any], executable: Any) -> list[Any]:
-    """What makes the results of a program for one device: it knows their types, and needs to look nothing up."""
+def makers_of(types: Sequence[tuple[tuple[int, ...], Any]], executable: Any) -> list[Any]:
+    """What makes the results, of these shapes and dtypes, of a program for one device: it needs to look nothing up."""
     where = _on(tuple(executable.local_devices()))
-    avals = (_Aval(b.shape, b.dtype) for b in buffers)
-    return [_jax.array_result_handler(a, where, committed=True, _skip_checks=True) for a in avals]
+    return [_jax.array_result_handler(_Aval(*t), where, committed=True, _skip_checks=True) for t in types]
 
 
 def execute_on_all(executable: Any, arrays: Sequence[Any], wait: bool = False, maker: Any = None) -> list[list[Any]]:
