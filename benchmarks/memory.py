@@ -24,6 +24,53 @@ def _file(name: str) -> Any:
     return mw.load(str(FOLDER / f"{name}.mlir")).partition()
 
 
+def _moving() -> dict[str, Callable[[], Any]]:
+    """Halos, parts of split dimensions, sums over pairs: what has to be seen is what gets no buffer."""
+    import numpy as np
+
+    import meshwright as mw
+    import meshwright.numpy as mnp
+    from benchmarks.optima import _mesh, _partition
+    from meshwright import PartitionSpec as P
+    from meshwright import lax, nn
+
+    def laplace(u: Any) -> Any:
+        return u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
+
+    def torus(u: Any) -> Any:
+        return sum(mnp.roll(u, by, dim) for by in (1, -1) for dim in (0, 1)) - 4 * u
+
+    def forces(x: Any, m: Any) -> Any:
+        apart = x[None] - x[:, None]
+        return (apart * (m[None] * ((apart * apart).sum(-1) + 1e-3) ** -1.5)[..., None]).sum(1)
+
+    def gated(y: Any) -> Any:
+        gate, up = mnp.split(y, 2, -1)
+        return nn.silu(gate) * up
+
+    def made(f: Any, mesh: Any, spec: Any, *shapes: tuple[int, ...]) -> Callable[[], Any]:
+        args = [mw.ShapeDtypeStruct(s, np.float32) for s in shapes]
+        return lambda: _partition(f, mesh, args, (spec,) * len(args), spec)
+
+    line, plane, columns = _mesh(d=8), _mesh(a=4, b=2), P(None, "d")
+    return {
+        "stencil, padded": made(lambda u: mnp.pad(laplace(u), 1), plane, P("a", "b"), (512, 512)),
+        "stencil on a torus, loop": made(
+            lambda u: lax.fori_loop(0, 10, lambda i, u: u + 0.1 * torus(u), u), plane, P("a", "b"), (512, 512)
+        ),
+        "forces between all pairs": made(forces, line, P("d"), (1024, 3), (1024,)),
+        "gate and up of one array": made(gated, line, columns, (2048, 1024)),
+        "two arrays joined": made(lambda a, b: mnp.concatenate([a, b], -1), line, columns, (512, 512), (512, 512)),
+        "convolution, two split dimensions": made(
+            lambda x: nn.relu(nn.conv(x, np.ones((3, 3, 8, 16), np.float32))),
+            plane,
+            P(None, "a", "b"),
+            (4, 256, 256, 8),
+        ),
+        "sums along a split dimension": made(lambda x: mnp.cumsum(x, 0), line, P("d"), (4096, 64)),
+    }
+
+
 def programs() -> dict[str, Callable[[], Any]]:
     """What makes each partitioned program, by name."""
     found: dict[str, Callable[[], Any]] = {
@@ -33,7 +80,7 @@ def programs() -> dict[str, Callable[[], Any]]:
     found["GPT-2 step"] = lambda: gpt2.sharded_step().partition()
     for sizes in mlp.SIZES:
         found[f"MLP step {'×'.join(map(str, sizes))}"] = lambda sizes=sizes: mlp.partitioned(sizes)
-    return found
+    return {**found, **_moving()}
 
 
 def measure(name: str) -> dict[str, float]:

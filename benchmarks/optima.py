@@ -213,17 +213,20 @@ def transformers() -> dict[str, Case]:
         lambda: small.step(_mesh(data=2, tensor=4), mixed, P("data")),
         8 * small.layers * activations // 2 * 3 // 4 + 2 * local // 2 + 2 * vectors // 2,
     )
-    for tied in (True, False):
-        words = Transformer(layers=4, vocabulary=8192, tied=tied)
+    for devices, vocabulary, tied in ((8, 8192, True), (8, 8192, False), (8, 50265, True), (8, 50265, False),
+                                      (64, 50265, True), (64, 50265, False)):  # fmt: skip
+        words = Transformer(layers=4, vocabulary=vocabulary, tied=tied, batch=2 * devices)
         # One matrix of the vocabulary is gathered; rows of a table of its own change places, forward and backward.
-        whole = words.parameter_bytes() + 4 * 8192 * 256
-        rows = 0 if tied else 2 * 4 * words.tokens * words.width // n * (n - 1) // n
+        whole = words.parameter_bytes() + 4 * vocabulary * 256
+        rows = 0 if tied else 2 * 4 * words.tokens * words.width // devices * (devices - 1) // devices
 
         def features(name: str) -> Any:
             return P(None, "data") if name == "table" else P("data")
 
-        found[f"embedding split by features, FSDP, {'tied' if tied else 'untied'}"] = Case(
-            lambda words=words: words.step(_mesh(data=n), features, data), 2 * whole * (n - 1) // n + rows + loss
+        how = f"{'tied' if tied else 'untied'}, {vocabulary:,} words on {devices}"
+        found[f"embedding split by features, FSDP, {how}"] = Case(
+            lambda words=words, n=devices: words.step(_mesh(data=n), features, data),
+            2 * whole * (devices - 1) // devices + rows + loss,
         )
     return found
 

@@ -100,6 +100,26 @@ def convolutions_step(kernels, x):
     return [k - 0.1 * g for k, g in zip(kernels, mw.grad(loss)(kernels))]
 
 
+def forces(x, masses):
+    """Between all pairs of bodies; what is between pairs gets no memory."""
+    apart = x[None] - x[:, None]
+    return (apart * (masses[None] * ((apart * apart).sum(-1) + 1e-3) ** -1.5)[..., None]).sum(1)
+
+
+def diffused(x):
+    """A stencil on a torus, a few times."""
+
+    def step(_, x):
+        return x + 0.1 * (sum(mnp.roll(x, by, dim) for by in (1, -1) for dim in (0, 1)) - 4 * x)
+
+    return lax.fori_loop(0, 10, step, x)
+
+
+def gated(y):
+    gate, up = mnp.split(y, 2, -1)
+    return nn.silu(gate) * up
+
+
 def momentum_step(params, moments, x, y):
     def loss(params):
         h = x
@@ -169,6 +189,16 @@ CASES: dict[str, Case] = {
         [[on()] * 3, on("data")],
         [on()] * 3,
         (0,),
+    ),
+    "forces": (forces, [f32(512, 3), f32(512)], [on("data"), on("data")], on("data"), ()),
+    "diffused": (diffused, [f32(256, 512)], [on("data", "model")], on("data", "model"), ()),
+    "gated": (gated, [f32(512, 1024)], [on(None, ("data", "model"))], on(None, ("data", "model")), ()),
+    "joined": (
+        lambda x, y: mnp.concatenate([x, y], -1),
+        [f32(256, 512)] * 2,
+        [on(None, "data")] * 2,
+        on(None, "data"),
+        (),
     ),
     "momentum_step": (
         momentum_step,

@@ -68,7 +68,10 @@ class Node:
 
     @property
     def fusible(self) -> bool:
-        """A loop over the elements of the result can compute it."""
+        """A loop over the elements of the result can compute it; what is joined along rows, inside of them, is copied
+        instead."""
+        if self.op == "concatenate" and self.attributes["dimension"] == len(self.shape) - 1:
+            return False
         return self.special or self.op in ELEMENTWISE or self.op in _LOOPS
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from meshwright.spmd.memory.kernels import Kernel
 
-_KNOWN = frozenset("add subtract multiply divide negate exponential maximum minimum abs sqrt rsqrt tanh".split())
+_KNOWN = frozenset("add subtract multiply divide negate exponential maximum minimum abs power sqrt rsqrt tanh".split())
 _TAKEN = _KNOWN | {"broadcast_in_dim", "matmul"}
 #: elements below which a reduction is left to a loop
 _SMALLEST = 4096
@@ -59,7 +59,7 @@ def _spread(reduction: Kernel, kept: set[Kernel]) -> Iterator[Kernel]:
 
 
 def _computes(kernel: Kernel) -> bool:
-    return not kernel.library and kernel.root.op in _TAKEN
+    return kernel.root.op == "reduce" if kernel.library else kernel.root.op in _TAKEN
 
 
 def _merge(tip: Kernel, region: dict[Kernel, None]) -> None:
