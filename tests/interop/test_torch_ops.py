@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 F = torch.nn.functional
 
 import meshwright as mw  # noqa: E402
+from meshwright.interop.torch import registry  # noqa: E402
 
 G = torch.Generator().manual_seed(0)
 
@@ -174,3 +175,37 @@ def test_values_and_gradients_are_torchs(group):
     for got, leaf in zip(grads, leaves):
         want = leaf.grad.numpy()
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * abs(want).max(), err_msg=group)
+
+
+def _fits(rule, overload):
+    """Whether a rule takes all arguments of an op that have no default."""
+    needed = [a.name for a in overload._schema.arguments if not a.has_default_value()]
+    return rule.takes is None or all(n in rule.takes or n in registry.STORAGE for n in needed)
+
+
+def test_every_rule_takes_the_arguments_of_its_op():
+    wrong = []
+    for name, rule in registry._TABLE.items():
+        namespace, op, *overload = name.split(".")
+        packet = getattr(getattr(torch.ops, namespace), op, None)
+        if namespace not in ("aten", "prims") or packet is None:
+            continue  # of a library that is not loaded, or of another release
+        overloads = [getattr(packet, o, None) for o in overload or packet.overloads()]
+        if not any(o is not None and _fits(rule, o) for o in overloads):
+            wrong.append(name)
+    assert not wrong
+
+
+def test_sums_with_products_and_other_rows_whose_names_differ():
+    a, b, c, v = torch.randn(3, 4), torch.randn(4, 5), torch.randn(3, 5), torch.randn(5)
+
+    class Rows(torch.nn.Module):
+        def forward(self, a, b, c, v):
+            added = torch.addmm(c, a, b, beta=0.5, alpha=2), torch.addmv(c[:, 0], c, v), torch.addr(c, a[:, 0], v)
+            batched = torch.baddbmm(c[None], a[None], b[None]), torch.addbmm(c, a[None], b[None])
+            other = torch.inner(c, v), torch.fliplr(a), torch.linalg.diagonal(c), torch.chain_matmul(a, b, c.mT)
+            return (*added, *batched, *other)
+
+    model = mw.from_torch(Rows(), (a, b, c, v))
+    for got, want in zip(model({}, a, b, c, v), Rows()(a, b, c, v), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -15,7 +15,7 @@ from meshwright.errors import RuleError
 #: arguments of torch's ops that say where or how to store a result, not what it is
 STORAGE = frozenset({
     "memory_format", "pin_memory", "device", "layout", "non_blocking", "generator", "cudnn_enabled", "copy",
-    "cudnn_enable", "is_coalesced", "implicit",
+    "cudnn_enable", "is_coalesced", "implicit", "stride", "physical_layout",
 })  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def _constants(name: str, value: int) -> None:
 
 for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0)):
     _constants(_name, _value)
-register("aten.zero")(mnp.zeros_like)
+register("aten.zero")(lambda self: mnp.zeros_like(self))
 
 
 @register("aten.empty_strided", "aten.empty_permuted")

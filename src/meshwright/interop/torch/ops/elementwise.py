@@ -318,7 +318,8 @@ def detach(self: Any) -> Any:
 
 for _name in ("clone", "alias", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "alias_copy", "cpu"):
     register(f"aten.{_name}")(lambda self: self)
-register("prims.device_put", "prims.clone")(lambda a: a)
+register("prims.device_put")(lambda a: a)
+register("prims.clone")(lambda self: self)
 
 
 @register("aten.copy")

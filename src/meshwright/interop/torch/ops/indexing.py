@@ -113,7 +113,7 @@ def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, inclu
     return _scattered(self, dim, index, src, "add") / mnp.maximum(counts, 1).astype(self.dtype)
 
 
-@register("aten.index_select", "aten.index_select_backward_like")
+@register("aten.index_select")
 def index_select(self: Any, dim: int, index: Any) -> Any:
     return mnp.take(self, index.reshape(-1), dim) if self.ndim else self
 

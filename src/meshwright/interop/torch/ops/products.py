@@ -25,14 +25,15 @@ rows(
         "mv": lambda self, vec: mnp.matmul(self, vec),
         "dot": lambda self, tensor: mnp.sum(self * tensor),
         "vdot": lambda self, other: mnp.vdot(self, other),
-        "inner": mnp.inner,
+        "inner": lambda self, other: mnp.inner(self, other),
         "outer ger": lambda self, vec2: mnp.outer(self, vec2),
         "kron": lambda self, other: mnp.kron(self, other),
         "linalg_cross cross": lambda self, other, dim=-1: mnp.cross(self, other, axis=dim),
         "tensordot": lambda self, other, dims_self, dims_other: mnp.tensordot(
             self, other, (tuple(dims_self), tuple(dims_other))
         ),
-        "chain_matmul linalg_multi_dot": lambda tensors: mnp.linalg.multi_dot(list(tensors)),
+        "chain_matmul": lambda matrices: mnp.linalg.multi_dot(list(matrices)),
+        "linalg_multi_dot": lambda tensors: mnp.linalg.multi_dot(list(tensors)),
         "linalg_inv inverse": lambda A: mnp.linalg.inv(A),
         "inverse": lambda self: mnp.linalg.inv(self),
         "linalg_det": lambda A: mnp.linalg.det(A),
@@ -61,7 +62,7 @@ _ADDED_PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _added_product(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    return lambda self, a, b, beta=1, alpha=1: _added(product(a, b), self, beta, alpha)
+    return lambda self, *factors, beta=1, alpha=1: _added(product(*factors), self, beta, alpha)
 
 
 for _name, _product in _ADDED_PRODUCTS.items():

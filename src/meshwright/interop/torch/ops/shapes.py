@@ -105,7 +105,7 @@ def movedim(self: Any, source: Any, destination: Any) -> Any:
 
 
 register("aten.flip")(lambda self, dims: mnp.flip(self, dims_of(dims, self.ndim)) if len(dims) else self)
-register("aten.fliplr")(mnp.fliplr)
+register("aten.fliplr")(lambda self: mnp.fliplr(self))
 register("aten.rot90")(lambda self, k=1, dims=(0, 1): mnp.rot90(self, k, tuple(dims)))
 
 
@@ -126,7 +126,10 @@ def triu(self: Any, diagonal: int = 0) -> Any:
     return mnp.triu(self, diagonal)
 
 
-@register("aten.diagonal", "aten.diagonal_copy", "aten.linalg_diagonal")
+register("aten.linalg_diagonal")(lambda A, offset=0, dim1=-2, dim2=-1: mnp.diagonal(A, offset, dim1, dim2))
+
+
+@register("aten.diagonal", "aten.diagonal_copy")
 def diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return mnp.diagonal(self, offset, dim1, dim2)
 

@@ -1,0 +1,96 @@
+"""Training as torch does it: AdamW on LLaMA, train mode with dropout and statistics."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+import meshwright as mw  # noqa: E402
+
+
+def torchs_adamw(params, losses, steps, **options):
+    optimizer = torch.optim.AdamW(params, **options)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = losses()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_five_steps_of_adamw_on_llama():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: make test-torch")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+        vocab_size=64, max_position_embeddings=32, use_cache=False, initializer_range=0.2,
+    )  # fmt: skip
+    module = transformers.LlamaForCausalLM(config)
+    ids = torch.randint(0, 64, (4, 12))
+    model = mw.from_torch(module, (), {"input_ids": ids, "labels": ids}, share=False)
+    optimizer = mw.optim.adamw(3e-4, weight_decay=0.1)
+    tokens = ids.numpy()
+
+    @mw.jit
+    def step(params, state):
+        loss, grads = mw.value_and_grad(lambda p: model(p, input_ids=tokens, labels=tokens)["loss"])(params)
+        return *optimizer.update(grads, state, params), loss
+
+    params, state, losses = model.params, optimizer.init(model.params), []
+    for _ in range(5):
+        params, state, loss = step(params, state)
+        losses.append(float(loss))
+    want = torchs_adamw(
+        module.parameters(), lambda: module(input_ids=ids, labels=ids).loss, 5, lr=3e-4, weight_decay=0.1
+    )
+    np.testing.assert_allclose(losses, want, rtol=2e-5)
+    assert want[-1] < want[0]
+    for name, p in module.named_parameters():
+        np.testing.assert_allclose(params[name], p.detach(), atol=2e-5 * max(1, float(p.abs().max())), rtol=0)
+
+
+def test_steps_with_statistics_carried_on_and_dropout_by_key():
+    torch.manual_seed(0)
+    nn = torch.nn
+    module = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)).train()
+    x = torch.randn(32, 6)
+    model = mw.from_torch(module, (x,))
+    array = x.numpy()
+
+    @mw.jit
+    def step(params, buffers):
+        def loss(p):
+            y, new = model.apply(p, buffers, array)
+            return (y**2).mean(), new
+
+        (value, new), grads = mw.value_and_grad(loss, has_aux=True)(params)
+        return {n: p - 0.1 * grads[n] for n, p in params.items()}, new, value
+
+    params, buffers = model.params, model.buffers
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(4):
+        params, buffers, loss = step(params, buffers)
+        optimizer.zero_grad()
+        want = (module(x) ** 2).mean()
+        want.backward()
+        optimizer.step()
+        np.testing.assert_allclose(loss, want.detach(), rtol=1e-5)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose({**params, **buffers}[name], value, rtol=2e-5, atol=2e-6)
+
+
+def test_a_dropouts_gradient_is_that_of_what_it_kept():
+    module = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.Linear(512, 1, bias=False)).train()
+    x = torch.ones(1, 512)
+    model = mw.from_torch(module, (x,))
+    key = mw.random.key(5)
+    run = lambda p, x: model(p, x, key=key).sum()  # noqa: E731
+    value, (of_params, of_x) = mw.jit(mw.value_and_grad(run, argnums=(0, 1)))(model.params, x.numpy())
+    kept = np.asarray(of_x)[0] != 0
+    assert 0.65 < kept.mean() < 0.85
+    weight = module[1].weight.detach().numpy()[0]
+    np.testing.assert_allclose(np.asarray(of_x)[0], np.where(kept, weight / 0.75, 0), rtol=1e-6)
+    np.testing.assert_allclose(of_params["1.weight"][0], np.where(kept, 1 / 0.75, 0), rtol=1e-6)
+    np.testing.assert_allclose(value, (weight * kept / 0.75).sum(), rtol=1e-4, atol=1e-5)
