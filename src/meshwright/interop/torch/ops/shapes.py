@@ -252,8 +252,8 @@ register("aten.tile")(lambda self, dims: mnp.tile(self, tuple(dims)))
 
 
 @register("aten.repeat_interleave.self_int")
-def repeat_interleave(self: Any, repeats: int, dim: int | None = None) -> Any:
-    return mnp.repeat(self, repeats, dim)
+def repeat_interleave(self: Any, repeats: int, dim: int | None = None, output_size: int | None = None) -> Any:
+    return mnp.repeat(self, repeats, dim)  # output_size is what follows from the others
 
 
 @register("aten.meshgrid")
