@@ -179,9 +179,10 @@ EXCUSES = [
     Excuse("linalg.matrix_rank", "accepted", "no rows have rank 0, as in NumPy"),
     Excuse("linalg.matrix_rank", "values", "rtol is relative to the largest singular value", as_numpy),
     Excuse("linalg.slogdet linalg.pinv", "refused", "LAPACK has no halves", kinds="h"),
-    Excuse("lax.linalg.symmetric_product", "accepted", "integers are multiplied, too", kinds="bui"),
+    Excuse("lax.linalg.symmetric_product lax.linalg.cholesky_update", "accepted", "integers are multiplied, too", kinds="bui"),
     Excuse(_prefixed("random", "bernoulli categorical geometric multinomial triangular"), "accepted", "integers and bools are probabilities "
            "and logits too, and any dtype may be asked for"),
+    Excuse("random.multivariate_normal", "accepted", "halves are computed with as floats", kinds="h"),
     Excuse(_prefixed("random", "logistic poisson multinomial"), "values", "rounding of halves", kinds="h"),
 ]  # fmt: skip
 #: Python integers that do not fit a dtype are refused, as in NumPy 2; JAX wraps them around
