@@ -177,7 +177,7 @@ def test_two_shifts_of_an_array_share_what_a_neighbour_sends() -> None:
 def test_a_split_and_its_derivative_hold_little() -> None:
     """Two messages of half a tile, and no array padded to the whole."""
     halves = partition(lambda x: tuple(mnp.split(x, 2, -1)), [(ROWS, SIZE)], (COLUMNS,), (COLUMNS,) * 2)
-    assert halves.peak_bytes < 4 * TILE
+    assert halves.peak_bytes < 4.1 * TILE  # its own, two messages, two halves; and tables of positions
 
     def gradient(x: Any, y: Any) -> Any:
         return mw.vjp(lambda x: nn.silu(mnp.split(x, 2, -1)[0]) * mnp.split(x, 2, -1)[1], x)[1](y)[0]
