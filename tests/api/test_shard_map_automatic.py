@@ -177,3 +177,22 @@ def test_errors() -> None:
         mw.make_jaxpr(over(lambda a: mw.with_sharding_constraint(a, NamedSharding(MESH, P("x"))), P("x"), P("x")))(A)
     with pytest.raises(ArgumentError, match=r"axis_names=\['x'\].* of which \['x'\] are manual already"):
         mw.make_jaxpr(over(lambda a: over(lambda b: b, P(), P())(a), P("x"), P("x")))(A)
+
+
+@pytest.mark.parametrize("names, border", [({"x"}, "last_tile_dims={manual, replicated}}"), ({"x", "y"}, '"{manual}"')])
+def test_the_text_shows_the_region_and_is_read_again(names, border):
+    mesh = mw.make_mesh((2, 4), ("x", "y"))
+
+    def body(a):
+        if "y" not in names:
+            a = mw.lax.with_sharding_constraint(a, mw.NamedSharding(mesh, mw.P(None, "y")))
+        return a + mw.jit(lambda a: mw.lax.psum(a.sum(), "x"))(a)  # the sum is the same along x, and is cast
+
+    region = mw.shard_map(body, mesh=mesh, in_specs=mw.P("x"), out_specs=mw.P("x"), axis_names=names)
+    step = mw.jit(region, in_shardings=mw.NamedSharding(mesh, mw.P("x")))
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    text = step.lower(x).as_text()
+    assert "SPMDFullToShardShape" in text and "stablehlo.all_reduce" in text and border in text
+    assert ("last_tile_dims={manual}" in text) == ("y" not in names)  # the constraint inside
+    (again,) = mw.tree.leaves(mw.load(text)(x))
+    np.testing.assert_allclose(np.asarray(again), np.asarray(step(x)), rtol=1e-6)

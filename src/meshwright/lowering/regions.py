@@ -7,15 +7,17 @@ that is evaluated by itself) a region is partitioned by itself and batched over 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
-from meshwright.ir.passes import Pass
+from meshwright.ir.passes import Pass, inline_calls
 from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.untyped import without_axes
 from meshwright.sharding import PartitionSpec
 from meshwright.spmd.driver import partition
 
@@ -26,8 +28,13 @@ def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def with_manual_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with only those of its ``shard_map`` that StableHLO can say: manual along all axes."""
-    return _Replacer(lambda op: not op.automatic).jaxpr(jaxpr)
+    """The program with only those of its ``shard_map`` that StableHLO can say: those automatic along some axes hold no
+    other."""
+    return _Replacer(lambda op: not op.automatic or not _nests(op)).jaxpr(jaxpr)
+
+
+def _nests(op: ShardMap) -> bool:
+    return any(isinstance(e.op, ShardMap) for e in all_eqns(op.jaxpr.jaxpr))
 
 
 class _Replacer:
@@ -47,7 +54,9 @@ class _Replacer:
     def equation(self, eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if isinstance(op, ShardMap):
-            return eqn if self.keeps(op) else eqn.replace(op=Jit(op.name, global_program(op)))
+            if not self.keeps(op):
+                return eqn.replace(op=Jit(op.name, global_program(op)))
+            return eqn.replace(op=replace(op, jaxpr=without_axes(inline_calls(op.jaxpr)), check_vma=False))
         return in_jaxprs(eqn, self.jaxpr)
 
 

@@ -21,6 +21,7 @@ from meshwright.sharding import (
     AxisType,
     NamedSharding,
     PartitionSpec,
+    layout_to_hlo,
     mesh_of_type,
     named_to_hlo,
     typed_by,
@@ -36,12 +37,14 @@ class Leeway:
     priorities: of each dimension (none given: all 0); those of priority 0 spread first, then those of 1, ...
     replicated: axes that may not split the value.
     unreduced: axes over which the value may stay a sum that is still to be made.
+    manual: axes that are manual where it stands; said where programs are written.
     """
 
     open: tuple[int, ...] = ()
     priorities: tuple[int, ...] = ()
     replicated: tuple[str, ...] = ()
     unreduced: tuple[str, ...] = ()
+    manual: tuple[str, ...] = ()
 
     def with_dim(self, dim: int) -> Leeway:
         """The same with a dimension more at ``dim``."""
@@ -93,7 +96,10 @@ class ShardingConstraint(Moves):
         return pointwise_rule([x.ndim], x.shape)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        text = str(named_to_hlo(self.sharding, b.in_avals[0].ndim))
+        ndim, mesh = b.in_avals[0].ndim, self.sharding.abstract_mesh
+        manual = mesh.expand(self.leeway.manual)
+        layout = self.sharding.layout(ndim)
+        text = str(layout_to_hlo(layout, mesh, manual) if manual else named_to_hlo(self.sharding, ndim))
         return b.op(
             "stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"',
             **{"mhlo.sharding": f'"{text}"'},

@@ -22,11 +22,12 @@ from math import prod
 from typing import Any, ClassVar
 
 from meshwright.core.avals import Axes, ShapedArray
-from meshwright.errors import RuleError, ShapeError, ShardingError
+from meshwright.errors import ShapeError, ShardingError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.passes import dead_code
+from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of, cast
@@ -249,15 +250,9 @@ class ShardMap(RegionOp):
 
     def emit(self, b: Builder, *operands: Any) -> Any:
         """A manual region as GSPMD writes it: what its operands are cut into, a call, and what its results make up.
-
-        Raises:
-          RuleError: the region is automatic along some axes; replace it before the program is written.
-        """
+        Along automatic axes its values have shardings of their own, or leave them open."""
         if self.automatic:
-            raise RuleError(
-                "a shard_map that is automatic along some axes is not written as StableHLO: partition the program, or "
-                "replace its regions before it is written"
-            )
+            return self._emit_in_part(b, operands)
         whole_ins, whole_outs = b.in_avals, b.out_avals
         parts = [
             _reshaped(b, _marked(b, x, whole, layout_to_hlo(lo, self.mesh.abstract_mesh)), local, FULL_TO_SHARD)
@@ -272,13 +267,49 @@ class ShardMap(RegionOp):
             for x, local, whole, lo in outs
         ]
 
+    def _emit_in_part(self, b: Builder, operands: Sequence[Any]) -> Any:
+        mesh, names = self.mesh.abstract_mesh, tuple(self.manual)
+        atoms = mesh.expand(names)
+
+        def inside(aval: ShapedArray) -> HloSharding:
+            return layout_to_hlo(Layout.replicated(aval.ndim), mesh, atoms)
+
+        def noted(eqn: JaxprEqn) -> JaxprEqn:
+            op = eqn.op
+            if isinstance(op, ShardingConstraint):
+                return eqn.replace(op=dataclasses.replace(op, leeway=dataclasses.replace(op.leeway, manual=names)))
+            return in_jaxprs(eqn, lambda j: replaced(j, noted))
+
+        parts = []
+        for x, whole, lo, local in zip(
+            operands, b.in_avals, self.layouts(self.in_specs, b.in_avals), self.jaxpr.in_avals
+        ):
+            free = [d for d, axes in enumerate(lo.dims) if not axes]
+            cut = _marked(b, x, whole, layout_to_hlo(lo, mesh), free)
+            parts.append(_custom(b, cut, local, FULL_TO_SHARD, inside(local), range(local.ndim)))
+        results = b.call("shmap_body", replaced(self.jaxpr, noted), parts)
+        outs = zip(results, self.jaxpr.out_avals, b.out_avals, self.layouts(self.out_specs, b.out_avals))
+        found = []
+        for x, local, whole, lo in outs:
+            free = [d for d, axes in enumerate(lo.dims) if not axes]
+            ended = _marked(b, x, local, inside(local), range(local.ndim))
+            found.append(_custom(b, ended, whole, SHARD_TO_FULL, layout_to_hlo(lo, mesh), free))
+        return found
+
 
 FULL_TO_SHARD, SHARD_TO_FULL = "SPMDFullToShardShape", "SPMDShardToFullShape"
 
 
-def _marked(b: Builder, x: Any, aval: ShapedArray, sharding: HloSharding) -> Any:
+def _marked(b: Builder, x: Any, aval: ShapedArray, sharding: HloSharding, free: Sequence[int] = ()) -> Any:
+    return _custom(b, x, aval, "Sharding", sharding, free)
+
+
+def _custom(b: Builder, x: Any, aval: ShapedArray, target: str, sharding: HloSharding, free: Sequence[int] = ()) -> Any:
+    """A custom call with a sharding, which leaves the ``free`` dimensions open."""
     said = {"mhlo.sharding": f'"{sharding}"'}
-    return b.op("stablehlo.custom_call", [x], [aval], call_target_name='"Sharding"', **said)[0]
+    if free:
+        said["backend_config"] = f'"unspecified_dims=[{",".join(map(str, free))}]"'
+    return b.op("stablehlo.custom_call", [x], [aval], call_target_name=f'"{target}"', **said)[0]
 
 
 def _reshaped(
@@ -286,8 +317,7 @@ def _reshaped(
 ) -> Any:
     """``x`` where a region begins or ends: as the other side of its border sees it."""
     sharding = HloSharding("manual") if layout is None or mesh is None else layout_to_hlo(layout, mesh)
-    said = {"mhlo.sharding": f'"{sharding}"'}
-    return b.op("stablehlo.custom_call", [x], [aval], call_target_name=f'"{target}"', **said)[0]
+    return _custom(b, x, aval, target, sharding)
 
 
 def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) -> PartitionSpec:
