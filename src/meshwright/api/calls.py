@@ -31,7 +31,8 @@ class Taken:
     """What a program takes.
 
     ``made`` says what became of the program (``compiled``), ``shardings`` are those of its arguments (None: any),
-    ``place`` is a sharding over the devices that it is for (None: arrays may come from anywhere).
+    ``place`` is a sharding over the devices that it is for (None: arrays may come from anywhere). Of what the program
+    does not use only the type is checked.
     """
 
     program: Program
@@ -48,18 +49,20 @@ class Taken:
           that was placed otherwise than the program takes it.
         """
         flat = self._flat(args, kwargs)
-        given = zip(flat, self.program.arguments, self.shardings)
-        wrong = [e for x, a, s in given if (e := self._mistake(x, a, s)) is not None]
+        program = self.program
+        places = program.spread([self.place] * len(program.arguments))
+        given = zip(flat, program.all_arguments, program.spread(self.shardings), places)
+        wrong = [e for x, a, s, p in given if (e := self._mistake(x, a, s, p)) is not None]
         if wrong:
-            raise together(self.program.name, wrong)
-        return flat
+            raise together(program.name, wrong)
+        return list(program.picked(flat))
 
     def _flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         name, in_tree = self.program.name, self.program.in_tree
         flat, treedef = pytree.flatten(without_float0((tuple(args), dict(kwargs))))
         if in_tree is None:
-            if len(flat) != len(self.program.arguments):
-                raise ArgumentError(f"{name!r} takes {len(self.program.arguments)} arrays, got {len(flat)}")
+            if len(flat) != len(self.program.all_arguments):
+                raise ArgumentError(f"{name!r} takes {len(self.program.all_arguments)} arrays, got {len(flat)}")
         elif treedef != in_tree:
             raise ArgumentError(
                 f"{name!r} was {self.made} for arguments {_call_text(in_tree)}, got {_call_text(treedef)}; "
@@ -67,7 +70,9 @@ class Taken:
             )
         return flat
 
-    def _mistake(self, x: Any, argument: Argument, sharding: Sharding | None) -> MeshwrightError | None:
+    def _mistake(
+        self, x: Any, argument: Argument, sharding: Sharding | None, place: Sharding | None
+    ) -> MeshwrightError | None:
         """What is wrong with an argument."""
         program, name, want = self.program.name, argument.name, argument.aval
         try:
@@ -79,13 +84,13 @@ class Taken:
                 f"{program!r} was {self.made} for argument {name} of type {want}, got {got}; it has to be "
                 f"{self.made} again for the new type"
             )
-        if type(x) is Array and x.committed and self.place is not None and x.sharding is not sharding:
+        if type(x) is Array and x.committed and place is not None and x.sharding is not sharding:
             try:
-                common_place([(f"argument {name}", brought(x)), (f"the {self.made} program", self.place)], program)
+                common_place([(f"argument {name}", brought(x)), (f"the {self.made} program", place)], program)
             except MeshError as error:
                 return error
         what = f"{program!r} was {self.made} for argument {name}"
-        return None if self.place is None else misplaced(what, x, argument.sharding)
+        return None if place is None else misplaced(what, x, argument.sharding)
 
 
 def misplaced(what: str, x: Any, wanted: Sharding | None) -> ShardingError | None:

@@ -29,8 +29,8 @@ class MemoryOrder:
 class Format:
     """How an array lies in memory, and on which devices."""
 
-    layout: MemoryOrder
-    sharding: Sharding
+    layout: MemoryOrder | None
+    sharding: Sharding | None
 
 
 def row_major(ndim: int) -> MemoryOrder:
@@ -122,7 +122,7 @@ class Compiled(Stage):
     @property
     def in_avals(self) -> Any:
         """The types of the arguments, in their tree."""
-        return pytree.unflatten(self.in_tree, self.program.in_avals)
+        return pytree.unflatten(self.in_tree, [a.aval for a in self.program.all_arguments])
 
     @property
     def out_avals(self) -> Any:
@@ -131,9 +131,11 @@ class Compiled(Stage):
 
     @property
     def input_formats(self) -> Any:
-        """How each argument lies in memory and on devices: a tree of :class:`Format`."""
+        """How each argument lies in memory and on devices: a tree of :class:`Format`; of one that is not used it says
+        nothing."""
         pairs = zip(self.program.in_avals, self._in_shardings)
-        return pytree.unflatten(self.in_tree, [Format(row_major(a.ndim), s) for a, s in pairs])
+        formats = [Format(row_major(a.ndim), s) for a, s in pairs]
+        return pytree.unflatten(self.in_tree, self.program.spread(formats, Format(None, None)))
 
     @property
     def output_formats(self) -> Any:
@@ -143,7 +145,8 @@ class Compiled(Stage):
 
     @property
     def input_shardings(self) -> Any:
-        return pytree.unflatten(self.in_tree, self._in_shardings)
+        """The shardings of the arguments, in their tree; None for those that are not used."""
+        return pytree.unflatten(self.in_tree, self.program.spread(self._in_shardings))
 
     @property
     def output_shardings(self) -> Any:

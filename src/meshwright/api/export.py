@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from meshwright.api.binding import on_mesh
 from meshwright.api.jit import JitFunction, jit
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.shape_dtype import ShapeDtypeStruct
+from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
@@ -210,7 +211,7 @@ def export(
         raise ArgumentError(f"export: platforms has {', '.join(map(repr, unknown))}; there are {', '.join(_PLATFORMS)}")
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
-        lowered = fun_jit.lower(*args, **kwargs)
+        lowered = Lowered(replace(fun_jit.trace(*args, **kwargs).program, keep_unused=True))
         program = lowered.program
         avals = (*program.jaxpr.in_avals, *program.jaxpr.out_avals)
         if any(is_key(a.dtype) for a in avals):

@@ -101,6 +101,7 @@ class JitFunction:
         donate_argnames: tuple[str, ...],
         inline: bool,
         compiler_options: Mapping[str, Any] | None = None,
+        keep_unused: bool = False,
     ) -> None:
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
@@ -113,8 +114,12 @@ class JitFunction:
         self.donate_argnames = donate_argnames
         self.inline = inline
         self.compiler_options = tuple((compiler_options or {}).items())
+        self.keep_unused = keep_unused
         self._has_static = bool(static_argnums or static_argnames)
-        options = in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums, donate_argnames, inline
+        options = (
+            in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums, donate_argnames, inline,
+            self.compiler_options, keep_unused,
+        )  # fmt: skip
         self._caches = CACHES.of(fun, options)
         self._programs = self._caches.programs
         made_of(self, fun, "jit", options)
@@ -124,6 +129,7 @@ class JitFunction:
         options = (
             self.in_shardings, self.out_shardings, self.static_argnums, self.static_argnames,
             self.donate_argnums, self.donate_argnames, self.inline, dict(self.compiler_options),
+            self.keep_unused,
         )  # fmt: skip
         return found_by_name(self) or (JitFunction, (self.fun, *options))
 
@@ -184,7 +190,8 @@ class JitFunction:
     def _compile(self, args: Any, kwargs: Any, static: Any) -> Ready:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
         out_tree = compiled.program.out_tree
-        return Ready(compiled.executable, itemgetter(0) if out_tree.is_leaf() else out_tree.unflatten)
+        unflatten = itemgetter(0) if out_tree.is_leaf() else out_tree.unflatten
+        return Ready(compiled.executable, unflatten, compiled.program.kept)
 
     def _traced_call(self, args: Any, kwargs: Any) -> Any:
         """Inside another trace: one equation that holds the inner jaxpr."""
@@ -318,7 +325,7 @@ class JitFunction:
         arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
         program = Program(
             self.name, constrain(in_memories(jaxpr, outs)), arguments, tuple(map(named, outs)), treedef, out_tree,
-            compiler_options=self.compiler_options,
+            compiler_options=self.compiler_options, keep_unused=self.keep_unused,
         )  # fmt: skip
         return program, auto
 
@@ -421,7 +428,7 @@ def jit(
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
-    keep_unused: bool = True,
+    keep_unused: bool = False,
     inline: bool = False,
     device: Device | None = None,
     backend: str | None = None,
@@ -434,7 +441,8 @@ def jit(
     choice to the partitioner, or ``AUTO`` to search for the quickest that fits the memory (see :func:`plan`).
     ``static_argnums`` are passed as Python values and must be hashable; ``donate_argnums`` may be overwritten by
     results and cannot be used afterwards. ``device`` is a sharding of all of them: the device to run on. ``backend``
-    can only be the one there is.
+    can only be the one there is. Arguments that no result depends on are neither transferred nor parameters of the
+    compiled program, unless ``keep_unused``.
     ``compiler_options`` are XLA's flags by name. Without ``fun``, returns a decorator.
 
     Raises (when called):
@@ -463,6 +471,6 @@ def jit(
         statics = both_ways(f, *static, "static")
         donated = both_ways(f, *donate, "donate")
         check_apart((*statics[0], *statics[1]), (*donated[0], *donated[1]))
-        return JitFunction(f, in_shardings, out_shardings, *statics, *donated, inline, compiler_options)
+        return JitFunction(f, in_shardings, out_shardings, *statics, *donated, inline, compiler_options, keep_unused)
 
     return wrap if fun is None else wrap(fun)

@@ -414,10 +414,11 @@ class PartitionedProgram(Stage):
             share ``finite`` of an output is neither infinite nor NaN.
           ArgumentError: another number of arrays than the program takes.
         """
-        avals = self.part.source.in_avals
         values = pytree.leaves(args) if args else None
-        if values is not None and len(values) != len(avals):
-            raise ArgumentError(f"verify: the program takes {len(avals)} arrays, got {len(values)}")
+        wanted = len(self.program.all_arguments)
+        if values is not None and len(values) != wanted:
+            raise ArgumentError(f"verify: the program takes {wanted} arrays, got {len(values)}")
+        values = None if values is None else list(self.program.picked(values))
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:
             return verify(Request(self.part, self.name, rtol, atol, seed, finite, report), values)
 

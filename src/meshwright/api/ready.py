@@ -19,9 +19,13 @@ class Ready:
 
     executable: Executable
     unflatten: Callable[[list[Any]], Any]
+    #: the numbers of the arguments that it uses; None: all
+    kept: tuple[int, ...] | None = None
 
     def results(self, leaves: Sequence[Any]) -> list[Any]:
         executable = self.executable
+        if self.kept is not None:
+            leaves = [leaves[i] for i in self.kept]
         return executable(leaves) if executable.donated else executable.run(executable.take(leaves))
 
     def run(self, leaves: Sequence[Any]) -> Any:

@@ -61,7 +61,7 @@ class Stage:
     @property
     def args_info(self) -> Any:
         """``(args, kwargs)`` with an :class:`ArgInfo` for each array."""
-        return pytree.unflatten(self.in_tree, [ArgInfo(a.aval, a.donated) for a in self.program.arguments])
+        return pytree.unflatten(self.in_tree, [ArgInfo(a.aval, a.donated) for a in self.program.all_arguments])
 
     @property
     def out_info(self) -> Any:
@@ -72,4 +72,4 @@ class Stage:
     @property
     def donate_argnums(self) -> tuple[int, ...]:
         """The numbers of the arrays that may be written over."""
-        return tuple(self.program.donated)
+        return tuple(i for i, a in enumerate(self.program.all_arguments) if a.donated)

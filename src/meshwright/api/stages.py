@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.api.arguments import require_platforms
 from meshwright.api.compiled import Compiled, single_device
 from meshwright.api.partitioned import PartitionedProgram, partition_program, warn_of_donations
+from meshwright.api.pruning import pruned
 from meshwright.api.shardings import placed
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
@@ -69,7 +70,7 @@ class Lowered(Stage):
     """The whole program, for all devices, before it is partitioned."""
 
     def __init__(self, program: Program) -> None:
-        self.program = placed(program)
+        self.program = placed(pruned(program))
 
     def __getstate__(self) -> dict[str, Any]:
         # What is written out or compiled is of this process.

@@ -47,11 +47,32 @@ class Program(HoldsJaxpr):
     is_wide: bool = False
     #: XLA's flags by name
     compiler_options: tuple[tuple[str, Any], ...] = ()
+    #: whether arguments that nothing depends on stay parameters
+    keep_unused: bool = True
+    #: where they do not, all that the function takes; ``arguments`` are those with the numbers ``kept``
+    given: tuple[Argument, ...] | None = None
+    kept: tuple[int, ...] | None = None
 
     @property
     def mesh(self) -> AnyMesh | None:
         """The mesh that it is for."""
         return self.place if isinstance(self.place, (Mesh, AbstractMesh)) else None
+
+    @property
+    def all_arguments(self) -> tuple[Argument, ...]:
+        """All that the function takes, in the order of ``in_tree``."""
+        return self.arguments if self.given is None else self.given
+
+    def picked(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Of values for all that the function takes, those for ``arguments``."""
+        return values if self.kept is None else [values[i] for i in self.kept]
+
+    def spread(self, values: Sequence[Any], unused: Any = None) -> list[Any]:
+        """Values for ``arguments`` in their places among all that the function takes; ``unused`` in the others."""
+        if self.kept is None:
+            return list(values)
+        found = dict(zip(self.kept, values))
+        return [found.get(i, unused) for i in range(len(self.all_arguments))]
 
     @property
     def names(self) -> list[str]:
