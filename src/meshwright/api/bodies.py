@@ -7,7 +7,6 @@ not traced again, so that a loop in op-by-op code compiles once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -19,6 +18,7 @@ from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.depth import room
 from meshwright.core.dtypes import promote
+from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.source import own_scope
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError

@@ -7,7 +7,6 @@ is raised. On a mesh a callback gets whole arrays and is called once. Source: ``
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from meshwright.api.shape_dtype import shape_of
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError
 from meshwright.ops.control.callback import IoCallback, PureCallback
 from meshwright.runtime.executable import as_array

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.api.shardings import brought, common_place, named
 from meshwright.core import pytree
 from meshwright.core.config import config
 from meshwright.core.float0 import without_float0
+from meshwright.core.records import dataclass
 from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meshwright.api.load import ImportedProgram, load
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
 

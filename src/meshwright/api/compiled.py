@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from meshwright.api.calls import Taken
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.ir.program import Program
 from meshwright.runtime.array import default_sharding

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from meshwright.api.bodies import (
 from meshwright.api.in_python import known_value, scan_in_python, while_in_python
 from meshwright.core import dtypes, pytree
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingTypeError

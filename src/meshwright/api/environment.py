@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import platform
 import sys
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.late import LateModule
 from meshwright.runtime.devices import default_device, device_count, local_devices, process_count
 from meshwright.sharding import AbstractMesh, get_mesh
+
+metadata = LateModule("importlib.metadata")
 
 
 def default_backend() -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MeshError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.runtime.devices import default_device, devices

@@ -414,11 +414,10 @@ class PartitionedProgram(Stage):
             share ``finite`` of an output is neither infinite nor NaN.
           ArgumentError: another number of arrays than the program takes.
         """
-        values = pytree.leaves(args) if args else None
-        wanted = len(self.program.all_arguments)
-        if values is not None and len(values) != wanted:
-            raise ArgumentError(f"verify: the program takes {wanted} arrays, got {len(values)}")
-        values = None if values is None else list(self.program.picked(values))
+        given, wanted = pytree.leaves(args), len(self.program.all_arguments)
+        if args and len(given) != wanted:
+            raise ArgumentError(f"verify: the program takes {wanted} arrays, got {len(given)}")
+        values = list(self.program.picked(given)) if args else None
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:
             return verify(Request(self.part, self.name, rtol, atol, seed, finite, report), values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from meshwright.api.partitioned import PartitionedProgram, partition_program
 from meshwright.api.shardings import placed
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.ir.program import Program

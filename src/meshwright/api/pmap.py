@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -27,6 +27,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import NOWHERE
 from meshwright.core.config import config
 from meshwright.core.identity import made_of
+from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -19,6 +19,7 @@ from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.identity import made_of
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
 from meshwright.ir.alike import structure

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray, Typed
+from meshwright.core.records import dataclass
 from meshwright.ir.program import Program
 from meshwright.sharding import Sharding
 

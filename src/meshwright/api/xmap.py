@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,6 +19,7 @@ from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError, UnboundAxisError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns

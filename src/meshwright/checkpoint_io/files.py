@@ -11,12 +11,12 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from meshwright.core.dtypes import as_dtype
+from meshwright.core.records import dataclass
 from meshwright.errors import CheckpointError
 
 #: dtypes that the format has names for; others are written as bytes

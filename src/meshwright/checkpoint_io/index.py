@@ -10,12 +10,13 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import as_dtype
+from meshwright.core.records import dataclass
 from meshwright.errors import CheckpointError, MeshwrightError
 
 NAME = "checkpoint.json"

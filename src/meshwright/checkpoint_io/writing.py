@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from meshwright.checkpoint_io.group import Group
 from meshwright.checkpoint_io.index import FORMATS, NAME, REPLACED, WRITING, Entry, Index, Piece, structure
 from meshwright.core import pytree
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, CheckpointError
 from meshwright.runtime.array import Array
 from meshwright.runtime.executable import as_array

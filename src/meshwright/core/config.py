@@ -16,11 +16,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core.key_types import KEY_TYPES
 from meshwright.core.precision import PRECISIONS
+from meshwright.core.records import dataclass
 from meshwright.errors import ConfigError
 
 

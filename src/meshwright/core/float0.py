@@ -5,7 +5,6 @@ They go around a program in the structure of its arguments and results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from meshwright.core import pytree
 from meshwright.core.dtypes import float0
 from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ Programs that are compiled hold the words, ``uint32[..., words]``; see :mod:`mes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
+from meshwright.core.records import dataclass
 
 
 class extended(np.generic):

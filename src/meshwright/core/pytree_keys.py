@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import optree
+
+from meshwright.core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ and listed in :attr:`Chip.guessed`: what rests on it says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 
 #: how the chips of a node or slice are connected, by the number of dimensions of a torus; 0 is a switch

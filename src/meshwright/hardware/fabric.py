@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from math import gcd, prod
 
+from meshwright.core.records import dataclass
 from meshwright.hardware.links import Link, seconds_of
 from meshwright.hardware.machine import Machine, default_machine
 

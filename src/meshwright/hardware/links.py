@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from meshwright.core.records import dataclass
 
 #: kinds of connections; a ``line`` is a ring that does not close
 RING, LINE, SWITCH, NETWORK = "ring", "line", "switch", "network"

@@ -7,8 +7,9 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware.chips import ALIASES, CHIPS, DEFAULT_CHIP, TORUS_2D, Chip
 from meshwright.hardware.links import LINE, NETWORK, RING, Link

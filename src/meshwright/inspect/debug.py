@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.absent import absent as _absent
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.inspect.picture import ShardingPicture, picture_of, visualize_sharding
 from meshwright.inspect.picture import visualize_array_sharding as _visualize

@@ -14,10 +14,10 @@ import html
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshwright.core.late import LateModule
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.sharding import Sharding, tile_slice
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.runtime.pjrt.profiling import Event, events
 

@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from meshwright.api.assembling import make_array_from_callback
 from meshwright.core.dtypes import as_dtype, canonical
+from meshwright.core.records import dataclass
 from meshwright.errors import WeightsError
 from meshwright.interop.extras import require
 from meshwright.runtime.array import default_sharding

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, RuleError
 from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
 from meshwright.ir.explicit import common_memory, is_explicit, result_types

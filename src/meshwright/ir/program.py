@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import wide_types
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, HoldsJaxpr
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh
 

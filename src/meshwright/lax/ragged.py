@@ -7,7 +7,6 @@ which every transformation and the partitioner know. The arithmetic done is that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.precision import PrecisionLike
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.lax.products import dot_general

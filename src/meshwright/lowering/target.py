@@ -16,12 +16,12 @@ a topology that one does not own      all          its descriptions; ``is_owned`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.errors import MeshError
 from meshwright.sharding import AbstractMesh, Mesh
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import typeof

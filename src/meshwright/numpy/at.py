@@ -7,7 +7,6 @@ arrays scatter, into the block that the basic part of the index selects.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from meshwright.api.control_flow import scan
 from meshwright.api.placement import laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError, ShapeError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, typeof

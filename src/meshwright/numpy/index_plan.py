@@ -8,12 +8,12 @@ dimensions of the index arrays stand: together where they stood if they are neig
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 from meshwright.errors import IndexingError, NonConcreteBooleanIndexError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.promotion import broadcast_shapes

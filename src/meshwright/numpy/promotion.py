@@ -12,7 +12,6 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -21,6 +20,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import Setting, config
+from meshwright.core.records import dataclass
 from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.key_types import extended, is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import aval_of, is_arraylike, is_python_number

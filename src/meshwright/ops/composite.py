@@ -7,7 +7,6 @@ a jaxpr shows one equation where the module holds dozens of ops; XLA inlines the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import Setting, config
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import trace_to_jaxpr

@@ -9,11 +9,11 @@ reduction is associative. Where partitioning needs an identity (for padding, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr

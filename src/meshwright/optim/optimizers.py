@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import pytree
+from meshwright.core.records import dataclass
 from meshwright.numpy.arithmetic import add, divide, multiply, power, sign, sqrt, square, subtract
 from meshwright.numpy.creation import full_like, zeros_like
 from meshwright.numpy.functions import astype

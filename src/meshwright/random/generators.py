@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.core.key_types import KEY_TYPES, KeyType
+from meshwright.core.records import dataclass
 from meshwright.ir.tracing import typeof
 from meshwright.lax.random_bits import rng_bit_generator
 from meshwright.ops.elementwise.table import xor

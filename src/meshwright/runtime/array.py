@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, as_dtype, canonical
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.errors import (
     ArgumentError,

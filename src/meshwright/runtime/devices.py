@@ -7,12 +7,12 @@ among them evenly: one each, unless ``num_devices`` asks for more. All processes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from meshwright.core.config import config, platform_named
+from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentError, ConfigError, MeshError
 from meshwright.hardware.machine import Machine

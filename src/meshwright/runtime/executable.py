@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn
 
@@ -14,6 +14,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
 from meshwright.ir.tracing import Tracer

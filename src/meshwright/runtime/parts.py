@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.errors import DeviceError, MeshError
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding

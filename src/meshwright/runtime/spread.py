@@ -8,11 +8,12 @@ for every real device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram

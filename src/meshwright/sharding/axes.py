@@ -13,7 +13,8 @@ Source: Shardy's sharding representation (openxla.org/shardy, "Axis splitting an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from meshwright.core.records import dataclass
 
 #: no mesh has more devices: what says so is damaged
 MOST_DEVICES = 2**20

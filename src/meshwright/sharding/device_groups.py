@@ -8,11 +8,11 @@ that differ along certain axes only; those have axes as their name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.sharding.axes import AxisPart, parse_part
 from meshwright.sharding.hlo import HloSharding

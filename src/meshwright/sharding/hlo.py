@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 

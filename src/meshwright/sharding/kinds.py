@@ -9,12 +9,12 @@ decide what may meet, and not mesh objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import atoms_counted, hlo_to_layout, own_order

@@ -14,9 +14,10 @@ Source: GSPMD (Xu et al. 2021, section 3.1) for tiles and partial values; Shardy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.spec import PartitionSpec

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
+
+from meshwright.core.records import dataclass
 
 #: the source of rows that are zeros
 ZEROS = -1

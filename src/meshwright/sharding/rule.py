@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from meshwright.core.records import dataclass
 
 #: splitting the factor leaves the op as it is, on local shapes
 PARALLEL = "parallel"

@@ -8,8 +8,7 @@ Source: Shardy's sharding representation (https://openxla.org/shardy/sharding_re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.core.records import dataclass
 from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 

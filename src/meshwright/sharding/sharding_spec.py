@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding

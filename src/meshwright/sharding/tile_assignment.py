@@ -10,10 +10,11 @@ Source: GSPMD; HLO text as XLA prints it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
+from meshwright.core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ grows by the tile size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+
+from meshwright.core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import takewhile
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
@@ -55,6 +56,10 @@ class Order:
         if self.across:
             found.append("slices that loops take along a split dimension are split along another one")
         return found
+
+
+#: the order of an ordinary propagation
+AS_WRITTEN = Order()
 
 
 @dataclass
@@ -119,7 +124,7 @@ def propagate(
     mesh: AbstractMesh,
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
-    order: Order = Order(),
+    order: Order = AS_WRITTEN,
 ) -> Propagation:
     """Layouts for all values of a jaxpr without calls, from those given for its inputs and outputs."""
     worker = _Worker(jaxpr, mesh, order)

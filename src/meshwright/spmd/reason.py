@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, JaxprEqn
 from meshwright.sharding import AbstractMesh, Layout

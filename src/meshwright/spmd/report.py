@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective.base import Collective as CollectiveOp

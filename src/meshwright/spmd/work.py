@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp

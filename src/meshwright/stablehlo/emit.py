@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from jaxlib.mlir.dialects import func as func_dialect
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, joined
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn

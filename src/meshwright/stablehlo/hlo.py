@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxlib import _jax
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir._mlir_libs import _stablehlo as stablehlo  # without the classes of all its ops
 
 from meshwright.errors import CompileError
 

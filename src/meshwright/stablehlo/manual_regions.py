@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, sub_jaxprs
 from meshwright.ir.rewrite import in_regions

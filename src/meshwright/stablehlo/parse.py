@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from jaxlib.mlir import ir
 
+from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -11,6 +10,7 @@ from jaxlib.mlir import ir
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.reading import READERS, ReadRule, Region, Unreadable, binary_op_name

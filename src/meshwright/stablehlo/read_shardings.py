@@ -5,13 +5,14 @@ What an attribute says may be about a value alone, or make it one of a group; ei
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _sdy as sdy
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
 
 from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
 
 from meshwright import ops
 from meshwright.core.dtypes import wide_types
+from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context

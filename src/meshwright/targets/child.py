@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.plugins import Plugin
 from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.sharding import AbstractMesh, Mesh

@@ -10,10 +10,11 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.errors import ImportProgramError
 

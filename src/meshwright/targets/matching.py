@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.device_groups import axis_groups

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
 from meshwright.spmd.report import human_bytes
 from meshwright.targets.matching import CompiledCollective

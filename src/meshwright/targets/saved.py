@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from os import PathLike
 from pathlib import Path
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError
 
 _FORM = "meshwright executable 1"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.targets.hlo import ArrayType, HloProgram, Instruction
 

@@ -11,11 +11,12 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware.chips import DEFAULT_CHIP
 from meshwright.hardware.machine import Machine, machine

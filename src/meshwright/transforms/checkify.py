@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.passes import inline_calls

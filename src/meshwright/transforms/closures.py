@@ -6,11 +6,11 @@ So they go from a forward to a backward pass, and in and out of jitted functions
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.pytree_classes import Partial
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof

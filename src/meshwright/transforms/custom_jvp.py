@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import float0, is_inexact
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import dtypes, pytree
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.op import Mapped, Zero
 from meshwright.ir.state import set_trace

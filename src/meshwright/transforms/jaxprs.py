@@ -6,12 +6,12 @@ Each one is "run the jaxpr under the transformation's trace and record", so that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.dtypes import uint32
+from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Mapped

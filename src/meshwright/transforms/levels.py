@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.records import dataclass
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import Trace, Tracer, typeof

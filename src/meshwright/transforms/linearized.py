@@ -8,7 +8,6 @@ structure and compared by identity, and the values in it, which are leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.core.records import dataclass
 from meshwright.core.signature import described, without_closure
 from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr

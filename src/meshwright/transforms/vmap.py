@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from meshwright.core import pytree
 from meshwright.core.dtypes import float0
 from meshwright.core.float0 import is_float0
+from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 
 _BLOCK = 1 << 16
 #: an element may be off by ``rtol`` of itself, and by this much of ``rtol`` of the largest element

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import ml_dtypes
@@ -12,6 +11,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.interval import ANYWHERE, Interval
 
 #: integers that nobody has a wish about: up to here in arrays, and alone (counters, exponents)

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from meshwright.core.late import LateModule
+
+rich_console = LateModule("rich.console")
+rich_progress = LateModule("rich.progress")
 
 #: told what is being done, and how many of how many steps of it are
 Report = Callable[[str, int, int], None]
@@ -19,7 +21,8 @@ def on_terminal(what: str) -> Iterator[Report]:
     if not sys.stderr.isatty():
         yield lambda step, done, total: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    rich = rich_progress
+    columns = (rich.SpinnerColumn(), rich.TextColumn("{task.description}"), rich.BarColumn(), rich.TimeElapsedColumn())
+    with rich.Progress(*columns, console=rich_console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda step, done, total: bar.update(task, description=f"{what}: {step}", completed=done, total=total)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 
 #: most rows of a table
 _ROWS = 20

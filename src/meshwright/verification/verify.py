@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import wide_types
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import VerificationError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.lowering.batched import virtual_program

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from meshwright.core.records import dataclass
 from meshwright.errors import RuleError
 
 #: arguments of torch's ops that say where or how to store a result, not what it is

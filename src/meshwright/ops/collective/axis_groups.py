@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.base import axis_index_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Op, Tangent

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof

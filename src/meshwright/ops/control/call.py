@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, has_effects, sub_jaxprs

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import Axes, ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import CallbackError, DifferentiationError, RuleError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import CheckError, RuleError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Op

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
+from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects

@@ -9,11 +9,12 @@ passes, reports, checks, verification. A new loop or choice is a class in this f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.dtypes import is_bool
+from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, DTypeError, RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr

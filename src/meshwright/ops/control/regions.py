@@ -9,9 +9,9 @@ goes through bodies without knowing the ops.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
 from meshwright.ops.control.call import CallOp
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, Builder, Linear, Tangent, Zero

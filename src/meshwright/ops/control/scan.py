@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
 from meshwright.ir.op import Builder, Linear, Zero

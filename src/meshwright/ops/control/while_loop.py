@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from meshwright.ir.op import Builder

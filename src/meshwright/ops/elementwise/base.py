@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce as fold
 from typing import Any, ClassVar
 
@@ -12,6 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Constant, Op, Tangent, Unknown, Zero, by_name

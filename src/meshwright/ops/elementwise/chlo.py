@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 from meshwright.ir.reading import READERS, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Elementwise

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce as fold
 from typing import Any, ClassVar
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Tangent, Zero
 from meshwright.ir.reading import Reader, reads

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError
 
 

@@ -7,12 +7,12 @@ are computed in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 from meshwright.ir.op import Builder
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import emit_traced

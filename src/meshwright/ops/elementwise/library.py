@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import CONSTANT, Tangent
 from meshwright.ir.tracing import typeof

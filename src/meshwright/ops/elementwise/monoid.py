@@ -7,12 +7,12 @@ they take; what differs between the classes of a family is the monoid, and the d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 from meshwright.errors import PartitionError
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import CONSTANT, Builder, Linear, Op, Tangent, Unknown, Zero

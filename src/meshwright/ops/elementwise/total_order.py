@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.ir.op import CONSTANT, Builder
 from meshwright.ir.reading import Reader, reads

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.collective.all_reduce import AllReduce

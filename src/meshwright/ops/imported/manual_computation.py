@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op

@@ -6,10 +6,10 @@ gets an op of its own; this one makes sure that every program can be read, parti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 

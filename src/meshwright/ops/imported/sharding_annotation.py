@@ -7,10 +7,10 @@ partitioned. Then annotations become :class:`meshwright.ops.sharding.constraint.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder

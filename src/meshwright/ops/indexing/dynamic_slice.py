@@ -7,7 +7,6 @@ writes to its own tile only, and only as many rows as the window has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +16,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof

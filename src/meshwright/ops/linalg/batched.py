@@ -8,12 +8,12 @@ becomes one more of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Op

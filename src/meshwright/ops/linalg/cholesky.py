@@ -7,12 +7,12 @@ Derivative: S. Smith, "Differentiation of the Cholesky algorithm" (1995), in the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads

@@ -7,13 +7,13 @@ Vectors of equal eigenvalues are any basis of their space: they have no derivati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Tangent
 from meshwright.ir.tracing import typeof

@@ -11,13 +11,13 @@ lowers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, DTypeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Builder, Tangent

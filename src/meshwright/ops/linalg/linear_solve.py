@@ -6,10 +6,10 @@ Of ``A x = b`` follows ``A dx = db - dA x``: the derivative is another solve, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import NOWHERE, ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr

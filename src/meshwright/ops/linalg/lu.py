@@ -8,12 +8,12 @@ square, the smaller factor is made square with an identity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Op, Tangent, Zero
 from meshwright.ir.tracing import trace_to_jaxpr, typeof

@@ -7,11 +7,11 @@ columns. The first columns of wider ones are such a matrix, and the others follo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Tangent

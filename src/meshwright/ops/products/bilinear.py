@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Op, Tangent, Zero
 from meshwright.ops.elementwise.table import add

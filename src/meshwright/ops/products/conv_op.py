@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Linear, Zero

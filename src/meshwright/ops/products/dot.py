@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.precision import PRECISIONS, PrecisionLike
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Linear

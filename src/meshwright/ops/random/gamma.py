@@ -8,7 +8,6 @@ moves with the parameter such that its quantile stays (Figurnov et al. 2018, "Im
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -16,6 +15,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Builder, Tangent, Zero

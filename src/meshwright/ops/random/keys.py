@@ -7,13 +7,13 @@ ops here know that there are words inside. Programs are compiled on words: :mod:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import KeyType, is_key
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Jaxpr, sub_jaxprs

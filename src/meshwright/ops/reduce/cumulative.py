@@ -10,13 +10,13 @@ tiles before it and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import dead_code, inline_calls

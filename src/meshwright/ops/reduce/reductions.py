@@ -7,13 +7,13 @@ cannot be combined from positions alone: ``argmax`` exchanges the local maxima f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer

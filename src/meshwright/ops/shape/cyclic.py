@@ -8,7 +8,6 @@ sends its neighbour the rows that it lacks, once. (XLA's partitioner knows the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var

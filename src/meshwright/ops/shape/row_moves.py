@@ -8,10 +8,11 @@ equation (:mod:`meshwright.spmd.partition.moves`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Linear, Tangent, Zero

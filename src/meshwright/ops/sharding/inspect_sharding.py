@@ -6,10 +6,10 @@ The partitioner records the layout that it chose in the per-device program, wher
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.sharding import Layout

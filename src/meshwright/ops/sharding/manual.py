@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
 from meshwright.core.avals import Axes, ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError, ShardingError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var

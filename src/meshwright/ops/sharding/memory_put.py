@@ -6,10 +6,10 @@ XLA's CPU devices have one memory, so nothing moves here: types, shardings and r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ops.shape.rearrange import Linear1

@@ -6,10 +6,10 @@ Source: GSPMD's ``shard_as`` and ``shard_like``, Shardy's ``sdy.sharding_group``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder
 from meshwright.ops.shape.rearrange import Linear1

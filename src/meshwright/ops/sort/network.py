@@ -10,12 +10,12 @@ Nobody ever holds more than two tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ne, select

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer

@@ -7,13 +7,13 @@ along one mesh axis after the other, so that a device receives ``k (n - 1)`` ele
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero

@@ -8,7 +8,6 @@ than there are coefficients: rounding of the values, which adds up at the ends o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebinterpolate
 
 from meshwright.core.late import LateModule
+from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Tangent
 from meshwright.ir.reading import reads

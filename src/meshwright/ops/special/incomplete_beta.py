@@ -8,12 +8,12 @@ computation of binomial probabilities").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.ir.op import Unknown
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Partial

@@ -13,13 +13,13 @@ without cancellation (Loader 2000, "Fast and accurate computation of binomial pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.ir.op import Unknown
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.while_loop import While

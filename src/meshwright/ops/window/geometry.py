@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof

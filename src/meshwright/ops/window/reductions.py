@@ -7,7 +7,6 @@ A sum's transpose is a sum over windows that slide the other way; an extreme's d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import Builder, Op, Tangent, Zero

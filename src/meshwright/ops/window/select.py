@@ -8,7 +8,6 @@ derivatives of every order are these two ops again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr

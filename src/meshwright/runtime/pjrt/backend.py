@@ -11,13 +11,13 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from jaxlib import _hlo, _jax
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CompileError, DeviceError, ShapeError
 from meshwright.runtime.pjrt.client import SAFE, compile_options, execute, wait, xc
 from meshwright.runtime.pjrt.shielded import shielded

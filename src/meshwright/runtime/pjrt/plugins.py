@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import metadata
 from pathlib import Path
 
 from jaxlib.version import __version__ as JAXLIB_VERSION
 
 from meshwright.core.config import PLUGINS_VARIABLE
+from meshwright.core.records import dataclass
 from meshwright.errors import DeviceError, MissingExtraError
 
 _CUDA_KERNELS = ("_solver", "_linalg", "_prng", "_sparse", "_hybrid")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxlib import _profile_data, _profiler
 
+from meshwright.core.records import dataclass
 from meshwright.runtime.pjrt.client import client
 
 #: a mark on the time line, as a context manager with metadata

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jaxlib
 
+from meshwright.core.records import dataclass
 from meshwright.runtime.pjrt.client import SAFE, compile_options, load, xc
 
 #: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that jaxlib is in

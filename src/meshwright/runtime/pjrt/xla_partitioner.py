@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.client import compile_options, load, xc
 from meshwright.runtime.pjrt.replicas import CompiledMemory

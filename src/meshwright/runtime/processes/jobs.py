@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 
 #: where a coordinator listens if nothing says so: the same in all processes of a job, different between jobs

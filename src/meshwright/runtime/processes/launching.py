@@ -10,9 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
 

@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.coordination import HEARTBEAT, Table
 from meshwright.runtime.pjrt.world import WORLD

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.explain.causes import causes
 from meshwright.spmd.explain.suggest import Advisor, Progress, Suggestion

@@ -12,8 +12,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import producers_of
 from meshwright.ops.sharding.constraint import ShardingConstraint

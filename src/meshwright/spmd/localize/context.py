@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE

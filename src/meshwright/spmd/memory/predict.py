@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout

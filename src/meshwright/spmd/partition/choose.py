@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, Part, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes

@@ -10,10 +10,11 @@ scanned dimension itself is never split, and a predicate is known to all devices
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import Interpreter, uses_of
 from meshwright.ir.tracing import JaxprTrace

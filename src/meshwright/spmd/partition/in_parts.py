@@ -9,11 +9,12 @@ the rows of what moves instead are smaller, pointwise equations between included
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, uses_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from meshwright.core.records import dataclass
 from meshwright.sharding import Layout
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import factor_axes_of

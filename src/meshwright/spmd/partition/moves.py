@@ -9,11 +9,12 @@ merged where that sends less.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 from meshwright.core.key_types import is_key
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import use_counts

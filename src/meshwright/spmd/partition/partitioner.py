@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE

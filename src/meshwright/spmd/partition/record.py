@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout

@@ -18,9 +18,9 @@ The first collective of a pair must have no other use, but where ``x`` itself ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import rebuilt, renamed, resolve, uses_of

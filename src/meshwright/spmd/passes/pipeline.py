@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
 from meshwright.ops.collective.inside import collectives_in

@@ -11,9 +11,9 @@ as many by fewer collectives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import uses_of
 from meshwright.ops.collective.base import Collective

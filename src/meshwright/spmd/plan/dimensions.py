@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, Var
 from meshwright.sharding.rule import PARALLEL, REDUCTION, WINDOW, DimFactors, ShardingRule
 from meshwright.spmd.flatten import flatten

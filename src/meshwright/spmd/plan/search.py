@@ -16,9 +16,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.errors import MemoryLimitError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import run_passes

@@ -23,11 +23,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 
 Axis = TypeVar("Axis", bound=Hashable)  # atoms, or numbers of blocks

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of, in_blocks

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from meshwright.core.records import dataclass
 from meshwright.hardware.machine import Machine
 from meshwright.ir.jaxpr import Jaxpr
 from meshwright.ops.collective.base import Collective

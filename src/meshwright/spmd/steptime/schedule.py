@@ -9,9 +9,10 @@ of them; of a branch the longest counts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from meshwright.core.records import dataclass
 from meshwright.hardware.links import NETWORK
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn
 from meshwright.ops.collective.base import Collective
