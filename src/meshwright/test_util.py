@@ -45,6 +45,15 @@ def _tolerances(values: Any, atol: float | None, rtol: float | None) -> tuple[fl
     return (usual if atol is None else atol), (usual if rtol is None else rtol)
 
 
+def _settings(
+    args: Sequence[Any], atol: float | None, rtol: float | None, eps: float | None, err_msg: str
+) -> tuple[tuple[Any, ...], str, float, float, float]:
+    """The arguments, what stands before messages, the tolerances and the step of differences."""
+    args = tuple(args)
+    atol, rtol = _tolerances(args, atol, rtol)
+    return args, f"{err_msg}: " if err_msg else "", atol, rtol, eps if eps is not None else atol / 2
+
+
 def _compare(what: str, got: Any, want: Any, atol: float, rtol: float) -> None:
     for number, (a, b) in enumerate(zip(trees.leaves(got), trees.leaves(want))):
         if not np.allclose(a, b, atol=atol, rtol=rtol):
@@ -67,11 +76,8 @@ def check_jvp(
     Example:
       >>> mw.test_util.check_jvp(jnp.sin, lambda x, t: mw.jvp(jnp.sin, x, t), (jnp.array([0.5, 2.0]),))
     """
-    args = tuple(args)
-    prefix = f"{err_msg}: " if err_msg else ""
+    args, prefix, atol, rtol, step = _settings(args, atol, rtol, eps, err_msg)
     tangents = _random_like(np.random.default_rng(0), args)
-    atol, rtol = _tolerances(args, atol, rtol)
-    step = eps if eps is not None else atol / 2
     out, out_tangents = f_jvp(args, tangents)
     _compare(prefix + "check_jvp: the primal result", out, f(*args), atol, rtol)
     above, below = f(*_moved(args, tangents, step)), f(*_moved(args, tangents, -step))
@@ -90,12 +96,9 @@ def check_vjp(
     Example:
       >>> mw.test_util.check_vjp(jnp.sin, lambda x: mw.vjp(jnp.sin, x), (jnp.array([0.5, 2.0]),))
     """
-    args = tuple(args)
-    prefix = f"{err_msg}: " if err_msg else ""
+    args, prefix, atol, rtol, step = _settings(args, atol, rtol, eps, err_msg)
     rng = np.random.default_rng(1)
     tangents = _random_like(rng, args)
-    atol, rtol = _tolerances(args, atol, rtol)
-    step = eps if eps is not None else atol / 2
     out, pullback = f_vjp(*args)
     _compare(prefix + "check_vjp: the primal result", out, f(*args), atol, rtol)
     cotangents = _random_like(rng, out)

@@ -40,7 +40,6 @@ def auto_axes(
     if f is None:
         return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
     require_callable(f, "auto_axes")
-    given = out_sharding
 
     def inside(args: Any, kwargs: Any, mesh: AnyMesh, names: tuple[str, ...], out: Any) -> Any:
         inner = mesh.update_axis_types(dict.fromkeys(names, AxisType.Auto))
@@ -51,19 +50,8 @@ def auto_axes(
         with set_mesh(mesh):
             return reshard(found, out)
 
-    call = _one_program(inside)
-
-    @functools.wraps(f)
-    def wrapped(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Any:
-        out = out_sharding if out_sharding is not None else given
-        if out is None:
-            raise ArgumentTypeError(
-                "auto_axes: out_sharding is missing; along the axes that are explicit again outside, results need one"
-            )
-        mesh = _mesh("auto_axes", (args, kwargs))
-        return call(args, kwargs, mesh, _names("auto_axes", axes, mesh, AxisType.Explicit), _hashable(out))
-
-    return wrapped
+    why = "along the axes that are explicit again outside, results need one"
+    return _with_axes("auto_axes", f, _one_program(inside), axes, AxisType.Explicit, "out_sharding", out_sharding, why)
 
 
 def explicit_axes(
@@ -87,7 +75,6 @@ def explicit_axes(
     if f is None:
         return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)
     require_callable(f, "explicit_axes")
-    given = in_sharding
 
     def inside(args: Any, kwargs: Any, mesh: AnyMesh, names: tuple[str, ...], wanted: Any) -> Any:
         inner = mesh.update_axis_types(dict.fromkeys(names, AxisType.Explicit))
@@ -95,17 +82,28 @@ def explicit_axes(
             found = f(*reshard(args, wanted), **kwargs)
         return pytree.map(MeshCast(mesh.abstract_mesh).bind, found)
 
-    call = _one_program(inside)
+    why = "types in the function say how its arguments are split"
+    return _with_axes("explicit_axes", f, _one_program(inside), axes, AxisType.Auto, "in_sharding", in_sharding, why)
+
+
+def _with_axes(
+    name: str, f: Callable[..., Any], call: Callable[..., Any], axes: Axes, kind: AxisType, keyword: str, given: Any,
+    why: str,
+) -> Callable[..., Any]:  # fmt: skip
+    """``f`` by ``call``, which gets the mesh, those of its axes that change, and the sharding, ``given`` or the call's.
+
+    Raises (when called):
+      ArgumentTypeError: there is no sharding.
+    """
 
     @functools.wraps(f)
-    def wrapped(*args: Any, in_sharding: Any = None, **kwargs: Any) -> Any:
-        wanted = in_sharding if in_sharding is not None else given
-        if wanted is None:
-            raise ArgumentTypeError(
-                "explicit_axes: in_sharding is missing; types in the function say how its arguments are split"
-            )
-        mesh = _mesh("explicit_axes", (args, kwargs))
-        return call(args, kwargs, mesh, _names("explicit_axes", axes, mesh, AxisType.Auto), _hashable(wanted))
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        called = kwargs.pop(keyword, None)
+        sharding = called if called is not None else given
+        if sharding is None:
+            raise ArgumentTypeError(f"{name}: {keyword} is missing; {why}")
+        mesh = _mesh(name, (args, kwargs))
+        return call(args, kwargs, mesh, _names(name, axes, mesh, kind), _hashable(sharding))
 
     return wrapped
 

@@ -79,6 +79,7 @@ class PartitionedProgram(Stage):
     def __init__(self, program: Program, part: Partition) -> None:
         assert program.mesh is not None
         self.program = program
+        self.name = program.name
         self.part = part
         self.mesh = program.mesh
 
@@ -89,10 +90,6 @@ class PartitionedProgram(Stage):
             for k, v in self.__dict__.items()
             if k not in ("executable", "device_executable", "memory", "memory_before", "_time")
         }
-
-    @property
-    def name(self) -> str:
-        return self.program.name
 
     @property
     def names(self) -> list[str]:

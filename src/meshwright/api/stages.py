@@ -36,14 +36,11 @@ class Traced(Stage):
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.fun_name = program.name
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
         return self.program.jaxpr
-
-    @property
-    def fun_name(self) -> str:
-        return self.program.name
 
     def lower(
         self,

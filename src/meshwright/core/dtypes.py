@@ -188,30 +188,26 @@ def default_complex() -> np.dtype:
     return canonical(complex128)
 
 
+def _limit(dtype: np.dtype, infinity: float, end: str) -> np.ndarray:
+    if dtype == bool_:
+        return np.array(infinity > 0)
+    if is_integer(dtype):
+        return np.array(getattr(ml_dtypes.iinfo(dtype), end), dtype)
+    if is_complex(dtype):
+        return np.array(complex(infinity, infinity), dtype)
+    limit = np.array(infinity).astype(dtype)
+    # Some narrow floats have no infinity.
+    return limit if np.isinf(limit.astype(np.float64)) else np.array(getattr(ml_dtypes.finfo(dtype), end), dtype)
+
+
 def min_value(dtype: np.dtype) -> np.ndarray:
     """The identity of ``max``: -inf for floats, the least integer, ``False``."""
-    if dtype == bool_:
-        return np.array(False)
-    if is_integer(dtype):
-        return np.array(ml_dtypes.iinfo(dtype).min, dtype)
-    if is_complex(dtype):
-        return np.array(complex(-np.inf, -np.inf), dtype)
-    info = ml_dtypes.finfo(dtype)
-    lowest = np.array(-np.inf).astype(dtype)
-    return lowest if np.isinf(lowest.astype(np.float64)) else np.array(info.min, dtype)
+    return _limit(dtype, -np.inf, "min")
 
 
 def max_value(dtype: np.dtype) -> np.ndarray:
     """The identity of ``min``: inf for floats, the largest integer, ``True``."""
-    if dtype == bool_:
-        return np.array(True)
-    if is_integer(dtype):
-        return np.array(ml_dtypes.iinfo(dtype).max, dtype)
-    if is_complex(dtype):
-        return np.array(complex(np.inf, np.inf), dtype)
-    info = ml_dtypes.finfo(dtype)
-    highest = np.array(np.inf).astype(dtype)
-    return highest if np.isinf(highest.astype(np.float64)) else np.array(info.max, dtype)
+    return _limit(dtype, np.inf, "max")
 
 
 def holds_floats(wide: np.dtype, narrow: np.dtype) -> bool:

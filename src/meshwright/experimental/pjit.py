@@ -19,17 +19,10 @@ FROM_GDA = UNSPECIFIED
 
 
 def pjit(
-    fun: Callable[..., Any] | None = None,
-    in_axis_resources: Any = UNSPECIFIED,
-    out_axis_resources: Any = UNSPECIFIED,
-    static_argnums: Any = None,
-    static_argnames: Any = None,
-    donate_argnums: Any = None,
-    *,
-    in_shardings: Any = UNSPECIFIED,
-    out_shardings: Any = UNSPECIFIED,
-    **options: Any,
-) -> Any:
+    fun: Callable[..., Any] | None = None, in_axis_resources: Any = UNSPECIFIED,
+    out_axis_resources: Any = UNSPECIFIED, static_argnums: Any = None, static_argnames: Any = None,
+    donate_argnums: Any = None, *, in_shardings: Any = UNSPECIFIED, out_shardings: Any = UNSPECIFIED, **options: Any,
+) -> Any:  # fmt: skip
     """``meshwright.jit``, which is today's way, with ``in_axis_resources`` for ``in_shardings`` and so for the results.
 
     Both are tree prefixes of specs over the current mesh, where None is ``PartitionSpec()``: whole on every device.

@@ -149,6 +149,35 @@ def _refusal(error: type[Exception], what: str, remedy: str) -> Any:
     return lambda self: self.refuse(error, what, remedy)
 
 
+#: what would make a Python or NumPy value of a traced array, and what to do instead
+_CONVERSIONS = {
+    "__index__": (
+        "using a value as a Python index or size",
+        "make the argument static (static_argnums), or index an array with it",
+    ),
+    "__int__": ("int()", "use .astype(int), or make the argument static"),
+    "__float__": (
+        "float(), or a function of Python's math,",
+        "use .astype(float) and meshwright.numpy, or make the argument static",
+    ),
+    "__complex__": ("complex()", "use .astype(complex), or make the argument static"),
+    "__array__": ("a NumPy function or np.asarray", "use the function of the same name in meshwright.numpy"),
+    "item": (".item()", "return the value from the traced function instead"),
+    "tolist": (".tolist()", "return the value from the traced function instead"),
+}
+
+
+def _refusing(name: str, error: type[Exception] = ConcretizationTypeError) -> Any:
+    what, remedy = _CONVERSIONS[name]
+
+    def refuse(self: Tracer, *args: Any, **kwargs: Any) -> NoReturn:
+        """An error: there is no value yet."""
+        self.refuse(error, what, remedy)
+
+    refuse.__name__ = name
+    return refuse
+
+
 class Tracer(ArrayMethods):
     """A value inside a function that is being transformed.
 
@@ -193,40 +222,13 @@ class Tracer(ArrayMethods):
             )
         return bool(value)
 
-    def __index__(self) -> int:
-        self.refuse(
-            TracerIntegerConversionError,
-            "using a value as a Python index or size",
-            "make the argument static (static_argnums), or index an array with it",
-        )
-
-    def __int__(self) -> int:
-        self.refuse(ConcretizationTypeError, "int()", "use .astype(int), or make the argument static")
-
-    def __float__(self) -> float:
-        self.refuse(
-            ConcretizationTypeError,
-            "float(), or a function of Python's math,",
-            "use .astype(float) and meshwright.numpy, or make the argument static",
-        )
-
-    def __complex__(self) -> complex:
-        self.refuse(ConcretizationTypeError, "complex()", "use .astype(complex), or make the argument static")
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        self.refuse(
-            TracerArrayConversionError,
-            "a NumPy function or np.asarray",
-            "use the function of the same name in meshwright.numpy",
-        )
-
-    def item(self, *args: int) -> Any:
-        """An error: there is no value yet."""
-        self.refuse(ConcretizationTypeError, ".item()", "return the value from the traced function instead")
-
-    def tolist(self) -> Any:
-        """An error: there is no value yet."""
-        self.refuse(ConcretizationTypeError, ".tolist()", "return the value from the traced function instead")
+    __index__: Callable[[Tracer], int] = _refusing("__index__", TracerIntegerConversionError)
+    __int__: Callable[[Tracer], int] = _refusing("__int__")
+    __float__: Callable[[Tracer], float] = _refusing("__float__")
+    __complex__: Callable[[Tracer], complex] = _refusing("__complex__")
+    __array__: Callable[..., np.ndarray] = _refusing("__array__", TracerArrayConversionError)
+    item: Callable[..., Any] = _refusing("item")
+    tolist: Callable[..., Any] = _refusing("tolist")
 
     def __format__(self, spec: str) -> str:
         if not spec:

@@ -33,16 +33,10 @@ Shape = tuple[int, ...]
 
 # --- patches ------------------------------------------------------------------------------------------------
 def conv_general_dilated_patches(
-    lhs: Any,
-    filter_shape: Sequence[int],
-    window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    lhs_dilation: Sequence[int] | None = None,
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-) -> Any:
+    lhs: Any, filter_shape: Sequence[int], window_strides: Sequence[int], padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None, precision: PrecisionLike = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
     """What a kernel of ``filter_shape`` sees at each of its positions over ``lhs``, as features of the result.
 
     The features of a position are those of ``lhs``, the first major, each with the window's elements in the order of
@@ -206,13 +200,10 @@ conv_transpose_shape_tuple = _general_shape(
 
 
 def reduce_window_shape_tuple(
-    operand_shape: Sequence[int],
-    window_dimensions: Sequence[int],
-    window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    base_dilation: Sequence[int] | None = None,
+    operand_shape: Sequence[int], window_dimensions: Sequence[int], window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
-) -> Shape:
+) -> Shape:  # fmt: skip
     """The shape of a :func:`reduce_window`: the number of windows in each dimension.
 
     Raises:

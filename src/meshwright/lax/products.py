@@ -40,14 +40,9 @@ conv_general_dilated = _placed(conv_functions.conv_general_dilated, inspect.Para
 
 
 def dot(
-    lhs: Any,
-    rhs: Any,
-    *,
-    dimension_numbers: Any = None,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
-) -> Any:
+    lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: PrecisionLike = None,
+    preferred_element_type: Any = None, out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """The product of vectors and matrices, or with ``dimension_numbers`` :func:`dot_general`.
 
     Raises:

@@ -42,14 +42,9 @@ _MATRICES = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
 
 def ragged_dot(
-    lhs: Any,
-    rhs: Any,
-    group_sizes: Any,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-    group_offset: Any = None,
-    out_sharding: Any = None,
-) -> Any:
+    lhs: Any, rhs: Any, group_sizes: Any, precision: PrecisionLike = None, preferred_element_type: Any = None,
+    group_offset: Any = None, out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """``lhs [m, k]`` times ``rhs [g, k, n]``: the first ``group_sizes[0]`` rows by ``rhs[0]``, and so on.
 
     ``group_sizes`` are ``g`` integers; rows behind the last group give zeros.
@@ -73,15 +68,10 @@ def ragged_dot(
 
 
 def ragged_dot_general(
-    lhs: Any,
-    rhs: Any,
-    group_sizes: Any,
-    ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-    group_offset: Any = None,
+    lhs: Any, rhs: Any, group_sizes: Any, ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
+    precision: PrecisionLike = None, preferred_element_type: Any = None, group_offset: Any = None,
     out_sharding: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """:func:`dot_general` where one dimension of ``lhs`` consists of groups, whose sizes are values.
 
     What that dimension is decides what is made:

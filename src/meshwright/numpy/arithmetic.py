@@ -177,6 +177,15 @@ def _as_integers(x: Any, y: Any) -> tuple[Any, Any]:
     return convert(x, dtypes.int32), convert(y, dtypes.int32)
 
 
+def _real_operands(name: str, x1: Any, x2: Any) -> tuple[Any, Any]:
+    """Both in one real dtype, bools as integers."""
+    x, y = operands(name, (x1, x2))
+    dtype = typeof(x).dtype
+    if dtypes.is_complex(dtype):
+        raise DTypeError(f"{name}: defined for real numbers, got dtype {dtype}")
+    return _as_integers(x, y) if dtypes.is_bool(dtype) else (x, y)
+
+
 def remainder(x1: Any, x2: Any, /) -> Any:
     """Remainder of floored division: has the sign of ``x2``; 0 for an integer ``x2`` of 0.
 
@@ -187,12 +196,8 @@ def remainder(x1: Any, x2: Any, /) -> Any:
     2
     """
     positive_integer = type(x2) is int and x2 > 0
-    x, y = operands("remainder", (x1, x2))
+    x, y = _real_operands("remainder", x1, x2)
     dtype = typeof(x).dtype
-    if dtypes.is_complex(dtype):
-        raise DTypeError(f"remainder: defined for real numbers, got dtype {dtype}")
-    if dtypes.is_bool(dtype):
-        x, y = _as_integers(x, y)
     if dtypes.is_float(dtype):
         return library.floor_remainder(x, y)
     return _remainder(x, y, positive_integer and dtypes.is_integer(dtype))
@@ -237,13 +242,8 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
     >>> floor_divide(-7, 2).item()
     -4
     """
-    x, y = operands("floor_divide", (x1, x2))
-    dtype = typeof(x).dtype
-    if dtypes.is_complex(dtype):
-        raise DTypeError(f"floor_divide: defined for real numbers, got dtype {dtype}")
-    if dtypes.is_bool(dtype):
-        x, y = _as_integers(x, y)
-    return ops.div(x, y) if dtypes.is_unsigned(dtype) else _floor_divide(x, y)
+    x, y = _real_operands("floor_divide", x1, x2)
+    return ops.div(x, y) if dtypes.is_unsigned(typeof(x).dtype) else _floor_divide(x, y)
 
 
 @compiled

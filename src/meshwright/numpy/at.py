@@ -127,15 +127,9 @@ class IndexUpdateRef:
         return f"{self.array!r}.at[{self.index!r}]"
 
     def get(
-        self,
-        *,
-        mode: Any = None,
-        fill_value: Any = None,
-        indices_are_sorted: bool = False,
-        unique_indices: bool = False,
-        out_sharding: Any = None,
-        wrap_negative_indices: bool = True,
-    ) -> Any:
+        self, *, mode: Any = None, fill_value: Any = None, indices_are_sorted: bool = False,
+        unique_indices: bool = False, out_sharding: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
         """``x[index]``; ``mode="fill"`` gives ``fill_value`` (NaN, or the least integer) for positions out of range."""
         chosen = read_mode(mode, "at.get")
         plan = plan_index(typeof(self.array).shape, self.index, wrap_negative_indices)

@@ -91,47 +91,31 @@ def nanmean(
     return mean(x, axis, dtype, out, keepdims, where=_numbers(x, where))
 
 
-def nanvar(
-    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False,
-    where: Any = None, mean: Any = None,
-) -> Any:  # fmt: skip
-    """Variance of the elements that are not NaN.
+def _nan_spread(name: str, of_variance: Any, what: str) -> Any:
+    def spread(
+        a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False,
+        where: Any = None, mean: Any = None,
+    ) -> Any:  # fmt: skip
+        x = _unless_empty(as_operand(a, name))
+        no_out(out, name)
+        return of_variance(variance(x, axis, dtype, ddof, keepdims, _numbers(x, where), mean, steady=True))
 
-    >>> nanvar(np.array([1.0, 3.0, np.nan])).item()
-    1.0
-    """
-    x = _unless_empty(as_operand(a, "nanvar"))
-    no_out(out, "nanvar")
-    return variance(x, axis, dtype, ddof, keepdims, _numbers(x, where), mean, steady=True)
-
-
-def nanstd(
-    a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False,
-    where: Any = None, mean: Any = None,
-) -> Any:  # fmt: skip
-    """Standard deviation of the elements that are not NaN.
-
-    >>> nanstd(np.array([1.0, 3.0, np.nan])).item()
-    1.0
-    """
-    return ops.sqrt(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))
+    example = "np.array([1.0, 3.0, np.nan])).item()\n1.0"
+    return _named(spread, name, f"{what} of the elements that are not NaN.", example)
 
 
-def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
-    """Position of the maximum of the elements that are not NaN.
-
-    >>> nanargmax(np.array([1.0, np.nan, 2.0])).item()
-    2
-    """
-    no_out(out, "nanargmax")
-    return position("nanargmax", _without_nan(as_operand(a, "nanargmax"), dtypes.min_value), axis, keepdims, red.argmax)
+nanvar = _nan_spread("nanvar", lambda x: x, "Variance")
+nanstd = _nan_spread("nanstd", ops.sqrt, "Standard deviation")
 
 
-def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
-    """Position of the minimum of the elements that are not NaN.
+def _nan_position(name: str, fill: Any, op: Any, what: str, result: int) -> Any:
+    def position_of(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
+        no_out(out, name)
+        return position(name, _without_nan(as_operand(a, name), fill), axis, keepdims, op)
 
-    >>> nanargmin(np.array([1.0, np.nan, 2.0])).item()
-    0
-    """
-    no_out(out, "nanargmin")
-    return position("nanargmin", _without_nan(as_operand(a, "nanargmin"), dtypes.max_value), axis, keepdims, red.argmin)
+    example = f"np.array([1.0, np.nan, 2.0])).item()\n{result}"
+    return _named(position_of, name, f"Position of the {what} of the elements that are not NaN.", example)
+
+
+nanargmax = _nan_position("nanargmax", dtypes.min_value, red.argmax, "maximum", 2)
+nanargmin = _nan_position("nanargmin", dtypes.max_value, red.argmin, "minimum", 0)

@@ -23,6 +23,7 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.shape.rearrange import reshape
 
 Axis = Any
+_chosen = where  # parameters have its name
 
 
 def spread_over(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
@@ -127,56 +128,43 @@ def prod(
     return _accumulate("prod", a, axis, dtype, keepdims, initial, where, (red.reduce_prod, 1, ops.mul))
 
 
-def _extremum(name: str, a: Any, axis: Axis, keepdims: bool, initial: Any, where_: Any, how: Any) -> Any:
-    reduction, limit, combine = how
-    x = as_operand(a, name)
-    if where_ is not None:
-        if initial is None:
-            raise ArgumentError(f"{name}: with where=, initial= must say what a reduction of no elements gives")
-        x = where(where_, x, np.asarray(limit(typeof(x).dtype)))
-    shape = typeof(x).shape
-    axes = normal_axes(axis, len(shape), name)
-    if initial is None and 0 in [shape[d] for d in axes]:
-        raise ArgumentError(f"{name}: no {name} of zero elements (shape {shape}, axes {axes}); pass initial=")
-    out = strong(reduction(x, axes), typeof(x).dtype)
-    if initial is not None:
-        # An integer that does not fit is refused by the promotion, a float is cut off, as in JAX.
-        first = int(initial) if isinstance(initial, float) and not dtypes.is_inexact(typeof(x).dtype) else initial
-        first = bool(first) if is_python_number(first) and dtypes.is_bool(typeof(x).dtype) else first
-        out = convert(combine(out, first), typeof(x).dtype)
-    return keep_dims(out, shape, axes, keepdims)
+def _extremum(name: str, reduction: Any, limit: Any, combine: Any, what: str, result: list[int]) -> Any:
+    def extremum(
+        a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Any:
+        no_out(out, name)
+        x = as_operand(a, name)
+        if where is not None:
+            if initial is None:
+                raise ArgumentError(f"{name}: with where=, initial= must say what a reduction of no elements gives")
+            x = _chosen(where, x, np.asarray(limit(typeof(x).dtype)))
+        shape = typeof(x).shape
+        axes = normal_axes(axis, len(shape), name)
+        if initial is None and 0 in [shape[d] for d in axes]:
+            raise ArgumentError(f"{name}: no {name} of zero elements (shape {shape}, axes {axes}); pass initial=")
+        result = strong(reduction(x, axes), typeof(x).dtype)
+        if initial is not None:
+            # An integer that does not fit is refused by the promotion, a float is cut off, as in JAX.
+            first = int(initial) if isinstance(initial, float) and not dtypes.is_inexact(typeof(x).dtype) else initial
+            first = bool(first) if is_python_number(first) and dtypes.is_bool(typeof(x).dtype) else first
+            result = convert(combine(result, first), typeof(x).dtype)
+        return keep_dims(result, shape, axes, keepdims)
 
-
-def max(
-    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
-    """Maximum over ``axis``; NaN if there is one. Complex numbers are ordered by real, then imaginary part.
-
-    Raises:
-      ArgumentError: no elements and no ``initial``; no such axis.
-
-    >>> max(np.array([[1, 5], [4, 2]]), axis=1).tolist()
-    [5, 4]
-    """
-    no_out(out, "max")
-    return _extremum("max", a, axis, keepdims, initial, where, (red.reduce_max, dtypes.min_value, maximum))
-
-
-def min(
-    a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
-) -> Any:
-    """Minimum over ``axis``; NaN if there is one. Complex numbers are ordered by real, then imaginary part.
+    extremum.__name__ = extremum.__qualname__ = name
+    extremum.__doc__ = f"""{what} over ``axis``; NaN if there is one. Complex numbers are ordered by real, then
+    imaginary part.
 
     Raises:
       ArgumentError: no elements and no ``initial``; no such axis.
 
-    >>> min(np.array([[1, 5], [4, 2]]), axis=1).tolist()
-    [1, 2]
+    >>> {name}(np.array([[1, 5], [4, 2]]), axis=1).tolist()
+    {result}
     """
-    no_out(out, "min")
-    return _extremum("min", a, axis, keepdims, initial, where, (red.reduce_min, dtypes.max_value, minimum))
+    return extremum
 
 
+max = _extremum("max", red.reduce_max, dtypes.min_value, maximum, "Maximum", [5, 4])
+min = _extremum("min", red.reduce_min, dtypes.max_value, minimum, "Minimum", [1, 2])
 amax, amin = max, min
 
 

@@ -12,23 +12,21 @@ from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ops.elementwise.table import materialize
-from meshwright.ops.shape.rearrange import Moves
-from meshwright.sharding.rule import ShardingRule, make_rule, pointwise_rule
+from meshwright.ops.shape.rearrange import Unchanged
+from meshwright.sharding.rule import ShardingRule, make_rule
 
 
 @dataclass(frozen=True)
-class Named(Moves):
+class Named(Unchanged):
     """The operand, under a name that policies of ``checkpoint`` know."""
 
     label: str
     name: ClassVar[str] = "name"
+    takes_keys: ClassVar[bool] = True
 
     @property
     def params(self) -> dict[str, Any]:
         return {"name": self.label}
-
-    def infer(self, x: ShapedArray) -> ShapedArray:
-        return x
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.bind(*primals), tangents[0]
@@ -38,12 +36,6 @@ class Named(Moves):
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.bind(*args), dims[0]
-
-    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        return pointwise_rule([x.ndim], x.shape)
-
-    def emit(self, b: Builder, x: Any) -> Any:
-        return x
 
 
 @dataclass(frozen=True)

@@ -97,18 +97,11 @@ def conv_dimension_numbers(
 
 
 def conv_general_dilated(
-    lhs: Any,
-    rhs: Any,
-    window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    lhs_dilation: Sequence[int] | None = None,
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None,
-    feature_group_count: int = 1,
-    batch_group_count: int = 1,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-) -> Any:
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None, feature_group_count: int = 1, batch_group_count: int = 1,
+    precision: PrecisionLike = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
     """Convolution of ``lhs`` with the kernel ``rhs``, in any number of spatial dimensions.
 
     Without ``dimension_numbers`` the shapes are ``lhs [N, C, ...]``, ``rhs [O, I, ...]``; see
@@ -157,10 +150,7 @@ def conv(
 ) -> Any:  # fmt: skip
     """Convolution of ``lhs [N, C, ...]`` with ``rhs [O, I, ...]``, with a padding word: ``"SAME"`` or ``"VALID"``.
 
-    Raises:
-      ShapeError: operands that do not fit each other or the strides.
-      DTypeError: operands of different dtypes.
-      ArgumentError: malformed parameters.
+    Raises as :func:`conv_general_dilated`.
 
     Example:
       >>> x = jnp.array([[[1., 2., 3., 4.]]])
@@ -173,23 +163,15 @@ def conv(
 
 
 def conv_with_general_padding(
-    lhs: Any,
-    rhs: Any,
-    window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    lhs_dilation: Sequence[int] | None,
-    rhs_dilation: Sequence[int] | None,
-    precision: PrecisionLike = None,
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None, rhs_dilation: Sequence[int] | None, precision: PrecisionLike = None,
     preferred_element_type: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Convolution of ``lhs [N, C, ...]`` with ``rhs [O, I, ...]``, with explicit padding and dilations.
 
     ``padding`` has a ``(low, high)`` pair for each spatial dimension, or is a word; None for a dilation is 1.
 
-    Raises:
-      ShapeError: operands that do not fit each other or the parameters.
-      DTypeError: operands of different dtypes.
-      ArgumentError: malformed parameters.
+    Raises as :func:`conv_general_dilated`.
 
     Example:
       >>> x = jnp.array([[[1., 2., 3., 4.]]])
@@ -228,17 +210,10 @@ def _transposed_pad(extent: int, stride: int, padding: str) -> tuple[int, int]:
 
 
 def conv_transpose(
-    lhs: Any,
-    rhs: Any,
-    strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None,
-    transpose_kernel: bool = False,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-    use_consistent_padding: bool = False,
-) -> Any:
+    lhs: Any, rhs: Any, strides: Sequence[int], padding: str | Sequence[tuple[int, int]],
+    rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None, transpose_kernel: bool = False,
+    precision: PrecisionLike = None, preferred_element_type: Any = None, use_consistent_padding: bool = False,
+) -> Any:  # fmt: skip
     """The convolution that makes ``strides`` times as many rows of ``lhs`` ("deconvolution").
 
     ``padding`` words are those of the convolution that this one undoes; pairs are of this one, or of the undone one

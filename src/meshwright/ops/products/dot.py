@@ -171,12 +171,8 @@ def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
 
 
 def dot_general(
-    lhs: Any,
-    rhs: Any,
-    dimension_numbers: Any,
-    precision: PrecisionLike = None,
-    preferred_element_type: Any = None,
-) -> Any:
+    lhs: Any, rhs: Any, dimension_numbers: Any, precision: PrecisionLike = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
     """The product of ``lhs`` and ``rhs`` summed over paired contracting dimensions, for each paired batch index.
 
     ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch

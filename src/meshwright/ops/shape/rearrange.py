@@ -16,7 +16,7 @@ from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
 from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule, make_rule
+from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule, make_rule, pointwise_rule
 
 
 def move_dim(x: Any, source: int, target: int) -> Any:
@@ -45,8 +45,23 @@ class Linear1(Op):
 class Moves(Linear1):
     """Base of those that only move elements, be they numbers or keys."""
 
-    takes_keys: ClassVar[bool] = True
     moves_only: ClassVar[bool] = True
+    takes_keys: ClassVar[bool] = True
+
+
+class Unchanged(Linear1):
+    """Base of those whose result is the operand."""
+
+    moves_only: ClassVar[bool] = True
+
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return x
+
+    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
+        return pointwise_rule([x.ndim], x.shape)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return x
 
 
 # --- reshape ------------------------------------------------------------------------------------------------

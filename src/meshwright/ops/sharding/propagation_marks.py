@@ -8,22 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import BatchAxis, Builder
-from meshwright.ops.shape.rearrange import Linear1
-from meshwright.sharding.rule import ShardingRule, pointwise_rule
+from meshwright.ops.shape.rearrange import Unchanged
 
 #: in the order in which Shardy numbers them
 DIRECTIONS = ("NONE", "FORWARD", "BACKWARD")
 
 
 @dataclass(frozen=True)
-class PropagationMark(Linear1):
+class PropagationMark(Unchanged):
     """Base: the operand, unchanged."""
-
-    moves_only: ClassVar[bool] = True
 
     @property
     def exact_group(self) -> str | None:
@@ -34,17 +30,8 @@ class PropagationMark(Linear1):
         """Whether axes spread to the operand, or else to the result."""
         return True
 
-    def infer(self, x: ShapedArray) -> ShapedArray:
-        return x
-
     def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
         return [self.bind(ct)]
-
-    def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        return pointwise_rule([x.ndim], x.shape)
-
-    def emit(self, b: Builder, x: Any) -> Any:
-        return x
 
 
 @dataclass(frozen=True)

@@ -135,13 +135,10 @@ def _need_numbers(name: str, x: ShapedArray) -> None:
 # --- what users call ----------------------------------------------------------------------------------------
 def _windowed(op: type[ReduceWindow]) -> Callable[..., Any]:
     def function(
-        operand: Any,
-        window_dimensions: Sequence[int],
-        window_strides: Sequence[int],
-        padding: str | Sequence[tuple[int, int]],
-        base_dilation: Sequence[int] | None = None,
+        operand: Any, window_dimensions: Sequence[int], window_strides: Sequence[int],
+        padding: str | Sequence[tuple[int, int]], base_dilation: Sequence[int] | None = None,
         window_dilation: Sequence[int] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         shape = typeof(operand).shape
         dims = window_dimensions, window_strides, padding, base_dilation, window_dilation
         windows = window_dims(op.name, shape, *dims)

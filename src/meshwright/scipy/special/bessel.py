@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshwright.numpy.filters import i0
@@ -9,34 +10,17 @@ from meshwright.ops.special.bessel import bessel_i0e, bessel_i1e, unscaled_besse
 from meshwright.scipy.elementwise import elementwise
 
 
-@elementwise
-def i0e(x: Any) -> Any:
-    """The modified Bessel function of order 0, times ``exp(-|x|)``.
+def _row(name: str, f: Callable[[Any], Any], what: str, at_zero: float) -> Callable[..., Any]:
+    def function(x: Any) -> Any:
+        return f(x)
 
-    >>> i0e(0.0).item()
-    1.0
-    """
-    return bessel_i0e(x)
-
-
-@elementwise
-def i1(x: Any) -> Any:
-    """The modified Bessel function of order 1.
-
-    >>> i1(0.0).item()
-    0.0
-    """
-    return unscaled_bessel(1, x)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The modified Bessel function of order {what}.\n\n>>> {name}(0.0).item()\n{at_zero}\n"
+    return elementwise(function)
 
 
-@elementwise
-def i1e(x: Any) -> Any:
-    """The modified Bessel function of order 1, times ``exp(-|x|)``.
-
-    >>> i1e(0.0).item()
-    0.0
-    """
-    return bessel_i1e(x)
-
+i0e = _row("i0e", bessel_i0e, "0, times ``exp(-|x|)``", 1.0)
+i1 = _row("i1", lambda x: unscaled_bessel(1, x), "1", 0.0)
+i1e = _row("i1e", bessel_i1e, "1, times ``exp(-|x|)``", 0.0)
 
 __all__ = ["i0", "i0e", "i1", "i1e"]

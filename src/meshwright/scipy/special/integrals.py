@@ -6,6 +6,7 @@ Near 0 they are fitted without their logarithm, far away as the slowly varying f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -206,12 +207,11 @@ def _alternating(v: np.ndarray, first: int, step: int = 1) -> np.ndarray:
     return total
 
 
-def _f(v: np.ndarray) -> np.ndarray:
-    return _auxiliary(v)[0]
+def _part(pair: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], i: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda v: pair(v)[i]
 
 
-def _g(v: np.ndarray) -> np.ndarray:
-    return _auxiliary(v)[1]
+_f, _g = _part(_auxiliary, 0), _part(_auxiliary, 1)
 
 
 def _sici_above_zero(x: Any) -> tuple[Any, Any]:
@@ -286,12 +286,7 @@ def _fresnel_auxiliary(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _fresnel_f(v: np.ndarray) -> np.ndarray:
-    return _fresnel_auxiliary(v)[0]
-
-
-def _fresnel_g(v: np.ndarray) -> np.ndarray:
-    return _fresnel_auxiliary(v)[1]
+_fresnel_f, _fresnel_g = _part(_fresnel_auxiliary, 0), _part(_fresnel_auxiliary, 1)
 
 
 def _fresnel_above_zero(x: Any) -> tuple[Any, Any]:
