@@ -94,7 +94,8 @@ class _Plan:
         if None in spans or len(dims) != 1 or len(slices) < 2:
             return
         (dim,) = dims
-        bounds = sorted((s[1], u.outvars[0]) for s, u in zip(spans, slices))  # type: ignore[index,union-attr]
+        cuts = ((s[1], u.outvars[0]) for s, u in zip(spans, slices))  # type: ignore[index,union-attr]
+        bounds = sorted(cuts, key=lambda cut: cut[0])  # two slices may be of the same rows
         apart = all(a[1] <= b[0] for (a, _), (b, _) in pairwise(bounds))
         cut = _Cut(dim, tuple(b for b, _ in bounds), tuple(v for _, v in bounds))
         if not apart or not self.moves(value, cut):
