@@ -62,8 +62,6 @@ PROGRAMS_A_CONTEXT = 200
 
 def pytest_collection_finish() -> None:
     """Lets the oracle write its programs, a new one for each operation and shape, in contexts that are used again."""
-    gc.collect()
-    gc.freeze()
     if (mlir := sys.modules.get("jax._src.interpreters.mlir")) is None or not hasattr(mlir, "make_ir_context"):
         return
     made, contexts, count = mlir.make_ir_context, threading.local(), itertools.count()

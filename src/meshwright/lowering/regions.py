@@ -30,11 +30,11 @@ def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 def with_manual_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with only those of its ``shard_map`` that StableHLO can say: those automatic along some axes hold no
     other."""
-    return _Replacer(lambda op: not op.automatic or not _nests(op)).jaxpr(jaxpr)
+    return _Replacer(lambda op: not op.automatic or not _has_regions(op.jaxpr)).jaxpr(jaxpr)
 
 
-def _nests(op: ShardMap) -> bool:
-    return any(isinstance(e.op, ShardMap) for e in all_eqns(op.jaxpr.jaxpr))
+def _has_regions(jaxpr: ClosedJaxpr) -> bool:
+    return any(isinstance(e.op, ShardMap) for e in all_eqns(jaxpr.jaxpr))
 
 
 class _Replacer:
@@ -45,7 +45,7 @@ class _Replacer:
         self.done: dict[ClosedJaxpr, ClosedJaxpr] = {}
 
     def jaxpr(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-        if not any(isinstance(e.op, ShardMap) for e in all_eqns(jaxpr.jaxpr)):
+        if not _has_regions(jaxpr):
             return jaxpr
         if jaxpr not in self.done:
             self.done[jaxpr] = replaced(jaxpr, self.equation)
