@@ -279,7 +279,7 @@ def power(x1: Any, x2: Any, /) -> Any:
     Integers wrap around; to a negative power in an array they are the quotient rounded towards zero.
 
     Raises:
-      DTypeError: an integer base with a negative Python exponent.
+      DTypeError: an integer base with a negative exponent that is a number, Python's or NumPy's.
 
     >>> power(2, 10).item()
     1024
@@ -287,14 +287,12 @@ def power(x1: Any, x2: Any, /) -> Any:
     if type(x2) is int and not isinstance(x1, (bool, np.bool_)):
         (x,) = operands("power", (x1,))
         x = convert(x, dtypes.int32) if dtypes.is_bool(typeof(x).dtype) else x
-        dtype = typeof(x).dtype
-        if dtypes.is_integer(dtype) and x2 < 0:
-            raise DTypeError(
-                f"power: integers ({dtype}) cannot be raised to the negative power {x2}; convert to float with .astype"
-            )
+        _refuse_quotients(typeof(x).dtype, x2)
         return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
     x, y = operands("power", (x1, x2))
     dtype = typeof(x).dtype
+    if isinstance(x2, np.integer):
+        _refuse_quotients(dtype, int(x2))
     if dtypes.is_bool(dtype):
         x, y = _as_integers(x, y)
     elif dtypes.is_inexact(dtype) and not is_python_number(x2) and dtypes.is_integer(aval_of(x2, "power", 1).dtype):
@@ -305,6 +303,13 @@ def power(x1: Any, x2: Any, /) -> Any:
 
 
 pow = power
+
+
+def _refuse_quotients(dtype: np.dtype, exponent: int) -> None:
+    if exponent < 0 and dtypes.is_integer(dtype):
+        raise DTypeError(
+            f"power: integers ({dtype}) cannot be raised to the negative power {exponent}; convert to float first"
+        )
 
 
 def float_power(x1: Any, x2: Any, /) -> Any:
@@ -376,7 +381,8 @@ def copysign(x1: Any, x2: Any, /) -> Any:
     >>> copysign(2.0, -0.0).item()
     -2.0
     """
-    return _copysign(*operands("copysign", (x1, x2), to_inexact=True))
+    x, y = operands("copysign", (x1, x2), to_inexact=True)
+    return convert(_copysign(x, y), typeof(x).dtype, typeof(x).weak_type and typeof(y).weak_type)
 
 
 @compiled
