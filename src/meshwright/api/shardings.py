@@ -153,7 +153,7 @@ def placed(program: Program) -> Program:
     """
     if program.place is not None:
         return program
-    given = [(f"argument {a.name}", a.sharding) for a in program.arguments]
+    given = [(f"argument {a.name}", a.sharding) for a in program.all_arguments]
     given += [(f"output {i}", s) for i, s in enumerate(program.out_shardings)]
     place = common_place([*given, *inner_shardings(program.jaxpr)], program.name)
     if not isinstance(place, (Mesh, AbstractMesh)):
@@ -177,7 +177,7 @@ def placed(program: Program) -> Program:
 def _seen_outside(program: Program, mesh: AnyMesh) -> AnyMesh:
     """The mesh with the types of axes that hold where the program is called: those of arguments, or else of results, or
     else of the current mesh. Inside, ``auto_axes`` and the like may say others."""
-    around: list[Any] = [getattr(named(a.sharding), "mesh", None) for a in program.arguments]
+    around: list[Any] = [getattr(named(a.sharding), "mesh", None) for a in program.all_arguments]
     around += [a.explicit and a.explicit.mesh for a in program.out_avals]
     around += [get_mesh()]
     found = next((m for m in around if m is not None and m.axis_names == mesh.axis_names), mesh)

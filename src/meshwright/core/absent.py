@@ -14,7 +14,7 @@ _ELSEWHERE = "it is for devices that are not here"
 ABSENT: dict[str, dict[str, str]] = {
     "": {
         "Ref|new_ref|empty_ref|free_ref|freeze|ref|array_ref": _REFERENCES,
-        "ad|api_util|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
+        "ad|api_util|extend|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
         "smap": "use shard_map with its axes",
         "ds": "use lax.dynamic_slice_in_dim, or an index",
         "ffi": "use pure_callback",
