@@ -11,7 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import inline_calls
-from meshwright.ir.program import Program
+from meshwright.ir.program import Argument, Program
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
@@ -153,9 +153,11 @@ def placed(program: Program) -> Program:
     """
     if program.place is not None:
         return program
-    given = [(f"argument {a.name}", a.sharding) for a in program.all_arguments]
-    given += [(f"output {i}", s) for i, s in enumerate(program.out_shardings)]
-    place = common_place([*given, *inner_shardings(program.jaxpr)], program.name)
+    given = [(f"output {i}", s) for i, s in enumerate(program.out_shardings)]
+    given = [*_of_arguments(program.arguments), *given, *inner_shardings(program.jaxpr)]
+    place = common_place(given, program.name)
+    if place is None:  # arguments that nothing uses need not be there, but may say where that is
+        place = common_place(_of_arguments(program.all_arguments), program.name)
     if not isinstance(place, (Mesh, AbstractMesh)):
         return replace(program, place=place)
     # Collectives in a region name the axes of its mesh; shardings over other meshes can be said over it.
@@ -172,6 +174,10 @@ def placed(program: Program) -> Program:
         ),
         place=mesh,
     )
+
+
+def _of_arguments(arguments: Sequence[Argument]) -> list[tuple[str, Sharding | None]]:
+    return [(f"argument {a.name}", a.sharding) for a in arguments]
 
 
 def _seen_outside(program: Program, mesh: AnyMesh) -> AnyMesh:

@@ -54,7 +54,14 @@ def gamma(x: Any) -> Any:
     return _gamma(x)
 
 
-loggamma = gammaln
+@elementwise
+def loggamma(x: Any) -> Any:
+    """The logarithm of the gamma function of positive numbers; NaN of others, where it is complex or infinite.
+
+    >>> round(loggamma(5.0).item(), 4)
+    3.1781
+    """
+    return where(x > 0, gammaln(x), np.nan)
 
 
 def factorial(n: Any, exact: bool = False) -> Any:
