@@ -16,11 +16,16 @@ from meshwright.transforms.autodiff import jvp, vjp
 __all__ = ["check_grads", "check_jvp", "check_vjp"]
 
 
+def _inexact(x: Any) -> Any:
+    x = mnp.asarray(x)
+    if not dtypes.is_inexact(x.dtype):
+        raise ArgumentError(f"check_grads: derivatives need float or complex arguments, got {x.dtype}")
+    return x
+
+
 def _random_like(rng: np.random.Generator, values: Any) -> Any:
     def one(x: Any) -> Any:
-        x = mnp.asarray(x)
-        if not dtypes.is_inexact(x.dtype):
-            raise ArgumentError(f"check_grads: derivatives need float or complex arguments, got {x.dtype}")
+        x = _inexact(x)
         value = rng.standard_normal(x.shape)
         if dtypes.is_complex(x.dtype):
             value = value + 1j * rng.standard_normal(x.shape)
@@ -40,7 +45,7 @@ def _inner(a: Any, b: Any) -> float:
 
 
 def _tolerances(values: Any, atol: float | None, rtol: float | None) -> tuple[float, float]:
-    eps = max((float(mnp.finfo(mnp.asarray(x).dtype).eps) for x in trees.leaves(values)), default=1e-6)
+    eps = max((float(mnp.finfo(_inexact(x).dtype).eps) for x in trees.leaves(values)), default=1e-6)
     usual = eps ** (1 / 3) * 2
     return (usual if atol is None else atol), (usual if rtol is None else rtol)
 

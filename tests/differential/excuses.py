@@ -135,7 +135,7 @@ EXCUSES = [
     Excuse("nn.sigmoid nn.silu nn.glu nn.log1mexp nn.softmax nn.log_softmax scipy.special.log_ndtr scipy.special.ndtr "
                "scipy.special.ndtri", "accepted", "integers, bools and halves are computed with as floats", kinds="biuh"),
     Excuse("nn.log1mexp nn.log_sigmoid nn.soft_sign nn.squareplus nn.softmax nn.log_softmax nn.standardize nn.gelu nn.celu "
-               "nn.logsumexp nn.logmeanexp", "values", "integers wrap around in JAX's", kinds="iu"),
+               "nn.logsumexp nn.logmeanexp scipy.special.softmax", "values", "integers wrap around in JAX's", kinds="iu"),
     Excuse("scipy.special.exp1 scipy.special.expi scipy.special.spence scipy.special.gammainc scipy.special.gammaincc "
                "scipy.special.rel_entr scipy.special.kl_div", "values", "limits, NaN and infinities are SciPy's"),
     Excuse("scipy.special.spence", "accepted", "halves are computed with as floats", kinds="h"),
@@ -174,8 +174,9 @@ EXCUSES = [
     Excuse("spacing sinc", "values", "those of halves like those of other floats", kinds="h"),
     Excuse("lax.linalg.cholesky lax.linalg.eigh", "refused", "the mean of bools is no matrix", kinds="b"),
     Excuse("lax.linalg.eigh", "not weakly", "floats of integers", kinds="iu"),
-    Excuse("scipy.special.owens_t", "dtype", "halves stay halves", as_scipy, kinds="h"),
-    Excuse("scipy.special.owens_t", "weakly", "of numbers as elsewhere"),
+    Excuse("scipy.special.owens_t", "dtype", "floats stay what they are", as_scipy, kinds="hf"),
+    Excuse("scipy.special.owens_t scipy.special.gamma scipy.special.poch scipy.special.multigammaln", "weakly",
+           "of numbers as elsewhere"),
     Excuse("linalg.matrix_rank", "accepted", "no rows have rank 0, as in NumPy"),
     Excuse("linalg.matrix_rank", "values", "rtol is relative to the largest singular value", as_numpy),
     Excuse("linalg.slogdet linalg.pinv", "refused", "LAPACK has no halves", kinds="h"),
