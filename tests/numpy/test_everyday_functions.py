@@ -399,3 +399,14 @@ def test_namespace_info() -> None:
     assert mnp.iinfo("uint16").max == 65535
     with pytest.raises(DTypeError, match="finfo"):
         mnp.finfo("int32")
+
+
+@pytest.mark.parametrize("method", ["scan", "compare_all"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted_of_complex_numbers_with_nan(side: str, method: str) -> None:
+    parts = [np.nan, -1.0, 0.0, 2.0, np.inf]
+    values = np.array([complex(a, b) for a in parts for b in parts], "c8")
+    row = mnp.sort(mnp.asarray(values[::2]))
+    np.testing.assert_array_equal(
+        mnp.searchsorted(row, values, side, method=method), jnp.searchsorted(np.asarray(row), values, side)
+    )

@@ -62,7 +62,12 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
 
 # --- in a sorted vector -------------------------------------------------------------------------------------
 def _before(row: Any, x: Any, side: str) -> Any:
-    """Whether the sorted element ``row`` stands before the place of ``x``; NaN is after all numbers."""
+    """Whether the sorted element ``row`` stands before the place of ``x``; NaN is after all numbers, and complex ones
+    are in the order of their real parts, then their imaginary parts, as ``sort`` has them."""
+    if dtypes.is_complex(typeof(x).dtype):
+        reals, imaginary = (ops.real(row), ops.real(x)), (ops.imag(row), ops.imag(x))
+        ahead, behind = _before(*reals, "left"), _before(*reals[::-1], "left")
+        return ops.or_(ahead, ops.and_(ops.not_(behind), _before(*imaginary, side)))
     before = ops.lt(row, x) if side == "left" else ops.le(row, x)
     if dtypes.is_float(typeof(x).dtype):
         is_nan = ops.ne(x, x)
