@@ -399,3 +399,13 @@ def test_gradients_by_python_numbers_are_weakly_typed() -> None:
 def test_positions_are_along_one_axis(name: str) -> None:
     with pytest.raises(ArgumentTypeError, match=f"{name}: axis must be an integer"):
         getattr(mnp, name)(X, axis=(0, 1))
+
+
+def test_rows_of_nothing_mapped_over_nothing() -> None:
+    def order(n: Any) -> Any:
+        return lambda x: n.take_along_axis(x, n.argsort(x, axis=-1), axis=-1)
+
+    for axis, shape in ((0, (2, 0)), (1, (2, 0)), (0, (0, 3))):
+        alike(lambda m, n, axis=axis, shape=shape: m.vmap(order(n), axis)(n.zeros(shape)))
+        alike(lambda m, n, axis=axis, shape=shape: m.vmap(m.grad(lambda x: order(n)(x).sum()), axis)(n.zeros(shape)))
+    alike(lambda m, n: m.vmap(lambda x, i: m.lax.dynamic_slice(x, (i,), (2,)))(n.zeros((0, 4)), n.zeros(0, int)))

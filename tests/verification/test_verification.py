@@ -193,3 +193,8 @@ def test_progress_is_told():
     told = []
     program(mnp.sin, zeros(8)).verify(progress=lambda step, done, total: told.append((step, done, total)))
     assert [step for step, _, _ in told][-1] == "running both" and all(done < total for _, done, total in told)
+
+
+def test_numbers_keep_their_types_beside_ops_that_do():
+    part = program(lambda x: mnp.copysign(x, 0.5), zeros(16, dtype=bool), shardings=(X,))
+    assert "bitcast_convert_type" in part.verify().precision

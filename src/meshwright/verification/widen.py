@@ -74,8 +74,7 @@ class _Widener:
     def read(self, atom: Atom) -> Atom:
         if isinstance(atom, Var):
             return self.vars[atom]
-        value = np.asarray(atom.val, atom.aval.dtype)  # no Python number: how wide those are is a setting
-        return Literal(value.astype(wide_dtype(value.dtype))[()], wide_aval(atom.aval))
+        return _literal(atom, wide_aval(atom.aval))
 
     def equation(self, eqn: JaxprEqn) -> list[JaxprEqn]:
         operands = [self.read(a) for a in eqn.invars]
@@ -107,6 +106,11 @@ class _Widener:
         return value
 
 
+def _literal(atom: Literal, aval: ShapedArray) -> Literal:
+    """With a type; no Python number, as how wide those are is a setting."""
+    return Literal(np.asarray(atom.val, atom.aval.dtype).astype(aval.dtype)[()], aval)
+
+
 def _wide_value(value: Any, aval: ShapedArray) -> Any:
     """A constant of type ``aval`` with a wide dtype; as it is, where that is its own."""
     wide = wide_dtype(aval.dtype)
@@ -128,8 +132,11 @@ def _kept(eqn: JaxprEqn, operands: Sequence[Atom], results: Sequence[Var]) -> li
     before: list[JaxprEqn] = []
     invars: list[Atom] = []
     for atom, wide in zip(eqn.invars, operands):
-        if isinstance(atom, Literal) or atom.aval.dtype == wide.aval.dtype:
-            invars.append(wide if isinstance(wide, Var) else atom)
+        if isinstance(atom, Literal):
+            invars.append(_literal(atom, atom.aval))
+            continue
+        if atom.aval.dtype == wide.aval.dtype:
+            invars.append(wide)
             continue
         narrow = Var(atom.aval)
         invars.append(narrow)

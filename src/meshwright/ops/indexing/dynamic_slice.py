@@ -169,7 +169,7 @@ class DynamicSlice(Op):
             numbers, sizes = GatherDimensionNumbers(offset, (), tuple(range(ndim))), self.slice_sizes
         else:
             numbers = GatherDimensionNumbers(offset, (), offset, (dx,), (0,))
-            sizes = _insert(self.slice_sizes, dx, 1)
+            sizes = _insert(self.slice_sizes, dx, min(1, axis.size))
         indices = _index_vectors(starts, ds, axis.size)
         return Gather(numbers, sizes, GatherScatterMode.CLIP).bind(x, indices), place
 

@@ -140,7 +140,7 @@ class Gather(Op):
             out = high if di < len(n.index_places(result_ndim)) else low
             new, sizes = n.with_index_dim(di, out), self.slice_sizes
             if dx is not None:
-                new, sizes = new.with_operand_dim(dx).with_batching_dims(dx, di), _insert(sizes, dx, 1)
+                new, sizes = new.with_operand_dim(dx).with_batching_dims(dx, di), _insert(sizes, dx, min(1, axis.size))
         return dataclasses.replace(self, dimension_numbers=new, slice_sizes=sizes).bind(x, indices), out
 
     def sharding_rule(self, x: ShapedArray, indices: ShapedArray) -> ShardingRule:
