@@ -409,3 +409,13 @@ def test_rows_of_nothing_mapped_over_nothing() -> None:
         alike(lambda m, n, axis=axis, shape=shape: m.vmap(order(n), axis)(n.zeros(shape)))
         alike(lambda m, n, axis=axis, shape=shape: m.vmap(m.grad(lambda x: order(n)(x).sum()), axis)(n.zeros(shape)))
     alike(lambda m, n: m.vmap(lambda x, i: m.lax.dynamic_slice(x, (i,), (2,)))(n.zeros((0, 4)), n.zeros(0, int)))
+
+
+def test_logarithms_of_complex_sums_are_principal() -> None:
+    x = np.array([0.5 + 3.75j, 5 + 3.75j, -5 + 9j, 3 - 4j, 1 - 40j], "c8")
+    for call in (
+        lambda m, n: n.logaddexp(x, x[::-1]), lambda m, n: n.logaddexp2(x, 0 * x), lambda m, n: m.nn.softplus(x),
+        lambda m, n: m.nn.log_sigmoid(x), lambda m, n: m.lax.cumlogsumexp(n.asarray(x)),
+        lambda m, n: m.jvp(lambda v: m.lax.cumlogsumexp(v, reverse=True), (n.asarray(x),), (n.ones_like(x),))[1],
+    ):  # fmt: skip
+        alike(call)

@@ -23,10 +23,13 @@ from meshwright.ops.elementwise.table import (
     abs_,
     add,
     and_,
+    ceil,
+    complex_,
     cos,
     div,
     eq,
     exp,
+    imag,
     is_finite,
     log1p,
     logistic,
@@ -35,6 +38,7 @@ from meshwright.ops.elementwise.table import (
     mul,
     ne,
     neg,
+    real,
     rem,
     round_half_even,
     scalar_like,
@@ -97,7 +101,17 @@ class LogAddExp(Expanded):
         top, gap = max_(a, b), sub(a, b)
         far = select(eq(top, a), neg(gap), gap)
         # Equal infinities have no difference; their sum is the infinity (or NaN) itself.
-        return select(ne(gap, gap), add(a, b), add(top, log1p(exp(far))))
+        return principal(select(ne(gap, gap), add(a, b), add(top, log1p(exp(far)))))
+
+
+def principal(x: Any) -> Any:
+    """A logarithm with its imaginary part, if it has one, in (-pi, pi], where that of a product or sum may leave it."""
+    if not dtypes.is_complex(typeof(x).dtype):
+        return x
+    turn, half = scalar_like(2 * np.pi, imag(x)), scalar_like(np.pi, imag(x))
+    turns = ceil(div(sub(imag(x), half), turn))
+    inside = select(eq(turns, scalar_like(0, turns)), imag(x), sub(imag(x), mul(turns, turn)))
+    return complex_(real(x), inside)
 
 
 def _share(a: Any, b: Any, y: Any) -> Any:

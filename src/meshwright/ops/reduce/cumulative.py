@@ -23,7 +23,7 @@ from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
-from meshwright.ops.elementwise.library import logaddexp
+from meshwright.ops.elementwise.library import logaddexp, principal
 from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid, member
 from meshwright.ops.elementwise.table import (
     lt,
@@ -239,7 +239,7 @@ class CumLogSumExp(Cumulative, Composite):
 
     def expand(self, x: Any) -> list[Any]:
         identity = self.identity(typeof(x).dtype)
-        return list(self._directed(lambda a, b: (self.combine(a[0], b[0]),), (x,), (identity,)))
+        return list(map(principal, self._directed(lambda a, b: (self.combine(a[0], b[0]),), (x,), (identity,))))
 
 
 # --- functions ----------------------------------------------------------------------------------------------
