@@ -84,3 +84,14 @@ def test_exported_programs_keep_their_arguments():
     exported = mw.export.export(mw.jit(f))(*args())
     assert len(exported.in_avals) == 5
     np.testing.assert_array_equal(exported.call(*args()), 3 * A)
+
+
+def test_functions_that_are_called_often_are_pruned_once():
+    def twice(g):
+        return lambda x, u: g(x, u) + g(2 * x, u)
+
+    function = mw.jit(lambda x, u: mnp.sin(x))
+    for _ in range(10):
+        function = mw.jit(twice(function))
+    text = function.lower(A, A).as_text()
+    assert text.count("func.func") <= 12 and "%arg1" not in text

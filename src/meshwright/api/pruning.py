@@ -4,52 +4,54 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.passes import dead_code
 from meshwright.ir.program import Program
+from meshwright.ir.rewrite import use_counts
 from meshwright.ops.control.call import Jit
+from meshwright.ops.control.regions import arranged
 
 
 def pruned(program: Program) -> Program:
     """The program without arguments that neither results nor effects depend on, unless it is to keep them."""
     if program.keep_unused or program.given is not None:
         return program
-    jaxpr = _needed(program.jaxpr)
-    used = _used(jaxpr.jaxpr)
-    kept = tuple(i for i, v in enumerate(jaxpr.jaxpr.invars) if v in used)
+    jaxpr, kept = _Pruner().needed(program.jaxpr)
     if len(kept) == len(program.arguments):
         return program
     return replace(
         program,
-        jaxpr=_taking(jaxpr, kept),
+        jaxpr=jaxpr,
         arguments=tuple(program.arguments[i] for i in kept),
         given=program.arguments,
         kept=kept,
     )
 
 
-def _used(jaxpr: Jaxpr) -> set[Var]:
-    atoms = [*jaxpr.outvars, *(a for eqn in jaxpr.eqns for a in eqn.invars)]
-    return {a for a in atoms if isinstance(a, Var)}
+class _Pruner:
+    """Each jaxpr is gone through once: what calls the same function still does."""
 
+    def __init__(self) -> None:
+        self.done: dict[ClosedJaxpr, tuple[ClosedJaxpr, tuple[int, ...]]] = {}
 
-def _taking(jaxpr: ClosedJaxpr, kept: tuple[int, ...]) -> ClosedJaxpr:
-    inner = jaxpr.jaxpr
-    return jaxpr.replace(jaxpr=inner.replace(invars=[inner.invars[i] for i in kept]))
+    def needed(self, jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
+        """Without what nothing depends on: equations, parameters, and operands of jitted functions. With the numbers of
+        the parameters that stay."""
+        if jaxpr not in self.done:
+            self.done[jaxpr] = self._needed(jaxpr)
+        return self.done[jaxpr]
 
+    def _needed(self, jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
+        inner = jaxpr.jaxpr
+        eqns = [self._without_unused(e, e.op) if isinstance(e.op, Jit) else e for e in inner.eqns]
+        same = all(a is b for a, b in zip(eqns, inner.eqns))
+        found = dead_code(jaxpr if same else jaxpr.replace(jaxpr=inner.replace(eqns=eqns)))
+        used = use_counts(found.jaxpr.eqns, found.jaxpr.outvars)
+        kept = tuple(i for i, v in enumerate(inner.invars) if v in used)
+        return arranged(found, [inner.invars[i] for i in kept]), kept
 
-def _needed(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Without what nothing depends on: equations, and operands of jitted functions."""
-    inner = jaxpr.jaxpr
-    eqns = [_without_unused(e, e.op) if isinstance(e.op, Jit) else e for e in inner.eqns]
-    same = all(a is b for a, b in zip(eqns, inner.eqns))
-    return dead_code(jaxpr if same else jaxpr.replace(jaxpr=inner.replace(eqns=eqns)))
-
-
-def _without_unused(eqn: JaxprEqn, op: Jit) -> JaxprEqn:
-    body = _needed(op.jaxpr)
-    used = _used(body.jaxpr)
-    kept = tuple(i for i, v in enumerate(body.jaxpr.invars) if v in used)
-    if len(kept) == len(eqn.invars):
-        return eqn
-    return eqn.replace(op=Jit(op.fun_name, _taking(body, kept), op.inline), invars=[eqn.invars[i] for i in kept])
+    def _without_unused(self, eqn: JaxprEqn, op: Jit) -> JaxprEqn:
+        body, kept = self.needed(op.jaxpr)
+        if len(kept) == len(eqn.invars):
+            return eqn
+        return eqn.replace(op=Jit(op.fun_name, body, op.inline), invars=[eqn.invars[i] for i in kept])
