@@ -103,7 +103,7 @@ def _with_axes(
         if sharding is None:
             raise ArgumentTypeError(f"{name}: {keyword} is missing; {why}")
         mesh = _mesh(name, (args, kwargs))
-        return call(args, kwargs, mesh, _names(name, axes, mesh, kind), _hashable(sharding))
+        return call(args, kwargs, mesh, _names(name, axes, mesh, kind), _Prefix(sharding))
 
     return wrapped
 
@@ -111,8 +111,8 @@ def _with_axes(
 def _one_program(inside: Callable[..., Any]) -> Callable[..., Any]:
     """``inside`` recorded where it is called while tracing, and else as one program."""
 
-    def hashed(args: Any, kwargs: Any, mesh: Any, names: Any, said: _Prefix) -> Any:
-        return inside(args, kwargs, mesh, names, said.tree)
+    def hashed(args: Any, kwargs: Any, mesh: Any, names: Any, sharding: _Prefix) -> Any:
+        return inside(args, kwargs, mesh, names, sharding.tree)
 
     program = jit(hashed, static_argnums=(2, 3, 4))
     return lambda *args: (program if STATE.trace is EVAL else hashed)(*args)
@@ -133,9 +133,6 @@ class _Prefix:
 
     def __hash__(self) -> int:
         return hash(self._key)
-
-
-_hashable = _Prefix
 
 
 def _mesh(what: str, args: Any) -> AnyMesh:
