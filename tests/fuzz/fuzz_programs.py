@@ -20,9 +20,10 @@ from walk import Typed, by_jax, typed
 Rng = onp.random.Generator
 SHAPES = ((), (), (1,), (3,), (4,), (2, 3), (3, 4), (4, 2), (3, 3), (2, 3, 4), (1, 4), (0,), (2, 0))
 DTYPES = (
-    ("float32",) * 5
-    + ("float64",) * 4
-    + ("bfloat16", "float16", "complex64", "int32", "int32", "bool", "uint8", "int8")
+    ("float32",) * 6
+    + ("float64",) * 5
+    + ("bfloat16", "float16", "complex64", "complex128", "int32", "int32", "bool")
+    + ("uint8", "int8", "int16", "uint16", "uint32", "int64", "uint64")
 )
 SPECIAL = (0.0, -0.0, onp.inf, -onp.inf, onp.nan, 1.0, -1.0, 0.5, 2.0, 1e-30, 1e30)
 #: most elements of a value

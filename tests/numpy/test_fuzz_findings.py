@@ -40,3 +40,36 @@ def test_cotangents_of_weakly_typed_arguments():
         x = np.array([1.0, 2.0], np.float32)
         np.testing.assert_array_equal(mw.grad(lambda x: f(x, 3.0).sum())(x), [3, 3])
         assert mw.grad(lambda y: f(x, y).sum())(3.0).dtype == np.float64
+
+
+@pytest.mark.parametrize("cotangent", ["float16", "float32", "float64"])
+def test_cotangents_of_other_widths_become_the_arguments(cotangent):
+    def f(lib):
+        g = lib.custom_vjp(lambda x: x * 2)
+        g.defvjp(lambda x: (g(x), None), lambda _, ct: ((ct * 3).astype(cotangent),))
+        return g
+
+    with mw.enable_x64(True), jax.enable_x64(True):
+        x = np.array([1.0, 2.0], np.float32)
+        ours, theirs = mw.grad(lambda x: f(mw)(x).sum())(x), jax.grad(lambda x: f(jax)(x).sum())(x)
+    assert ours.dtype == x.dtype and np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("at", [[0, 0], [2, 2], [0, 2], [3, 1], [], [0, -9]])
+@pytest.mark.parametrize("name", ["min", "max"])
+def test_derivatives_of_extremes_at_places_beside_nan(name, at):
+    x, v = np.array([1.0, -np.inf, np.nan, 0.0, np.nan], np.float32), np.ones(len(at), np.float32)
+
+    def gradients(lib, n):
+        return lib.grad(lambda x, v: (getattr(x.at[np.array(at, int)], name)(v) * x.shape[0]).sum(), (0, 1))(
+            n.asarray(x), n.asarray(v)
+        )
+
+    for ours, theirs in zip(gradients(mw, mnp), gradients(jax, jnp)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_no_second_derivative_of_first_powers():
+    for one in (True, 1):
+        x = np.array([0.0, -2.0], np.float32)
+        assert mw.jvp(mw.grad(lambda x: mnp.power(x, one).sum()), (x,), (x,))[1].tolist() == [0, 0]  # noqa: B023

@@ -23,6 +23,7 @@ from meshwright.numpy.promotion import (
     operands,
     scalar_like,
     spread,
+    strong_array,
 )
 from meshwright.ops.elementwise import library
 from meshwright.ops.elementwise import table as ops
@@ -155,8 +156,8 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
         return _round_complex(x)
     factor = scalar_like(10.0 ** np.abs(decimals), x)
     if decimals < 0:
-        return ops.mul(_round_complex(ops.div(x, factor)), factor)
-    return ops.div(_round_complex(ops.mul(x, factor)), factor)
+        return strong_array(ops.mul(_round_complex(ops.div(x, factor)), factor))
+    return strong_array(ops.div(_round_complex(ops.mul(x, factor)), factor))
 
 
 around = round
@@ -284,6 +285,8 @@ def power(x1: Any, x2: Any, /) -> Any:
     >>> power(2, 10).item()
     1024
     """
+    if isinstance(x2, bool) and dtypes.is_inexact(aval_of(x1, "power").dtype):
+        x2 = int(x2)
     if type(x2) is int and not isinstance(x1, (bool, np.bool_)):
         (x,) = operands("power", (x1,))
         x = convert(x, dtypes.int32) if dtypes.is_bool(typeof(x).dtype) else x
@@ -299,7 +302,8 @@ def power(x1: Any, x2: Any, /) -> Any:
         (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
         shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
         x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
-    return ops.pow_(x, y)
+    result = ops.pow_(x, y)
+    return result if dtypes.is_inexact(dtype) else convert(result, typeof(result).dtype)
 
 
 pow = power
@@ -418,7 +422,7 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
     x, y = operands("heaviside", (x1, x2), to_inexact=True)
     if dtypes.is_complex(typeof(x).dtype):
         raise DTypeError(f"heaviside: defined for real numbers, got dtype {typeof(x).dtype}; take .real")
-    return _heaviside(x, y)
+    return _heaviside(strong_array(x), y)
 
 
 @compiled
@@ -434,7 +438,8 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
     >>> logaddexp(0.0, 0.0).item() == np.log(np.float32(2)).item()
     True
     """
-    return library.logaddexp(*operands("logaddexp", (x1, x2), to_inexact=True))
+    result = library.logaddexp(*operands("logaddexp", (x1, x2), to_inexact=True))
+    return strong_array(result) if dtypes.is_complex(typeof(result).dtype) else result
 
 
 def logaddexp2(x1: Any, x2: Any, /) -> Any:

@@ -12,7 +12,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import arctan2
 from meshwright.numpy.complex_values import standard_values
 from meshwright.numpy.makers import unary
-from meshwright.numpy.promotion import as_result, aval_of, is_arraylike, operands, scalar_like
+from meshwright.numpy.promotion import as_result, aval_of, is_arraylike, operands, scalar_like, strong_array
 from meshwright.ops.elementwise import library as library_functions
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
@@ -47,7 +47,7 @@ digamma = unary("digamma", ops.digamma, "Derivative of gammaln.", None, True)
 
 
 def _scaled(name: str, factor: float, what: str, example: tuple[str, str]) -> Any:
-    return unary(name, lambda x: ops.mul(x, scalar_like(factor, x)), what, example, True)
+    return unary(name, lambda x: strong_array(ops.mul(x, scalar_like(factor, x))), what, example, True)
 
 
 degrees = rad2deg = _scaled("degrees", 180 / np.pi, "Radians to degrees.", ("degrees(0.0).item()", "0.0"))
@@ -70,7 +70,11 @@ log2 = unary("log2", _log_base(2), "Logarithm to base 2.", ("log2(8.0).item()", 
 log10 = unary("log10", _log_base(10), "Logarithm to base 10.", ("log10(1.0).item()", "0.0"), True)
 
 
-sinc = unary("sinc", library_functions.sinc, "``sin(pi x) / (pi x)``, 1 at 0.", ("sinc(0.0).item()", "1.0"), True)
+def _sinc(x: Any) -> Any:
+    return strong_array(library_functions.sinc(x))
+
+
+sinc = unary("sinc", _sinc, "``sin(pi x) / (pi x)``, 1 at 0.", ("sinc(0.0).item()", "1.0"), True)
 
 
 # --- complex numbers ----------------------------------------------------------------------------------------
@@ -104,7 +108,8 @@ def angle(z: Any, deg: bool = False) -> Any:
     if dtypes.is_complex(dtype):
         result = arctan2(ops.imag(z), ops.real(z))
     else:
-        z = convert(z, dtype if dtypes.is_float(dtype) else dtypes.default_float())  # and not weakly typed
+        weak = typeof(z).weak_type and typeof(z).ndim > 0 and dtypes.is_float(dtype)  # as in JAX
+        z = convert(z, dtype if dtypes.is_float(dtype) else dtypes.default_float(), weak)
         result = arctan2(scalar_like(0, z), z)
     return degrees(result) if deg else result
 

@@ -17,7 +17,15 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import truth
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
 from meshwright.numpy.padding import pad
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, operands, promotes_freely, scalar_like, spread
+from meshwright.numpy.promotion import (
+    aval_of,
+    broadcast_shapes,
+    operands,
+    promotes_freely,
+    scalar_like,
+    spread,
+    strong_array,
+)
 from meshwright.numpy.reductions import any as any_over
 from meshwright.numpy.reductions import sum
 from meshwright.ops.elementwise import table as ops
@@ -59,7 +67,7 @@ def gcd(x1: Any, x2: Any) -> Any:
     >>> gcd(np.array([12, 0]), 18).tolist()
     [6, 18]
     """
-    return _gcd(*_integers("gcd", x1, x2))
+    return strong_array(_gcd(*_integers("gcd", x1, x2)))
 
 
 @compiled
@@ -79,7 +87,7 @@ def lcm(x1: Any, x2: Any) -> Any:
     >>> lcm(4, np.array([6, 0])).tolist()
     [12, 0]
     """
-    return _lcm(*_integers("lcm", x1, x2))
+    return strong_array(_lcm(*_integers("lcm", x1, x2)))
 
 
 # --- packed bits --------------------------------------------------------------------------------------------

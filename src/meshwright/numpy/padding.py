@@ -20,6 +20,7 @@ from meshwright.numpy.reductions import max as max_over
 from meshwright.numpy.reductions import mean, min
 from meshwright.numpy.statistics import median
 from meshwright.ops.elementwise import table as ops
+from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape import slice_pad
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import rev
@@ -102,16 +103,19 @@ def _by_function(x: Any, widths: Sequence[tuple[int, int]], function: Callable[.
 
 
 def _constant(x: Any, widths: Sequence[tuple[int, int]], values: Any) -> Any:
-    dtype = typeof(x).dtype
+    def fill(value: Any) -> Any:
+        return convert(converted(asarray(value), dtype), dtype, weak)
+
+    dtype, weak = typeof(x).dtype, typeof(x).weak_type
     pairs = _pairs(values, len(widths), "constant_values")
     if all(a is pairs[0][0] and b is pairs[0][0] for a, b in pairs):
-        return slice_pad.pad(x, converted(asarray(pairs[0][0] if pairs else 0), dtype), [(a, b, 0) for a, b in widths])
+        return slice_pad.pad(x, fill(pairs[0][0] if pairs else 0), [(a, b, 0) for a, b in widths])
     for d, ((before, after), (low, high)) in enumerate(zip(widths, pairs)):
         config = [(0, 0, 0)] * len(widths)
         config[d] = (before, 0, 0)
-        x = slice_pad.pad(x, converted(asarray(low), dtype), config)
+        x = slice_pad.pad(x, fill(low), config)
         config[d] = (0, after, 0)
-        x = slice_pad.pad(x, converted(asarray(high), dtype), config)
+        x = slice_pad.pad(x, fill(high), config)
     return x
 
 

@@ -116,6 +116,12 @@ def scalar_like(value: Any, x: Any) -> Any:
     return np.array(value, aval.dtype)
 
 
+def strong_array(x: Any) -> Any:
+    """``x``, and not weakly typed unless it is of rank 0: what JAX makes with a constant spread over an array."""
+    aval = typeof(x)
+    return convert(x, aval.dtype) if aval.ndim and aval.weak_type else x
+
+
 def as_operand(x: Any, name: str) -> Any:
     """An argument of function ``name`` as something ops take; Python numbers become rank-0 constants."""
     return x if hasattr(x, "aval") else operands(name, (x,))[0]

@@ -25,6 +25,7 @@ from meshwright.numpy.promotion import (
     result_type,
     scalar_like,
     spread,
+    strong_array,
 )
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
@@ -249,7 +250,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     block = slice_(x, [min(v, s) for v, s in zip(low, typeof(x).shape)], [
         *typeof(x).shape[:-2], min(low[-2], n) + size, min(low[-1], m) + size])  # fmt: skip
     mask = _position_mask(size, size, 0, ops.eq)
-    return _sum_where(mask, block)
+    return strong_array(_sum_where(mask, block))
 
 
 def _sum_where(mask: Any, block: Any) -> Any:

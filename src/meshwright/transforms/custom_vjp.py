@@ -271,8 +271,8 @@ class _Rules:
         if ct is None or isinstance(ct, Zero) or not dtypes.is_inexact(aval.dtype):
             return None
         got = typeof(ct)
-        if aval.weak_type and dtypes.is_float(got.dtype) and dtypes.is_float(aval.dtype):
-            ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)
+        if dtypes.is_float(got.dtype) or (dtypes.is_complex(got.dtype) and dtypes.is_complex(aval.dtype)):
+            ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)  # rules compute in dtypes of their own
         if got.shape != aval.shape or (got.dtype != aval.dtype and not got.weak_type):
             raise DifferentiationError(
                 f"custom_vjp {self.name}: the backward rule returned a cotangent of type {got} for argument leaf "

@@ -26,6 +26,7 @@ from meshwright.ops.elementwise.table import (
     materialize,
     mul,
     neg,
+    or_,
     scalar_like,
     select,
     zeros_like,
@@ -138,12 +139,16 @@ class _ScatterExtremum(ScatterBase):
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))
         # All that are the extremum of an element, updates and the old value alike, share the derivative.
+        # NaN is none of them, so that its derivative is zero, but where no update goes.
         dtype, accumulate = typeof(x).dtype, self.as_add()
-        old = convert(eq(x, y), dtype)
+        nothing, one = zeros_like(x), scalar_like(1, x)
+        touched = accumulate.bind(nothing, indices, broadcast_in_dim(one, typeof(updates).shape, ()))
+        old = convert(or_(eq(x, y), eq(touched, nothing)), dtype)
         new = convert(eq(self.read(y, indices, updates), updates), dtype)
         count = accumulate.bind(old, indices, new)
         tx, tu = materialize(tangents[0]), materialize(tangents[2])
-        return y, div(accumulate.bind(mul(tx, old), indices, mul(tu, new)), count)
+        shares = accumulate.bind(mul(tx, old), indices, mul(tu, new))
+        return y, div(shares, select(eq(count, nothing), broadcast_in_dim(one, typeof(x).shape, ()), count))
 
 
 ScatterMin = member(_ScatterExtremum, MIN, "ScatterMin", "scatter_min", "Windows with their minimum with updates.")

@@ -16,7 +16,7 @@ from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import add, eq, scalar_like, select, sub, zeros_like
+from meshwright.ops.elementwise.table import add, convert, eq, scalar_like, select, sub, zeros_like
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.shape.rearrange import Moves, above, move_dim
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
@@ -274,6 +274,8 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
       [[0, 0, 0, 0, 0, 0], [0, 2, 0, 3, 0, 0]]
     """
     config = tuple(tuple(int(v) for v in c) for c in padding_config)
+    if typeof(operand).weak_type and not typeof(padding_value).weak_type:
+        operand = convert(operand, typeof(operand).dtype)
     if config == ((0, 0, 0),) * typeof(operand).ndim:
         return operand
     return Pad(config).bind(operand, padding_value)  # type: ignore[arg-type]

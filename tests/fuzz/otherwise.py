@@ -1,0 +1,157 @@
+"""Where we mean to differ from JAX: in which op, of which values, in which way, and why.
+
+What NumPy says of a program, too, needs no entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as onp
+from fuzz_programs import Case
+
+DERIVATIVES = "gradient|tangent|derivative"
+
+
+# --- what an input has somewhere ----------------------------------------------------------------------------
+def _part(test: Callable[[Any], Any]) -> Callable[[Any], bool]:
+    """Whether a test says yes of an element of an array, or of its real or imaginary part."""
+
+    def has(x: Any) -> bool:
+        parts = (x.real, x.imag) if x.dtype.kind == "c" else (x,)
+        return any(bool(onp.any(test(p.astype(onp.float64)))) for p in parts)
+
+    return has
+
+
+nan, infinity, negative = _part(onp.isnan), _part(onp.isinf), _part(lambda x: x < 0)
+no_finite = _part(lambda x: ~onp.isfinite(x))
+huge = _part(lambda x: onp.abs(x) > 1e9)
+#: of which products and quotients leave the narrow types
+extreme = _part(lambda x: onp.isfinite(x) & (x != 0) & ~((onp.abs(x) > 1e-9) & (onp.abs(x) < 1e9)))
+
+
+def nothing(x: Any) -> bool:
+    return x.size == 0
+
+
+def a_number(x: Any) -> bool:
+    return x.ndim == 0
+
+
+def ties(x: Any) -> bool:
+    return len(onp.unique(x.ravel(), equal_nan=False)) < x.size
+
+
+def anything(x: Any) -> bool:
+    return True
+
+
+# --- how elements differ ------------------------------------------------------------------------------------
+def ours_nan(ours: Any, theirs: Any) -> Any:
+    return onp.isnan(ours)
+
+
+def complex_nan(ours: Any, theirs: Any) -> Any:
+    return onp.isnan(ours) & (ours.dtype.kind == "c")
+
+
+def theirs_nan(ours: Any, theirs: Any) -> Any:
+    return onp.isnan(theirs)
+
+
+def a_turn(ours: Any, theirs: Any) -> Any:
+    """By a multiple of 2 pi i."""
+    turns = (ours - theirs).astype(onp.complex128) / 2j / onp.pi
+    return abs(turns - onp.round(turns.real)) < 1e-2
+
+
+@dataclass(frozen=True)
+class Otherwise:
+    """Programs cut down that have ``line`` may differ: patterns, a kind of dtype and a test that an input fulfils."""
+
+    line: str
+    reason: str
+    #: of what is compared: "values", "vmap", "gradient", "tangent", "second derivative"
+    what: str = ""
+    #: of how it is said to differ
+    said: str = ""
+    kinds: str = "biufcV"
+    of: Callable[[Any], bool] = anything
+    #: true of all elements that differ
+    differ: Callable[[Any, Any], Any] | None = None
+
+    def explains(self, case: Case, how: Any) -> bool:
+        lines = "\n".join(expression for _, expression in case.lines)
+        texts = (self.line, lines), (self.what, how.what), (self.said, how.said)
+        if not all(re.search(pattern, text, re.DOTALL) for pattern, text in texts):
+            return False
+        inputs = [onp.asarray(x) for x in case.inputs.values()]
+        if not any(x.dtype.kind in self.kinds and self.of(x) for x in inputs):
+            return False
+        return self.differ is None or (how.elements is not None and bool(onp.all(self.differ(*how.elements))))
+
+
+_LOGSUM = r"logaddexp|softplus|log_sigmoid|mish|cumlogsumexp|logsumexp|logmeanexp"
+OTHERWISE = (
+    # --- refused ---
+    Otherwise("", "Python integers that a dtype does not hold are refused; JAX wraps", said=r"does not fit in u?int"),
+    Otherwise(
+        r"custom_product", "the cotangent of a real argument is real", said="rule returned a cotangent of type c",
+    ),
+    Otherwise(r"at\[", "complex numbers lose no part where they are written", said="complex values cannot be written"),
+    Otherwise(r"at\[", "values of no elements have to fit", said=r"at\.\w+: .*do not broadcast", of=nothing),
+    Otherwise("arctan2", "NumPy has no angle of complex numbers", said="atan2: .*complex"),
+    Otherwise("cumlogsumexp", "of integers there is none", said="cumlogsumexp: expected floats"),
+    Otherwise("while_loop", "JAX differentiates loops over nothing", said="for while_loop", of=nothing),
+    # --- types ---
+    Otherwise(
+        r"median\(.*keepdims", "of a number, NumPy keeps no dimensions and JAX one", said="type|AxisError", of=a_number
+    ),
+    Otherwise(
+        r"np\.angle", "JAX's angle of a number is of the default type", said=r"theirs float\d\d\[\]", of=a_number,
+    ),
+    # --- integers ---
+    Otherwise(r"\*\*|power", "JAX's powers by negative integers are what overflow leaves", kinds="iu", of=negative),
+    Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", kinds="iu"),
+    Otherwise(
+        r"nn\.(hard_tanh|log_sigmoid|log1mexp|softmax|log_softmax|logmeanexp|standardize)",
+        "JAX computes them in integers, which wrap", kinds="iu",
+    ),
+    # --- complex numbers ---
+    Otherwise("cumprod", "JAX multiplies by one, which makes NaN of infinities", kinds="c", of=infinity),
+    Otherwise(r"cum(max|min)|maximum|minimum|at\[", "JAX loses NaN among them", of=nan, differ=complex_nan),
+    Otherwise(_LOGSUM, "JAX's of infinities is NaN", kinds="c", of=infinity, differ=theirs_nan),
+    Otherwise(_LOGSUM, "JAX's logarithm is not always the principal one", kinds="c", differ=a_turn),
+    # --- values ---
+    Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite),
+    Otherwise(r"lax\.igamma", "JAX's of a large number and itself is no half", of=huge),
+    Otherwise(r"np\.(trapezoid|modf)\(", "of infinities NumPy's are no NaN", of=infinity, differ=theirs_nan),
+    # --- derivatives ---
+    Otherwise(r"bessel_i1e", "JAX's at NaN is that at 0", what=DERIVATIVES, of=nan, differ=ours_nan),
+    Otherwise(r"copysign|abs\(", "JAX's at NaN is -1", what=DERIVATIVES, of=nan, differ=ours_nan),
+    Otherwise(r"log1mexp|a(rc)?cosh", "outside of its domain it has none", what=DERIVATIVES, differ=ours_nan),
+    Otherwise(r"cum(max|min)\(", "JAX halves that of equal elements along its tree", what=DERIVATIVES, of=ties),
+    Otherwise(r"cum(max|min)\(", "JAX halves that of equal elements along its tree", what=DERIVATIVES, of=nan),
+    Otherwise(r"logaddexp", "JAX counts two equal large operands whole", what=DERIVATIVES, of=huge),
+    Otherwise(r"cumlogsumexp", "JAX's is not that of logsumexp", what=DERIVATIVES, of=no_finite),
+    Otherwise(
+        r"np\.a?(min|max)\(", "JAX's of the number NaN is 1", what=DERIVATIVES, of=lambda x: a_number(x) and nan(x),
+    ),
+    Otherwise("", "NaN, the mean of nothing, has none", what=DERIVATIVES, of=nothing, differ=ours_nan),
+)  # fmt: skip
+
+
+def is_extreme(case: Case) -> bool:
+    """Whether narrow types overflow and underflow in a case: what then is NaN or zero is asked in float64."""
+    return any(extreme(onp.asarray(x)) for x in case.inputs.values())
+
+
+def reason_for(case: Case, how: Any) -> str | None:
+    """Why a program cut down is meant to differ so; None if it is not."""
+    if how.numpy():
+        return "NumPy says what we do"
+    return next((one.reason for one in OTHERWISE if one.explains(case, how)), None)

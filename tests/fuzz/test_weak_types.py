@@ -1,0 +1,55 @@
+"""Weak types of results are JAX's: of every function of one or two arrays, for numbers and for arrays."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+from fuzz_programs import BINARY, MATRIX, NN, UNARY
+
+import meshwright as mw
+import meshwright.lax as mlax
+import meshwright.nn as mnn
+import meshwright.numpy as mnp
+
+FORMS = [
+    *(f"np.{name}(x)" for name in (*UNARY, *MATRIX)),
+    *(f"np.{name}({pair})" for name in BINARY for pair in ("x, x", "x, 2.", "x, 2", "2, x", "x, b", "x, s")),
+    *(f"nn.{name}(x)" for name in NN),
+    *(f"np.round(x, {places})" for places in (-1, 0, 1)),
+    "lax.associative_scan(np.add, x)", "lax.pad(x, x.reshape(-1)[0], [(1, 0, 0)] * x.ndim)",
+    "lax.pad(x, np.zeros((), x.dtype), [(1, 0, 0)] * x.ndim)", "np.pad(x, 1)", "np.unwrap(x)",
+]  # fmt: skip
+
+
+def _types(lib, np_, lax, nn, value, shape):
+    """What each form makes of weakly typed ``value`` in ``shape``; None where it is refused."""
+    weak = np_.asarray(value)
+    x = np_.broadcast_to(weak, shape) if shape else weak
+    scope = {"np": np_, "lax": lax, "nn": nn, "s": np_.asarray(value), "b": np_.ones(shape, bool)}
+
+    def type_of(form):
+        try:
+            out = []
+            (lib.make_jaxpr)(lambda x: out.append(lib.typeof(eval(form, {**scope, "x": x}))))(x)
+            return out[0].shape, out[0].dtype, out[0].dtype == bool or bool(out[0].weak_type)
+        except Exception:
+            return None
+
+    return {form: type_of(form) for form in FORMS}
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+@pytest.mark.parametrize("value", [2, 1.5, 2j, True])
+def test_as_jax_has_them(value, shape, x64):
+    with warnings.catch_warnings(), jax.enable_x64(x64), mw.enable_x64(x64):
+        warnings.simplefilter("ignore")
+        ours = _types(mw, mnp, mlax, mnn, value, shape)
+        theirs = _types(jax, jnp, jax.lax, jax.nn, value, shape)
+    different = {f: (ours[f], t) for f, t in theirs.items() if t is not None and ours[f] is not None and ours[f] != t}
+    different.pop("np.power(x, s)", None)  # whose type JAX makes depend on whether the exponent is known
+    assert not different
+    assert sum(t is not None for t in theirs.values()) > 40
