@@ -27,9 +27,18 @@ def layers(x, n):
         x = mnp.tanh(x @ x + i + n) + mnp.sort(x, axis=0)
     return x.sum()
 
+def interrupted(number, frame):  # as Python's own, while there is work; what comes before is heard when it begins
+    global working, early
+    if working or not stays:
+        working = False
+        signal.default_int_handler(number, frame)
+    early = True
+
 mesh = mw.AbstractMesh((2, 2), ("a", "b"))
 x = np.eye(48, dtype=np.float32)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts without
+stays = sys.argv[1:] == ["stay"]
+working = early = False
+signal.signal(signal.SIGINT, interrupted)
 print("ready", flush=True)
 
 def work(n):
@@ -45,10 +54,14 @@ def work(n):
 
 for n in itertools.count():
     try:
+        working = True
+        if early:
+            raise KeyboardInterrupt
         work(n)
     except KeyboardInterrupt:
-        if sys.argv[1:] != ["stay"]:
+        if not stays:
             raise
+        working = early = False
         print("heard", flush=True)
 """
 #: seconds from the signal to the end of the process, on a busy machine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from meshwright.core.dtypes import promote
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.source import own_scope
+from meshwright.core.weak import WeakKeys
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.leaks import ends_traces, watched
@@ -43,8 +44,8 @@ class Body:
     out_avals: tuple[ShapedArray, ...]
 
 
-_bodies: WeakKeyDictionary[Any, dict[Any, Body]] = WeakKeyDictionary()
-_wrapped: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+_bodies: WeakKeys[Any, dict[Any, Body]] = WeakKeys()
+_wrapped: WeakKeys[Any, dict[Any, Any]] = WeakKeys()
 on_clear(_bodies.clear)
 
 

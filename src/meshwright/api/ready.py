@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.core.caches import on_clear
 from meshwright.core.identity import CachesOfFunctions
 from meshwright.core.records import dataclass
+from meshwright.core.weak import WeakKeys
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.runtime.executable import Executable
 
@@ -35,14 +35,14 @@ class Ready:
 class Caches:
     """What is kept of a jitted function; all that jit the same function in the same way have it in common."""
 
-    _all: weakref.WeakSet[Caches] = weakref.WeakSet()
+    _all: WeakKeys[Caches, None] = WeakKeys()
 
     def __init__(self) -> None:
         self.programs: dict[Any, Ready] = {}
         self.traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         #: traces with the function's shardings as constraints, for calls inside other traces
         self.constrained: dict[ClosedJaxpr, ClosedJaxpr] = {}
-        self._all.add(self)
+        self._all[self] = None
 
     def clear(self) -> None:
         self.programs.clear()

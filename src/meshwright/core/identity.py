@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any, Generic, TypeVar
 
 from meshwright.core import pytree
+from meshwright.core.weak import WeakKeys
 
 _Caches = TypeVar("_Caches")
 
@@ -61,7 +62,7 @@ class CachesOfFunctions(Generic[_Caches]):
 
     def __init__(self, make: Callable[[], _Caches]) -> None:
         self._make = make
-        self._of: weakref.WeakKeyDictionary[FunctionType, dict[Any, _Caches]] = weakref.WeakKeyDictionary()
+        self._of: WeakKeys[FunctionType, dict[Any, _Caches]] = WeakKeys()
 
     def of(self, fun: Callable[..., Any], *options: Any) -> _Caches:
         """The caches of ``fun`` and ``options``; new ones where these are not known to be the same as any before."""

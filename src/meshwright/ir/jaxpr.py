@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.core.weak import once_for_each
 
 if TYPE_CHECKING:
     from meshwright.ir.op import Op
@@ -181,29 +181,17 @@ def all_eqns(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
             yield from all_eqns(inner)
 
 
-#: whether jaxprs have effects, as far as anybody asked
-_effects: WeakKeyDictionary[Jaxpr, bool] = WeakKeyDictionary()
-
-
+@once_for_each
 def has_effects(jaxpr: Jaxpr) -> bool:
     """Whether an equation has an effect besides its results."""
-    found = _effects.get(jaxpr)
-    if found is None:
-        found = _effects[jaxpr] = any(e.op.has_effects for e in jaxpr.eqns)
-    return found
+    return any(e.op.has_effects for e in jaxpr.eqns)
 
 
-#: how deeply jaxprs are nested, as far as anybody asked
-_nesting: WeakKeyDictionary[Jaxpr, int] = WeakKeyDictionary()
-
-
+@once_for_each
 def nesting(jaxpr: Jaxpr) -> int:
     """How many jaxprs lie inside of each other in ``jaxpr``, at most."""
-    found = _nesting.get(jaxpr)
-    if found is None:
-        inner = (nesting(j) for e in jaxpr.eqns if e.op.holds_jaxprs for j in sub_jaxprs(e.op))
-        found = _nesting[jaxpr] = max(inner, default=-1) + 1
-    return found
+    inner = (nesting(j) for e in jaxpr.eqns if e.op.holds_jaxprs for j in sub_jaxprs(e.op))
+    return max(inner, default=-1) + 1
 
 
 def _no_printer(jaxpr: Jaxpr) -> str:

@@ -52,7 +52,7 @@ def _in_memory(aval: ShapedArray) -> tuple[tuple[int, ...], np.dtype]:
     return aval.shape, aval.dtype
 
 
-@dataclass
+@dataclass(eq=False)
 class Executable:
     """A loaded program. ``constants`` are arrays passed before the arguments at every run."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakValueDictionary
 
-#: all that are alive, by identity
-PROGRAMS: WeakValueDictionary[int, Any] = WeakValueDictionary()
+from meshwright.core.weak import WeakKeys
+
+#: all that are alive
+PROGRAMS: WeakKeys[Any, None] = WeakKeys()
 
 _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.M)
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.M)
@@ -24,7 +25,7 @@ _NAME, _STACK = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\
 
 def note(program: Any) -> None:
     """Remember a program for as long as it lives."""
-    PROGRAMS[id(program)] = program
+    PROGRAMS[program] = None
 
 
 def ops_of(text: str) -> dict[str, dict[str, str]]:
@@ -52,7 +53,7 @@ def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """
     wanted = set(modules)
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for program in [p for p in PROGRAMS.values() if p.loaded is not None]:
+    for program in [p for p in PROGRAMS if p.loaded is not None]:
         module = program.loaded.hlo_modules()[0]
         if module.name in wanted:
             devices = max((s.num_devices for s in program.out_shardings), default=1) if program.is_virtual else 1

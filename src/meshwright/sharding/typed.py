@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 from meshwright.core.avals import WHOLE, ShapedArray, axes_text
+from meshwright.core.weak import WeakValues
 from meshwright.errors import ShardingTypeError
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
@@ -71,7 +71,7 @@ def type_over(
 
 
 #: meshes with devices by those without: types name the latter, and the devices are needed outside of programs
-_with_devices: WeakValueDictionary[AbstractMesh, Mesh] = WeakValueDictionary()
+_with_devices: WeakValues[AbstractMesh, Mesh] = WeakValues()
 
 
 def mesh_of_type(mesh: AbstractMesh) -> AnyMesh:
@@ -79,7 +79,7 @@ def mesh_of_type(mesh: AbstractMesh) -> AnyMesh:
     current = get_mesh()
     if current is not None and current.abstract_mesh == mesh:
         return current
-    return _with_devices.get(mesh, mesh)
+    return _with_devices.get(mesh) or mesh
 
 
 def explicit_of(sharding: Sharding, ndim: int) -> TypeSharding | None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from meshwright.core.avals import OnlyTyped, ShapedArray
 from meshwright.core.dtypes import uint32
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
+from meshwright.core.weak import WeakKeys
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Mapped
 
@@ -31,7 +31,7 @@ class JaxprTransforms:
     """The transformations that rules of ops with inner jaxprs use. ``transforms.rules`` supplies them."""
 
     def __init__(self) -> None:
-        self._cache: WeakKeyDictionary[ClosedJaxpr, dict[Any, Any]] = WeakKeyDictionary()
+        self._cache: WeakKeys[ClosedJaxpr, dict[Any, Any]] = WeakKeys()
         #: what makes each of them
         self.makers: dict[str, Slot[Callable[..., Any]]] = {
             name: Slot(f"the transformation of jaxprs {name!r}", f"meshwright.transforms.{by}")

@@ -8,7 +8,6 @@ as a derivative: like torch, one that a further derivative goes through.
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -22,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from meshwright.core.weak import WeakValues
 from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch.decompositions import ROUNDS, decompositions, without_rule
 from meshwright.interop.torch.graph import Interpreter
@@ -34,7 +34,7 @@ from meshwright.transforms.custom_vjp import custom_vjp
 _KNOWN = ("torch.utils.checkpoint", "torch._library.autograd")
 _NUMBERS = itertools.count()
 #: calls by the number that their ops have; a converted model keeps its own
-_CALLS: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
+_CALLS: WeakValues[int, Call] = WeakValues()
 
 _LIBRARY = torch.library.Library("meshwright", "DEF")
 _LIBRARY.define("function(Tensor[] tensors, int call) -> Tensor[]")
@@ -42,7 +42,7 @@ _LIBRARY.define("function(Tensor[] tensors, int call) -> Tensor[]")
 
 @torch.library.register_fake("meshwright::function", lib=_LIBRARY)
 def _types(tensors: Sequence[torch.Tensor], call: int) -> list[torch.Tensor]:
-    return [tensors[0].new_empty(o.shape, dtype=o.dtype) for o in _CALLS[call].outs]
+    return [tensors[0].new_empty(o.shape, dtype=o.dtype) for o in _call(call).outs]
 
 
 class Call:
@@ -102,10 +102,16 @@ def _read_back(known: Sequence[fx.Node], later: Sequence[fx.Node]) -> None:
                 user.replace_all_uses_with(node)
 
 
+def _call(number: int) -> Call:
+    call = _CALLS.get(number)
+    assert call is not None, "what is converted keeps its calls"
+    return call
+
+
 @register("meshwright.function", random=True)
 def function(tensors: Sequence[Any], call: int, draw: Callable[[], Any]) -> list[Any]:
     """A call of an ``autograd.Function``, with its own backward."""
-    return _CALLS[call](tensors, draw)
+    return _call(call)(tensors, draw)
 
 
 # --- tracing ------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from meshwright.core import source
 from meshwright.core.avals import Axes
+from meshwright.core.weak import WeakKeys
 from meshwright.errors import ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.rewrite import Interpreter
@@ -20,7 +20,7 @@ from meshwright.ir.varying import axes_of, cast, in_order
 from meshwright.ops.collective.all_reduce import PVary
 from meshwright.ops.collective.base import Collective
 
-_found: WeakKeyDictionary[ClosedJaxpr, dict[Any, ClosedJaxpr]] = WeakKeyDictionary()
+_found: WeakKeys[ClosedJaxpr, dict[Any, ClosedJaxpr]] = WeakKeys()
 
 
 def in_axes(jaxpr: ClosedJaxpr) -> list[Axes]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.core.records import dataclass
+from meshwright.core.weak import once_for_each
 from meshwright.errors import ArgumentTypeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Jaxpr, sub_jaxprs
@@ -109,13 +109,9 @@ def _avals(jaxpr: Jaxpr) -> Iterator[ShapedArray]:
         yield atom.aval
 
 
+@once_for_each
 def key_types_of(jaxpr: Jaxpr) -> frozenset[KeyType]:
     """The dtypes of keys in a program, its inner jaxprs included."""
-    if jaxpr not in _FOUND:
-        own: set[Any] = {a.dtype for a in _avals(jaxpr) if is_key(a.dtype)}
-        inner = (key_types_of(j) for eqn in jaxpr.eqns if eqn.op.holds_jaxprs for j in sub_jaxprs(eqn.op))
-        _FOUND[jaxpr] = frozenset(own.union(*inner))
-    return _FOUND[jaxpr]
-
-
-_FOUND: WeakKeyDictionary[Jaxpr, frozenset[KeyType]] = WeakKeyDictionary()
+    own: set[Any] = {a.dtype for a in _avals(jaxpr) if is_key(a.dtype)}
+    inner = (key_types_of(j) for eqn in jaxpr.eqns if eqn.op.holds_jaxprs for j in sub_jaxprs(eqn.op))
+    return frozenset(own.union(*inner))

@@ -1,0 +1,81 @@
+"""Tables that do not keep objects alive, and forget them without running Python code.
+
+The callbacks of :mod:`weakref`'s own dictionaries are Python functions. Where Ctrl-C falls into one, Python has nobody
+to raise ``KeyboardInterrupt`` to: it prints "Exception ignored in", and the program goes on as if nothing had been.
+Freeing a traced program calls thousands of them. Those of the tables here are methods of ``dict``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class WeakKeys(Generic[K, V]):
+    """Values of objects, each kept as long as its object lives.
+
+    Every method raises TypeError of an object that cannot be hashed or referred to weakly.
+    """
+
+    __slots__ = ("_forget", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[ref[K], V] = {}
+        self._forget: Callable[[ref[K]], None] = self._values.__delitem__
+
+    def get(self, key: K) -> V | None:
+        return self._values.get(ref(key))
+
+    def setdefault(self, key: K, value: V) -> V:
+        return self._values.setdefault(ref(key, self._forget), value)
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._values[ref(key, self._forget)] = value
+
+    def __iter__(self) -> Iterator[K]:
+        return iter([key for r in list(self._values) if (key := r()) is not None])
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def clear(self) -> None:
+        self._values.clear()
+
+
+class WeakValues(Generic[K, V]):
+    """Objects by their keys, each found as long as somebody else holds it."""
+
+    __slots__ = ("_refs",)
+
+    def __init__(self) -> None:
+        self._refs: dict[K, ref[V]] = {}
+
+    def get(self, key: K) -> V | None:
+        found = self._refs.get(key)
+        return None if found is None else found()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._refs[key] = ref(value, partial(self._refs.pop, key))  # the reference is pop's default
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+
+def once_for_each(function: Callable[[Any], V]) -> Callable[[Any], V]:
+    """``function``, of one object, whose result is kept as long as that lives."""
+    known: WeakKeys[Any, V] = WeakKeys()
+    unknown: Any = object()
+
+    @wraps(function)
+    def remembered(key: Any) -> V:
+        found: Any = known._values.get(ref(key), unknown)
+        if found is unknown:
+            known[key] = found = function(key)
+        return found  # type: ignore[no-any-return]
+
+    return remembered
