@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import select
 import signal
@@ -103,6 +104,7 @@ class Kept:
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, "stay"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        atexit.register(self.process.kill)
         self.line()
 
     def line(self) -> str:
