@@ -9,7 +9,7 @@ from meshwright import PartitionSpec as P
 from meshwright import lax
 from meshwright.experimental import PartitionSpec, mesh_utils
 from meshwright.experimental import export as old_export
-from meshwright.experimental.maps import SerialLoop, mesh, thread_resources, xmap
+from meshwright.experimental.maps import mesh, thread_resources, xmap
 from meshwright.experimental.pjit import FROM_GDA, UNSPECIFIED, pjit, with_sharding_constraint
 from meshwright.interpreters import pxla, sharded_jit
 from meshwright.interpreters.pxla import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec, Unstacked
@@ -170,7 +170,6 @@ def test_xmap_refuses_specs():
     assert "negative dimension" in message_of(ValueError, xmap, f, {-1: "i"}, {})
     assert "expected {dimension: name}" in message_of(TypeError, xmap, f, "i", {})
     assert "one of them twice" in message_of(ValueError, xmap, f, {0: "i"}, {}, axis_resources={"i": ("x", "x")})
-    assert "lax.map" in message_of(ValueError, SerialLoop, 3)
     call = xmap(f, {0: "i"}, {0: "i"}, axis_resources={"i": "x"})
     assert "no mesh is set" in message_of(mw.errors.MeshError, call, A)
     with GRID:

@@ -3,7 +3,7 @@
 An axis is named by ``in_axes``, gone from the shape inside, reduced by collectives (``psum`` over its name), and is a
 dimension again by ``out_axes``. ``axis_resources`` says which mesh axes split it. While the function is traced, types
 say which named axes a value has (``aval.vma``, as in ``shard_map``), which conflicts and results are checked by; it is
-then ``vmap`` over every named axis.
+then ``vmap`` over every named axis, around which a ``SerialLoop`` is a ``scan`` over shares of its axis.
 
 Source: the ``xmap`` that JAX had until 0.4.31.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
+from meshwright.api.serial_loop import check_loops, in_steps, split_resources
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
@@ -47,17 +48,6 @@ class AxesSpec:
     @property
     def names(self) -> dict[Name, int]:
         return {name: dim for dim, name in self.axes}
-
-
-class SerialLoop:
-    """What ``axis_resources`` had for an axis to be computed in steps.
-
-    Raises:
-      ArgumentError: always; ``lax.map(..., batch_size=...)`` computes in steps.
-    """
-
-    def __init__(self, length: int) -> None:
-        raise ArgumentError(f"SerialLoop({length}): xmap computes all of an axis at once; use lax.map with batch_size")
 
 
 def is_axes_spec(entry: Any) -> bool:
@@ -101,6 +91,7 @@ class _Xmap:
     out_axes: Any
     axis_sizes: Mapping[Name, int]
     resources: Mapping[Name, tuple[str, ...]]
+    steps: Mapping[Name, int]
 
     def flat(self, what: str, tree: Any, value: Any) -> list[AxesSpec]:
         marked = pytree.map(lambda e: parse_axes(what, e), tree, is_leaf=is_axes_spec)
@@ -145,11 +136,13 @@ def xmap(
       in_axes: for each array, ``{dimension: name}`` or a list of names; a tree prefix of the arguments.
       out_axes: the same for the results; all named axes that a result has must be in it.
       axis_sizes: sizes of named axes that no argument has.
-      axis_resources: the axes of the mesh (``with mesh:``) that split a named axis: a name or a tuple of names.
+      axis_resources: the axes of the mesh (``with mesh:``) that split a named axis: a name or a tuple of names; a
+        ``SerialLoop`` among or instead of them computes the axis in steps.
 
     Raises (when called):
-      ShapeError: sizes that differ, or that the mesh does not divide. ShardingError: two axes of one value are split by
-      the same axis of the mesh; both are named. UnboundAxisError: an axis that the mesh does not have.
+      ShapeError: sizes that differ, or that the mesh or a loop does not divide. ShardingError: two axes of one value
+      are split by the same axis of the mesh; both are named. ArgumentError: a collective over an axis that is a loop.
+      UnboundAxisError: an axis that the mesh does not have.
 
     Example:
       >>> from meshwright.experimental.maps import xmap
@@ -160,11 +153,11 @@ def xmap(
     """
     require_callable(fun, "xmap")
     require_backend(backend, "xmap")
-    resources = {n: tuple(r) if isinstance(r, (tuple, list)) else (r,) for n, r in (axis_resources or {}).items()}
+    resources, steps = split_resources(axis_resources or {})
     for name, used in resources.items():
         if len(set(used)) != len(used):
             raise ArgumentError(f"xmap: axis {name!r} is to be split by {used}, one of them twice; name each once")
-    spec = _Xmap(in_axes, out_axes, dict(axis_sizes or {}), resources)
+    spec = _Xmap(in_axes, out_axes, dict(axis_sizes or {}), resources, steps)
     _check_names(spec)
 
     @functools.wraps(fun)
@@ -183,7 +176,7 @@ def _check_names(spec: _Xmap) -> None:
     leaves = pytree.leaves(pytree.map(lambda e: parse_axes("in_axes", e), spec.in_axes, is_leaf=is_axes_spec))
     known = {name for leaf in leaves for _, name in leaf.axes} | set(spec.axis_sizes)
     outs = pytree.leaves(pytree.map(lambda e: parse_axes("out_axes", e), spec.out_axes, is_leaf=is_axes_spec))
-    wanted = {"out_axes": {n for leaf in outs for _, n in leaf.axes}, "axis_resources": set(spec.resources)}
+    wanted = {"out_axes": {n for leaf in outs for _, n in leaf.axes}, "axis_resources": {*spec.resources, *spec.steps}}
     for what, names in wanted.items():
         if names - known:
             missing = ", ".join(sorted(map(repr, names - known)))
@@ -204,7 +197,7 @@ def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
     for aval, out in zip(jaxpr.out_avals, outs):
         _check_result(fun, aval, out, sizes)
     given = [_constrained(x, s, spec.resources, mesh) for x, s in zip(flat, ins)]
-    results = _mapped(without_axes(jaxpr), list(sizes), consts, given, ins, outs, spec.resources, sizes)
+    results = _looped(fun, spec, without_axes(jaxpr), sizes, mesh, consts, given, ins, outs)
     return pytree.unflatten(out_tree, [_constrained(y, s, spec.resources, mesh) for y, s in zip(results, outs)])
 
 
@@ -290,6 +283,24 @@ def _constrained(x: Any, spec: AxesSpec, resources: Mapping[Name, tuple[str, ...
     for dim, name in spec.axes:
         entries[dim] = resources.get(name, UNCONSTRAINED)
     return ShardingConstraint(NamedSharding(mesh, PartitionSpec(*entries))).bind(x)
+
+
+def _looped(
+    fun: Any, spec: _Xmap, jaxpr: ClosedJaxpr, sizes: Mapping[Name, int], mesh: AnyMesh | None, consts: Sequence[Any],
+    args: Sequence[Any], ins: Sequence[AxesSpec], outs: Sequence[AxesSpec],
+) -> Sequence[Any]:  # fmt: skip
+    """The function's jaxpr, mapped over shares of the axes that are loops, one after the other."""
+    ways = {n: prod(mesh.shape[a] for a in spec.resources.get(n, ())) if mesh else 1 for n in spec.steps}
+    check_loops(fun, jaxpr, sizes, spec.steps, ways)
+    shares = {n: size // spec.steps.get(n, 1) for n, size in sizes.items()}
+
+    def run(*values: Any) -> Sequence[Any]:
+        return _mapped(jaxpr, list(sizes), consts, values, ins, outs, spec.resources, shares)
+
+    for name, steps in spec.steps.items():
+        dims = ([s.names.get(name) for s in specs] for specs in (ins, outs))
+        run = in_steps(run, steps, ways[name], *dims)
+    return run(*args)
 
 
 def _mapped(

@@ -20,7 +20,7 @@ from jaxlib import xla_client as xc
 
 from meshwright.core.config import config
 from meshwright.errors import DeviceError
-from meshwright.runtime.pjrt import plugins
+from meshwright.runtime.pjrt import freed_memory, plugins
 from meshwright.runtime.pjrt.plugins import Plugin
 from meshwright.runtime.pjrt.world import WORLD
 
@@ -41,6 +41,7 @@ def make_client(platform: str, devices: int) -> Any:
     if platform != "cpu":
         return _plugin_client(plugins.runtime(platform), devices)
     devices = max(devices, 1)
+    freed_memory.keep()
     with _threads_for(devices):
         if WORLD.service is None:
             return xc.make_cpu_client(num_devices=devices)

@@ -1,0 +1,31 @@
+"""What becomes of the memory of buffers that are freed: the process keeps it for those of the next run.
+
+XLA's CPU client takes every result and all scratch of a run from ``malloc``. A virtual mesh makes them as large as
+arrays of the whole mesh, and above thresholds that begin at 128 KiB, glibc hands the memory back to the system after
+the run: the next one is then given new pages, and waits for each to be cleared. Measured: a step on 8 devices with
+2 MiB of parameters took 300 to 540 new pages a run, and 0.8 to 2.7 ms of the system's time of its 8.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+# parameters of mallopt(3), by their numbers in malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: the most that glibc takes for blocks of memory that are to be kept; larger ones are the system's, as always
+_LARGEST_BLOCK = 32 << 20
+#: free memory at the end of a heap that is kept
+_KEPT = 128 << 20
+_USERS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+def keep() -> None:
+    """Let this process keep up to 128 MiB that were freed, unless its environment sets glibc's thresholds."""
+    if sys.platform != "linux" or any(name in os.environ for name in _USERS):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # other C libraries have none
+        mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+        mallopt(_TRIM_THRESHOLD, _KEPT)
