@@ -196,3 +196,31 @@ def test_the_text_shows_the_region_and_is_read_again(names, border):
     assert ("last_tile_dims={manual}" in text) == ("y" not in names)  # the constraint inside
     (again,) = mw.tree.leaves(mw.load(text)(x))
     np.testing.assert_allclose(np.asarray(again), np.asarray(step(x)), rtol=1e-6)
+
+
+def test_regions_inside_of_regions_are_in_the_text():
+    """Three deep, one in a loop, with constraints: each is manual along its axes and those of all around it."""
+    mesh = mw.make_mesh((2, 2, 2), ("x", "y", "z"))
+
+    def third(c):
+        return mnp.sin(c) * lax.psum(c.sum(), ("x", "z"))
+
+    def second(b):
+        inner = mw.shard_map(third, in_specs=P("z"), out_specs=P("z"), axis_names={"z"})
+        b = mw.with_sharding_constraint(b, NamedSharding(mesh, P("z")))
+        return lax.scan(lambda c, x: (c + lax.psum(inner(x), "y"), None), b, mnp.stack([b, b * 2]))[0]
+
+    def first(a):
+        return mw.shard_map(second, in_specs=P(None, "y"), out_specs=P(None, "y"), axis_names={"y"})(a) * 2
+
+    region = mw.shard_map(first, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    step = mw.jit(region, in_shardings=NamedSharding(mesh, P("x")))
+    a = RNG.normal(size=(8, 4)).astype(np.float32)
+    text = step.lower(a).as_text()
+    assert text.count("@SPMDFullToShardShape") == text.count("@SPMDShardToFullShape") == 3
+    assert '"{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"' in text  # manual along x
+    assert '"{devices=[1,2,2,2]<=[2,2,2]T(1,0,2) last_tile_dims={manual, replicated}}"' in text  # and cut along y
+    assert '"{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"' in text  # along x and y
+    assert '"{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dims={manual}}"' in text  # the constraint, and what z cuts
+    (again,) = mw.tree.leaves(mw.load(text)(a))
+    np.testing.assert_allclose(np.asarray(again), np.asarray(step(a)), rtol=1e-5)

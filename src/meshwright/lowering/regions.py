@@ -6,7 +6,7 @@ that is evaluated by itself) a region is partitioned by itself and batched over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.core.avals import NOWHERE, ShapedArray
@@ -24,13 +24,13 @@ from meshwright.spmd.driver import partition
 
 def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with calls of global programs in place of every ``shard_map``, wherever it stands."""
-    return _Replacer(lambda op: False).jaxpr(jaxpr)
+    return _Replacer(keeps=False).jaxpr(jaxpr)
 
 
 def with_manual_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with only those of its ``shard_map`` that StableHLO can say: those automatic along some axes hold no
-    other."""
-    return _Replacer(lambda op: not op.automatic or not _has_regions(op.jaxpr)).jaxpr(jaxpr)
+    """The program with every ``shard_map``, those inside of others too, as StableHLO can say it: without types of what
+    varies."""
+    return _Replacer(keeps=True).jaxpr(jaxpr)
 
 
 def _has_regions(jaxpr: ClosedJaxpr) -> bool:
@@ -40,7 +40,7 @@ def _has_regions(jaxpr: ClosedJaxpr) -> bool:
 class _Replacer:
     """Each jaxpr is gone through once: what calls the same function still does."""
 
-    def __init__(self, keeps: Callable[[ShardMap], bool]) -> None:
+    def __init__(self, keeps: bool) -> None:
         self.keeps = keeps
         self.done: dict[ClosedJaxpr, ClosedJaxpr] = {}
 
@@ -54,9 +54,10 @@ class _Replacer:
     def equation(self, eqn: JaxprEqn) -> JaxprEqn:
         op = eqn.op
         if isinstance(op, ShardMap):
-            if not self.keeps(op):
+            if not self.keeps:
                 return eqn.replace(op=Jit(op.name, global_program(op)))
-            return eqn.replace(op=replace(op, jaxpr=without_axes(inline_calls(op.jaxpr)), check_vma=False))
+            body = without_axes(inline_calls(self.jaxpr(op.jaxpr)))
+            return eqn.replace(op=replace(op, jaxpr=body, check_vma=False))
         return in_jaxprs(eqn, self.jaxpr)
 
 

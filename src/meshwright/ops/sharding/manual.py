@@ -67,6 +67,8 @@ class ShardMap(RegionOp):
     axis_names: tuple[str, ...] = ()
     #: types say what varies over which of the manual axes
     check_vma: bool = False
+    #: axes that are manual where it stands; said where programs are written
+    around: tuple[str, ...] = ()
     name: ClassVar[str] = "shard_map"
 
     @property
@@ -268,8 +270,8 @@ class ShardMap(RegionOp):
         ]
 
     def _emit_in_part(self, b: Builder, operands: Sequence[Any]) -> Any:
-        mesh, names = self.mesh.abstract_mesh, tuple(self.manual)
-        atoms = mesh.expand(names)
+        mesh, names = self.mesh.abstract_mesh, (*self.around, *self.manual)
+        around, atoms = mesh.expand(self.around), mesh.expand(names)
 
         def inside(aval: ShapedArray) -> HloSharding:
             return layout_to_hlo(Layout.replicated(aval.ndim), mesh, atoms)
@@ -278,6 +280,8 @@ class ShardMap(RegionOp):
             op = eqn.op
             if isinstance(op, ShardingConstraint):
                 return eqn.replace(op=dataclasses.replace(op, leeway=dataclasses.replace(op.leeway, manual=names)))
+            if isinstance(op, ShardMap):  # it notes its own constraints
+                return eqn.replace(op=dataclasses.replace(op, around=names))
             return in_jaxprs(eqn, lambda j: replaced(j, noted))
 
         parts = []
@@ -285,7 +289,7 @@ class ShardMap(RegionOp):
             operands, b.in_avals, self.layouts(self.in_specs, b.in_avals), self.jaxpr.in_avals
         ):
             free = [d for d, axes in enumerate(lo.dims) if not axes]
-            cut = _marked(b, x, whole, layout_to_hlo(lo, mesh), free)
+            cut = _marked(b, x, whole, layout_to_hlo(lo, mesh, around), free)
             parts.append(_custom(b, cut, local, FULL_TO_SHARD, inside(local), range(local.ndim)))
         results = b.call("shmap_body", replaced(self.jaxpr, noted), parts)
         outs = zip(results, self.jaxpr.out_avals, b.out_avals, self.layouts(self.out_specs, b.out_avals))
@@ -293,7 +297,7 @@ class ShardMap(RegionOp):
         for x, local, whole, lo in outs:
             free = [d for d, axes in enumerate(lo.dims) if not axes]
             ended = _marked(b, x, local, inside(local), range(local.ndim))
-            found.append(_custom(b, ended, whole, SHARD_TO_FULL, layout_to_hlo(lo, mesh), free))
+            found.append(_custom(b, ended, whole, SHARD_TO_FULL, layout_to_hlo(lo, mesh, around), free))
         return found
 
 
