@@ -87,3 +87,38 @@ def test_offloaded_values_are_counted_apart():
         mw.checkpoint_policies.save_and_offload_only_these_names(
             names_which_can_be_saved=["b"], names_which_can_be_offloaded=["b"]
         )
+
+
+def test_spaces():
+    """The memory of devices, or of their hosts, whatever the sharding is: in programs and outside, in trees."""
+    space = mw.memory.Space
+    host = mw.device_put(mw.device_put(X, DEVICE), space.Host)
+    assert host.sharding == HOST and mw.typeof(host).memory_space is space.Host
+    back, plain = mw.device_put([host, X], [space.Device, None])
+    assert back.sharding == DEVICE and mw.typeof(plain).memory_space is space.Device
+    assert mw.device_put(X, space.Host).sharding.memory_kind == "pinned_host"
+
+    @mw.jit
+    def f(x):
+        return mw.device_put({"a": x, "b": mw.device_put(x, space.Device) + 1}, {"a": space.Device, "b": space.Host})
+
+    out = f(host)
+    assert {k: v.sharding.memory_kind for k, v in out.items()} == {"a": "device", "b": "pinned_host"}
+    np.testing.assert_array_equal(np.asarray(out["b"]), X + 1)
+    assert repr(space.Host) == str(space.Host) == "MemorySpace.Host"
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_other_platforms_are_told_what_is_in_the_hosts_memory(platform):
+    def step(w, x):
+        y = mnp.tanh(x @ mw.device_put(w, mw.memory.Space.Device))
+        return mw.device_put(y, HOST), y.sum()
+
+    part = mw.jit(step, in_shardings=(HOST, DEVICE)).partition(np.ones((16, 16), np.float32), X)
+    text = str(part.module(platform))
+    assert text.count('{mhlo.memory_kind = "pinned_host"}') == 2  # the first argument, and the first result
+    places = [
+        line.split('_xla_buffer_placement = "')[1].split('"')[0] for line in text.splitlines() if "@annotate" in line
+    ]
+    assert places == ["device", "pinned_host"]
+    assert "memory_kind" not in str(part.module("cpu")) and "annotate" not in str(part.module("cpu"))

@@ -103,6 +103,31 @@ def test_nodes_of_gpus_on_cuda():
     assert report.target.size == 16 and report.fits
 
 
+@pytest.mark.parametrize("where", [pytest.param("v5e:2x4", marks=tpu), pytest.param("h100", marks=cuda)])
+def test_what_is_kept_in_the_hosts_memory(where):
+    """Arguments, results, and what a scan's steps leave for the way back."""
+    mesh, space = mw.AbstractMesh((8,), ("x",)), mw.memory.Space
+    rows = mw.NamedSharding(mesh, P("x"))
+    offload = mw.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["h"]
+    )
+
+    def layer(x, w):
+        return mnp.tanh(mw.checkpoint_name(x @ w, "h")), None
+
+    def loss(ws, x):
+        y, _ = mw.lax.scan(mw.checkpoint(layer, policy=offload), mw.device_put(x, space.Device), ws)
+        return (y**2).sum()
+
+    on_host = rows.with_memory_kind("pinned_host")
+    step = mw.jit(mw.grad(loss), in_shardings=(mw.NamedSharding(mesh, P()), on_host))
+    shapes = mw.ShapeDtypeStruct((6, 256, 256), np.float32), mw.ShapeDtypeStruct((8192, 256), np.float32)
+    report = step.lower(*shapes).partition().compile(where)
+    expected = 7 * 1024 * 256 * 4  # the argument, and six steps' inputs
+    assert report.host_bytes == report.predicted.memory.host_bytes == expected
+    assert "in the host's memory" in str(report) and "S(5)" in report.text
+
+
 def decompositions(a):
     """All that has a form for every target."""
     q, r = mnp.linalg.qr(a)

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named
+from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named, resolve, spread
 from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
+from meshwright.core.memory_space import Space
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError, ShardingTypeError
 from meshwright.ir.explicit import decided, is_explicit
 from meshwright.ir.op import Op
@@ -52,7 +53,7 @@ def _as_sharding(target: Any) -> Any:
 def device_put(
     x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
 ) -> Any:
-    """``x`` (a tree of arrays) on a device or with a sharding (or a tree prefix of these).
+    """``x`` (a tree of arrays) on a device, with a sharding or in a ``mw.memory.Space`` (or a tree prefix of these).
 
     A NumPy array whose memory starts at a multiple of 64 bytes is not copied: do not write to it afterwards, or pass
     ``may_alias=False``, which copies everything. On a virtual mesh arrays are kept in global order, so that changing a
@@ -76,12 +77,15 @@ def device_put(
     avals = _check_leaves("device_put", x)
     leaves, treedef = pytree.flatten(x)
     target = pytree.map(_as_sharding, device, is_leaf=lambda s: is_spec(s) or isinstance(s, Device))
-    shardings = flat_shardings(target, x, "device_put")
-    check_fit(shardings, avals, pytree.paths(x), "device_put: x")
-    return pytree.unflatten(treedef, [_put(v, s, may_alias is False) for v, s in zip(leaves, shardings)])
+    given = [None] * len(leaves) if target is None else spread(target, x, "device_put", is_spec)
+    places = [p if isinstance(p, Space) else resolve(p, "device_put") for p in given]
+    check_fit([None if isinstance(p, Space) else p for p in places], avals, pytree.paths(x), "device_put: x")
+    return pytree.unflatten(treedef, [_put(v, p, may_alias is False) for v, p in zip(leaves, places)])
 
 
-def _put(x: Any, sharding: Sharding | None, copied: bool = False) -> Any:
+def _put(x: Any, sharding: Sharding | Space | None, copied: bool = False) -> Any:
+    if isinstance(sharding, Space):
+        return MemoryPut(sharding.kind).bind(x if isinstance(x, Tracer) else _put(x, None, copied))
     if isinstance(x, Tracer):
         return _constraint(x, sharding, "device_put")
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):

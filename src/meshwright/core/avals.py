@@ -13,6 +13,7 @@ import numpy as np
 
 from meshwright.core.dtypes import short_name
 from meshwright.core.key_types import is_key
+from meshwright.core.memory_space import Space
 from meshwright.core.slots import Slot
 
 _BOOL = np.dtype(bool)
@@ -140,6 +141,11 @@ class ShapedArray:
     def strong(self) -> ShapedArray:
         """This aval without weak type."""
         return self.update(weak_type=False) if self.weak_type else self
+
+    @property
+    def memory_space(self) -> Space:
+        """The device's memory, or its host's."""
+        return Space.Host if self.memory else Space.Device
 
     def __str__(self) -> str:
         split = self.explicit

@@ -265,12 +265,20 @@ class ModuleBuilder(Interpreter[Any]):
             operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(i32, options.num_replicas)
             function = self._function("main", jaxpr, "public")
             function.arg_attrs = ir.ArrayAttr.get(
-                [ir.DictAttr.get(self._arg_attributes(i), ctx) for i in range(len(jaxpr.in_avals))]
+                [ir.DictAttr.get(self._arg_attributes(i) | self._memory(a), ctx) for i, a in enumerate(jaxpr.in_avals)]
             )
             function.result_attrs = ir.ArrayAttr.get(
-                [ir.DictAttr.get(self._result_attributes(i), ctx) for i in range(len(jaxpr.out_avals))]
+                [
+                    ir.DictAttr.get(self._result_attributes(i) | self._memory(a), ctx)
+                    for i, a in enumerate(jaxpr.out_avals)
+                ]
             )
         return self.module
+
+    def _memory(self, aval: ShapedArray) -> dict[str, ir.Attribute]:
+        """Where an argument or result is, if it is not in the device's memory; CPUs have one."""
+        kept = aval.memory is not None and self.platform != "cpu"
+        return {"mhlo.memory_kind": ir.StringAttr.get(aval.memory)} if kept else {}
 
     def _arg_attributes(self, i: int) -> dict[str, ir.Attribute]:
         options, found = self.options, {}

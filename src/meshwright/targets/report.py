@@ -191,8 +191,8 @@ class TargetReport:
             yield [what, human_bytes(getattr(theirs, name)) if theirs else "", human_bytes(getattr(ours, name))]
         if theirs is not None:
             yield ["code", human_bytes(theirs.code_bytes), ""]
-            if theirs.host_bytes:
-                yield ["in the host's memory", human_bytes(theirs.host_bytes), ""]
+        if self.host_bytes or ours.host_bytes:
+            yield ["in the host's memory", human_bytes(self.host_bytes) if theirs else "", human_bytes(ours.host_bytes)]
         yield ["sent in a run", human_bytes(self.bytes_sent) if theirs else "", human_bytes(self.predicted.bytes_sent)]
         if self.estimated_cycles is not None or self.predicted.seconds is not None:
             cycles = f"{self.estimated_cycles:,} cycles" if self.estimated_cycles is not None else ""

@@ -1,6 +1,7 @@
 """``memory_put``: a value in another memory of its devices, such as the host's.
 
-XLA's CPU devices have one memory, so nothing moves here: types, shardings and reports say where a value is.
+XLA's CPU devices have one memory, so nothing moves there: types, shardings and reports say where a value is. For other
+devices it becomes the annotation that XLA's host offloading reads (``annotate_device_placement``).
 """
 
 from __future__ import annotations
@@ -49,7 +50,14 @@ class MemoryPut(Linear1):
         return pointwise_rule([x.ndim], x.shape)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        return x
+        if b.platform == "cpu":
+            return x
+        said = {"mhlo.frontend_attributes": f'{{_xla_buffer_placement = "{self.kind or "device"}"}}'}
+        placed = b.op(
+            "stablehlo.custom_call", [x], b.out_avals, call_target_name='"annotate_device_placement"',
+            has_side_effect=True, **said,
+        )  # fmt: skip
+        return placed[0]
 
 
 def in_memories(jaxpr: ClosedJaxpr, shardings: Sequence[Any]) -> ClosedJaxpr:
