@@ -82,6 +82,10 @@ SAME = {
     "zeros alike": lambda m, l, a: m.zeros_like(a["both"]),
     "full alike": lambda m, l, a: m.full_like(a["rows"], 3),
     "ones as asked": lambda m, l, a: m.ones((8, 4), out_sharding=spec(m, "x")),
+    "joined split dimensions": lambda m, l, a: a["both"].reshape(128),
+    "window of rows": lambda m, l, a: l.dynamic_slice(a["rows"], (3, 0), (4, 16)),
+    "half of the rows": lambda m, l, a: a["rows"][2:6],
+    "diagonal": lambda m, l, a: m.diag(a["vector"]),
     "tiled": lambda m, l, a: m.tile(a["rows"], (1, 2)),
     "stacked": lambda m, l, a: m.stack([a["rows"], a["rows"]]),
     "outer": lambda m, l, a: m.outer(a["vector"], a["other"]),
@@ -103,6 +107,9 @@ REFUSED = {
     "taken rows": lambda m, l, a: m.take(a["rows"], m.array([0, 1]), axis=0),
     "uneven": lambda m, l, a: a["rows"][:3],
     "uneven pad": lambda m, l, a: m.pad(a["rows"], ((1, 2), (0, 0))),
+    "sorted rows": lambda m, l, a: m.sort(a["rows"], 0),
+    "cumulated rows": lambda m, l, a: m.cumsum(a["rows"], 0),
+    "largest of a split dimension": lambda m, l, a: l.top_k(a["columns"], 3),
     "not summed": lambda m, l, a: m.dot(a["rows"], a["weights"], out_sharding=spec(m, "x", unreduced={"y"})),
 }  # fmt: skip
 
@@ -176,6 +183,8 @@ GOLDEN = {
     "no blocks": "reshape: operands f32[8,16@x]: tiles over x are no blocks of dimension 0 of the result f32[128]. "
     "Say which it is: out_sharding= of the function, one of P('x',); or bring an operand to another "
     "sharding with reshard first",
+    "sorted rows": "sort: of operands f32[8@x,16] dimension 0 is split over x, and each element of the result is of "
+    "the whole of it; bring it together first: reshard(x, P(None, None))",
     "uneven": "slice: operands f32[8@x,16], the result: dimension 0 of shape (3, 16) has size 3, which 2 devices "
     "along x do not divide; types hold even parts only: pad it, leave it whole, or make the axis "
     "AxisType.Auto",
@@ -222,9 +231,9 @@ def test_gradients_have_the_types_of_their_values(mesh):
     a = arrays(mesh)
 
     def loss(w, x, out):
-        return mnp.sin(mnp.dot(x, w, out_sharding=out)).sum()
+        return mnp.sin(mnp.dot(x, w, out_sharding=out) / 1000).sum()
 
-    want = np.asarray(a["both"]).T @ np.cos(np.asarray(a["both"]) @ np.asarray(a["weights"]))
+    want = np.asarray(a["both"]).T / 1000 @ np.cos(np.asarray(a["both"]) @ np.asarray(a["weights"]) / 1000)
     for transformed in (lambda f: f, mw.jit, mw.checkpoint):
         f = transformed(lambda w, x: loss(w, x, P("x")))
         found = mw.jit(mw.grad(f))(a["weights"], a["both"])

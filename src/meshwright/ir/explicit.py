@@ -22,7 +22,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ShardingTypeError
 from meshwright.ir.state import STATE
 from meshwright.sharding.mesh import AbstractMesh
-from meshwright.sharding.rule import REDUCTION, REPLICATED, DimFactors, ShardingRule
+from meshwright.sharding.rule import REDUCTION, REPLICATED, WINDOW, DimFactors, ShardingRule
 from meshwright.sharding.spec import PartitionSpec
 from meshwright.sharding.typed import TypeSharding, check_divisible, type_over
 
@@ -35,11 +35,12 @@ class Typed(Protocol):
     name: ClassVar[str]
     computes: ClassVar[bool]
     moved: ClassVar[Callable[..., np.ndarray] | None]
+    takes_whole_rows: ClassVar[bool]
 
     @property
     def moves_only(self) -> bool: ...
 
-    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule: ...
+    def typing_rule(self, *avals: ShapedArray) -> ShardingRule: ...
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]: ...
 
@@ -94,7 +95,7 @@ def result_types(op: Typed, avals: Sequence[ShapedArray], outs: Sequence[ShapedA
             "device_put, or pass them as arguments into auto_axes or explicit_axes"
         )
     plain = [a.update(explicit=None, memory=None) for a in avals]
-    spread = _Spread(op, avals, outs, mesh, op.sharding_rule(*plain))
+    spread = _Spread(op, avals, outs, mesh, op.typing_rule(*plain))
     return [spread.result(i) for i in range(len(outs))]
 
 
@@ -119,6 +120,8 @@ class _Spread:
         for aval, dims in zip(avals, rule.operands):
             for dim, factors in enumerate(dims):
                 for f, axes in self._split(aval, dim, factors):
+                    if op.takes_whole_rows and rule.factors[f].kind == WINDOW and STATE.decided is None:
+                        self._refuse_parts(aval, dim)
                     self._join(f, axes)
         self._check_sums()
 
@@ -143,6 +146,15 @@ class _Spread:
             self._ambiguous(
                 f"dimension {dim} of {aval} cannot stay split over {', '.join(axes)}", _choices(self._bare(), ())
             )
+
+    def _refuse_parts(self, aval: ShapedArray, dim: int) -> None:
+        assert aval.explicit is not None
+        split = [aval.explicit.spec.axes(d) for d in range(aval.ndim)]
+        whole = PartitionSpec(*(axes if d != dim else () for d, axes in enumerate(split)))
+        raise ShardingTypeError(
+            f"{self.op.name}: of operands {_texts(self.avals)} dimension {dim} is split over {_names(split[dim])}, and "
+            f"each element of the result is of the whole of it; bring it together first: reshard(x, {_call(whole)})"
+        )
 
     def _join(self, f: int, axes: Axes) -> None:
         """Let axes split a factor, which other operands may split too."""
@@ -203,19 +215,20 @@ class _Spread:
         return found
 
     def _joined(self, out: ShapedArray, dim: int, factors: DimFactors) -> Axes:
-        """The axes of a result's dimension from those of its factors, whose tiles have to be blocks of it."""
+        """The axes of a result's dimension from those of its factors. Where all major ones are split, so is the
+        dimension over all axes, although rows then move between devices, as in JAX."""
         found: Axes = ()
-        complete = True
+        majors_split = True
         for f in factors:
             axes, size = self.axes[f], self.rule.factors[f].size
-            if axes and not complete:
+            if axes and not majors_split:
                 self._ambiguous(
                     f"operands {_texts(self.avals)}: tiles over {_names(axes)} are no blocks of dimension {dim} of the "
                     f"result {out}",
                     _choices(self._bare(), (), out, self.mesh),
                 )
                 return found
-            complete = complete and self.mesh.sizes(axes) == size
+            majors_split = majors_split and (bool(axes) or size == 1)
             found += axes
         return found
 
@@ -251,7 +264,7 @@ class _Spread:
         """Raise, unless somebody decides."""
         if STATE.decided is not None:
             return
-        listed = ", ".join(f"P{str(c)[len('PartitionSpec') :]}" for c in dict.fromkeys(choices))
+        listed = ", ".join(map(_call, dict.fromkeys(choices)))
         raise ShardingTypeError(
             f"{self.op.name}: {why}. Say which it is: out_sharding= of the function, one of {listed}; or bring an "
             "operand to another sharding with reshard first"
@@ -281,6 +294,11 @@ def _sums(aval: ShapedArray) -> frozenset[str]:
 
 def _reduced(aval: ShapedArray) -> frozenset[str]:
     return aval.explicit.reduced if aval.explicit is not None else frozenset()
+
+
+def _call(spec: PartitionSpec) -> str:
+    """As it is written by hand."""
+    return f"P{str(spec)[len('PartitionSpec') :]}"
 
 
 def _names(axes: Sequence[str]) -> str:

@@ -170,6 +170,8 @@ class Op:
     moves_only: ClassVar[bool] = False
     #: the op computes elements; one that only picks or places them does no arithmetic
     computes: ClassVar[bool] = True
+    #: along the window factors of its rule each element of a result is of all elements: types may not split them
+    takes_whole_rows: ClassVar[bool] = False
     #: the op has an effect besides its results and must not be dropped
     has_effects: ClassVar[bool] = False
     #: operands and results may be random keys: the op only moves or carries them
@@ -356,6 +358,10 @@ class Op:
         The default masks the padding of reduced dimensions and binds :meth:`localized`.
         """
         return ctx.default(self, *operands)
+
+    def typing_rule(self, *avals: ShapedArray) -> ShardingRule:
+        """The rule by which explicit axes go from the types of operands to those of results."""
+        return self.sharding_rule(*avals)
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         """:attr:`linear_in`, which for some ops depends on the number of operands or their dtype."""

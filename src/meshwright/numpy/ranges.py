@@ -277,8 +277,8 @@ def diag(v: Any, k: int = 0) -> Any:
     if len(shape) != 1:
         raise ShapeError(f"diag: expected a vector or a matrix, got shape {shape}")
     n = shape[0] + max(k, -k)
-    x = pad(x, scalar_like(0, x), [(max(k, 0), max(-k, 0), 0)])
-    return where(_position_mask(n, n, k, ops.eq), x, scalar_like(0, x))
+    x = pad(x, scalar_like(0, x), [(max(-k, 0), max(k, 0), 0)])
+    return where(_position_mask(n, n, k, ops.eq), x[:, None], scalar_like(0, x))
 
 
 def diagflat(v: Any, k: int = 0) -> Any:

@@ -181,6 +181,12 @@ class DynamicSlice(Op):
         kind = "or" if dtypes.is_bool(x.dtype) else "sum"
         return make_rule([names, *[[]] * len(starts)], [result], dict(zip(names, x.shape)), kinds, kind)
 
+    def typing_rule(self, x: ShapedArray, *starts: ShapedArray) -> ShardingRule:
+        """As a slice, whose windows are split as the operand is."""
+        names = [f"d{d}" for d in range(x.ndim)]
+        kinds = {n: WINDOW for n, k, s in zip(names, self.slice_sizes, x.shape) if k != s}
+        return make_rule([names, *[[]] * len(starts)], [names], dict(zip(names, x.shape)), kinds)
+
     def localize(self, ctx: Localizer, x: Any, *starts: Any) -> Any:
         shape, sizes = ctx.in_avals[0].shape, list(self.slice_sizes)
         begin: list[Any] = list(starts)

@@ -99,6 +99,7 @@ class Cumulative(Op):
 
     axis: int
     reverse: bool = False
+    takes_whole_rows: ClassVar[bool] = True
 
     def combine(self, a: Any, b: Any) -> Any:
         """The associative op."""

@@ -134,6 +134,7 @@ class _Sorting(Op):
 
     dimension: int
     multiple_results: ClassVar[bool] = True
+    takes_whole_rows: ClassVar[bool] = True
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         one_shape(self.name, avals)

@@ -32,6 +32,7 @@ class TopK(Op):
     k: int
     name: ClassVar[str] = "top_k"
     multiple_results: ClassVar[bool] = True
+    takes_whole_rows: ClassVar[bool] = True
 
     def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
         if x.ndim == 0 or not 0 <= self.k <= x.shape[-1]:
