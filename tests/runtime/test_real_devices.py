@@ -26,5 +26,6 @@ def test_on_real_devices(real):
 @pytest.mark.slow
 def test_what_virtual_devices_do_real_ones_do():
     files = ["executable/test_control_sharding.py", "executable/test_jax_sharded_programs.py", "api/test_shard_map.py",
-             "api/test_jit_shardings.py", "api/test_assembling.py", "api/test_shard_map_automatic.py"]  # fmt: skip
+             "api/test_jit_shardings.py", "api/test_assembling.py", "api/test_shard_map_automatic.py",
+             "api/test_serial_loop.py", "sharding/test_explicit.py", "sharding/test_memory_kinds.py"]  # fmt: skip
     run_tests(8, *(HERE.parent / f for f in files))
