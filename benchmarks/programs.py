@@ -1,4 +1,5 @@
-"""Real programs, partitioned here and by XLA: bytes that one device sends in one run, and collectives by kind.
+"""Real programs, partitioned here and by XLA: what one device sends in one run, holds, does of its part of the
+arithmetic, and how long a run takes, both by the same model.
 
 The programs are StableHLO files with GSPMD shardings, in the folder that ``MESHWRIGHT_PROGRAMS`` names, else
 in ``../shared/models``. XLA partitions and compiles the same file for as many CPU devices; its collectives are counted
@@ -8,6 +9,7 @@ in the optimized program with the same formulas for rings.
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,10 @@ Figures = dict[str, Any]
 
 
 def _plain(figures: Any) -> Figures:
-    return {"kinds": figures.kinds, "bytes": figures.bytes_sent, "seconds": figures.seconds}
+    return {
+        "kinds": figures.kinds, "bytes": figures.bytes_sent, "seconds": figures.seconds, "peak": figures.memory_bytes,
+        "work": figures.redundancy, "run": figures.run_seconds,
+    }  # fmt: skip
 
 
 def ours(path: str) -> Figures:
@@ -51,10 +56,11 @@ def xla(path: str) -> Figures:
 
 def _cells(figures: Figures | str) -> list[str]:
     if isinstance(figures, str):
-        return [figures, *[""] * len(KINDS), ""]
+        return [figures, *[""] * (len(KINDS) + 4)]
     kinds = [figures["kinds"].get(k, [0, 0]) for k in KINDS]
     counts = [f"{count} ({sent / 1e6:.2f})" if count else "0" for count, sent in kinds]
-    return [f"{figures['bytes']:,}", *counts, f"{figures['seconds']:.2f} s"]
+    known = [f"{figures['work']:.3f}", f"{1e6 * figures['run']:.0f} µs"] if figures["run"] else ["", ""]
+    return [f"{figures['bytes']:,}", *counts, f"{figures['peak'] / 1e6:.1f}", *known, f"{figures['seconds']:.2f} s"]
 
 
 def main() -> None:
@@ -62,15 +68,18 @@ def main() -> None:
     if not paths:
         print(f"programs: no *.mlir files in {FOLDER}; set MESHWRIGHT_PROGRAMS to a folder that has some")
         return
-    rows = []
+    rows, times = [], []
     for path in paths:
         mine = in_process("benchmarks.programs", "ours", str(path))
         theirs = in_process("benchmarks.programs", "xla", str(path))
         verified = in_process("benchmarks.programs", "ours_verified", str(path))
         known = not isinstance(mine, str) and not isinstance(theirs, str) and theirs["bytes"]
         share = f"{mine['bytes'] / theirs['bytes']:.2f}" if known else ""
+        if known and theirs["run"]:
+            times.append(mine["run"] / theirs["run"])
         rows.append([path.stem, "ours", *_cells(mine), share, str(verified)])
         rows.append(["", "XLA", *_cells(theirs), "", ""])
+    mean = f"{statistics.geometric_mean(times):.2f}" if times else "not known"
     table(
         "Real programs on their own shardings: bytes sent by one device in one run; collectives by kind (and MB)",
         [
@@ -78,11 +87,15 @@ def main() -> None:
             "",
             "bytes sent",
             *(k.replace("_", "-").removeprefix("collective-") for k in KINDS),
+            "peak, MB",
+            "work/ideal",
+            "a run",
             "time",
             "of XLA's",
             "verified",
         ],
         rows,
+        f"modelled time of a run, geometric mean: {mean} of XLA's (target: 0.9); bytes, peak, work: at most XLA's each",
     )
 
 

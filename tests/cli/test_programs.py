@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 import meshwright as mw
+from meshwright.api.compare import our_figures, xla_figures
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.xla_partitioner import xla_partition
+from meshwright.runtime.pjrt.xla_partitioner import with_listed_groups, xla_partition
 
 PROGRAM = """module @layer attributes {mhlo.num_partitions = 4 : i32} {
   func.func public @main(%x: tensor<4x6xf32> {mhlo.sharding = "{devices=[1,2,2]<=[4] last_tile_dim_replicate}"},
@@ -97,11 +99,54 @@ def test_a_broken_file_names_its_line(tmp_path):
 
 
 def test_compare_shows_both_partitioners(file):
-    done = run("compare", file)
+    done = run("compare", file, "--machine", "v5e:2x2")
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("bytes sent"))
     ours, theirs = (int(cell.replace(",", "")) for cell in row.split()[-2:])
     assert 0 < ours <= theirs
+    for words, unit in (("arithmetic of a device", r"\d\.\d\d"), ("time of a run, modelled on", r"[\d.]+ [µm]s")):
+        row = next(line for line in done.stdout.splitlines() if line.startswith(words))
+        assert re.search(rf" {unit} +{unit}$", row.strip()), row
+
+
+def test_what_xla_makes_is_priced_like_ours():
+    """A product that nothing is sent for, one whose sum is completed, and one that all devices repeat."""
+    text = """
+    module @m attributes {mhlo.num_partitions = 4 : i32} {
+      func.func public @main(%a: tensor<64x128xf32> {mhlo.sharding = "A"}, %b: tensor<128x32xf32> {mhlo.sharding = "B"})
+          -> (tensor<64x32xf32> {mhlo.sharding = "{replicated}"}) {
+        %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+            : (tensor<64x128xf32>, tensor<128x32xf32>) -> tensor<64x32xf32>
+        return %0 : tensor<64x32xf32>
+      }
+    }"""
+    cases = {
+        ("{replicated}", "{replicated}"): (4.0, 0),
+        ("{devices=[1,4]<=[4]}", "{devices=[4,1]<=[4]}"): (1.0, 2 * 64 * 32 * 4 * 3 // 4),
+    }
+    for (a, b), (redundancy, sent) in cases.items():
+        source = text.replace('"A"', f'"{a}"').replace('"B"', f'"{b}"').encode()
+        program = mw.load(source)
+        mesh = mw.AbstractMesh((4,), ("x",), machine="v5e:2x2")
+        ours, theirs = our_figures(program, mesh=mesh), xla_figures(source, program, mesh)
+        assert (theirs.redundancy, theirs.bytes_sent, theirs.note) == (redundancy, sent, "")
+        assert (ours.redundancy, ours.bytes_sent) == (redundancy, sent)
+        assert theirs.run_seconds == pytest.approx(ours.run_seconds, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("groups", "listed"),
+    [
+        ("mesh['x'=2,'y'=2] {'x'}", "{{0,2},{1,3}}"),
+        ("mesh['x'=2,'y'=2], device_ids=([2,2]T(1,0)) {'x'}", "{{0,1},{2,3}}"),
+        ("mesh['x'=4], device_ids=(3,1,2,0) {'x':(1)2}", "{{3,2},{1,0}}"),
+        ("mesh['x'=2,'y'=1,'z'=2] {'z','x'}", "{{0,2,1,3}}"),
+        ("{{0,1},{2,3}}", "{{0,1},{2,3}}"),
+    ],
+)  # fmt: skip
+def test_groups_over_a_mesh_are_listed(groups, listed):
+    text = "all-gather(%a), replica_groups=%s, dimensions={0}"
+    assert with_listed_groups(text.replace("%s", groups)) == text.replace("%s", listed)
 
 
 def test_a_compiler_that_ends_its_process_does_not_end_ours(tmp_path, monkeypatch):

@@ -150,6 +150,15 @@ def bind_to_mesh(jaxpr: ClosedJaxpr, mesh: AnyMesh, name: str) -> ClosedJaxpr:
     return inline_calls(_Binder(mesh, name).jaxpr(jaxpr, ()))
 
 
+def partitioned_elsewhere(jaxpr: ClosedJaxpr, mesh: AnyMesh, name: str) -> ClosedJaxpr:
+    """What each device of a mesh runs, of a program that another partitioner made: its collectives over axes.
+
+    Raises:
+      ImportProgramError: a group of devices that has no meaning on this mesh; says where.
+    """
+    return inline_calls(_Binder(mesh, name).jaxpr(inline_calls(jaxpr), tuple(mesh.axis_names)))
+
+
 class _Binder:
     def __init__(self, mesh: AnyMesh, name: str) -> None:
         self.mesh = mesh

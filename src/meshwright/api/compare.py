@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.api.binding import partitioned_elsewhere
 from meshwright.api.load import ImportedProgram, load
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, MeshwrightError
+from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.steptime.report import time_of
+from meshwright.spmd.work import work_of
+from meshwright.stablehlo.sources import parse_program
 
 
 @dataclass(frozen=True)
 class PartitionFigures:
     """One partitioner's result: collectives as ``{kind: (count, bytes sent)}``, seconds it took, bytes it holds.
 
-    ``redundancy`` is the work of all devices over the program's, ``run_seconds`` the modelled time of a run; they are 0
-    where they are not known.
+    ``redundancy`` is the work of all devices over the program's, ``run_seconds`` the modelled time of a run; both are
+    None where what a device runs cannot be read, which ``note`` explains.
     """
 
     kinds: dict[str, tuple[int, int]]
     seconds: float
     memory_bytes: int
-    redundancy: float = 0.0
-    run_seconds: float = 0.0
+    redundancy: float | None = None
+    run_seconds: float | None = None
+    note: str = ""
 
     @property
     def bytes_sent(self) -> int:
@@ -50,8 +58,13 @@ def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
     return PartitionFigures(found, seconds, part.peak_bytes, part.work.redundancy, part.time().seconds)
 
 
-def xla_figures(source: str | Path | bytes, program: ImportedProgram | None = None) -> PartitionFigures:
+def xla_figures(
+    source: str | Path | bytes, program: ImportedProgram | None = None, mesh: AbstractMesh | None = None
+) -> PartitionFigures:
     """What XLA's partitioner makes of a StableHLO file, or of its bytes; memory is the peak, as compiled.
+
+    Work and time are those of the module that it makes for a device, on ``mesh`` (or the program's own), by the model
+    that our programs are priced by.
 
     Raises:
       ArgumentError: the program is written for one device.
@@ -64,4 +77,24 @@ def xla_figures(source: str | Path | bytes, program: ImportedProgram | None = No
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
     found: XlaPartition = xla_partition(data, devices, free)
-    return PartitionFigures(by_kind(found.collectives), found.seconds, found.peak_bytes)
+    figures = PartitionFigures(by_kind(found.collectives), found.seconds, found.peak_bytes)
+    try:
+        redundancy, run_seconds = _priced(found.text, program, mesh)
+    except MeshwrightError as error:
+        return replace(figures, note=f"work and time of XLA's program are not known: {error}")
+    return replace(figures, redundancy=redundancy, run_seconds=run_seconds)
+
+
+def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> tuple[float, float]:
+    """Redundancy and modelled seconds of what XLA has made of a program, by the model that ours are priced by.
+
+    Raises:
+      MeshwrightError: what XLA has made of it cannot be read.
+    """
+    bound = program.bound(mesh)
+    assert bound.mesh is not None
+    on = bound.mesh.abstract_mesh
+    made = parse_program(text, f"XLA's partition of {program.name}", per_device=True)
+    device = partitioned_elsewhere(made.jaxpr, bound.mesh, program.name)
+    whole = without_constraints(bound.jaxpr)
+    return work_of(device.jaxpr, whole.jaxpr, on).redundancy, time_of(device.jaxpr, on).seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -99,25 +100,34 @@ def passes() -> None:
     typer.echo(whole_pipeline())
 
 
-def compare(file: File) -> None:
+def compare(file: File, machine: MachineOption = "") -> None:
     """Partition a StableHLO program here and with XLA's own partitioner (GSPMD or Shardy), side by side."""
     console = Console(highlight=False)
     source = contents(file)
     program = load(source)
+    mesh = _on_machine(program, None, 0, machine)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MeshwrightWarning)
-        ours, theirs = our_figures(program), xla_figures(source, program)
+        ours, theirs = our_figures(program, mesh=mesh), xla_figures(source, program, mesh)
     table = Table("", "Meshwright", "XLA", box=None, padding=(0, 2, 0, 0))
+    on = f" on {machine}" if machine else ""
     for kind in sorted({*ours.kinds, *theirs.kinds}):
         cells = (f"{count} ({sent:,})" for count, sent in (f.kinds.get(kind, (0, 0)) for f in (ours, theirs)))
         table.add_row(kind, *cells)
     table.add_row("bytes sent by a device", f"{ours.bytes_sent:,}", f"{theirs.bytes_sent:,}", style="bold")
     table.add_row("memory of a device", human_bytes(ours.memory_bytes), human_bytes(theirs.memory_bytes))
-    table.add_row("arithmetic of a device, of its part", f"{ours.redundancy:.2f}", "")
-    table.add_row("time of a run, modelled", human_seconds(ours.run_seconds), "")
+    both = ours, theirs
+    table.add_row("arithmetic of a device, of its part", *(_known(f.redundancy, "{:.2f}".format) for f in both))
+    table.add_row(f"time of a run, modelled{on}", *(_known(f.run_seconds, human_seconds) for f in both), style="bold")
     table.add_row("time of planning", f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s, with compiling")
     console.print(f"[bold]{program.name}[/bold] for {program.num_partitions} devices: collectives, and their bytes")
     console.print(table)
+    if theirs.note:
+        console.print(f"note: {theirs.note}", markup=False, soft_wrap=True)
+
+
+def _known(figure: float | None, shown: Callable[[float], str]) -> str:
+    return "not known" if figure is None else shown(figure)
 
 
 def contents(file: Path) -> Path | bytes:
@@ -140,13 +150,17 @@ def partitioned(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MeshwrightWarning)
         program = load(contents(file))
-        bound = program.bound(chosen, devices or None).mesh if machine else None
-        if bound is not None:
-            chosen, devices = bound.abstract_mesh.on(machine), 0
-        part = program.partition(chosen, devices or None, combine_bytes=combine_bytes)
+        chosen = _on_machine(program, chosen, devices, machine)
+        part = program.partition(chosen, None if machine else devices or None, combine_bytes=combine_bytes)
     for warning in caught:
         console.print(f"warning: {warning.message}", markup=False, style="yellow", soft_wrap=True)
     return program, part
+
+
+def _on_machine(program: ImportedProgram, mesh: AbstractMesh | None, devices: int, machine: str) -> AbstractMesh | None:
+    """The mesh that a program is partitioned for, on a machine; ``mesh`` where none is named."""
+    bound = program.bound(mesh, devices or None).mesh if machine else None
+    return mesh if bound is None else bound.abstract_mesh.on(machine)
 
 
 def parse_mesh(text: str) -> AbstractMesh:

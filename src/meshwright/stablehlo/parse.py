@@ -60,8 +60,9 @@ class ParsedProgram:
 class ModuleReader:
     """Reads one module. ``file`` is what errors call it; ``text``, where there is any, gives them line numbers."""
 
-    def __init__(self, module: ir.Module, file: str, text: str = "") -> None:
+    def __init__(self, module: ir.Module, file: str, text: str = "", per_device: bool = False) -> None:
         self.module = module
+        self.per_device = per_device
         self.file = file
         self.text = text
         self.attributes = Attributes(file)
@@ -208,7 +209,7 @@ class ModuleReader:
     # --- the entry function ---------------------------------------------------------------------------------
     def _program(self, operation: ir.Operation, entry: str) -> ParsedProgram:
         jaxpr = self._function(operation, entry).jaxpr
-        misplaced = next(outside_regions(jaxpr.jaxpr), None)
+        misplaced = None if self.per_device else next(outside_regions(jaxpr.jaxpr), None)
         if misplaced is not None:
             raise Failure(
                 self._remembered[misplaced.origin],

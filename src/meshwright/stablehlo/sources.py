@@ -44,8 +44,10 @@ class _Source:
     elided: int = 0
 
 
-def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
+def parse_program(data: str | bytes, file: str = "<program>", per_device: bool = False) -> ParsedProgram:
     """A program in any of the forms; ``file`` is its name in errors and locations.
+
+    ``per_device``: it is already partitioned, and is what one device runs.
 
     Raises:
       ImportProgramError: it cannot be read; says where.
@@ -53,7 +55,7 @@ def parse_program(data: str | bytes, file: str = "<program>") -> ParsedProgram:
     source = _module(data, file)
     try:
         with wide_types():
-            program = ModuleReader(source.module, source.file, source.text).read()
+            program = ModuleReader(source.module, source.file, source.text, per_device).read()
     except MeshwrightError:
         raise
     except Exception as error:  # strings that are no text, attributes of functions that are of another kind, ...

@@ -2,7 +2,8 @@
 
 The program is only compiled, for as many CPU devices as it has partitions, in a process of its own (this module, run):
 it may come from elsewhere, and compilers trust what they get. Collectives are read off the optimized HLO and counted
-with the formulas for rings that our own reports use.
+with the formulas for rings that our own reports use. What a device does is read off the module as it is before layouts
+are assigned: partitioned and simplified, but neither fused nor made calls of libraries.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.client import compile_options, load, xc
 from meshwright.runtime.pjrt.replicas import CompiledMemory
+from meshwright.sharding import AbstractMesh
+from meshwright.sharding.device_groups import axis_groups
 
 _WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
            "c128": 16}  # fmt: skip
@@ -37,18 +42,24 @@ _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 #: what of a compiler's last words is shown
 _LINES = 5
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_ON_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}")
+_TRANSPOSED = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
+#: the pass before which the partitioned module is written down
+_BEFORE = "layout-assignment"
 
 
 @dataclass(frozen=True)
 class XlaPartition:
     """What XLA makes of a program: ``(kind, bytes sent by one device)`` of each collective, memory, seconds.
 
-    ``peak_bytes`` are arguments, results that are not in donated arguments' memory, and temporaries.
+    ``peak_bytes`` are arguments, results that are not in donated arguments' memory, and temporaries. ``text`` is what
+    a device runs, as HLO that is neither fused nor laid out.
     """
 
     collectives: tuple[tuple[str, int], ...]
     peak_bytes: int
     seconds: float
+    text: str = ""
 
     @property
     def bytes_sent(self) -> int:
@@ -70,9 +81,16 @@ def xla_partition(module: str | bytes, num_devices: int, free_results: Sequence[
         (folder / "request.json").write_text(json.dumps(request))
         _run(folder)
         found = json.loads((folder / "answer.json").read_text())
-    if "refused" in found:
-        raise CompileError(found["refused"])
-    return XlaPartition(tuple((kind, sent) for kind, sent in found["collectives"]), found["peak"], found["seconds"])
+        if "refused" in found:
+            raise CompileError(found["refused"])
+        collectives = tuple((kind, sent) for kind, sent in found["collectives"])
+        return XlaPartition(collectives, found["peak"], found["seconds"], _written(folder))
+
+
+def _written(folder: Path) -> str:
+    """The partitioned module that XLA wrote down in ``folder``."""
+    (file,) = folder.glob(f"*.before_{_BEFORE}.txt")
+    return with_listed_groups(file.read_text())
 
 
 def _run(folder: Path) -> None:
@@ -104,16 +122,18 @@ def _answer(folder: Path) -> dict[str, object]:
     request = json.loads((folder / "request.json").read_text())
     data = (folder / "module").read_bytes()
     try:
-        found = _partition(data.decode() if request["text"] else data, request["devices"], request["free"])
+        source = data.decode() if request["text"] else data
+        found = _partition(source, request["devices"], request["free"], folder)
     except CompileError as error:
         return {"refused": str(error)}
     return {"collectives": found.collectives, "peak": found.peak_bytes, "seconds": found.seconds}
 
 
-def _partition(module: str | bytes, num_devices: int, free_results: Sequence[bool]) -> XlaPartition:
-    """:func:`xla_partition`, in this process."""
+def _partition(module: str | bytes, num_devices: int, free_results: Sequence[bool], folder: Path) -> XlaPartition:
+    """:func:`xla_partition`, in this process; the partitioned module is written into ``folder``."""
     client = xc.make_cpu_client(num_devices=num_devices)
     options = compile_options(1, num_devices)
+    options.env_option_overrides = [("xla_dump_to", str(folder)), ("xla_dump_hlo_pass_re", _BEFORE)]
     build = options.executable_build_options
     build.use_spmd_partitioning = True
     build.allow_spmd_sharding_propagation_to_output = list(free_results)
@@ -145,6 +165,33 @@ def _group_size(text: str, num_devices: int) -> int:
         parts = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", named[2])
         return math.prod(int(part or sizes[axis]) for axis, part in parts)
     return listed[1].count(",") + 1 if listed else int(iota[2]) if iota else num_devices
+
+
+def with_listed_groups(text: str) -> str:
+    """HLO text with the groups of devices that are axes of a mesh written out: StableHLO has none with an order.
+
+    >>> with_listed_groups("replica_groups=mesh['x'=2,'y'=2], device_ids=([2,2]T(1,0)) {'y'}")
+    'replica_groups={{0,2},{1,3}}'
+    """
+    return _ON_MESH.sub(lambda found: _listed(*found.groups()), text)
+
+
+def _listed(mesh: str, order: str | None, axes: str) -> str:
+    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
+    names = [name + part for name, part in re.findall(r"'(\w+)'(:\(\d+\)\d+)?", axes)]
+    groups = axis_groups(AbstractMesh(tuple(sizes.values()), tuple(sizes)), names, _order(order or ""))
+    return "replica_groups={" + ",".join("{" + ",".join(map(str, g)) + "}" for g in groups.tolist()) + "}"
+
+
+def _order(text: str) -> list[int]:
+    """The devices at the positions of a mesh: a list, or ``[2,4]T(1,0)``, numbers in that shape, transposed."""
+    found = _TRANSPOSED.fullmatch(text)
+    if found is None:
+        return [int(n) for n in text.split(",") if n]
+    shape = [int(n) for n in found[1].split(",")]
+    order = [int(n) for n in found[2].split(",")] if found[2] else None
+    devices: list[int] = np.arange(math.prod(shape)).reshape(shape).transpose(order).ravel().tolist()
+    return devices
 
 
 def _wire_bytes(kind: str, group: int, result: int) -> int:
