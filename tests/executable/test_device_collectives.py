@@ -345,3 +345,29 @@ ENTRY e {{
     want = np.concatenate([np.concatenate([PARTS[e] for e in members[d]], 1) for d in range(N)])
     np.testing.assert_array_equal(loaded(X), want)
     loaded.partition().verify(X)
+
+
+@pytest.mark.parametrize("groups", [FAR, [[4, 0], [5, 1], [6, 2], [7, 3]], ODD])
+def test_an_all_to_all_of_hlo_has_an_operand_for_each_device(groups):
+    """As XLA's partitioner writes it: operand i is for the i-th device of a group, result i comes from there."""
+    listed = ",".join("{" + ",".join(map(str, g)) + "}" for g in groups)
+    program = f"""HloModule exchanged, num_partitions=8
+
+ENTRY %main (x: f32[32,8]) -> f32[32,8] {{
+  %x = f32[32,8]{{1,0}} parameter(0)
+  %s = f32[32,8]{{1,0}} custom-call(%x), custom_call_target="Sharding", sharding={{devices=[8,1]<=[8]}}
+  %a = f32[4,8]{{1,0}} custom-call(%s), custom_call_target="SPMDFullToShardShape", sharding={{manual}}
+  %b = f32[2,8]{{1,0}} slice(%a), slice={{[0:2], [0:8]}}, sharding={{manual}}
+  %c = f32[2,8]{{1,0}} slice(%a), slice={{[2:4], [0:8]}}, sharding={{manual}}
+  %t = (f32[2,8]{{1,0}}, f32[2,8]{{1,0}}) all-to-all(%b, %c), channel_id=1, replica_groups={{{listed}}}, sharding={{{{manual}}, {{manual}}}}
+  %d = f32[2,8]{{1,0}} get-tuple-element(%t), index=0, sharding={{manual}}
+  %e = f32[2,8]{{1,0}} get-tuple-element(%t), index=1, sharding={{manual}}
+  %j = f32[4,8]{{1,0}} concatenate(%d, %e), dimensions={{0}}, sharding={{manual}}
+  %m = f32[4,8]{{1,0}} custom-call(%j), custom_call_target="Sharding", sharding={{manual}}
+  ROOT %r = f32[32,8]{{1,0}} custom-call(%m), custom_call_target="SPMDShardToFullShape", sharding={{devices=[8,1]<=[8]}}
+}}
+"""
+    expected = in_groups(groups, lambda parts, i: np.concatenate([np.split(p, 2)[i] for p in parts]))
+    part = mw.load(program).partition()
+    np.testing.assert_array_equal(mw.load(program).partition(mw.make_mesh((8,), ("x",)))(X), expected)
+    assert part.bytes_sent == 4 * 4 * 8 // 2 or groups is not FAR  # the others are along no axes

@@ -26,7 +26,8 @@ from meshwright.ops.imported.device_collective import GROUP, DeviceCollective, D
 from meshwright.ops.imported.manual_computation import FullToShard, ManualComputation, ShardToFull
 from meshwright.ops.imported.sharding_annotation import Annotation
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import expand_dims, reshape
+from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding import HloSharding
 from meshwright.sharding.device_groups import Groups, axis_groups
 from meshwright.sharding.hlo_convert import sdy_to_hlo
@@ -218,18 +219,30 @@ def _all_to_all(r: Any) -> Any:
     groups = _groups(r, "replica_groups")
     if groups is None:
         return list(r.operands)
-    n, split, concat = _size(r, groups), r.attr("split_dimension"), r.attr("concat_dimension")
+    n = _size(r, groups)
+    if r.attr("split_dimension", None) is None:
+        return _one_for_each(r, groups, n)
+    split, concat = r.attr("split_dimension"), r.attr("concat_dimension")
     if r.attr("split_count", n) != n:
         r.fail(f"split_count is {r.attr('split_count')}, its groups have {n} devices; expected the same")
-    outs = []
-    for x in r.operands:
-        if split != concat:
-            outs.append(_bind(r, AllToAll((GROUP,), (n,), split, concat), groups, x))
-            continue
-        # What arrives is joined along a dimension of its own, then merged.
-        y = _bind(r, AllToAll((GROUP,), (n,), split + 1, split), groups, expand_dims(x, [split]))
-        outs.append(reshape(y, typeof(x).shape))
-    return outs
+    return [_exchanged(r, groups, x, split, concat, n) for x in r.operands]
+
+
+def _exchanged(r: Any, groups: Groups, x: Any, split: int, concat: int, n: int) -> Any:
+    if split != concat:
+        return _bind(r, AllToAll((GROUP,), (n,), split, concat), groups, x)
+    # What arrives is joined along a dimension of its own, then merged.
+    y = _bind(r, AllToAll((GROUP,), (n,), split + 1, split), groups, expand_dims(x, [split]))
+    return reshape(y, typeof(x).shape)
+
+
+def _one_for_each(r: Any, groups: Groups, n: int) -> Any:
+    """HLO's form without dimensions: operand i is for the i-th device of a group, result i comes from it."""
+    if len(r.operands) != n:
+        r.fail(f"has {len(r.operands)} operands and no split_dimension, its groups have {n} devices; expected the same")
+    rows = concatenate([expand_dims(x, [0]) for x in r.operands], 0)
+    found = _exchanged(r, groups, rows, 0, 0, n)
+    return [squeeze(slice_in_dim(found, i, i + 1), [0]) for i in range(n)]
 
 
 @reads("stablehlo.collective_permute")
