@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from meshwright.api.calls import Taken
 from meshwright.api.compiled import Compiled
 from meshwright.api.shardings import orders_of, over_mesh, refuse_orders
@@ -44,10 +46,12 @@ from meshwright.spmd import report
 from meshwright.spmd.device_order import Orders, in_orders
 from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
+from meshwright.spmd.explain.repeated import advised_to_share, repeated_entries
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.passes.pipeline import target_passes
 from meshwright.spmd.passes.regather import gather_again
 from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of
@@ -220,22 +224,25 @@ class PartitionedProgram(Stage):
     def explain(
         self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None
     ) -> Explanation:
-        """Every collective, largest first, with its causes and source line; then what was padded, replicated or
-        computed repeatedly.
+        """Every collective, the longest first, with its causes and source line; then the arithmetic that devices
+        repeat, with the axes that are idle there; then what was padded or replicated.
 
-        With ``suggest``, also the annotation that would remove it, where one was found that makes the program send
-        less: the program is partitioned again with one sharding added or changed, for at most so many ``seconds`` and
-        ``tries``, beginning with the largest collective. ``progress`` is told how many of how many collectives are
-        done, and the number of tries.
+        With ``suggest``, also the annotation that would remove it, the one that saves most time: the program is
+        partitioned again with one sharding added or changed, for at most so many ``seconds`` and ``tries``.
+        ``progress`` is told how many of how many collectives are done, and the number of tries.
         """
         mesh = self.mesh.abstract_mesh
         found = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
+        repeated = repeated_entries(self.work, self.part, self.names)
         notes = list(self.notes)
-        if suggest and found:
+        if suggest and (found or repeated):
             with self.program.precision():
-                found, more = advised(found, Advisor(self.part, self.names, seconds, tries), progress)
+                advisor = Advisor(self.part, self.names, seconds, tries)
+                repeated = advised_to_share(repeated, self.part, advisor)
+                found, more = advised(found, advisor, progress)
             notes += more
-        return Explanation(headline(self.collectives, mesh, self.peak_bytes, self.work), found, notes)
+        head = headline(self.collectives, mesh, self.peak_bytes, self.work, self.time())
+        return Explanation(head, found, notes, repeated)
 
     def warn(self) -> None:
         """Warn of operands that had to be replicated, of arithmetic that devices repeat, and of dimensions that were
@@ -267,8 +274,9 @@ class PartitionedProgram(Stage):
             donated=dict.fromkeys(self.donated),
             platform=platform,
         )
+        passes = target_passes(platform, self.mesh.abstract_mesh, self.part.in_layouts)
         with self.program.precision():
-            return lower_with_callbacks(self.jaxpr, options)
+            return lower_with_callbacks(passes.run(self.jaxpr)[0], options)
 
     def as_text(self, dialect: str = "jaxpr") -> str:
         """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""
@@ -443,8 +451,8 @@ def partition_program(
       ArgumentError: a negative ``combine_bytes``, or a limit that is not positive. MeshError: the program has no mesh.
       MemoryLimitError: the program needs more; says by how much, and what is largest.
     """
-    if memory_limit is not None and memory_limit <= 0:
-        raise ArgumentError(f"partition: memory_limit must be positive, in bytes, got {memory_limit}")
+    if memory_limit is not None and not (isinstance(memory_limit, (int, float, np.number)) and memory_limit > 0):
+        raise ArgumentError(f"partition: memory_limit must be positive, in bytes, got {memory_limit!r}")
     if combine_bytes < 0:
         raise ArgumentError(f"partition: combine_bytes must not be negative, got {combine_bytes}")
     mesh = program.mesh

@@ -25,12 +25,14 @@ NOTICED = 1e6
 
 @dataclass(frozen=True)
 class Repeated:
-    """Equations of one kind and place: how often their arithmetic is done, and its share of what is done too much."""
+    """Equations of one kind and place: how often their arithmetic is done, its share of what is done too much, and the
+    operations of one device that are too many."""
 
     op: str
     source: str
     times: float
     share: float
+    excess: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.op} at {self.source} is done {self.times:.3g} times ({100 * self.share:.0f} % of the excess)"
@@ -139,4 +141,4 @@ def _repeated(here: _Places, there: _Places, devices: int) -> Iterator[Repeated]
     total = sum(e for e in excess.values() if e > 0)
     for key, more in sorted(excess.items(), key=lambda item: -item[1]):
         if more > (ALLOWED - 1) * there[key]:
-            yield Repeated(key[0], key[1], here[key] * devices / there[key], more / total)
+            yield Repeated(key[0], key[1], here[key] * devices / there[key], more / total, more / devices)

@@ -141,6 +141,46 @@ def test_limits_and_progress():
     assert any("no time was left" in note for note in part.explain(suggest=True, seconds=0).notes)
 
 
+# --- repeated arithmetic ------------------------------------------------------------------------------------
+def test_repeated_arithmetic_names_the_idle_axis_and_what_shares_it():
+    """Nothing is split by ``data``: the two halves of the mesh do the same."""
+    args = of(64, 64), of(64, 512), of(512, 64)
+    part = partitioned(layers, (at(), at(None, "model"), at("model")), *args, out=at())
+    plain, advised = part.explain(), part.explain(suggest=True)
+    (entry,) = plain.repeated
+    assert entry.idle == ("data",) and entry.repeated.times == 2 and entry.causes == () and entry.suggestion is None
+    # Half of the two products is too much.
+    rate, _ = part.mesh.fabric.machine.product_rate("float32")
+    assert entry.seconds == pytest.approx(2 * 2 * 64 * 64 * 512 / 4 / 2 / rate)
+    assert "because data splits none of its dimensions" in plain
+    found = advised.repeated[0].suggestion
+    assert found is not None and found.text == "P('data', None) as the sharding of input 0 (x)"
+    better = partitioned(layers, (at("data"), at(None, "model"), at("model")), *args, out=at())
+    assert better.work.redundancy == 1.0 and found.work_added == pytest.approx(-0.5, abs=0.01)
+    assert f"removed by {found.text}: saves" in advised and found.seconds_saved > 0
+    (row,) = (r for r in advised.rows() if r["kind"] == "repeated arithmetic")
+    assert json.loads(json.dumps(row)) == row and row["idle"] == ["data"] and row["suggestion"] == found.text
+    assert "repeated" not in better.explain(suggest=True)
+
+
+def test_an_axis_that_operands_disagree_about_has_causes():
+    """Rows of the one and columns of the other operand are split by the same axis: one of the two is gathered."""
+    part = partitioned(lambda a, b: a @ b, (at("model"), at(None, "model")), of(512, 512), of(512, 512), out=at())
+    idle = {axis for entry in part.explain().repeated for axis in entry.idle}
+    assert idle == {"data"}
+    assert "caused by model in the sharding of input 1 (b)" in part.explain()
+
+
+def test_collectives_are_ranked_by_their_time():
+    """The larger sum goes over the links of a node, and takes less time than the smaller one between nodes."""
+    mesh = mw.AbstractMesh((2, 4), ("data", "model"), machine="h100:2x4")
+    on, rows, columns = (NamedSharding(mesh, P(*axes)) for axes in (("data", "model"), ("data",), ("model",)))
+    run = mw.jit(lambda x: (x.sum(0), x.sum(1)), in_shardings=on, out_shardings=(columns, rows))
+    entries = run.lower(of(1 << 14, 1 << 13)).partition().explain().entries
+    assert entries[0].seconds > entries[1].seconds > 0
+    assert entries[0].bytes_sent < entries[1].bytes_sent and entries[0].collective.axes == ("data",)
+
+
 # --- forms --------------------------------------------------------------------------------------------------
 def test_rows_and_html():
     part = partitioned(layers, (at("data"), at(None, "model"), at("model")), of(8, 16), of(16, 32), of(32, 24))

@@ -10,15 +10,18 @@ from typing import Any
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.explain.causes import causes
+from meshwright.spmd.explain.repeated import RepeatedEntry
 from meshwright.spmd.explain.suggest import Advisor, Progress, Suggestion
 from meshwright.spmd.origin import Origins
 from meshwright.spmd.report import Collective, human_bytes
+from meshwright.spmd.steptime.report import Time, human_seconds
 from meshwright.spmd.work import Work
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Equal collectives (those of repeated layers) with their causes, the bytes of all of them, and the remedy."""
+    """Equal collectives (those of repeated layers) with their causes, the bytes of all of them, the seconds that they
+    keep the links busy, and the remedy."""
 
     collective: Collective
     repeats: int
@@ -26,12 +29,15 @@ class Entry:
     share: float
     causes: tuple[str, ...] = ()
     suggestion: Suggestion | None = None
+    seconds: float = 0.0
 
     def lines(self, advised: Mapping[Suggestion, int]) -> list[str]:
         """What, why, where and what to do; ``advised`` are the numbers of entries with the same advice."""
         times = f"{self.repeats} × " if self.repeats > 1 else ""
         most = "at most " if self.collective.is_bound else ""
-        found = [f"{times}{self.collective} sends {most}{human_bytes(self.bytes_sent)} ({100 * self.share:.0f} %)"]
+        took = f", {human_seconds(self.seconds)}" if self.seconds else ""
+        sent = f"sends {most}{human_bytes(self.bytes_sent)} ({100 * self.share:.0f} %){took}"
+        found = [f"{times}{self.collective} {sent}"]
         found.append(f"because {self.collective.reason}")
         found += [f"caused by {cause}" for cause in self.causes]
         found.append(f"at {self.collective.source}")
@@ -53,6 +59,7 @@ class Entry:
             "repeats": self.repeats,
             "count": c.count,
             "bytes_sent": self.bytes_sent,
+            "seconds": self.seconds,
             "is_upper_bound": c.is_bound,
             "share": self.share,
             "reason": c.reason,
@@ -60,11 +67,12 @@ class Entry:
             "source": str(c.source),
             "suggestion": None if advice is None else advice.text,
             "suggestion_saves": None if advice is None else advice.bytes_saved,
+            "suggestion_saves_seconds": None if advice is None else advice.seconds_saved,
         }
 
 
 def entries(found: Sequence[Collective], origins: Origins, mesh: AbstractMesh, names: Sequence[str]) -> list[Entry]:
-    """The collectives, largest first, equal ones together."""
+    """The collectives, those that take longest first, equal ones together."""
     total = sum(c.bytes_sent for c in found)
     groups: dict[tuple[str, str, str], list[Collective]] = {}
     for c in found:
@@ -73,8 +81,16 @@ def entries(found: Sequence[Collective], origins: Origins, mesh: AbstractMesh, n
     for same in groups.values():
         sent = sum(c.bytes_sent for c in same)
         why = causes(same[0], origins, mesh, names)
-        made.append(Entry(same[0], len(same), sent, sent / total if total else 0.0, why))
-    return sorted(made, key=lambda e: -e.bytes_sent)
+        seconds = sum(c.count * _seconds(c, mesh) for c in same)
+        made.append(Entry(same[0], len(same), sent, sent / total if total else 0.0, why, seconds=seconds))
+    return sorted(made, key=lambda e: (-e.seconds, -e.bytes_sent))
+
+
+def _seconds(c: Collective, mesh: AbstractMesh) -> float:
+    """Seconds of a collective; 0 over axes that a program has brought itself."""
+    if not all(axis in mesh.shape or ":" in axis for axis in c.axes):
+        return 0.0
+    return mesh.collective_seconds(c.kind, c.axes, c.operand.nbytes, c.result.nbytes)
 
 
 def advised(
@@ -95,7 +111,7 @@ def advised(
 
 
 class Explanation(str):
-    """What ``explain`` returns: text, with its rows in ``entries``.
+    """What ``explain`` returns: text, with its rows in ``entries`` (collectives) and ``repeated`` (arithmetic).
 
     It is a string, so that it can be printed, searched and written to a file; ``rows()`` gives plain dictionaries, and
     a notebook shows a table.
@@ -104,11 +120,14 @@ class Explanation(str):
     head: str
     entries: tuple[Entry, ...]
     notes: tuple[str, ...]
+    repeated: tuple[RepeatedEntry, ...]
 
     def __reduce__(self) -> Any:
-        return Explanation, (self.head, self.entries, self.notes)
+        return Explanation, (self.head, self.entries, self.notes, self.repeated)
 
-    def __new__(cls, head: str, entries: Sequence[Entry], notes: Sequence[str]) -> Explanation:
+    def __new__(
+        cls, head: str, entries: Sequence[Entry], notes: Sequence[str], repeated: Sequence[RepeatedEntry] = ()
+    ) -> Explanation:
         lines = [head]
         advised: dict[Suggestion, int] = {}
         for number, entry in enumerate(entries, 1):
@@ -116,8 +135,11 @@ class Explanation(str):
             lines += [f"{number:4}. {first}", *(f"      {line}" for line in rest)]
             if entry.suggestion is not None:
                 advised.setdefault(entry.suggestion, number)
+        for again in repeated:
+            first, *rest = again.lines()
+            lines += [f"  repeated: {first}", *(f"      {line}" for line in rest)]
         made = super().__new__(cls, "\n".join([*lines, *(f"  note: {note}" for note in notes)]))
-        made.head, made.entries, made.notes = head, tuple(entries), tuple(notes)
+        made.head, made.entries, made.notes, made.repeated = head, tuple(entries), tuple(notes), tuple(repeated)
         return made
 
     def __repr__(self) -> str:
@@ -125,12 +147,13 @@ class Explanation(str):
 
     def rows(self) -> list[dict[str, Any]]:
         """The entries as dictionaries."""
-        return [entry.to_dict() for entry in self.entries]
+        return [*(entry.to_dict() for entry in self.entries), *(entry.to_dict() for entry in self.repeated)]
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("collective", "bytes sent", "because", "at", "removed by"))
+        head = "".join(f"<th>{name}</th>" for name in ("collective", "bytes sent, time", "because", "at", "removed by"))
         rows = "".join(_row(entry) for entry in self.entries)
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        said = ("; ".join(entry.lines()) for entry in self.repeated)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in (*said, *self.notes))
         title = html.escape(self.partition("\n")[0])
         return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>" + (f"<ul>{notes}</ul>" if notes else "")
 
@@ -140,7 +163,7 @@ def _row(entry: Entry) -> str:
     why = "<br>".join(html.escape(s) for s in (entry.collective.reason, *(f"caused by {c}" for c in entry.causes)))
     cells = (
         html.escape(f"{times}{entry.collective}"),
-        f"{human_bytes(entry.bytes_sent)} ({100 * entry.share:.0f} %)",
+        f"{human_bytes(entry.bytes_sent)} ({100 * entry.share:.0f} %), {human_seconds(entry.seconds)}",
         why,
         html.escape(str(entry.collective.source)),
         html.escape(str(entry.suggestion or "")),
@@ -148,12 +171,13 @@ def _row(entry: Entry) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def headline(found: Sequence[Collective], mesh: AbstractMesh, peak: int, work: Work) -> str:
-    """How many collectives there are, what a device sends, what it holds and what it does."""
+def headline(found: Sequence[Collective], mesh: AbstractMesh, peak: int, work: Work, time: Time) -> str:
+    """How many collectives there are, what a device sends, holds and does, and how long a run takes."""
     total = sum(c.bytes_sent for c in found)
     axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
     sent = ("at most " if any(c.is_bound for c in found) else "") + human_bytes(total)
     return (
         f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {sent} a run, holds at "
-        f"most {human_bytes(peak)} and does {work.redundancy:.2f} times its part of the arithmetic"
+        f"most {human_bytes(peak)} and does {work.redundancy:.2f} times its part of the arithmetic, in "
+        f"{human_seconds(time.seconds)} on {time.where}"
     )

@@ -1,9 +1,11 @@
-"""The annotation that would remove a collective, found by trying: partition again, compare the bytes.
+"""The annotation that would remove a collective or share repeated arithmetic, found by partitioning again.
 
 Candidates are one sharding on one value near the collective: the value in the layout that it is needed in, or kept in
 the one it has; the other operands and the results of the equation that needs it, split alike; the annotations that the
-layouts go back to without the axes in question. The one that saves most is the advice. What makes devices repeat each
-other's arithmetic is none: giving up data parallelism saves its all-reduces, but that is not what was asked.
+layouts go back to without the axes in question. For repeated arithmetic they are the other assignments of the idle
+axes: to each dimension of an operand that can be split. Outcomes are ranked by the time of a step, as in the search for
+the order in which annotations spread. What makes devices repeat each other's arithmetic is no advice: giving up data
+parallelism saves its all-reduces, but that is not what was asked.
 """
 
 from __future__ import annotations
@@ -11,21 +13,24 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import producers_of
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
+from meshwright.sharding.rule import PARALLEL, REDUCTION
 from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.causes import origin_of
 from meshwright.spmd.factors import factor_axes_of, join_axes
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.partition.lookahead import price
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.report import Collective, collectives, human_bytes
+from meshwright.spmd.steptime.report import human_seconds
 from meshwright.spmd.work import operations_of
 
 #: how many times the arithmetic of a device an annotation may make it do
@@ -37,22 +42,29 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True)
 class Suggestion:
-    """An annotation in words, the bytes of a run that it saves (and of how many), and what it adds to the peak and to
-    the arithmetic of a device (as a share of it)."""
+    """An annotation in words, the bytes of a run that it saves (and of how many), the seconds, and what it adds to the
+    peak and to the arithmetic of a device (as a share of it)."""
 
     text: str
     bytes_saved: int
     bytes_before: int
     peak_added: int
     work_added: float
+    seconds_saved: float = 0.0
 
     def __str__(self) -> str:
-        share = 100 * self.bytes_saved / self.bytes_before
-        found = f"{self.text}: saves {human_bytes(self.bytes_saved)} ({share:.0f} %)"
+        saved, found = self.bytes_saved, f"{self.text}: saves"
+        if saved > 0:
+            found += f" {human_bytes(saved)} ({100 * saved / self.bytes_before:.0f} %) and"
+        found += f" {human_seconds(self.seconds_saved)} of a run"
+        if saved < 0:
+            found += f"; a device sends {human_bytes(-saved)} more"
         if self.peak_added:
             found += f"; a device holds {human_bytes(abs(self.peak_added))} {'more' if self.peak_added > 0 else 'less'}"
         if self.work_added >= 0.005:
             found += f" and does {100 * self.work_added:.0f} % more arithmetic"
+        if self.work_added <= -0.005:
+            found += f" and does {-100 * self.work_added:.0f} % less arithmetic"
         return found
 
 
@@ -68,11 +80,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a candidate leads to: the bytes and the arithmetic of a run, how many collectives of each sort, and the
-    program."""
+    """What a candidate leads to: the bytes, the arithmetic and the seconds of a run, how many collectives of each sort,
+    and the program."""
 
     bytes_sent: int
     work: int
+    seconds: float
     sorts: Counter[object]
     part: Partition
 
@@ -80,7 +93,7 @@ class _Outcome:
     def of(part: Partition) -> _Outcome:
         found = collectives(part.jaxpr.jaxpr, part.mesh)
         sorts = Counter(sort for c in found for sort in _sorts(c))
-        return _Outcome(sum(c.bytes_sent for c in found), operations_of(part.jaxpr.jaxpr), sorts, part)
+        return _Outcome(sum(c.bytes_sent for c in found), operations_of(part.jaxpr.jaxpr), price(part), sorts, part)
 
 
 def _sorts(c: Collective) -> tuple[object, object]:
@@ -109,29 +122,44 @@ class Advisor:
 
     def advise(self, found: Collective) -> Suggestion | None:
         """The annotation that removes a collective and saves most, of those that there was time for."""
-        best: tuple[Candidate, _Outcome] | None = None
-        for candidate in self._candidates(found):
+
+        def removes(outcome: _Outcome) -> bool:  # and does not only move it
+            gone = all(outcome.sorts[sort] < self.before.sorts[sort] for sort in _sorts(found))
+            return gone and outcome.bytes_sent < self.before.bytes_sent
+
+        return self._best(self._candidates(found), removes)
+
+    def share(self, eqn: JaxprEqn, axes: Sequence[str]) -> Suggestion | None:
+        """The annotation that makes ``axes``, idle at an equation, share its arithmetic, and saves most."""
+        candidates = self._sharing(eqn, axes)
+        return self._best(
+            candidates, lambda outcome: outcome.work < self.before.work and outcome.seconds < self.before.seconds
+        )
+
+    def _best(self, candidates: Iterable[Candidate], helps: Callable[[_Outcome], bool]) -> Suggestion | None:
+        """What the quickest of the outcomes that help says; of equally quick ones, that which sends and holds least."""
+        best: tuple[tuple[float, int, int], Candidate, _Outcome] | None = None
+        for candidate in candidates:
             if candidate not in self.tried:
                 if self.is_spent:
                     break
                 self.tried[candidate] = self._try(candidate)
             outcome = self.tried[candidate]
-            if outcome.work > MOST_WORK * self.before.work:
+            if outcome.work > MOST_WORK * self.before.work or not helps(outcome):
                 continue
-            if any(outcome.sorts[sort] >= self.before.sorts[sort] for sort in _sorts(found)):
-                continue  # it is still there, or has only moved
-            if outcome.bytes_sent >= self.before.bytes_sent:
-                continue
-            price = outcome.bytes_sent, self._held(candidate)
-            if best is None or price < (best[1].bytes_sent, self._held(best[0])):
-                best = candidate, outcome
-        if best is None:
-            return None
-        candidate, outcome = best
+            rank = float(f"{outcome.seconds:.2g}"), outcome.bytes_sent, self._held(candidate)
+            if best is None or rank < best[0]:
+                best = rank, candidate, outcome
+        return None if best is None else self._suggestion(*best[1:])
+
+    def _suggestion(self, candidate: Candidate, outcome: _Outcome) -> Suggestion:
+        before = self.before
         peaks = [predict(p.jaxpr, p.mesh).peak_bytes for p in (outcome.part, self.part)]
-        saved = self.before.bytes_sent - outcome.bytes_sent
-        work = outcome.work / max(1, self.before.work) - 1
-        return Suggestion(self._text(candidate), saved, self.before.bytes_sent, peaks[0] - peaks[1], work)
+        work = outcome.work / max(1, before.work) - 1
+        return Suggestion(
+            self._text(candidate), before.bytes_sent - outcome.bytes_sent, before.bytes_sent, peaks[0] - peaks[1], work,
+            before.seconds - outcome.seconds,
+        )  # fmt: skip
 
     def _held(self, candidate: Candidate) -> int:
         """Elements of a device's part of the value that a candidate is about."""
@@ -166,6 +194,17 @@ class Advisor:
                 yield from self._on(reason.value, layout)
                 if reason.user is not None:
                     yield from self._of_user(reason.user, reason.value, layout)
+
+    def _sharing(self, eqn: JaxprEqn, axes: Sequence[str]) -> Iterator[Candidate]:
+        """The operands of an equation, split by these axes along each dimension that they divide, the largest first."""
+        rule = eqn_rule(eqn)
+        for f in sorted(range(len(rule.factors)), key=lambda f: -rule.factors[f].size):
+            factor = rule.factors[f]
+            if factor.kind in (PARALLEL, REDUCTION) and factor.size % self.mesh.sizes(axes) == 0:
+                for operand, dim in rule.operand_dims(f):
+                    atom = eqn.invars[operand]
+                    if isinstance(atom, Var):
+                        yield from self._on(atom, _split_too(self.part.propagation.layout(atom), dim, axes))
 
     def _of_origins(self, reason: Reason, found: Collective) -> Iterator[Candidate]:
         """The annotations that the axes come from, without these axes."""
@@ -216,6 +255,13 @@ class Advisor:
         named = candidate.kind == "input" and candidate.number < len(self.names)
         name = f" ({self.names[candidate.number]})" if named else ""
         return f"{text} as the sharding of {candidate.kind} {candidate.number}{name}"
+
+
+def _split_too(layout: Layout, dim: int, axes: Sequence[str]) -> Layout:
+    """A layout with a dimension split by ``axes`` as well, which then split no other."""
+    kept = [tuple(a for a in there if a not in axes) for there in layout.dims]
+    kept[dim] += tuple(axes)
+    return Layout(tuple(kept))
 
 
 def _constrained(jaxpr: ClosedJaxpr, candidate: Candidate, mesh: AbstractMesh) -> ClosedJaxpr:

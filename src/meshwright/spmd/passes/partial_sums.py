@@ -36,7 +36,7 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
     others = [a for i, a in enumerate(eqn.invars) if i not in pending]
     if meets(eqn.op, first, variance):
         return None
-    if not _commutes(eqn, frozenset(pending), first) or not all(variance.same(a, first.axes) for a in others):
+    if not commutes(eqn, frozenset(pending), first) or not all(variance.same(a, first.axes) for a in others):
         return None
     avals = [pending[i].value if i in pending else a.aval for i, a in enumerate(eqn.invars)]
     if avals[next(iter(pending))].dtype != eqn.outvars[0].aval.dtype:
@@ -49,7 +49,8 @@ def meets(op: Op, collective: Collective, variance: Variance) -> bool:
     return isinstance(op, Collective) and bool(set(variance.units(op.axes)) & set(variance.units(collective.axes)))
 
 
-def _commutes(eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce) -> bool:
+def commutes(eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce) -> bool:
+    """Whether it makes no difference if an all-reduce is done of the ``pending`` operands or of the result."""
     op = eqn.op
     if op.moves_only and pending == {0}:
         return True

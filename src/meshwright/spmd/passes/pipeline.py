@@ -12,6 +12,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
 from meshwright.spmd.passes.common import common_collectives
 from meshwright.spmd.passes.dead import drop_dead
+from meshwright.spmd.passes.early import start_early
 from meshwright.spmd.passes.gathers import sink_gathers
 from meshwright.spmd.passes.hoist import hoist_invariants
 from meshwright.spmd.passes.pairs import merge_pairs
@@ -100,3 +101,13 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         )  # fmt: skip
         passes.append(combine)
     return Pipeline(tuple(passes))
+
+
+def target_passes(platform: str, mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> Pipeline:
+    """What is done for the compiler of a platform alone."""
+    inputs = [frozenset(layout.axes_used) for layout in in_layouts]
+    early = Pass(
+        "start sums early", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, start_early),
+        "All-reduces go before what scales their operands, which TPUs then do where the sums are read.",
+    )  # fmt: skip
+    return Pipeline((early,) if platform == "tpu" else ())

@@ -1,0 +1,111 @@
+"""Arithmetic that devices repeat: which axes are idle at an equation, because of what, and how it could be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import JaxprEqn, Var
+from meshwright.spmd.explain.suggest import Advisor, Suggestion
+from meshwright.spmd.origin import Annotation
+from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.steptime.report import human_seconds
+from meshwright.spmd.work import Repeated, Work
+
+#: how many are explained, those with the largest excess
+MOST = 5
+
+
+@dataclass(frozen=True)
+class RepeatedEntry:
+    """An equation whose arithmetic is done more than once, the seconds that its excess takes, the axes that are idle
+    there, the annotations that bring these axes to its operands, and the remedy."""
+
+    repeated: Repeated
+    seconds: float
+    idle: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    suggestion: Suggestion | None = None
+
+    def lines(self) -> list[str]:
+        """What, why, and what to do."""
+        found = [f"{self.repeated}: {human_seconds(self.seconds)} of a run"]
+        if self.idle:
+            splits = "splits" if len(self.idle) == 1 else "split"
+            found.append(f"because {', '.join(self.idle)} {splits} none of its dimensions")
+        found += [f"caused by {cause}" for cause in self.causes]
+        if self.suggestion is not None:
+            found.append(f"removed by {self.suggestion}")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry as plain values, for tables and JSON."""
+        r, advice = self.repeated, self.suggestion
+        return {
+            "kind": "repeated arithmetic", "op": r.op, "times": r.times, "share": r.share, "seconds": self.seconds,
+            "idle": list(self.idle), "causes": list(self.causes), "source": r.source,
+            "suggestion": None if advice is None else advice.text,
+            "suggestion_saves_seconds": None if advice is None else advice.seconds_saved,
+        }  # fmt: skip
+
+
+def repeated_entries(work: Work, part: Partition, names: Sequence[str]) -> list[RepeatedEntry]:
+    """What devices repeat, the longest first."""
+    machine = part.mesh.fabric.machine
+    made = []
+    for r in work.repeated[:MOST]:
+        eqn = _equation(r, part)
+        rate, _ = machine.product_rate(eqn.invars[0].aval.dtype if eqn is not None else "bfloat16")
+        idle = _idle(eqn, part) if eqn is not None else []
+        why = _causes(eqn, idle, part, names) if eqn is not None else ()
+        made.append(RepeatedEntry(r, r.excess / rate, part.mesh.coalesce(idle), why))
+    return sorted(made, key=lambda e: -e.seconds)
+
+
+def advised_to_share(found: Sequence[RepeatedEntry], part: Partition, advisor: Advisor) -> list[RepeatedEntry]:
+    """The entries with the annotations that would share the arithmetic, as far as there was time."""
+    made = []
+    for entry in found:
+        eqn = _equation(entry.repeated, part)
+        atoms = [a for axis in entry.idle for a in part.mesh.atoms_of(axis)]
+        made.append(entry if eqn is None else replace(entry, suggestion=advisor.share(eqn, atoms)))
+    return made
+
+
+def _equation(r: Repeated, part: Partition) -> JaxprEqn | None:
+    """The equation of the program, outside of loops and branches."""
+    return next((e for e in part.source.eqns if e.op.name == r.op and str(e.source) == r.source), None)
+
+
+def _idle(eqn: JaxprEqn, part: Partition) -> list[str]:
+    """The atoms of the mesh that split no dimension of the results, and over which they are no partial sums."""
+    used: set[str] = set()
+    for whole, layout in part.stands_for.values():
+        if whole in eqn.outvars:
+            used |= layout.axes_used
+    return [a for axis in part.mesh.axis_names for a in part.mesh.atoms_of(axis) if a not in used]
+
+
+def _causes(eqn: JaxprEqn, idle: Sequence[str], part: Partition, names: Sequence[str]) -> tuple[str, ...]:
+    """The annotations that split operands by axes that are idle all the same: where they conflict with others."""
+    grouped: dict[tuple[int, Annotation], list[str]] = {}
+    for number, axis, origin in _split_operands(eqn, idle, part):
+        grouped.setdefault((number, origin), []).append(axis)
+    return tuple(
+        f"operand {number}, split by {', '.join(part.mesh.coalesce(axes))} because of {origin.describe(names)}, which "
+        "does not go together with how the others are split"
+        for (number, origin), axes in grouped.items()
+    )
+
+
+def _split_operands(eqn: JaxprEqn, idle: Sequence[str], part: Partition) -> Iterator[tuple[int, str, Annotation]]:
+    """Operands, and the idle axes that split them where they come from."""
+    origins = part.propagation.origins
+    for number, atom in enumerate(eqn.invars):
+        split = part.propagation.layout(atom).axes_used if isinstance(atom, Var) else ()
+        for axis in idle:
+            origin = origins.of(atom, axis) if axis in split else None
+            if origin is not None:
+                yield number, axis, origin
