@@ -33,8 +33,8 @@ def _step(np_like: Any, grad: Any) -> Any:
     return step
 
 
-def partitioned(sizes: tuple[int, int, int]) -> Any:
-    """The step as a per-device program."""
+def lowered(sizes: tuple[int, int, int]) -> Any:
+    """The step with its shardings."""
     import meshwright as mw
     import meshwright.numpy as mnp
     from meshwright import NamedSharding
@@ -44,7 +44,12 @@ def partitioned(sizes: tuple[int, int, int]) -> Any:
     weights = (NamedSharding(mesh, P(None, "model")), NamedSharding(mesh, P("model", None)))
     batch = NamedSharding(mesh, P("data"))
     run = mw.jit(_step(mnp, mw.grad), in_shardings=(weights, batch, batch), out_shardings=weights)
-    return run.lower(*_data(*sizes)).partition()
+    return run.lower(*_data(*sizes))
+
+
+def partitioned(sizes: tuple[int, int, int]) -> Any:
+    """The step as a per-device program."""
+    return lowered(sizes).partition()
 
 
 def ours(sizes: tuple[int, int, int], partitioned: bool) -> float:

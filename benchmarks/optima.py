@@ -34,7 +34,7 @@ def _mesh(**axes: int) -> Any:
     return mw.AbstractMesh(tuple(axes.values()), tuple(axes))
 
 
-def _partition(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None) -> Any:
+def _lower(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None) -> Any:
     """``f`` on arguments of these shapes (leaves), with specs for them and for the results."""
     import meshwright as mw
     from meshwright import PartitionSpec as P
@@ -45,7 +45,11 @@ def _partition(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None) -> An
     def on(tree: Any) -> Any:
         return mw.tree.map(lambda s: mw.NamedSharding(mesh, s), tree, is_leaf=leaf)
 
-    return mw.jit(f, in_shardings=on(specs), out_shardings=None if outs is None else on(outs)).lower(*args).partition()
+    return mw.jit(f, in_shardings=on(specs), out_shardings=None if outs is None else on(outs)).lower(*args)
+
+
+def _partition(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None) -> Any:
+    return _lower(f, mesh, args, specs, outs).partition()
 
 
 # --- transformers -------------------------------------------------------------------------------------------
@@ -287,8 +291,8 @@ def _one(f: Any, spec: Any, shape: tuple[int, ...], out: Any = None, dtype: Any 
     return lambda: _partition(f, _mesh(d=8), (mw.ShapeDtypeStruct(shape, dtype),), (spec,), out)
 
 
-def _fused() -> Any:
-    """A gated layer with one matrix for gate and up, tensor parallel."""
+def fused(tokens: int, width: int, hidden: int) -> Any:
+    """The gradients of a gated layer with one matrix for gate and up, tensor parallel."""
     import meshwright as mw
     import meshwright.numpy as mnp
     from meshwright import PartitionSpec as P
@@ -299,8 +303,8 @@ def _fused() -> Any:
         return (((nn.silu(gate) * up) @ down) ** 2).sum()
 
     specs = P(None, "d"), P("d"), P()
-    args = [mw.ShapeDtypeStruct(s, np.float32) for s in ((256, 1024), (512, 256), (2048, 256))]
-    return _partition(mw.grad(loss, (0, 1, 2)), _mesh(d=8), args, specs, specs)
+    args = [mw.ShapeDtypeStruct(s, np.float32) for s in ((width, 2 * hidden), (hidden, width), (tokens, width))]
+    return _lower(mw.grad(loss, (0, 1, 2)), _mesh(d=8), args, specs, specs)
 
 
 def ops() -> dict[str, Case]:
@@ -335,7 +339,9 @@ def ops() -> dict[str, Case]:
         "halves exchanged": Case(
             _one(lambda x: mnp.concatenate([*mnp.split(x, 2, -1)][::-1], -1), second, square, second), tile
         ),
-        "gate and up of one projection, gradients": Case(_fused, 2 * 4 * 256 * 1024 // 8 + 4 * 4 * 2048 * 256 * 7 // 8),
+        "gate and up of one projection, gradients": Case(
+            lambda: fused(2048, 256, 512).partition(), 2 * 4 * 256 * 1024 // 8 + 4 * 4 * 2048 * 256 * 7 // 8
+        ),
         "(T, E split) -> (T·E)": Case(_one(lambda x: x.reshape(-1), second, square, P("d")), tile * (n - 1) // n),
     }
     return found

@@ -73,19 +73,27 @@ def gpt(devices: int) -> Subject:
 
 
 def llama(devices: int) -> Subject:
-    """Loss and gradients of one layer as LLaMA's: 4096 wide, 32 heads, 8 of keys, 14336 hidden; 8 × 2048 tokens."""
-    mesh = mw.AbstractMesh((devices // 4, 4), ("data", "model"))
-    width, heads, groups, hidden, batch, length = 4096, 32, 8, 14336, 8, 2048
+    """Loss and gradients of one layer as LLaMA's, for 8 × 2048 tokens."""
+    return _lowered(llama_step(mw.AbstractMesh((devices // 4, 4), ("data", "model")), 1, 8))
+
+
+def llama_step(mesh: mw.AbstractMesh, layers: int, batch: int) -> Any:
+    """Loss and gradients of layers as LLaMA's: 4096 wide, 32 heads, 8 of keys, 14336 hidden; sequences of 2048."""
+    width, heads, groups, hidden, length = 4096, 32, 8, 14336, 2048
     size = width // heads
 
-    def loss(p: Any, x: Any) -> Any:
+    def layer(p: Any, x: Any) -> Any:
         h = nn.rms_norm(x, p["before"])
         q = _rotated((h @ p["q"]).reshape(batch, length, heads, size))
         k, v = ((h @ p[n]).reshape(batch, length, groups, size) for n in "kv")
         mixed = nn.dot_product_attention(q, _rotated(k), v, is_causal=True)
         x = x + mixed.reshape(batch, length, width) @ p["out"]
         h = nn.rms_norm(x, p["after"])
-        x = x + (nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
+        return x + (nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
+
+    def loss(params: Any, x: Any) -> Any:
+        for p in params:
+            x = layer(p, x)
         return mnp.mean(mnp.square(x.astype(np.float32)))
 
     def on(*spec: Any) -> NamedSharding:
@@ -98,8 +106,9 @@ def llama(devices: int) -> Subject:
     shapes |= {"before": (width,), "after": (width,)}
     types = {n: mw.ShapeDtypeStruct(s, mnp.bfloat16) for n, s in shapes.items()}
     x = mw.ShapeDtypeStruct((batch, length, width), mnp.bfloat16)
-    step = mw.jit(mw.value_and_grad(loss), in_shardings=(where, on("data")), out_shardings=(on(), where))
-    return _lowered(step.lower(types, x))
+    stack = [where] * layers
+    step = mw.jit(mw.value_and_grad(loss), in_shardings=(stack, on("data")), out_shardings=(on(), stack))
+    return step.lower([types] * layers, x)
 
 
 def _rotated(x: Any) -> Any:

@@ -86,7 +86,7 @@ class _Pool:
         return CompiledCollective(
             found.kind if len(kinds) != 1 or found.kind in kinds else f"{found.kind} (for {kinds.pop()})",
             found.asynchronous, found.overlaps, found.algorithm, axes, group, tuple(map(str, found.operands)),
-            found.count, found.count * _sent(found.kind, group, sum(t.nbytes for t in found.operands)), source,
+            found.count, found.count * sent_bytes(found.kind, group, sum(t.nbytes for t in found.operands)), source,
             tuple(dict.fromkeys(c.reason for c in mine)), found.name,
         )  # fmt: skip
 
@@ -122,7 +122,7 @@ def _unordered(groups: Groups) -> Groups:
     return frozenset(tuple(sorted(g)) for g in groups)
 
 
-def _sent(kind: str, group: int, operand: int) -> int:
+def sent_bytes(kind: str, group: int, operand: int) -> int:
     """Bytes that one device sends in a ring, from those of its operand."""
     match kind:
         case "all_reduce":
