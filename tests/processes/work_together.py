@@ -52,6 +52,24 @@ try:
 except DeviceError as error:
     assert "process_allgather" in str(error)
 
+# arguments that are results as they are, and those that nothing uses
+y = mw.make_array_from_callback((8, 10), rows, lambda index: np.ones((8, 10), np.float32)[index])
+out = mw.jit(lambda x, y: (x, y + 1, x))(x, y)
+assert out[0].sharding == out[2].sharding == rows
+for got, expected in zip(out, (value, 2, value)):
+    np.testing.assert_array_equal(mh.process_allgather(got), np.broadcast_to(expected, (8, 10)))
+moved, both = mw.jit(lambda x, y: (x, y + x), out_shardings=(NamedSharding(mesh, P()), None))(x, y)
+np.testing.assert_array_equal(np.asarray(moved), value)
+np.testing.assert_array_equal(mh.process_allgather(both), value + 1)
+made = mw.jit(lambda y: y * 3)(y)
+given, summed = mw.jit(lambda y, x: (y, x + 1), donate_argnums=(0, 1))(made, mw.jit(lambda x: x * 1)(x))
+np.testing.assert_array_equal(mh.process_allgather(given), np.full((8, 10), 3))
+np.testing.assert_array_equal(mh.process_allgather(summed), value + 1)
+for keep in (False, True):
+    twice = mw.jit(lambda x, unused, number: x * 2, keep_unused=keep)
+    for call in (twice, twice.lower(x, y, np.arange(3)).compile()):
+        np.testing.assert_array_equal(mh.process_allgather(call(x, y, np.arange(3))), value * 2)
+
 # programs: partitioned, per device, eager
 loss = mw.jit(lambda x, w: (mnp.tanh(x @ w) ** 2).mean())
 w = mw.device_put(value.T[:, :6] / 80, NamedSharding(mesh, P(None, "y")))
