@@ -426,7 +426,7 @@ def test_constraints_only_make_sure(mesh):
     "types, message",
     [
         ((AxisType.Auto,), "1 axis_types (Auto,) for 2 axes ('x', 'y')"),
-        (("auto", "auto"), "axis_types holds 'auto'; expected AxisType.Auto or AxisType.Explicit"),
+        (("auto", "auto"), "axis_types holds 'auto'; expected AxisType.Auto, Explicit or Manual"),
     ],
 )
 def test_types_of_axes_are_checked(types, message):

@@ -276,13 +276,14 @@ def make_mesh(
 ) -> Mesh:
     """A mesh of the first devices: row by row, or where they have coordinates so that neighbours are connected.
 
-    ``axis_types`` says who decides how values are split over each axis: the partitioner (``AxisType.Auto``, the
-    default), or types (``AxisType.Explicit``). ``machine`` (``"v5e:2x4"``) is the hardware
-    that plans are made for.
+    ``axis_types`` says who decides how values are split over each axis: the partitioner (``AxisType.Auto``), or types
+    (``AxisType.Explicit``). The default is ``Auto``, where that of JAX 0.10 is ``Explicit``, since a program written for
+    one device, without a word on shardings inside, is what the partitioner is for; types refuse some of these.
+    ``machine`` (``"v5e:2x4"``) is the hardware that plans are made for.
 
     Raises:
       MeshError: fewer devices than the mesh has positions (says how to get more), sizes that are not positive, or
-        another number of names than of sizes, or another type than ``Auto``.
+        another number of names or types than of sizes.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))

@@ -34,5 +34,5 @@ def types_of(function: str, types: AxisType | Sequence[AxisType] | None, names: 
         raise MeshError(f"{function}: {len(given)} axis_types {given} for {len(names)} axes {tuple(names)}")
     wrong = next((t for t in given if not isinstance(t, AxisType)), None)
     if wrong is not None:
-        raise MeshError(f"{function}: axis_types holds {wrong!r}; expected AxisType.Auto or AxisType.Explicit")
+        raise MeshError(f"{function}: axis_types holds {wrong!r}; expected AxisType.Auto, Explicit or Manual")
     return given

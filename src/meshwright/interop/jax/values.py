@@ -16,7 +16,8 @@ from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 
 def from_mesh(mesh: Any) -> AbstractMesh:
-    """The axes of a ``jax.sharding.Mesh`` or ``AbstractMesh``, without its devices."""
+    """The axes of a ``jax.sharding.Mesh`` or ``AbstractMesh``, without its devices; all ``Auto``, since programs of JAX
+    come with what its types decided as annotations."""
     return AbstractMesh(tuple(mesh.shape.values()), tuple(mesh.shape))
 
 
