@@ -277,8 +277,8 @@ def make_mesh(
     """A mesh of the first devices: row by row, or where they have coordinates so that neighbours are connected.
 
     ``axis_types`` says who decides how values are split over each axis: the partitioner (``AxisType.Auto``), or types
-    (``AxisType.Explicit``). The default is ``Auto``, where that of JAX 0.10 is ``Explicit``, since a program written for
-    one device, without a word on shardings inside, is what the partitioner is for; types refuse some of these.
+    (``AxisType.Explicit``). The default is ``Auto``, where that of JAX 0.10 is ``Explicit``, since a program written
+    for one device, without a word on shardings inside, is what the partitioner is for; types refuse some of these.
     ``machine`` (``"v5e:2x4"``) is the hardware that plans are made for.
 
     Raises:
