@@ -4,12 +4,14 @@
 
 Cases are numbers. They run in a process of their own, which a crash or a hang ends and nothing else; what was done and
 found stands in ``<folder>/<kind>.json``, so that a run goes on where it was stopped. Findings go to ``<kind>.txt``
-beside it and, like how far a run has come, to standard output. The exit status says whether anything was found.
+beside it and, like how far a run has come, to standard output; what differs as it is meant to goes to
+``<kind>.meant.txt``, with its reason. The exit status says whether anything was found.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import json
 import os
@@ -44,6 +46,8 @@ KINDS = {
     "partitions": Kind("executable", "test_fuzz", 200, patience=1800, told=2),  # each is 25 programs
     "programs": Kind("fuzz", "fuzz_checks", 20_000),
 }
+#: with which the text of a case begins that differs as it is meant to
+MEANT = "[meant"
 #: cases that one process does: those after it find its memory given back
 BATCH = 1000
 #: what both libraries are told: code made fast, not fast code
@@ -61,6 +65,7 @@ class Record:
     trees: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     findings: int = 0
+    meant: int = 0
 
 
 class Run:
@@ -86,7 +91,9 @@ class Run:
             assert child.stdout is not None
             for line in child.stdout:
                 number, text = json.loads(line)
-                if text:
+                if text.startswith(MEANT):
+                    self._meant(number, text)
+                elif text:
                     self._found(number, text)
                 self._done(number, tree, time.monotonic() - before)
                 before = time.monotonic()
@@ -96,6 +103,11 @@ class Run:
         if child.returncode:
             self._found(self.record.next, f"the process ended with status {child.returncode}")
             self._done(self.record.next, tree, 0)
+
+    def _meant(self, number: int, text: str) -> None:
+        self.record.meant += 1
+        with self.log.with_suffix(".meant.txt").open("a") as file:
+            file.write(f"--- {self.name} {number}: {text}\n\n")
 
     def _found(self, number: int, text: str) -> None:
         self.record.findings += 1
@@ -115,7 +127,10 @@ class Run:
         r = self.record
         done = r.next - r.first
         each = f"{done / r.seconds:.2f} a second" if r.seconds else ""
-        print(f"{self.name}: {done} of {self.end - r.first}, {each}, {r.findings} findings {how}", flush=True)
+        print(
+            f"{self.name}: {done} of {self.end - r.first}, {each}, {r.findings} findings, {r.meant} meant {how}",
+            flush=True,
+        )
 
 
 def _tree() -> str:
@@ -140,6 +155,7 @@ def _child(name: str, first: int, count: int) -> None:
     os.dup2(2, 1)  # what is printed meanwhile is no result
     for number in range(first, first + count):
         signal.setitimer(signal.ITIMER_REAL, kind.patience)
+        faulthandler.dump_traceback_later(kind.patience + 60, exit=True)  # of what Python cannot interrupt
         try:
             text = found_in(number)
         except Exception as error:

@@ -66,6 +66,7 @@ def einsum(
         raise ArgumentError(f"einsum: {subscripts!r} needs operands, got none")
     arrays = [asarray(x) for x in operands]
     dtype = result_type(*arrays)
+    weak = preferred_element_type is None and all(typeof(x).weak_type for x in arrays)
     arrays = [converted(x, dtype) for x in arrays]
     shapes = tuple(typeof(x).shape for x in arrays)
     path = _path(subscripts.replace(" ", ""), shapes, _hashable(optimize))
@@ -77,7 +78,7 @@ def einsum(
             for i in sorted(numbers, reverse=True):
                 del arrays[i]
             arrays.append(_step(list(zip(terms.split(","), chosen)), kept, precision, preferred_element_type))
-        return arrays[0]
+        return ops.convert(arrays[0], dtype, weak) if weak else arrays[0]
 
     return made_as(out_sharding, make)
 

@@ -18,7 +18,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import flip, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import converted, inexact, operands, promotes_freely, scalar_like
+from meshwright.numpy.promotion import aval_of, converted, inexact, operands, promotes_freely, scalar_like
 from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
@@ -41,8 +41,9 @@ def _sliding(name: str, a: Any, v: Any, mode: str, precision: Any, preferred: An
     high = {"full": m - 1, "same": m - 1 - low, "valid": 0}[mode]
     dtype = typeof(a).dtype
     exact = dtypes.default_int() if dtypes.is_bool(dtype) else dtype
-    a, v = converted(a, exact), converted(v, exact)
-    return _conv(a, v, low, high, precision, preferred)
+    weak = preferred is None and typeof(a).weak_type and typeof(v).weak_type
+    out = _conv(converted(a, exact), converted(v, exact), low, high, precision, preferred)
+    return convert(out, typeof(out).dtype, weak)
 
 
 @compiled(static_argnums=(2, 3, 4, 5))
@@ -55,9 +56,10 @@ def _conv(a: Any, v: Any, low: int, high: int, precision: Any, preferred: Any) -
 
 def _inexact_pair(a: Any, v: Any) -> tuple[Any, Any]:
     """Two arrays in their common dtype, which is the default float for integers and bools, as in JAX."""
+    weak = all(aval_of(x, "convolve", i).weak_type for i, x in enumerate((a, v)))
     a, v = promoted(a, v)
     dtype = inexact(typeof(a).dtype)
-    return converted(a, dtype), converted(v, dtype)
+    return convert(converted(a, dtype), dtype, weak), convert(converted(v, dtype), dtype, weak)
 
 
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:

@@ -26,6 +26,7 @@ from meshwright.numpy.promotion import (
     operands,
     promote_all,
     promotes_freely,
+    strong_array,
 )
 from meshwright.numpy.ranges import diagonal
 from meshwright.numpy.reductions import sum
@@ -299,7 +300,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     # The products with a third component; one that is not there is 0.
     rows = [_less(x, y, 1, 2), _less(x, y, 2, 0), last]
     from_rows = [reshape(r, (1, *typeof(last).shape)) for r in rows]
-    return moveaxis(join(from_rows, 0), 0, axisc)
+    return strong_array(moveaxis(join(from_rows, 0), 0, axisc))
 
 
 def _less(x: Any, y: Any, i: int, j: int) -> Any:

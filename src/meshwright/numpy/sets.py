@@ -92,6 +92,8 @@ def unique(
     table = reshape(rows, (n, int(np.prod(inner, dtype=int))))
     found = _unique_rows(table, static_int(size, "unique", "size"), fill_value, equal_nan)
     values = reshape(found[0], (size, *inner))
+    if dtypes.is_complex(typeof(values).dtype):
+        values = convert(values, typeof(values).dtype)  # and not weakly typed, as in JAX
     values = reshape(values, (size,)) if axis is None else moveaxis(values, 0, normal_axis(axis, len(shape), "unique"))
     inverse = reshape(found[2], shape) if axis is None else found[2]
     picked = [r for r, want in zip((values, found[1], inverse, found[3]), wanted) if want]

@@ -245,6 +245,8 @@ def reduce_window(
         outs = ReduceWindowBody(**params, computation=asked.body).bind(*asked.arrays, *asked.inits)
     else:
         outs = [found.monoid.started(asked.inits[0], found(**params).bind(*asked.arrays))]
+    if all(typeof(x).weak_type for x in (*leaves, *pytree.leaves(init_value))):
+        outs = [convert(x, typeof(x).dtype, True) for x in outs]
     return pytree.unflatten(asked.tree, outs)
 
 
