@@ -120,6 +120,9 @@ OTHERWISE = (
     Otherwise(
         r"np\.angle", "JAX's angle of a number is of the default type", said=r"theirs float\d\d\[\]", of=a_number,
     ),
+    Otherwise(
+        r"np\.angle", "JAX's angle of a number is of the default type", what="vmap", said=r"theirs float\d\d\["
+    ),
     Otherwise("top_k", "JAX's positions of weakly typed numbers are, too", said=r"ours has type i32.*theirs ~int32"),
     # --- integers ---
     Otherwise(

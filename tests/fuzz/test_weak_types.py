@@ -37,7 +37,9 @@ TEXTS = [
     *(f"lax.{name}({{x}}{more})" for names, more in ((LAX, ""), (LAX_CUMULATIVE, ", axis=0")) for name in names),
     *INDEXED, *SHAPED, *CONTROL,
     *(f"np.einsum({of})" for of in ("'...i->i...', {x}", "'...i,...i->...i', {x}, s")),
-    "np.correlate({x}, {x})", "np.cross({x}.ravel()[:2], {x}.ravel()[:2])", "np.round({x}, -1)", "np.round({x}, 0)",
+    "np.diagonal({x}, 1)", "np.diagonal({x}[1:])",
+    "np.correlate({x}, {x})", "np.cross({x}.ravel()[:2], {x}.ravel()[:2])",
+    "np.round({x}, -1)", "np.round({x}, 0)",
     "lax.pad({x}, {x}.reshape(-1)[0], [(1, 0, 0)] * {x}.ndim)",
     "lax.pad({x}, np.zeros((), {x}.dtype), [(1, 0, 0)] * {x}.ndim)",
 ]  # fmt: skip
