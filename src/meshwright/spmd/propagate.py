@@ -41,10 +41,13 @@ class Order:
     """In which order annotations spread, besides their priorities: those of the sorts ``later`` after all others.
 
     ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice.
+    ``exchanges``: products may be shared along other dimensions than those that their operands and results are split
+    along.
     """
 
     later: frozenset[Sort] = frozenset()
     across: bool = False
+    exchanges: bool = False
 
     def describe(self, mesh: AbstractMesh) -> list[str]:
         """What differs from the order in which annotations come, in words."""
@@ -55,6 +58,8 @@ class Order:
         ]
         if self.across:
             found.append("slices that loops take along a split dimension are split along another one")
+        if self.exchanges:
+            found.append("products may be split along dimensions that nothing else is split along: less is sent so")
         return found
 
 
@@ -96,6 +101,8 @@ class Propagation:
     origins: Origins = field(default_factory=Origins)
     #: the rules of the origins' equations
     rules: Sequence[ShardingRule] = ()
+    #: the order in which annotations spread
+    order: Order = AS_WRITTEN
 
     def layout(self, var: Var) -> Layout:
         """The layout of a value, without partial sums."""
@@ -147,7 +154,7 @@ class _Worker:
     def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh, order: Order) -> None:
         self.mesh = mesh
         self.order = order
-        self.result = Propagation(mesh)
+        self.result = Propagation(mesh, order=order)
         self.eqns, self.rules = flatten(jaxpr)
         self.result.origins.eqns, self.result.rules = self.eqns, self.rules
         self.neighbours: dict[Var, list[int]] = {}

@@ -13,8 +13,9 @@ are those of one equation, and on small programs communication is always the lar
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -93,26 +94,39 @@ class Question:
     linear_in: tuple[tuple[int, ...], ...]
     moves_only: bool
     mesh: AbstractMesh
+    exchanges: bool = False
 
 
 @lru_cache(maxsize=65536)
 def choose(question: Question) -> Choice:
-    """The cheapest way to compute one equation; of a product, among those that share its work best."""
+    """The cheapest way to compute one equation; of a product, among those that share its work best.
+
+    With ``exchanges``, also with axes on other loops of a product than those that operands and result are split by."""
     parts = question.rule.parts
     if len(parts) > 1:
         return _joined(question, [choose(_about(question, part)) for part in parts])
-    priced = (
-        _price(question, assignment, kept, group, kind)
-        for assignment in _assignments(question)
-        for kept, group, kind in _partials(question, assignment)
-    )
-    found = [choice for choice in priced if choice is not None]
+    assignments = list(_assignments(question))
+    found = _priced(question, assignments)
     best = _cheapest(found)
     if not question.rule.is_product:
         return best
     least = min(choice.work for choice in found)
     parallel = _cheapest([choice for choice in found if choice.work == least])
-    return best if best.cost < LESS_PARALLEL * parallel.cost else parallel
+    best = best if best.cost < LESS_PARALLEL * parallel.cost else parallel
+    if not question.exchanges:
+        return best
+    others = dict.fromkeys(other for given in assignments for other in _on_another_loop(question, given))
+    return _cheapest([best, *(c for c in _priced(question, others) if c.work <= best.work)])
+
+
+def _priced(question: Question, assignments: Iterable[Assignment]) -> list[Choice]:
+    """What each assignment leads to, those that are none left out."""
+    priced = (
+        _price(question, assignment, kept, group, kind)
+        for assignment in assignments
+        for kept, group, kind in _partials(question, assignment)
+    )
+    return [choice for choice in priced if choice is not None]
 
 
 def _about(q: Question, part: Part) -> Question:
@@ -168,7 +182,7 @@ def _assignments(q: Question) -> Iterator[Assignment]:
     seen: set[Assignment] = set()
     for i in range(len(sources)):
         full = _merge(q, [sources[i], *sources[:i], *sources[i + 1 :]])
-        moved = _moved(q, sources[i], full)
+        moved = () if q.rule.is_product else _moved(q, sources[i], full)
         for variant in (full, *_without_one(full), _merge(q, [sources[i]]), *moved):
             # Without the axes of a major factor, those of a minor one may not make blocks any more.
             if variant not in seen and _fits(q, variant):
@@ -210,6 +224,21 @@ def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[A
             free = other.kind == PARALLEL or (other.kind == WINDOW and other.passes is None)
             if g != f and free and q.mesh.sizes(both) <= other.size:
                 yield (*rest[:g], both, *rest[g + 1 :])
+
+
+def _on_another_loop(q: Question, assignment: Assignment) -> Iterator[Assignment]:
+    """The axes of one loop of a product on another one: an all-to-all of an operand and one of the result can send less
+    than gathering the operand, or than adding up the result."""
+    for f, axes in enumerate(assignment):
+        names = list(dict.fromkeys(q.mesh.axis_of(a) for a in axes))
+        parts = [axes, *(tuple(a for a in axes if q.mesh.axis_of(a) == n) for n in names if len(names) > 1)]
+        for part, (g, other) in itertools.product(parts, enumerate(q.rule.factors)):
+            if part and g != f and other.kind in (PARALLEL, REDUCTION):
+                rest = list(assignment)
+                rest[f] = tuple(a for a in axes if a not in part)
+                rest[g] = (*rest[g], *part)
+                if q.mesh.sizes(rest[g]) <= other.size and _fits(q, rest):
+                    yield tuple(rest)
 
 
 def _merge(q: Question, sources: Sequence[dict[int, Axes]]) -> Assignment:

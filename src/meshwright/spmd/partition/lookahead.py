@@ -6,6 +6,9 @@ all others, or before. Annotations of one sort (equal types, laid out alike, as 
 Each outcome is a whole program, communication passes included, and its step time decides. Nothing that a user has said
 is overruled: only the order changes in which it spreads.
 
+At last products may be shared along dimensions that nothing else is split along (two all-to-alls instead of a gather):
+what that costs further on shows only in the whole, too.
+
 The search is a greedy descent. Orders that propagate alike are one; sorts at whose contests next to nothing is sent
 are left alone; and the equations walked over again are limited, so that large programs are planned about as fast as
 without it.
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 #: equations that may be walked over again for one program, and how many orders are tried at least and at most
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
+#: equations of the largest program that is walked over once more to share its products along other dimensions
+EXCHANGED = 2_500
 #: how many sorts of annotations are tried at a time, and what share of what is sent must be at their contests
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
@@ -66,7 +71,18 @@ class _Search:
     def run(self) -> tuple[Partition, Order]:
         while self.tries > 0 and self.improve():
             pass
+        self.exchange()
         return self.best, self.order
+
+    def exchange(self) -> None:
+        """Share products along other dimensions too, if that is quicker and sends no more."""
+        sent, rules = totals(self.best.jaxpr.jaxpr)[1], self.best.propagation.rules
+        if not sent or len(rules) > EXCHANGED or not any(rule.is_product for rule in rules):
+            return
+        order = replace(self.order, exchanges=True)
+        part = self.planner.partition(self.planner.propagate(order))
+        if price(part) < GAIN * self.price and totals(part.jaxpr.jaxpr)[1] <= sent:
+            self.best, self.order = part, order
 
     def improve(self) -> bool:
         """Whether one of the orders next to the best one so far is better; then it takes its place."""

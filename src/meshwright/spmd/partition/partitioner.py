@@ -287,6 +287,7 @@ class Partitioner:
             op.linear_groups(*(v.aval for v in values)),
             op.moves_only,
             self.mesh,
+            rule.is_product and self.propagation.order.exchanges,
         )
         return choose(question)
 
