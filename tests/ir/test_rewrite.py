@@ -66,7 +66,7 @@ def test_equations_are_replaced_dropped_and_kept():
 
 def test_rewrites_go_into_bodies_and_calls():
     def f(x):
-        return mw.lax.fori_loop(0, 3, lambda i, c: mw.jit(mnp.sin)(c), x) + mw.jit(mnp.sin)(x)
+        return mw.lax.fori_loop(0, 3, lambda i, c: mw.jit(mnp.sin)(c), x) + mw.jit(lambda x: mnp.sin(x))(x)
 
     closed = traced(f, 0.5)
 

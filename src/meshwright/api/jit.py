@@ -36,9 +36,9 @@ from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
 from meshwright.ir.explicit import is_explicit
-from meshwright.ir.jaxpr import ClosedJaxpr, nesting
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.leaks import ends_traces, watched
-from meshwright.ir.passes import inline_calls, is_plain_call
+from meshwright.ir.passes import inline_calls, shallow
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.state import STATE, scope, set_trace
 from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, array_leaves, check_alive, eval_jaxpr, typeof
@@ -52,9 +52,6 @@ from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants
 from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
-
-#: jitted functions in jitted functions: so many levels stay calls
-_MOST_NESTED = 32
 
 
 def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:
@@ -217,7 +214,7 @@ class JitFunction:
             ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
             outs = flat_shardings(self.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
             ins, outs = list(map(without_auto, ins)), list(map(without_auto, outs))
-            found = _bounded(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
+            found = shallow(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
                 self._caches.constrained[jaxpr] = found
         return found
@@ -405,11 +402,6 @@ def _signature(x: Any) -> Any:
         check_alive(x)
         raise UnexpectedTracerError(f"a tracer of another trace was passed to a jitted function: {x!r}")
     return typeof(x)
-
-
-def _bounded(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``jaxpr``, or the same with calls written out where they are nested too deeply for passes, which recur."""
-    return jaxpr if nesting(jaxpr.jaxpr) < _MOST_NESTED else inline_calls(jaxpr, is_plain_call)
 
 
 def _hoist_tracers(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:

@@ -174,11 +174,21 @@ def sub_jaxprs(op: Op) -> Iterator[Jaxpr]:
 
 
 def all_eqns(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Every equation, those of inner jaxprs after the equation that holds them."""
-    for eqn in jaxpr.eqns:
+    """Every equation once, those of inner jaxprs after the first equation that holds them.
+
+    A jaxpr that is called from many places comes once: there may be more ways to it than can be gone.
+    """
+    seen = {jaxpr}
+    pending = [iter(jaxpr.eqns)]
+    while pending:
+        eqn = next(pending[-1], None)
+        if eqn is None:
+            pending.pop()
+            continue
         yield eqn
-        for inner in sub_jaxprs(eqn.op):
-            yield from all_eqns(inner)
+        inner = [j for j in dict.fromkeys(sub_jaxprs(eqn.op)) if j not in seen]
+        seen.update(inner)
+        pending += [iter(j.eqns) for j in reversed(inner)]
 
 
 @once_for_each

@@ -9,10 +9,16 @@ from pathlib import Path
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.source import joined
-from meshwright.errors import DumpError
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.core.weak import once_for_each
+from meshwright.errors import DumpError, NestingError
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, nesting
 from meshwright.ir.op import Op
 from meshwright.ir.verify import verify
+
+#: functions that call functions: so many levels stay calls
+MOST_NESTED = 64
+#: to how many equations calls are written out
+_MOST_EQUATIONS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,14 @@ def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: T
     """Every equation whose op just calls a jaxpr (``op.body()``) replaced by the equations of that jaxpr.
 
     Only ``chosen`` ops are; bodies of control flow are gone through, and get variables of their own.
+
+    Raises:
+      NestingError: that makes more equations than there is room for.
     """
     inner = jaxpr.jaxpr
     if not any(e.op.holds_jaxprs and (e.op.body() is not None or e.op.regions()) for e in inner.eqns):
         return jaxpr
+    require_room(inner)
     inliner = _Inliner(chosen)
     for var in (*inner.constvars, *inner.invars):
         inliner.env[var] = var
@@ -100,6 +110,40 @@ def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: T
     return ClosedJaxpr(
         Jaxpr(constvars, inner.invars, outs, inliner.eqns, inner.debug_name), [*jaxpr.consts, *inliner.consts]
     )
+
+
+def require_room(jaxpr: Jaxpr) -> None:
+    """Raise where calls cannot be written out, as partitioning and XLA do.
+
+    Raises:
+      NestingError: that makes more equations than there is room for.
+    """
+    if (count := written_out(jaxpr)) > _MOST_EQUATIONS:
+        raise NestingError(
+            f"{jaxpr.debug_name or 'the program'}: functions that call others more than once, level upon level, make "
+            f"{count:.2g} equations when the calls are written out, and there is room for {_MOST_EQUATIONS:,}; write "
+            "the repetition as lax.scan or lax.fori_loop, whose body is traced once"
+        )
+
+
+@once_for_each
+def written_out(jaxpr: Jaxpr) -> int:
+    """How many equations there are with all calls written out."""
+    return sum(_written_out(e.op) if e.op.holds_jaxprs else 1 for e in jaxpr.eqns)
+
+
+def _written_out(op: Op) -> int:
+    body = op.body()
+    return 1 + sum(written_out(r.jaxpr) for r in op.regions()) if body is None else written_out(body.jaxpr)
+
+
+def shallow(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """``jaxpr``, or the same with calls written out where they are nested too deeply for passes, which recur.
+
+    Raises:
+      NestingError: that makes more equations than there is room for.
+    """
+    return jaxpr if nesting(jaxpr.jaxpr) < MOST_NESTED else inline_calls(jaxpr, is_plain_call)
 
 
 def is_plain_call(op: Op) -> bool:

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.weak import once_for_each
 from meshwright.ir import jaxpr as jaxpr_module
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_jaxprs
 from meshwright.ir.rewrite import use_counts
 
 _WIDTH = 110
+#: a text with more equations shows what several equations call once
+_MOST_EQUATIONS = 20_000
 
 
 def _names() -> Iterator[str]:
@@ -34,6 +37,8 @@ class _Printer:
         self.fresh = _names()
         self.names: dict[Var, str] = {}
         self.show_source = show_source
+        #: the numbers of jaxprs that are shown, where each is shown once
+        self.shown: dict[Jaxpr, int] | None = None
 
     def name(self, var: Var) -> str:
         if var not in self.names:
@@ -46,7 +51,21 @@ class _Printer:
     def atom(self, atom: Any) -> str:
         return _literal(atom) if isinstance(atom, Literal) else self.name(atom)
 
+    def whole(self, jaxpr: Jaxpr) -> list[str]:
+        if _equations(jaxpr) > _MOST_EQUATIONS:
+            self.shown = {}
+        return self.jaxpr(jaxpr, 0)
+
     def jaxpr(self, jaxpr: Jaxpr, indent: int) -> list[str]:
+        if self.shown is not None and jaxpr in self.shown:
+            return [f"{{ as {jaxpr.debug_name or 'before'} #{self.shown[jaxpr]} }}"]
+        lines = self.lines(jaxpr, indent)
+        if self.shown is not None:
+            number = self.shown[jaxpr] = len(self.shown)
+            lines[-1] += f" #{number}"
+        return lines
+
+    def lines(self, jaxpr: Jaxpr, indent: int) -> list[str]:
         pad = " " * indent
         consts = " ".join(self.typed(v) for v in jaxpr.constvars)
         args = " ".join(self.typed(v) for v in jaxpr.invars)
@@ -94,6 +113,12 @@ class _Printer:
         return [f"  {key}={_param(value)}"]
 
 
+@once_for_each
+def _equations(jaxpr: Jaxpr) -> int:
+    """How many equations the whole text has."""
+    return sum(1 + sum(map(_equations, sub_jaxprs(e.op))) for e in jaxpr.eqns)
+
+
 def _holds_jaxpr(value: Any) -> bool:
     return isinstance(value, tuple) and any(isinstance(v, (Jaxpr, ClosedJaxpr)) for v in value)
 
@@ -114,7 +139,7 @@ def _param(value: Any) -> str:
 def format_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, source: bool = False) -> str:
     """The classic text; with ``source``, each equation's source line and note behind it."""
     inner = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
-    return "\n".join(_Printer(source).jaxpr(inner, 0))
+    return "\n".join(_Printer(source).whole(inner))
 
 
 jaxpr_module.PRINTER = format_jaxpr

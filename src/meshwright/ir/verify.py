@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from meshwright.errors import MeshwrightError, VerifierError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_jaxprs
-from meshwright.ir.state import STATE
+from meshwright.ir.state import STATE, scope
 
 
 def verify(jaxpr: Jaxpr | ClosedJaxpr, what: str = "jaxpr") -> None:
@@ -15,28 +15,37 @@ def verify(jaxpr: Jaxpr | ClosedJaxpr, what: str = "jaxpr") -> None:
     Raises:
       VerifierError: with the offending equation.
     """
+    _verify(jaxpr, what, set())
+
+
+def _verify(jaxpr: Jaxpr | ClosedJaxpr, what: str, seen: set[Any]) -> None:
+    """Check a jaxpr that is not among those ``seen``, with the axes that were in scope there."""
+    key = jaxpr, scope()
+    if key in seen:
+        return
+    seen.add(key)
     if isinstance(jaxpr, ClosedJaxpr):
         if len(jaxpr.consts) != len(jaxpr.jaxpr.constvars):
             raise VerifierError(
                 f"{what}: {len(jaxpr.consts)} constants for {len(jaxpr.jaxpr.constvars)} constant variables"
             )
         jaxpr = jaxpr.jaxpr
-    scope: dict[Var, int] = {}
+    defined: dict[Var, int] = {}
     for var in (*jaxpr.constvars, *jaxpr.invars):
-        if var in scope:
+        if var in defined:
             raise VerifierError(f"{what}: variable {var!r} is a parameter twice")
-        scope[var] = -1
+        defined[var] = -1
     for number, eqn in enumerate(jaxpr.eqns):
-        _verify_eqn(eqn, number, scope, what)
+        _verify_eqn(eqn, number, defined, what, seen)
     for atom in jaxpr.outvars:
-        if isinstance(atom, Var) and atom not in scope:
+        if isinstance(atom, Var) and atom not in defined:
             raise VerifierError(f"{what}: result {atom!r} is not defined")
 
 
-def _verify_eqn(eqn: JaxprEqn, number: int, scope: Mapping[Var, int], what: str) -> None:
+def _verify_eqn(eqn: JaxprEqn, number: int, defined: dict[Var, int], what: str, seen: set[Any]) -> None:
     where = f"{what}: equation {number} ({eqn.op.name}, from {eqn.source})"
     for atom in eqn.invars:
-        if isinstance(atom, Var) and atom not in scope:
+        if isinstance(atom, Var) and atom not in defined:
             raise VerifierError(f"{where}: operand {atom!r} is not defined before it is used")
         if isinstance(atom, Literal) and atom.aval.shape != ():
             raise VerifierError(f"{where}: literal of shape {atom.aval.shape}; only scalars are literals")
@@ -52,9 +61,9 @@ def _verify_eqn(eqn: JaxprEqn, number: int, scope: Mapping[Var, int], what: str)
     for var, aval in zip(eqn.outvars, avals):
         if (var.aval.shape, var.aval.dtype, var.aval.vma) != (aval.shape, aval.dtype, aval.vma):
             raise VerifierError(f"{where}: result is declared {var.aval}, the op gives {aval}")
-        if var in scope:
+        if var in defined:
             raise VerifierError(f"{where}: variable {var!r} is assigned twice")
-        scope[var] = number  # type: ignore[index]
+        defined[var] = number
     with eqn.op.scope():
         for inner in sub_jaxprs(eqn.op):
-            verify(inner, f"{where} in {inner.debug_name or 'inner jaxpr'}")
+            _verify(inner, f"{where} in {inner.debug_name or 'inner jaxpr'}", seen)

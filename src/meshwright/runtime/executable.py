@@ -17,6 +17,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
+from meshwright.ir.passes import require_room
 from meshwright.ir.tracing import Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.runtime import programs
@@ -272,6 +273,7 @@ def compile_program(
 
 def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any], ...], reals: Any) -> Any:
     started = time.perf_counter()
+    require_room(program.jaxpr.jaxpr)
     module, callbacks = program.emitted
     source = module if callbacks else module_bytecode(module)
     loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)

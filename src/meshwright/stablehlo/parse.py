@@ -18,19 +18,19 @@ from jaxlib.mlir import ir
 
 from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN
-from meshwright.errors import ImportProgramError, MeshwrightError
+from meshwright.errors import ImportProgramError, MeshwrightError, NestingError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.passes import shallow
 from meshwright.ir.program import Argument
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
-from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
 from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, resource_blobs
-from meshwright.stablehlo.read_bodies import BodyReader, Failure, Function, leaves
+from meshwright.stablehlo.read_bodies import BodyReader, Failure, leaves
 from meshwright.stablehlo.read_shardings import (
     MeshDeclaration,
     Meshes,
@@ -66,7 +66,7 @@ class ModuleReader:
         self.file = file
         self.text = text
         self.attributes = Attributes(file)
-        self.functions: dict[str, Function] = {}
+        self.functions: dict[str, ClosedJaxpr] = {}
         self.meshes = Meshes()
         self.notes: dict[str, None] = {}
         self.warnings: dict[str, None] = {}
@@ -166,7 +166,7 @@ class ModuleReader:
             )
         return public[0]
 
-    def _function(self, operation: ir.Operation, name: str) -> Function:
+    def _function(self, operation: ir.Operation, name: str) -> ClosedJaxpr:
         body = BodyReader(self)
         trace = JaxprTrace()
         block = self._entry_block(operation, name)
@@ -175,9 +175,10 @@ class ModuleReader:
             outs = body.block(block, args)
         said = chain.from_iterable(self._shardings(operation, "argument", [a.type for a in block.arguments]))
         known = {v: s for v, s in zip(trace.invars, said) if s is not None}
-        jaxpr = form_regions(trace.finish(list(leaves(outs)), name), known)
-        heights = [self.functions[e.op.fun_name].height + 1 for e in jaxpr.eqns if isinstance(e.op, Jit)]
-        return Function(jaxpr, max(heights, default=0))
+        try:
+            return shallow(form_regions(trace.finish(list(leaves(outs)), name), known))
+        except NestingError as error:
+            raise Failure(operation, str(error)) from None
 
     def _shardings(self, operation: ir.Operation, side: str, types: Sequence[ir.Type]) -> list[list[Annotation | None]]:
         """What a function says of the leaves of each ``argument`` or ``result``."""
@@ -208,7 +209,7 @@ class ModuleReader:
 
     # --- the entry function ---------------------------------------------------------------------------------
     def _program(self, operation: ir.Operation, entry: str) -> ParsedProgram:
-        jaxpr = self._function(operation, entry).jaxpr
+        jaxpr = self._function(operation, entry)
         misplaced = None if self.per_device else next(outside_regions(jaxpr.jaxpr), None)
         if misplaced is not None:
             raise Failure(

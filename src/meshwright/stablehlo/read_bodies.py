@@ -10,12 +10,11 @@ from jaxlib.mlir import ir
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
-from meshwright.core.records import dataclass
-from meshwright.errors import ImportProgramError, MeshwrightError
+from meshwright.errors import MeshwrightError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.reading import READERS, ReadRule, Region, Unreadable, binary_op_name
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import JaxprTrace, Tracer, eval_jaxpr, typeof
+from meshwright.ir.tracing import JaxprTrace, Tracer, typeof
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.opaque import Opaque
 from meshwright.stablehlo.read_attributes import ELIDED, UnsupportedType, blob_array
@@ -24,20 +23,9 @@ from meshwright.stablehlo.read_shardings import annotate, read_sharding
 if TYPE_CHECKING:
     from meshwright.stablehlo.parse import ModuleReader
 
-#: nested calls deeper than this are written out, so that no pass has to follow a long chain of them
-_MOST_NESTED = 32
-_MOST_EQUATIONS = 1_000_000
 _TERMINATORS = ("func.return", "stablehlo.return", "mhlo.return", "sdy.return")
 _ABOUT_SHARDING = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
 _SHARDING_ATTRIBUTES = ("mhlo.sharding", "sdy.sharding", "mhlo.frontend_attributes")
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function that has been read, and how deeply calls nest in it."""
-
-    jaxpr: ClosedJaxpr
-    height: int
 
 
 class OperationReader:
@@ -106,10 +94,7 @@ class OperationReader:
         function = self.module.functions.get(name)
         if function is None:
             self.fail(f"calls {name!r}, which the module does not have, or which is what calls; expected no recursion")
-        if function.height < _MOST_NESTED:
-            return Jit(name, function.jaxpr).bind(*args)
-        self.body.count(len(function.jaxpr.eqns))
-        return eval_jaxpr(function.jaxpr, function.jaxpr.consts, *args)
+        return Jit(name, function).bind(*args)
 
     def note(self, text: str) -> None:
         """Something that was left out."""
@@ -146,16 +131,6 @@ class BodyReader:
     def __init__(self, module: ModuleReader) -> None:
         self.module = module
         self.env: dict[ir.Value, Any] = {}
-        self.equations = 0
-
-    def count(self, more: int) -> None:
-        """Bound the growth of calls that are written out."""
-        self.equations += more
-        if self.equations > _MOST_EQUATIONS:
-            raise ImportProgramError(
-                f"{self.module.file}: written out, calls nested more than {_MOST_NESTED} deep make more than "
-                f"{_MOST_EQUATIONS} equations; export the program with fewer nested functions"
-            )
 
     def block(self, block: ir.Block, args: Sequence[Any]) -> list[Any]:
         """The values that a block returns for its arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshwright.errors import NestingError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Mapped, Zero
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
@@ -15,6 +16,9 @@ from meshwright.transforms.batching import BatchTrace
 from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
 from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.tape import Tape, backward, replay
+
+#: what the derivative of a call keeps of it, at most
+_MOST_RESIDUALS = 100_000
 
 
 def _forced(values: Sequence[Any], instantiate: Sequence[bool]) -> list[Any]:
@@ -79,6 +83,12 @@ def _partial_eval(jaxpr: ClosedJaxpr, known: tuple[bool, ...], unknown_out: tupl
     used = [x for r in tape.records for x in r.args] + [x for x, k in zip(outs, known_out) if not k]
     residuals = {id(x): x for x in used if isinstance(x, Tracer) and not tape.holds(x)}
     name = jaxpr.jaxpr.debug_name
+    if len(residuals) > _MOST_RESIDUALS:
+        raise NestingError(
+            f"the derivative of {name or 'a function'} needs {len(residuals):,} values of it, at most "
+            f"{_MOST_RESIDUALS:,} are kept: each of its calls keeps its own; write the repetition as lax.scan or "
+            "lax.fori_loop, which keep arrays of them"
+        )
     known_jaxpr = trace.finish([*(x for x, k in zip(outs, known_out) if k), *residuals.values()], name)
 
     second = JaxprTrace()
