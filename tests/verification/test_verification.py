@@ -16,6 +16,7 @@ from meshwright.lowering.batched import virtual_program
 from meshwright.verification.compare import compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import draw_inputs
+from meshwright.verification.verify import _is_convolved
 from meshwright.verification.widen import widened
 
 MESH = mw.AbstractMesh((4,), ("x",))
@@ -198,3 +199,16 @@ def test_progress_is_told():
 def test_numbers_keep_their_types_beside_ops_that_do():
     part = program(lambda x: mnp.copysign(x, 0.5), zeros(16, dtype=bool), shardings=(X,))
     assert "bitcast_convert_type" in part.verify().precision
+
+
+def test_convolutions_are_worth_optimizing():
+    """XLA writes those in float64 as loops."""
+    image, kernel, matrix = (np.ones(shape, np.float32) for shape in ((4, 16, 32, 32), (16, 16, 3, 3), (512, 512)))
+
+    def convolved(x, k):
+        return lax.conv(x, k, (1, 1), "SAME")
+
+    assert _is_convolved(mw.make_jaxpr(convolved)(image, kernel))
+    assert not _is_convolved(mw.make_jaxpr(convolved)(image[:, :, :4, :4], kernel))
+    assert not _is_convolved(mw.make_jaxpr(lambda x: x @ x)(matrix))
+    assert not _is_convolved(mw.make_jaxpr(lax.cumsum)(matrix))

@@ -25,7 +25,11 @@ from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.runtime.pjrt import platforms
+from meshwright.sharding.rule import WINDOW
+from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.work import operations
 from meshwright.verification.compare import Difference, compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import MANNERS, draw_inputs
@@ -41,6 +45,13 @@ _NARROW, _MOST_NARROW = 8, 0.05
 
 #: inputs are drawn so often, as long as running takes no longer: positions show one case a run
 _MOST_DRAWS, _SECONDS = 8, 0.3
+
+#: Sums in one go instead of in trees, which take longer to compile and, unoptimized, to run; one module for LLVM.
+_PLAIN = (("xla_disable_hlo_passes", "tree_reduction_rewriter"), ("xla_cpu_parallel_codegen_split_count", 1))
+#: XLA's kernels have no convolutions in float64, which become loops: 14 times as fast when LLVM optimizes them
+_LOOPS = (("xla_backend_optimization_level", 1), ("xla_llvm_disable_expensive_passes", False))
+#: where there are so many operations of convolutions an equation, that takes less time than it saves
+_WORTH_IT = 500_000
 
 #: told what is being done, and how many of how many steps of it are
 Progress = Callable[[str, int, int], None]
@@ -122,7 +133,20 @@ def _once(
 
 def _compiled(jaxpr: ClosedJaxpr, name: str) -> Executable:
     """It runs a few times: code made fast, not fast code."""
-    return compile_jaxpr(jaxpr, name, [default_sharding()] * len(jaxpr.out_avals), quick=True)
+    flags = () if platforms.is_plugin() else (*_PLAIN, *(_LOOPS if _is_convolved(jaxpr) else ()))
+    return compile_jaxpr(jaxpr, name, [default_sharding()] * len(jaxpr.out_avals), quick=True, options=flags)
+
+
+def _is_convolved(jaxpr: ClosedJaxpr) -> bool:
+    """Whether convolutions are much of what the program does."""
+    eqns = list(all_eqns(jaxpr.jaxpr))
+    return sum(n for e in eqns if (n := operations(e)) > _WORTH_IT and _has_windows(e)) > _WORTH_IT * len(eqns)
+
+
+def _has_windows(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a product with windows."""
+    rule = eqn_rule(eqn)
+    return rule.is_product and any(f.kind == WINDOW for f in rule.factors)
 
 
 def _from_narrow(jaxpr: ClosedJaxpr, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
