@@ -115,7 +115,7 @@ _COMPLEX = "abs acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 lo
 EXCUSES = [
     Excuse(_COMPLEX + " square power float_power", "values", "complex values at infinities and zeros are C99's", as_numpy),
     Excuse("maximum minimum fmax fmin max min nanmax nanmin less less_equal greater greater_equal ptp clip", "values",
-               "NaN in complex numbers is kept and never below or above, as in NumPy", True),
+               "NaN in complex numbers is kept and never below or above, as in NumPy", kinds="c"),
     Excuse("argmax argmin nanargmax nanargmin clip", "accepted", "complex numbers have NumPy's order everywhere", kinds="c"),
     Excuse("multiply sign remainder floor_divide fmod modf divmod spacing heaviside", "values", "signs of zeros are NumPy's", as_numpy),
     Excuse("fmod remainder floor_divide divmod", "values", "a quotient by the integer 0 is not defined", kinds="biu"),

@@ -141,7 +141,7 @@ LAX: dict[str, Kind] = {
     "lu_pivots_to_permutation": Kind(lambda d: [call(np.array([2, 2, 3], d), 4), call(np.array([[0, 1], [1, 1]], d), 2), call(np.array([1, 1], d), 1)], (), INTEGERS),
     "ormqr": of(lambda d: [call(plain(d, 3, 2), plain(d, 2), plain(d, 3, 2)), call(plain(d, 3, 2), plain(d, 2), plain(d, 3, 2), transpose=True), call(plain(d, 3, 2), plain(d, 2), plain(d, 2, 3), left=False)]),
     "qdwh": anything(),
-    "qr": anything({}, {"full_matrices": False}, {"pivoting": True}),
+    "qr": anything({}, {"full_matrices": False}, {"pivoting": True}, {"pivoting": True, "full_matrices": False}),
     "schur": square({}, {"compute_schur_vectors": False}),
     "svd": anything({}, {"full_matrices": False}, {"compute_uv": False}),
     "symmetric_product": of(lambda d: [call(plain(d, 3, 2), plain(d, 3, 3)), call(plain(d, 3, 2), np.zeros((3, 3), d), alpha=2.0), call(plain(d, 3, 2), regular(d), beta=0.5, symmetrize_output=True)]),

@@ -48,6 +48,7 @@ CASES: dict[str, Case] = {
     "cholesky upper": (lambda n, a: n.linalg.cholesky(a, upper=True), (POSITIVE,)),
     "qr": (lambda n, a: n.linalg.qr(a), (TALL,)),
     "qr square complete": (lambda n, a: n.linalg.qr(a, mode="complete"), (SQUARE,)),
+    "qr complete": (lambda n, a: n.linalg.qr(a, mode="complete"), (TALL[0],)),
     "svd tall": (lambda n, a: n.linalg.svd(a, full_matrices=False), (TALL,)),
     "svd wide": (lambda n, a: n.linalg.svd(a, full_matrices=False), (WIDE,)),
     "svdvals": (lambda n, a: n.linalg.svdvals(a), (TALL,)),
@@ -95,6 +96,8 @@ CASES: dict[str, Case] = {
 #: derivatives that ``jax`` gives otherwise, or not at all
 OWN: dict[str, Case] = {
     "eig vectors": (lambda n, a: [(w, _projectors(v, n)) for w, v in [n.linalg.eig(a)]], (SQUARE,)),
+    "qr with pivoting": (lambda n, a: mw.lax.linalg.qr(a, pivoting=True)[:2], (TALL[1],)),
+    "qr of many with pivoting": (lambda n, a: mw.lax.linalg.qr(a, pivoting=True, full_matrices=False)[:2], (WIDE,)),
     "qr wide": (lambda n, a: n.linalg.qr(a), (WIDE,)),
     "det of rank three": (lambda n, a: n.linalg.det(a), (SQUARE * [[[1.0], [1], [1], [0]]],)),
     "lu_solve": (lambda n, a, b: n.linalg.lu_solve(n.linalg.lu_factor(a), b, trans=1), (SQUARE, ROWS)),

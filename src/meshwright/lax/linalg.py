@@ -117,16 +117,19 @@ def lu(x: Any) -> list[Any]:
 def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> list[Any]:
     """``[q, r]`` of matrices of shape (..., m, n), with unitary ``q`` and ``q r = x``.
 
+    With ``pivoting`` it is ``[q, r, p]`` with ``q r = x[:, p]``: an order of columns, shape (..., n), in which the
+    diagonal of ``r`` falls.
+
     Raises:
-      ArgumentError: ``pivoting`` (see ``scipy.linalg.qr``), or an implementation, of which there is one.
+      ArgumentError: an implementation, of which there is one.
 
     Example:
       >>> q, r = lax.linalg.qr(mnp.array([[2.0, 0.0], [0.0, 3.0]]))
       >>> abs(r).tolist()
       [[2.0, 0.0], [0.0, 3.0]]
     """
-    _only_default("qr", "leave it out", pivoting=pivoting, use_magma=use_magma)
-    return _qr(x, full_matrices=full_matrices)
+    _only_default("qr", "leave it out", use_magma=use_magma)
+    return _qr(x, pivoting=pivoting, full_matrices=full_matrices)
 
 
 def schur(

@@ -74,7 +74,11 @@ def _decompositions() -> Iterator[Sample]:
         yield sample(Svd(), dominant(*shape))
         yield sample(Svd(full_matrices=True), dominant(*shape), smooth=shape[-1] == shape[-2], label="full")
         yield sample(Svd(compute_uv=False), dominant(*shape), label="values")
-    yield sample(Qr(full_matrices=True), dominant(3, 4, 2), smooth=False, label="full")
+    yield sample(Qr(full_matrices=True), dominant(3, 4, 2), label="full")
+    for shape in ((5, 4, 3), (2, 2, 3)):  # columns of lengths that differ: another order takes more than a step
+        yield sample(
+            Qr(pivoting=True), floats(*shape) * np.arange(1, shape[-1] + 1, dtype=np.float32), label="pivoting"
+        )
     yield sample(Lu(), dominant(3, 2, 2, kind=complexes))
     yield sample(Qr(), complexes(3, 4, 2))
     yield sample(Svd(), complexes(3, 3, 2), smooth=False)

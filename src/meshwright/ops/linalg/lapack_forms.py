@@ -24,6 +24,7 @@ _TOLERANCE = {4: "1e-6", 8: "1e-12"}
 _INSTEAD = {
     "gesdd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
     "gesvd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
+    "geqp3": "order the columns by their norms and use qr without pivoting, or svd",
     "geev": "eigenvalues of matrices that are not Hermitian are computed on CPUs only",
     "gtsv": "write the tridiagonal matrix as a full one, and use solve",
 }

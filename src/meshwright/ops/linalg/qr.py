@@ -1,7 +1,8 @@
-"""QR decomposition, by LAPACK's ``geqrf`` and ``orgqr``.
+"""QR decomposition, by LAPACK's ``geqrf`` or, with pivoting, ``geqp3``, and ``orgqr``.
 
 Derivative: J. Townsend, "Differentiating the QR decomposition" (2018), for matrices with at least as many rows as
-columns. The first columns of wider ones are such a matrix, and the others follow from it.
+columns. The first columns of wider ones are such a matrix, and the others follow from it. The columns that complete a
+basis follow from the others, too: see :func:`_completing_tangent`.
 """
 
 from __future__ import annotations
@@ -9,21 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent
+from meshwright.ir.op import Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, convert, sub
+from meshwright.ops.indexing.gather_scatter import gather_along
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.lapack import lapack, require_lapack_dtype
+from meshwright.ops.linalg.lu import Lu, lu_solve
 from meshwright.ops.linalg.matrices import (
     adjoint,
+    along_rows,
     antihermitian,
     corner,
+    eye,
     matmul,
     on_diagonal,
     padded,
@@ -32,16 +38,22 @@ from meshwright.ops.linalg.matrices import (
     tril,
     triu,
 )
-from meshwright.ops.linalg.triangular_solve import TriangularSolve
+from meshwright.ops.linalg.triangular_solve import ADJOINT, TriangularSolve
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+
+_I32 = np.dtype(np.int32)
 
 
 @dataclass(frozen=True)
 class Qr(Factorization, Composite):
-    """``q`` with orthonormal columns, ``r`` upper triangular, ``q r = a``; all columns of ``q`` with
-    ``full_matrices``."""
+    """``q`` with orthonormal columns, ``r`` upper triangular, ``q r = a``; all columns of ``q`` with ``full_matrices``.
+
+    With ``pivoting`` also the order ``p`` of the columns, ``q r = a[:, p]``, that makes the diagonal of ``r`` fall.
+    """
 
     full_matrices: bool = False
+    pivoting: bool = False
     name: ClassVar[str] = "qr"
     multiple_results: ClassVar[bool] = True
 
@@ -50,32 +62,71 @@ class Qr(Factorization, Composite):
         require_lapack_dtype(self.name, a)
         *lead, m, n = a.shape
         k = m if self.full_matrices else min(m, n)
-        return a.update(shape=(*lead, m, k)).strong(), a.update(shape=(*lead, k, n)).strong()
+        order = (ShapedArray((*lead, n), _I32),) if self.pivoting else ()
+        return a.update(shape=(*lead, m, k)).strong(), a.update(shape=(*lead, k, n)).strong(), *order
 
     def expand(self, a: Any) -> list[Any]:
         *_, m, n = typeof(a).shape
-        dtype, k = typeof(a).dtype, min(m, n)
-        packed, scales = lapack("geqrf", [a], [((m, n), dtype), ((k,), dtype)])
+        k = min(m, n)
+        packed, scales, *order = self._packed(a)
         columns = m if self.full_matrices else k
         q = householder_product(padded(corner(packed, m, min(columns, n)), m, columns), scales)
-        return [q, triu(padded(corner(packed, min(columns, m), n), columns, n))]
+        return [q, triu(padded(corner(packed, min(columns, m), n), columns, n)), *order]
+
+    def _packed(self, a: Any) -> list[Any]:
+        """The reflectors of a matrix beside ``r``, their factors, and with ``pivoting`` the order of columns."""
+        *lead, m, n = typeof(a).shape
+        shapes = [((m, n), typeof(a).dtype), ((min(m, n),), typeof(a).dtype)]
+        if not self.pivoting:
+            return lapack("geqrf", [a], shapes)
+        if typeof(a).size == 0:
+            return [*lapack("geqrf", [a], shapes), iota(_I32, (*lead, n), len(lead))]
+        free = broadcast_in_dim(np.zeros((), _I32), (*lead, n), ())  # no column is to be among the first
+        packed, order, scales = lapack("geqp3", [a, free], [shapes[0], ((n,), _I32), shapes[1]])
+        return [packed, scales, sub(order, match_shape(np.ones((), _I32), typeof(order)))]  # LAPACK counts from 1
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
-        (a,), (t,) = primals, tangents
-        *_, m, n = typeof(a).shape
-        if self.full_matrices and m > n:
-            raise DifferentiationError(
-                f"qr: with full_matrices, the last {m - n} columns of q for shape {typeof(a).shape} are any that "
-                "complete a basis and have no derivative; use mode='reduced'"
-            )
-        q, r = self.bind(a)
-        if m >= n:
-            return [q, r], list(_tangents(q, r, t))
-        d = typeof(a).ndim - 1
-        dq, dr = _tangents(q, corner(r, m, m), corner(t, m, m))
-        rest, t_rest = (slice_in_dim(v, m, n, axis=d) for v in (r, t))
-        dr_rest = matmul(adjoint(q), sub(t_rest, matmul(dq, rest)))
-        return [q, r], [dq, concatenate([dr, dr_rest], d)]
+        (t,) = tangents
+        *_, m, n = typeof(t).shape
+        q, r, *order = self.bind(*primals)
+        t = _columns(t, order[0]) if order else t
+        k, d = min(m, n), typeof(t).ndim - 1
+        thin = corner(q, m, k)
+        dq, dr = _tangents(thin, corner(r, k, k), corner(t, m, k))
+        if m < n:
+            rest, t_rest = (_halves(v, m, d)[1] for v in (r, t))
+            dr_rest = matmul(adjoint(q), sub(t_rest, matmul(dq, rest)))
+            dr = concatenate([dr, dr_rest], d)
+        elif self.full_matrices and m > n:
+            dq, dr = concatenate([dq, _completing_tangent(thin, dq)], d), padded(dr, m, n)
+        return [q, r, *order], [dq, dr, *map(Zero, map(typeof, order))]
+
+
+def _columns(x: Any, order: Any) -> Any:
+    """Columns of matrices in another order."""
+    return gather_along(x, along_rows(order, typeof(x).shape[-2]), typeof(x).ndim - 1) if typeof(x).size else x
+
+
+def _completing_tangent(q: Any, dq: Any) -> Any:
+    """That of the last m - n columns of a square ``q``, from the first n and their tangent.
+
+    The product of reflectors along the columns of ``v`` is ``I - v t v^H`` (Schreiber and Van Loan, 1989). So the first
+    columns are ``I + g`` with ``g = -v t v1^H``, where ``v1`` are the first rows of ``v``, ``v2`` the others; and the
+    last ones ``I + g w`` with ``w = (v2 v1^-1)^H``, which is ``g1^-H g2^H``.
+    """
+    *_, m, n = typeof(q).shape
+    d = typeof(q).ndim - 2
+    unit = broadcast_in_dim(eye(m, n, typeof(q).dtype), typeof(q).shape, (d, d + 1))
+    g = sub(q, unit)
+    factors, _, permutation = Lu().bind(corner(g, n, n))
+    (dg1, dg2), g2 = (adjoint(x) for x in _halves(dq, n, d)), adjoint(_halves(g, n, d)[1])
+    w = lu_solve(factors, permutation, g2, ADJOINT)
+    dw = lu_solve(factors, permutation, sub(dg2, matmul(dg1, w)), ADJOINT)
+    return add(matmul(dq, w), matmul(g, dw))
+
+
+def _halves(x: Any, at: int, axis: int) -> tuple[Any, Any]:
+    return slice_in_dim(x, 0, at, axis=axis), slice_in_dim(x, at, typeof(x).shape[axis], axis=axis)
 
 
 def _tangents(q: Any, r: Any, t: Any) -> tuple[Any, Any]:
@@ -102,13 +153,16 @@ def householder_product(a: Any, taus: Any) -> Any:
     return q
 
 
-def qr(a: Any, *, full_matrices: bool = True) -> list[Any]:
+def qr(a: Any, *, pivoting: bool = False, full_matrices: bool = True) -> list[Any]:
     """``[q, r]`` with orthonormal columns and upper triangular, for matrices of shape (..., m, n).
+
+    With ``pivoting`` also the order of columns, shape (..., n), that makes the diagonal of ``r`` fall:
+    ``q r = a[:, order]``.
 
     Example:
       >>> q, r = lax.linalg.qr(mnp.array([[3.0], [4.0]]), full_matrices=False)
       >>> (q @ r).round(5).tolist()
       [[3.0], [4.0]]
     """
-    outs: list[Any] = Qr(full_matrices).bind(a)
+    outs: list[Any] = Qr(full_matrices, pivoting).bind(a)
     return outs

@@ -12,7 +12,7 @@ from meshwright.errors import ArgumentError
 from meshwright.lax import linalg as lax_linalg
 from meshwright.numpy import linalg
 from meshwright.numpy.creation import asarray
-from meshwright.numpy.linalg.operands import inexact_operands
+from meshwright.numpy.linalg.operands import inexact_operands, matrix
 from meshwright.numpy.manipulation import matrix_transpose
 from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.ranges import diag, eye, tril, triu
@@ -75,40 +75,39 @@ def qr(
     Args:
       a: shape (..., m, n).
       mode: ``full``: q is (m, m); ``economic``: (m, min(m, n)); ``r``: only r.
-      pivoting: not supported.
+      pivoting: return ``(q, r, p)``, or ``(r, p)``: an order of columns, shape (..., n), in which the diagonal of r
+        falls, ``a[:, p] = q r``.
 
     Raises:
-      ArgumentError: ``pivoting``, or another ``mode``.
+      ArgumentError: another ``mode``.
 
     >>> q, r = qr(np.array([[2.0], [0.0]]))
     >>> q.shape, r.shape
     ((2, 2), (2, 1))
     """
-    if pivoting:
-        raise ArgumentError("qr: pivoting is not supported; sort the columns, or use lu or svd")
-    known = {"full": "complete", "economic": "reduced", "r": "r"}
-    if mode not in known:
+    if mode not in ("full", "economic", "r"):
         raise ArgumentError(f"qr: mode must be full, economic or r, got {mode!r}")
-    if mode == "r":
-        return (linalg.qr(a, "complete")[1],)
-    return tuple(linalg.qr(a, known[mode]))
+    found = lax_linalg.qr(matrix("qr", a), pivoting=pivoting, full_matrices=mode != "economic")
+    return tuple(found[1:] if mode == "r" else found)
 
 
 @promotes_freely("a", "c", ranks=False)
 def qr_multiply(
     a: Any, c: Any, mode: str = "right", pivoting: bool = False, conjugate: bool = False, overwrite_a: bool = False,
     overwrite_c: bool = False,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Any, ...]:  # fmt: skip
     """``(c q, r)``, or ``(q c, r)`` in mode ``left``, for the economic factors of ``a = q r``.
+
+    With ``pivoting`` the order of columns of :func:`qr` is the last result.
 
     >>> qr_multiply(np.eye(2), np.array([[3.0, 4.0]]))[0].shape
     (1, 2)
     """
-    q, r = qr(a, mode="economic", pivoting=pivoting)
+    q, *others = qr(a, mode="economic", pivoting=pivoting)
     q = q.conj() if conjugate else q
     if mode not in ("left", "right"):
         raise ArgumentError(f"qr_multiply: mode must be left or right, got {mode!r}")
-    return (q @ c if mode == "left" else c @ q), r
+    return (q @ c if mode == "left" else c @ q), *others
 
 
 def svd(
