@@ -283,12 +283,19 @@ def _promote(types: frozenset[tuple[np.dtype, bool]], setting: Setting) -> tuple
     if config.numpy_dtype_promotion == "strict":
         _check_strict(nodes)
     if top in ("i*", "f*", "c*"):
-        # All operands are weak (or bool): the widest of those of that kind, else the default width.
+        # Operands are weak or bool, or uint64 beside signed ones: the widest of those of that kind, else the default.
         same_kind = [d for d, w in types if w and _node(d, w) == top]
         default = {"i*": int64, "f*": float64, "c*": complex128}[top]
         width = max(same_kind, key=lambda d: d.itemsize) if same_kind else default
-        return width, any(w for _, w in types)
+        return width, True
     return _BY_SHORT[top], False
+
+
+def inexact(dtype: np.dtype) -> np.dtype:
+    """``dtype`` if it is float or complex; float64 of integers of 64 bits, else float32, as JAX has it."""
+    if is_inexact(dtype):
+        return dtype
+    return canonical(float64) if bit_width(dtype) == 64 else float32
 
 
 def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:

@@ -46,7 +46,7 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
 def _averaged(x: Any, symmetrize_input: bool) -> Any:
     """``x``; where it is averaged with its transpose, integers become floats by that."""
     whole = symmetrize_input and _dtypes.is_integer(_typeof(x).dtype)
-    return _convert(x, _dtypes.default_float()) if whole else x
+    return _convert(x, _dtypes.inexact(_typeof(x).dtype)) if whole else x
 
 
 def eig(

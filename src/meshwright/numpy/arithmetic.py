@@ -302,6 +302,7 @@ def power(x1: Any, x2: Any, /) -> Any:
         (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
         shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
         x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
+        return convert(ops.pow_(x, y), dtype, typeof(x).weak_type)
     result = ops.pow_(x, y)
     return result if dtypes.is_inexact(dtype) else convert(result, typeof(result).dtype)
 

@@ -73,7 +73,10 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
     >>> histogram(np.array([0.0, 1.0, 4.0]), 2)[0].tolist()
     [2.0, 1.0]
     """
-    weights = None if weights is None else ravel(weights)
+    if weights is not None:
+        weights, a = ravel(weights), asarray(a)
+        real = dtypes.real_of(typeof(weights).dtype) if dtypes.is_inexact(typeof(weights).dtype) else typeof(a).dtype
+        a = converted(a, result_type(a, real))
     counts, (edges,) = histogramdd(reshape(asarray(a), (-1, 1)), [bins], [range], weights, density)
     return converted(counts, typeof(edges).dtype) if weights is None and not density else counts, edges
 

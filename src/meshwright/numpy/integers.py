@@ -55,7 +55,8 @@ def _gcd(x: Any, y: Any) -> Any:
         rest = ops.rem(a, select(done, scalar_like(1, b), b))
         return select(done, a, b), select(done, b, rest)
 
-    return while_loop(lambda pair: any_over(ops.ne(pair[1], nil)), step, (_magnitude(x), _magnitude(y)))[0]
+    found, _ = while_loop(lambda pair: any_over(ops.ne(pair[1], nil)), step, (_magnitude(x), _magnitude(y)))
+    return _magnitude(found)  # that of the least integer is itself, and made the rest negative
 
 
 def gcd(x1: Any, x2: Any) -> Any:

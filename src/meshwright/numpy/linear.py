@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.config import config
-from meshwright.errors import ShapeError
+from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import multiply, negative, subtract
 from meshwright.numpy.axes import no_out, normal_axes, normal_axis
@@ -316,10 +316,15 @@ def _less(x: Any, y: Any, i: int, j: int) -> Any:
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
     """The product of several matrices, larger inner dimensions first.
 
+    Raises:
+      ArgumentError: fewer than two arrays.
+
     >>> multi_dot([np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 1))]).shape
     (2, 1)
     """
     parts = [as_operand(a, "multi_dot") for a in arrays]
+    if len(parts) < 2:
+        raise ArgumentError(f"multi_dot: expected at least two arrays, got {len(parts)}; one is its own product")
     while len(parts) > 1:  # greedily, the pair that leaves the largest dimension contracted
         sizes = [typeof(p).shape[0] for p in parts[1:]]
         i = sizes.index(max(sizes))

@@ -243,11 +243,7 @@ class OperandPlan:
     warning: str = ""
 
 
-def inexact(dtype: np.dtype, weak: bool = False) -> np.dtype:
-    """``dtype`` if it is float or complex; float64 of integers of 64 bits, else float32, as JAX has it."""
-    if dtypes.is_inexact(dtype):
-        return dtype
-    return dtypes.canonical(dtypes.float64) if dtypes.bit_width(dtype) == 64 else dtypes.float32
+inexact = dtypes.inexact
 
 
 @lru_cache(maxsize=8192)

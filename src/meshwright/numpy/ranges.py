@@ -21,6 +21,7 @@ from meshwright.numpy.promotion import (
     aval_of,
     broadcast_shapes,
     converted,
+    inexact,
     promotes_freely,
     result_type,
     scalar_like,
@@ -75,8 +76,8 @@ def linspace(
 
 def _computed(start: Any, stop: Any, dtype: Any, name: str) -> tuple[np.dtype, np.dtype]:
     """(the dtype to compute in, the dtype of the result) of a range of numbers."""
-    target = result_type(start, stop, float) if dtype is None else dtypes.requested(dtype, name)
     bounds = result_type(start, stop)
+    target = inexact(bounds) if dtype is None else dtypes.requested(dtype, name)
     if dtypes.is_complex(bounds) and not dtypes.is_complex(target):
         raise DTypeError(f"{name}: complex bounds need a complex dtype, got {target}")
     return (target if dtypes.is_inexact(target) else dtypes.default_float()), target
@@ -121,10 +122,14 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
         both = logical_and(ops.lt(low, scalar_like(0, low)), ops.lt(high, scalar_like(0, high)))
         sign = where(both, scalar_like(-1, low), scalar_like(1, low))
         low, high = multiply(low, sign), multiply(high, sign)
-    result = exp(linspace(log(low), log(high), num, endpoint, False, computed, axis))
+    result = exp(linspace(log(low), log(high), num, endpoint, False, computed))
+    place = iota(dtypes.int32, typeof(result).shape, 0)  # the ends are exact
+    result = where(ops.eq(place, np.int32(0)), expand_dims(low, (0,)), result)
+    if endpoint and num > 1:
+        result = where(ops.eq(place, np.int32(num - 1)), expand_dims(high, (0,)), result)
     if not dtypes.is_complex(computed):
-        result = multiply(result, expand_dims(sign, (operator.index(axis) % typeof(result).ndim,)))
-    return converted(result, target)
+        result = multiply(result, expand_dims(sign, (0,)))
+    return converted(move_dim(result, 0, operator.index(axis) % typeof(result).ndim), target)
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:

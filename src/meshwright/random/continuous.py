@@ -162,11 +162,11 @@ def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 
 @placed
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """-1 or 1, equally likely; int32 unless ``dtype`` says otherwise.
+    """-1 or 1, equally likely; int32 unless ``dtype`` says otherwise, and -1 wraps around where that has no sign.
 
     >>> rademacher(PRNGKey(0), (3,)).shape
     (3,)
     """
     target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.rademacher")
     positive = ops.lt(uniform(key, shape, dtypes.default_float()), np.asarray(0.5, dtypes.default_float()))
-    return where(positive, np.ones((), target), np.asarray(-1, target))
+    return where(positive, np.ones((), target), np.asarray(-1).astype(target))

@@ -84,7 +84,8 @@ def checked_leaves(
         inexact = ring or dtypes.is_inexact(want.dtype)
         dtype = want.dtype if inexact else dtypes.float0
         # Cotangents may be numbers, and as in JAX those of integers may be anything: nothing becomes of them.
-        lenient = what == "cotangent" and (got.weak_type or not inexact)
+        number = got.weak_type and dtypes.is_complex(want.dtype) >= dtypes.is_complex(got.dtype)
+        lenient = what == "cotangent" and (number or not inexact)
         if got.shape == want.shape and (got.dtype == dtype or lenient):
             continue
         path = pytree.paths(given)[i]

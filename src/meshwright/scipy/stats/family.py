@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import floor
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise.table import log
+from meshwright.ops.elementwise.table import convert, log
 from meshwright.scipy.elementwise import elementwise
 
 _SAYS = {
@@ -99,7 +100,8 @@ class Family:
         """``f`` with name, signature, docstring and example."""
 
         def function(*args: Any) -> Any:
-            return f(*args)
+            value = f(*args)
+            return convert(value, typeof(value).dtype, all(typeof(x).weak_type for x in args))
 
         names = (_FIRST.get(name, "x"), *self.parameters, *self.place)
         defaults: dict[str, Any] = {"loc": 0.0, "scale": 1.0}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshwright.errors import ArgumentError
-from meshwright.numpy.creation import arange, asarray, ones
+from meshwright.numpy.creation import asarray, full, ones, zeros
 from meshwright.numpy.functions import astype
+from meshwright.numpy.indexing import take_along_axis
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import isnan, where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel
 from meshwright.numpy.nan_reductions import nanstd
+from meshwright.numpy.promotion import inexact
 from meshwright.numpy.reductions import any as any_of
 from meshwright.numpy.reductions import argmax, std
 from meshwright.numpy.reductions import max as max_of
@@ -34,13 +37,23 @@ def _check_nan_policy(name: str, nan_policy: str, known: tuple[str, ...]) -> Non
         raise ArgumentError(f"{name}: nan_policy must be one of {', '.join(known)}, got {nan_policy!r}")
 
 
+def _most_frequent(values: Any) -> tuple[Any, Any]:
+    """Of sorted rows, the first of the values that occur most often, and how often; of empty rows NaN, and 0."""
+    if values.shape[-1] == 0:
+        return full(values.shape[:-1], np.nan, inexact(values.dtype)), zeros(values.shape[:-1], inexact(values.dtype))
+    left, right = values[..., :, None], values[..., None, :]
+    counts = sum_of((left == right) | ((left != left) & (right != right)), -1)
+    best = expand_dims(argmax(counts, -1), -1)
+    return take_along_axis(values, best, -1)[..., 0], max_of(counts, -1)
+
+
 def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
-    """The most frequent value along ``axis``, the least one of several, and its count.
+    """The most frequent value along ``axis``, the least one of several, and its count; of none NaN.
 
     Args:
       a: array of any shape.
       axis: the axis, or None for all elements.
-      nan_policy: ``propagate``: NaN is a value like others, and beats them.
+      nan_policy: ``propagate``: NaN is a value like others, and the largest.
       keepdims: leave the axis with size 1.
 
     Raises:
@@ -53,18 +66,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     x = asarray(a)
     shape = x.shape
     rows = ravel(x)[None] if axis is None else moveaxis(x, axis, -1)
-    values = sort(rows, axis=-1)
-    # In sorted order, a value counts from its first place to the first place of the next one.
-    same = values[..., :, None] == values[..., None, :]
-    counts = sum_of(same, -1)
-    best = expand_dims(argmax(counts, -1), -1)
-    positions = arange(values.shape[-1]) == best
-    chosen = sum_of(where(positions, values, 0), -1).astype(values.dtype)
-    found = max_of(counts, -1)
-    if np.issubdtype(values.dtype, np.floating):
-        bad = any_of(isnan(values), -1)
-        chosen = where(bad, np.nan, chosen).astype(values.dtype)
-        found = where(bad, sum_of(isnan(values), -1), found)
+    chosen, found = _most_frequent(sort(rows, axis=-1))
     if axis is None:
         chosen, found = chosen[0], found[0]
         if keepdims:
@@ -90,7 +92,7 @@ def _ranks(x: Any, method: str) -> Any:
 
 
 def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Any:
-    """The ranks of elements in sorted order, from 1.
+    """The ranks of elements in sorted order, from 1, as floating-point numbers.
 
     Args:
       a: array of any shape.
@@ -112,10 +114,10 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
     if axis is None:
         x, axis = ravel(x), 0
     rows = moveaxis(x, axis, -1)
-    flat = rows.reshape(-1, rows.shape[-1])
-    ranks = vmap(lambda row: _ranks(row, method))(flat).reshape(rows.shape)
-    if np.issubdtype(x.dtype, np.floating):
-        ranks = where(any_of(isnan(rows), -1, keepdims=True), np.nan, astype(ranks, x.dtype))
+    flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
+    ranks = astype(vmap(lambda row: _ranks(row, method))(flat).reshape(rows.shape), float)
+    if np.issubdtype(x.dtype, np.inexact):
+        ranks = where(any_of(isnan(rows), -1, keepdims=True), np.nan, ranks)
     return moveaxis(ranks, -1, axis)
 
 
