@@ -231,6 +231,8 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str) -> Any:
     """The elements of a sorted vector that are to be kept; with ``size``, filled up with ``fill_value`` (or 0)."""
+    if size is None and typeof(flat).size == 0:
+        return flat
     if size is None:
         return take(flat, np.flatnonzero(concrete(keep, name, "pass size=")))
     (places,) = nonzero(keep, size=size, fill_value=typeof(flat).size)

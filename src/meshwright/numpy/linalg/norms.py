@@ -20,6 +20,7 @@ from meshwright.numpy.linalg.solving import inv
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel, reshape
 from meshwright.numpy.promotion import operands, promotes_freely
+from meshwright.numpy.reductions import any as any_of
 from meshwright.numpy.reductions import max, min, sum
 from meshwright.ops.elementwise.table import abs_, convert
 from meshwright.ops.linalg.cholesky import symmetrized
@@ -168,7 +169,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = 
     """How many singular values are not negligible: integers of shape (...).
 
     Args:
-      M: shape (..., m, n).
+      M: shape (..., m, n); of a vector or a number the rank is 1, of zeros 0.
       rtol: singular values up to ``rtol`` times the largest do not count; by default ``max(m, n)`` epsilons.
       tol: an absolute bound in place of it.
       hermitian: use eigenvalues.
@@ -179,6 +180,8 @@ def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = 
     >>> matrix_rank(np.array([[1.0, 2.0], [2.0, 4.0]])).item()
     1
     """
+    if typeof(M := asarray(M)).ndim < 2:
+        return convert(any_of(M != 0), dtypes.default_int())
     a = square("matrix_rank", M) if hermitian else matrix("matrix_rank", M)
     bound = max_size(a) * epsilon(a) if rtol is None and tol is None else tol if rtol is None else rtol
     return _rank(

@@ -48,7 +48,7 @@ class Cholesky(Factorization, Composite):
         right = TriangularSolve(left_side=False, lower=True, transpose_a=ADJOINT).bind(factor, t)
         middle = TriangularSolve(left_side=True, lower=True).bind(factor, right)
         half = mul(on_diagonal(middle), np.array(0.5, typeof(t).dtype))
-        return factor, matmul(factor, sub(tril(middle), half))
+        return factor, tril(matmul(factor, sub(tril(middle), half)))  # zeros even beside infinities
 
 
 def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:

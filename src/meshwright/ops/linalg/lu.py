@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.op import Op, Tangent, Zero
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
@@ -161,8 +162,13 @@ def lu(a: Any) -> list[Any]:
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
     """The permutation of ``permutation_size`` rows that row exchanges, shape (..., k), make.
 
+    Raises:
+      ShapeError: fewer rows than exchanges.
+
     Example:
       >>> lax.linalg.lu_pivots_to_permutation(mnp.array([2, 2]), 3).tolist()
       [2, 0, 1]
     """
+    if permutation_size < (exchanges := typeof(pivots).shape[-1]):
+        raise ShapeError(f"lu_pivots_to_permutation: {exchanges} exchanges need as many rows, got {permutation_size}")
     return PivotsToPermutation(permutation_size).bind(pivots)
