@@ -43,6 +43,7 @@ OTHERWISE = [
     Otherwise("lax.broadcast_in_dim", "refused", "broadcast_dimensions are increasing, as JAX documents"),
     Otherwise("numpy.linalg.inv numpy.linalg.lstsq", "", "of singular matrices there is none",
               lambda c: _singular(c.args[0])),
+    Otherwise("scipy.stats.beta.logpdf scipy.stats.beta.pdf", "second", "at ends of the support infinite terms meet"),
     Otherwise("scipy.special.zeta", "refused", "by the exponent no formula is known"),
     Otherwise("numpy.sort", "", "descending order keeps the order of equal elements, as argsort does",
               lambda c: c.kwargs.get("descending", False)),

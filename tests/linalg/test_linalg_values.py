@@ -188,6 +188,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] =
     "half precision": (lambda: mnp.linalg.det(S.astype(np.float16)), DTypeError, ("det", "f16", "astype")),
     "an order": (lambda: mnp.linalg.matrix_norm(A, ord=3), ArgumentError, ("matrix_norm", "3")),
     "a norm without axes": (lambda: mnp.linalg.norm(A, ord=1), ShapeError, ("norm", "(2, 5, 3)")),
+    "a product of one": (lambda: mnp.linalg.multi_dot([A[0]]), ArgumentError, ("multi_dot", "at least two")),
+    "more exchanges than rows": (
+        lambda: mw.lax.linalg.lu_pivots_to_permutation(mnp.array([0, 1]), 1), ShapeError, ("2 exchanges", "got 1")),
     "a mode": (lambda: mnp.linalg.qr(A, mode="thin"), ArgumentError, ("qr", "thin")),
     "outer": (lambda: mnp.linalg.outer(A, A), ShapeError, ("outer", "vectors")),
     "tensorsolve": (lambda: mnp.linalg.tensorsolve(S, B), ShapeError, ("tensorsolve",)),

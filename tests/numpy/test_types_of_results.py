@@ -24,6 +24,12 @@ FUNCTIONS: list[Callable] = [
 ]  # fmt: skip
 
 
+def test_integers_without_a_common_dtype_are_weakly_typed_floats() -> None:
+    with mw.enable_x64(True):
+        x = mnp.asarray(np.array([3], np.uint64)) + mnp.asarray(np.array([-2], np.int64))
+        assert x.dtype == np.float64 and x.weak_type and (x * np.float32(2)).dtype == np.float32
+
+
 @pytest.mark.parametrize("argument", [2.0, np.float32(2), mnp.asarray(2.0)], ids=["number", "numpy", "array"])
 def test_derivatives_have_the_types_of_what_they_belong_to(argument):
     """Weakly typed where that is, and always arrays, whatever the ops on the way and the tangents and cotangents."""

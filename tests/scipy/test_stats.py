@@ -124,6 +124,16 @@ def test_several_variables() -> None:
     same(ms.multinomial.logpmf(counts, 6, p), st.multinomial.logpmf(counts, 6, p))
 
 
+def test_counts_and_ranks_of_special_values() -> None:
+    rows = np.array([[0.0, -0.0, 1.0, np.nan], [np.nan, np.nan, 1.0, 2.0], [3.0, 2.0, 2.0, -np.inf]])
+    for x, axis in ((rows, 1), (rows, None), (rows[:0], 0)):
+        got, want = ms.mode(x, axis), st.mode(x, axis)
+        np.testing.assert_array_equal(got.mode, want.mode)
+        np.testing.assert_array_equal(got.count, want.count)
+    assert ms.rankdata(np.array([3, 1, 1]), "min").dtype == np.float64
+    assert ms.rankdata(np.zeros((0, 3)), axis=0).shape == (0, 3)
+
+
 def test_samples() -> None:
     x = np.random.default_rng(1).integers(0, 4, (7, 5)).astype(float)
     for axis in (0, 1, -1, None):

@@ -114,6 +114,8 @@ def test_cotangents(refuses):
             pull((X, X))
         with refuses(TypeError, where, "at [0]: a leaf against a list of 2"):
             pull(([X, X], {"k": X}))
+    with refuses(TypeError, "cotangent has type c64[]", "output has type f32[]"):
+        mw.vjp(lambda x: 2 * x, np.float32(1))[1](1j)
 
 
 def test_gradients(refuses):

@@ -36,11 +36,9 @@ divide = true_divide = binary(
     "divide", ops.div, "Quotient ``x1 / x2``, a float or complex number.", ("divide(1, 2).item()", "0.5"), True
 )
 maximum = binary(
-    "maximum",
-    ops.max_,
-    "The larger of two elements; NaN if one is. Of complex numbers by real, then imaginary part.",
+    "maximum", ops.max_, "The larger of two elements; NaN if one is. Of complex numbers by real, then imaginary part.",
     ("maximum(2, 3).item()", "3"),
-)
+)  # fmt: skip
 minimum = binary(
     "minimum",
     ops.min_,
@@ -302,9 +300,7 @@ def power(x1: Any, x2: Any, /) -> Any:
         (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
         shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
         x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
-        return convert(ops.pow_(x, y), dtype, typeof(x).weak_type)
-    result = ops.pow_(x, y)
-    return result if dtypes.is_inexact(dtype) else convert(result, typeof(result).dtype)
+    return convert(ops.pow_(x, y), typeof(x).dtype, typeof(x).weak_type and dtypes.is_inexact(dtype))
 
 
 pow = power
@@ -363,10 +359,16 @@ def _weak_scalars(name: str, x1: Any, x2: Any) -> Sequence[Any]:
 def hypot(x1: Any, x2: Any, /) -> Any:
     """``sqrt(x1**2 + x2**2)`` without overflow in between.
 
+    Raises:
+      DTypeError: complex numbers, of which it is not defined.
+
     >>> hypot(3.0, 4.0).item()
     5.0
     """
-    return _hypot(*_weak_scalars("hypot", x1, x2))
+    x, y = _weak_scalars("hypot", x1, x2)
+    if dtypes.is_complex(typeof(x).dtype):
+        raise DTypeError(f"hypot: defined for real numbers, got {typeof(x).dtype}; take abs of them first")
+    return _hypot(x, y)
 
 
 @compiled

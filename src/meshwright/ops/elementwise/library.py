@@ -38,6 +38,7 @@ from meshwright.ops.elementwise.table import (
     mul,
     ne,
     neg,
+    or_,
     real,
     rem,
     round_half_even,
@@ -101,7 +102,17 @@ class LogAddExp(Expanded):
         top, gap = max_(a, b), sub(a, b)
         far = select(eq(top, a), neg(gap), gap)
         # Equal infinities have no difference; their sum is the infinity (or NaN) itself.
-        return principal(select(ne(gap, gap), add(a, b), add(top, log1p(exp(far)))))
+        return principal(select(ne(gap, gap), _without_gap(a, b), add(top, log1p(exp(far)))))
+
+
+def _without_gap(a: Any, b: Any) -> Any:
+    """The sum where ``a - b`` is NaN: of complex infinities one of which is not the other, the angle is not known."""
+    if not dtypes.is_complex(typeof(a).dtype):
+        return add(a, b)
+    lowest = scalar_like(-np.inf, real(a))
+    known = or_(eq(a, b), and_(eq(real(a), lowest), eq(real(b), lowest)))
+    nan = constant(np.nan, real(a))
+    return select(known, a, complex_(nan, nan))
 
 
 def principal(x: Any) -> Any:
