@@ -262,7 +262,8 @@ _FROM_LATER = {
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
     **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
     **dict.fromkeys(
-        ("tree_flatten", "tree_leaves", "tree_map", "tree_structure", "tree_unflatten"), "meshwright.tree_util"
+        ("tree_flatten", "tree_leaves", "tree_map", "tree_multimap", "tree_structure", "tree_unflatten"),
+        "meshwright.tree_util",
     ),
 }
 

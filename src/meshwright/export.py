@@ -1,5 +1,15 @@
 """``jax.export``: programs as bytes for other processes and versions."""
 
-from meshwright.api.export import Exported, deserialize, export
+from meshwright.api.export import (
+    Exported,
+    default_export_platform,
+    deserialize,
+    export,
+    maximum_supported_calling_convention_version,
+    minimum_supported_calling_convention_version,
+)
 
-__all__ = ["Exported", "deserialize", "export"]
+__all__ = [
+    "Exported", "default_export_platform", "deserialize", "export", "maximum_supported_calling_convention_version",
+    "minimum_supported_calling_convention_version",
+]  # fmt: skip

@@ -34,7 +34,8 @@ from meshwright.runtime.pjrt import profiling
 
 __all__ = [
     "Profile", "ProfileOptions", "StepTraceAnnotation", "TraceAnnotation", "annotate_function",
-    "device_memory_profile", "read_profile", "save_device_memory_profile", "start_trace", "stop_trace", "trace",
+    "device_memory_profile", "read_profile", "save_device_memory_profile", "start_server", "start_trace",
+    "stop_server", "stop_trace", "trace",
 ]  # fmt: skip
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -70,9 +71,10 @@ def annotate_function(function: Function, name: str | None = None, **metadata: A
 
 
 class _Running:
-    """The profile that is being recorded: there can be one."""
+    """The profile that is being recorded, and the server: there can be one of each."""
 
     session: Any = None
+    server: Any = None
     folder = Path()
     perfetto = False
 
@@ -141,6 +143,30 @@ def trace(
         yield
     finally:
         stop_trace()
+
+
+def start_server(port: int) -> Any:
+    """Let TensorBoard capture profiles at ``port`` of this machine, until :func:`stop_server`. Whoever reaches the
+    port can.
+
+    Raises:
+      ArgumentError: there is one.
+    """
+    if _Running.server is not None:
+        raise ArgumentError("start_server: a server is running; there is one at a time (stop_server ends it)")
+    _Running.server = profiling.server(port)
+    return _Running.server
+
+
+def stop_server() -> None:
+    """End the server that :func:`start_server` began.
+
+    Raises:
+      ArgumentError: there is none.
+    """
+    if _Running.server is None:
+        raise ArgumentError("stop_server: no server is running; start_server begins one")
+    _Running.server = None
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:

@@ -38,6 +38,9 @@ from meshwright.core.pytree_keys import (
 )
 from meshwright.errors import ArgumentError
 
+#: until 2022 the name of ``tree_map`` over several trees
+tree_multimap = tree_map
+
 __all__ = [
     "DictKey",
     "FlattenedIndexKey",
@@ -65,6 +68,7 @@ __all__ = [
     "tree_leaves_with_path",
     "tree_map",
     "tree_map_with_path",
+    "tree_multimap",
     "tree_reduce",
     "tree_reduce_associative",
     "tree_structure",

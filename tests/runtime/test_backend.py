@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused(backend, refuses):
         compiled.execute([one, backend.buffer_from_pyval(1.0)])
     with refuses(mw.errors.DeviceError, "9 replicas", "there are 8"):
         backend.compile(computation, xla_bridge.get_compile_options(9, 1))
-    with refuses(mw.errors.ArgumentError, "backend='tpu'"):
+    with refuses(mw.errors.DeviceError, "backend='tpu'"):
         xla_bridge.get_backend("tpu")
     with refuses(mw.errors.ArgumentError, "execute_sharded_on_local_devices"):
         backend.compile(computation, xla_bridge.get_compile_options(2, 1)).execute([one, one])

@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from meshwright.core.config import platform_named
 from meshwright.core.signature import parameters_of
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
 from meshwright.ir.tracing import typeof
-from meshwright.runtime.devices import default_device
+from meshwright.runtime.devices import require_backend
 
 
 # --- options that name arguments ----------------------------------------------------------------------------
@@ -47,19 +46,6 @@ def require_platforms(platforms: Sequence[str] | None) -> None:
     """
     for platform in platforms or ():
         require_backend(platform, "lower: lowering_platforms")
-
-
-def require_backend(backend: str | None, what: str) -> None:
-    """Raise unless ``backend`` is None or the backend there is.
-
-    Raises:
-      ArgumentError: naming both.
-    """
-    if backend is None:
-        return  # without a look at the devices, which would start them
-    found = default_device().platform
-    if platform_named(backend) != found:
-        raise ArgumentError(f"{what}: backend={backend!r}, but the backend here is {found!r}; leave it out")
 
 
 def both_ways(

@@ -12,7 +12,6 @@ from meshwright.core.float0 import without_float0
 from meshwright.core.records import dataclass
 from meshwright.core.source import warn
 from meshwright.errors import (
-    ArgumentError,
     ArgumentTypeError,
     MeshError,
     MeshwrightError,
@@ -44,7 +43,7 @@ class Taken:
         """The arrays of a call. An error names every argument that is wrong.
 
         Raises:
-          ArgumentError: arguments of another structure. ArgumentTypeError: something that is no array.
+          ArgumentTypeError: arguments of another structure, or something that is no array.
           ShapeError: an array of another type. MeshError: an array that was placed on other devices. ShardingError: one
           that was placed otherwise than the program takes it.
         """
@@ -62,9 +61,9 @@ class Taken:
         flat, treedef = pytree.flatten(without_float0((tuple(args), dict(kwargs))))
         if in_tree is None:
             if len(flat) != len(self.program.all_arguments):
-                raise ArgumentError(f"{name!r} takes {len(self.program.all_arguments)} arrays, got {len(flat)}")
+                raise ArgumentTypeError(f"{name!r} takes {len(self.program.all_arguments)} arrays, got {len(flat)}")
         elif treedef != in_tree:
-            raise ArgumentError(
+            raise ArgumentTypeError(
                 f"{name!r} was {self.made} for arguments {_call_text(in_tree)}, got {_call_text(treedef)}; "
                 f"it has to be {self.made} again for other arguments"
             )
@@ -90,20 +89,20 @@ class Taken:
             except MeshError as error:
                 return error
         what = f"{program!r} was {self.made} for argument {name}"
-        return None if place is None else misplaced(what, x, argument.sharding)
+        return None if place is None else misplaced(what, x, argument.sharding, config.move_arguments)
 
 
-def misplaced(what: str, x: Any, wanted: Sharding | None) -> ShardingError | None:
+def misplaced(what: str, x: Any, wanted: Sharding | None, moves: bool) -> ShardingError | None:
     """What is wrong with where an argument lies: the user placed it, and otherwise than a function takes it.
 
-    With ``config.move_arguments`` it is moved, with a warning.
+    One that ``moves`` is moved, with a warning.
     """
     if type(x) is not Array or not x.committed or wanted is None or x.sharding is wanted:
         return None
     if x.sharding == wanted or named(x.sharding).is_equivalent_to(named(wanted), x.ndim):
         return None
     found = f"{what} of type {x.aval} with sharding {wanted!r}, and it has {x.sharding!r}"
-    if config.move_arguments:
+    if moves:
         warn(f"{found}; it was moved", MovedArgumentWarning)
         return None
     return ShardingError(

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shardings import is_spec, named, resolve, spread
@@ -24,6 +23,7 @@ from meshwright.ir.state import extend_axis_env
 from meshwright.lowering.regions import without_regions
 from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
+from meshwright.runtime.devices import require_backend
 from meshwright.sharding import AbstractMesh, HloSharding, NamedSharding, named_to_hlo
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.spmd.varying import varying

@@ -38,6 +38,8 @@ from meshwright.transforms.autodiff import vjp
 _MAGIC = b"meshwright.export\n"
 #: of the lines before the program
 _FORMAT = 1
+#: JAX's names for the first and last format that can be read
+minimum_supported_calling_convention_version = maximum_supported_calling_convention_version = _FORMAT
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
@@ -52,6 +54,11 @@ class Exported:
     nr_devices: int
     #: a StableHLO portable artifact
     mlir_module_serialized: bytes = field(repr=False)
+
+    @property
+    def calling_convention_version(self) -> int:
+        """The format of what :meth:`serialize` writes."""
+        return _FORMAT
 
     @cached_property
     def program(self) -> ImportedProgram:
@@ -82,9 +89,16 @@ class Exported:
         """The program as StableHLO text."""
         return self.program.as_text("stablehlo")
 
+    def out_shardings_jax(self, mesh: Mesh) -> tuple[Sharding | None, ...]:
+        """The shardings of the results over a mesh of this process."""
+        return self._over(mesh, self.out_shardings_hlo, self.out_avals)
+
     def in_shardings_jax(self, mesh: Mesh) -> tuple[Sharding | None, ...]:
         """The shardings of the arguments over a mesh of this process."""
-        found = zip(self.in_shardings_hlo, self.in_avals)
+        return self._over(mesh, self.in_shardings_hlo, self.in_avals)
+
+    def _over(self, mesh: Mesh, shardings: Any, avals: Sequence[ShapedArray]) -> tuple[Sharding | None, ...]:
+        found = zip(shardings, avals)
         return tuple(None if s is None else on_mesh(s, a.ndim, mesh, self.fun_name) for s, a in found)
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
@@ -113,11 +127,15 @@ class Exported:
           ArgumentError: other trees, or another platform. ShapeError: other types. MeshError: too few devices.
         """
         if (here := default_device().platform) not in self.platforms:
-            raise ArgumentError(f"{self.fun_name!r} was exported for {', '.join(self.platforms)}; this is {here}")
+            raise ArgumentError(
+                f"{self.fun_name!r} was exported for {', '.join(self.platforms)}; this is {here}: export it with "
+                f"platforms={[*self.platforms, here]!r}"
+            )
         flat, tree = pytree.flatten((args, kwargs))
         if tree != self.in_tree:
             raise ArgumentError(
-                f"{self.fun_name!r} was exported for arguments {pytree.show(self.in_tree)}, got {pytree.show(tree)}"
+                f"{self.fun_name!r} was exported for arguments {pytree.show(self.in_tree)}, got {pytree.show(tree)}; "
+                "call it with these, or export it again"
             )
         self._check(flat, args, kwargs)
         outs = self._function(*flat)
@@ -184,6 +202,16 @@ def _local_mesh(program: ImportedProgram, count: int) -> Mesh:
         return Mesh(np.array(available[:count], object), ("devices",))
     order = mesh.device_ids if isinstance(mesh, Mesh) else range(count)
     return Mesh(np.array([available[i] for i in order], object).reshape(mesh.axis_sizes), mesh.axis_names)
+
+
+def default_export_platform() -> str:
+    """The platform that :func:`export` is for unless told otherwise: the one there is.
+
+    Example:
+      >>> mw.export.default_export_platform()
+      'cpu'
+    """
+    return default_device().platform
 
 
 def export(

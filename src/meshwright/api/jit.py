@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, require_backend, words_of
+from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, words_of
 from meshwright.api.calls import misplaced, together
 from meshwright.api.compiled import Compiled
 from meshwright.api.partitioned import PartitionedProgram
@@ -46,7 +46,7 @@ from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import constrain
 from meshwright.ops.sharding.memory_put import in_memories
 from meshwright.runtime.array import Array
-from meshwright.runtime.devices import Device
+from meshwright.runtime.devices import Device, require_backend
 from meshwright.runtime.eager import check_finite
 from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
@@ -97,8 +97,9 @@ class JitFunction:
         donate_argnums: tuple[int, ...],
         donate_argnames: tuple[str, ...],
         inline: bool,
-        compiler_options: Mapping[str, Any] | None = None,
+        compiler_options: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
         keep_unused: bool = False,
+        move_arguments: bool = False,
     ) -> None:
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
@@ -110,25 +111,26 @@ class JitFunction:
         self.donate_argnums = donate_argnums
         self.donate_argnames = donate_argnames
         self.inline = inline
-        self.compiler_options = tuple((compiler_options or {}).items())
+        self.compiler_options = tuple(dict(compiler_options or ()).items())
         self.keep_unused = keep_unused
+        #: whether arguments that were placed otherwise than ``in_shardings`` says are moved, as ``pjit`` did
+        self.move_arguments = move_arguments
         self._has_static = bool(static_argnums or static_argnames)
-        options = (
+        self._options = (
             in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums, donate_argnames, inline,
-            self.compiler_options, keep_unused,
+            self.compiler_options, keep_unused, move_arguments,
         )  # fmt: skip
-        self._caches = CACHES.of(fun, options)
+        self._caches = CACHES.of(fun, self._options)
         self._programs = self._caches.programs
-        made_of(self, fun, "jit", options)
+        made_of(self, fun, "jit", self._options)
 
     def __reduce__(self) -> Any:
         # The function that a decorator has replaced cannot be found by its name, but this can.
-        options = (
-            self.in_shardings, self.out_shardings, self.static_argnums, self.static_argnames,
-            self.donate_argnums, self.donate_argnames, self.inline, dict(self.compiler_options),
-            self.keep_unused,
-        )  # fmt: skip
-        return found_by_name(self) or (JitFunction, (self.fun, *options))
+        return found_by_name(self) or (JitFunction, (self.fun, *self._options))
+
+    def moving(self) -> JitFunction:
+        """The same function, which moves arguments that were placed otherwise than ``in_shardings`` says."""
+        return JitFunction(self.fun, *self._options[:-1], move_arguments=True)
 
     def __deepcopy__(self, memo: Any) -> JitFunction:
         return self
@@ -308,7 +310,8 @@ class JitFunction:
         given = list(map(without_auto, said))
         for sharding, x, name in zip(given, leaves, names):
             common_place([(f"argument {name}", brought(x)), (f"in_shardings for {name}", sharding)], self.name)
-        takes = (misplaced(f"{self.name!r} takes argument {n}", x, s) for s, x, n in zip(given, leaves, names))
+        moves = self.move_arguments or config.move_arguments
+        takes = (misplaced(f"{self.name!r} takes argument {n}", x, s, moves) for s, x, n in zip(given, leaves, names))
         if wrong := [error for error in takes if error is not None]:
             raise together(self.name, wrong)
         shardings = [g if g is not None else brought(x) for g, x in zip(given, leaves)]

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.arguments import require_backend
 from meshwright.api.jit import JitFunction
 from meshwright.api.per_device import Ring
 from meshwright.api.shape_dtype import ShapeDtypeStruct
@@ -38,6 +37,7 @@ from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.runtime.devices import devices as all_devices
+from meshwright.runtime.devices import require_backend
 from meshwright.sharding import Mesh, MeshOf, PartitionSpec, pmapped
 from meshwright.spmd.varying import varying
 from meshwright.transforms.autodiff import closed_call

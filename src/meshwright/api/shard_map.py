@@ -186,7 +186,10 @@ class _Region:
     def argument_specs(self, args: Any) -> list[PartitionSpec]:
         given, name = self.in_specs, name_of(self.f)
         if isinstance(given, tuple) and not _is_spec(given) and len(given) != len(args):
-            raise ArgumentError(f"shard_map: in_specs has {len(given)} entries, {name} got {len(args)} arguments")
+            raise ArgumentError(
+                f"shard_map: in_specs has {len(given)} entries, {name} got {len(args)} arguments; give one entry for "
+                "each positional argument, or one for all"
+            )
         if given is INFERRED:
             return [self._inferred(x, path) for x, path in zip(pytree.leaves(args), pytree.paths(args))]
         specs = _flat_specs(list(given) if isinstance(given, list) else given, args, self.mesh, "shard_map in_specs")
@@ -213,9 +216,7 @@ class _Region:
         for leaf, spec, path in zip(pytree.leaves(outs), specs, pytree.paths(outs)):
             aval = typeof(leaf)
             if len(spec) > aval.ndim:
-                raise ArgumentError(
-                    f"shard_map: out_specs has {spec} for output{path} of type {aval}: too many entries"
-                )
+                raise too_long("out_specs", spec, f"output{path}", aval)
         return specs
 
 
@@ -335,13 +336,22 @@ class _Aval:
         self.aval = aval
 
 
+def too_long(which: str, spec: PartitionSpec, what: str, aval: Any) -> ArgumentError:
+    """The error for a spec with more entries than its value has dimensions."""
+    remedy = f"give at most {aval.ndim}" if aval.ndim else "a scalar takes P(), or make it an array with x[None]"
+    return ArgumentError(
+        f"shard_map: {which} has {spec}, {len(spec)} entries, for {what} of type {aval}, which has {aval.ndim} "
+        f"dimensions; {remedy}"
+    )
+
+
 def _part(
     x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, check: bool = False, manual: Sequence[str] = ()
 ) -> _Aval:
     """The type of a device's part; with ``check``, the axes that cut it are ones over which it varies."""
     aval = typeof(x)
     if len(spec) > aval.ndim:
-        raise ArgumentError(f"shard_map: in_specs has {spec} for argument{path} of type {aval}: too many entries")
+        raise too_long("in_specs", spec, f"argument{path}", aval)
     shape = []
     for d, size in enumerate(aval.shape):
         axes = spec.axes(d)

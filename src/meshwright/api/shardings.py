@@ -221,11 +221,19 @@ def common_place(placed: Iterable[tuple[str, Sharding | None]], what: str) -> Pl
         joined = place if first is None else _join(first[1], place)
         if first is not None and joined is None:
             raise MeshError(
-                f"{what}: {first[0]} is on {first[1]!r} and {name} on {place!r}; arrays and shardings of different "
-                "meshes or devices cannot be used together: move the arrays to one of them with device_put"
+                f"{what}: {first[0]} is on {_shown(first[1], place)} and {name} on {_shown(place, first[1])}; arrays "
+                "and shardings of different meshes or devices cannot be used together: move the arrays to one of them "
+                "with device_put"
             )
         first = (name if first is None or joined is not first[1] else first[0], joined)
     return first[1] if first is not None else None
+
+
+def _shown(place: Place, other: Place) -> str:
+    """A place as text; with its devices, where the other reads the same."""
+    if not isinstance(place, Mesh) or repr(place) != repr(other):
+        return repr(place)
+    return f"{place!r} of devices {', '.join(map(str, place.device_ids))}"
 
 
 def _join(a: Place, b: Place) -> Place | None:

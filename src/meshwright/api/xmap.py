@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from meshwright.api.arguments import require_backend
 from meshwright.api.jit import jit
 from meshwright.api.serial_loop import check_loops, in_steps, split_resources
 from meshwright.core import pytree
@@ -29,6 +28,7 @@ from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.shape.rearrange import transpose
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.untyped import without_axes
+from meshwright.runtime.devices import require_backend
 from meshwright.sharding import UNCONSTRAINED, AnyMesh, NamedSharding, PartitionSpec, get_mesh
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.vmap import vmap

@@ -98,6 +98,23 @@ OPTIONS: dict[str, Option] = {
 }
 #: names that JAX has for some of them
 JAX_NAMES = {"num_cpu_devices": "num_devices", "platforms": "platform", "platform_name": "platform"}
+#: options that JAX has, or had, and the values that say what is always so here
+ALWAYS: dict[str, tuple[Any, ...]] = {
+    "threefry_partitionable": (True,),
+    "array": (True,),
+    "omnistaging": (True,),
+    "experimental_name_stack": (True,),
+    "enable_memories": (True,),
+    "sharding_in_types": (True,),
+    "parallel_functions_output_gda": (False,),
+    "dynamic_shapes": (False,),
+    "use_shardy_partitioner": (True, False),  # programs are partitioned here, and annotations of both kinds are read
+    "spmd_mode": ("allow_jit", "allow_all"),
+    "cpu_collectives_implementation": (None, "gloo"),
+    "include_full_tracebacks_in_locations": (True, False),
+    "pprint_use_color": (False,),
+    "xla_backend": (None, "", "cpu"),
+}
 _TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
 _AT_CALLS = ("disable_jit", "debug_nans", "debug_infs")
 
@@ -182,6 +199,8 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, a value of the wrong type, or an option that is already in use.
         """
+        if _is_always(name, value):
+            return
         name, value = self._checked(name, value)
         if value == getattr(self, name):
             return
@@ -255,6 +274,21 @@ class Config(threading.local):
         if known != name and known in OPTIONS:
             return getattr(self, known)
         raise AttributeError(f"there is no option {name!r}; the options are {', '.join(OPTIONS)}")
+
+
+def _is_always(name: str, value: Any) -> bool:
+    """Whether it is an option of JAX that says what is so here anyway.
+
+    Raises:
+      ConfigError: it says something else.
+    """
+    values = ALWAYS.get(name.removeprefix("jax_"))
+    if values is None or value in values:
+        return values is not None
+    raise ConfigError(
+        f"config.update({name!r}): expected {' or '.join(map(repr, values))}, as it always is here, got {value!r}; "
+        "leave the line out"
+    )
 
 
 def _summaries(values: Mapping[str, Any]) -> dict[str, Any]:

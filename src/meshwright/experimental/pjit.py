@@ -10,9 +10,9 @@ from meshwright.api.placement import with_sharding_constraint as constrained
 from meshwright.api.shardings import UNSPECIFIED, is_spec
 from meshwright.core import pytree
 from meshwright.errors import ArgumentError
-from meshwright.sharding import PartitionSpec
+from meshwright.sharding import AUTO, PartitionSpec
 
-__all__ = ["FROM_GDA", "UNSPECIFIED", "PartitionSpec", "pjit", "with_sharding_constraint"]
+__all__ = ["AUTO", "FROM_GDA", "UNSPECIFIED", "PartitionSpec", "pjit", "with_sharding_constraint"]
 
 #: in the place of a spec: as the argument lies
 FROM_GDA = UNSPECIFIED
@@ -26,6 +26,8 @@ def pjit(
     """``meshwright.jit``, which is today's way, with ``in_axis_resources`` for ``in_shardings`` and so for the results.
 
     Both are tree prefixes of specs over the current mesh, where None is ``PartitionSpec()``: whole on every device.
+    Arguments that were placed otherwise than ``in_axis_resources`` says are moved, with a warning; those that lie
+    otherwise than ``in_shardings`` says are refused.
 
     Raises:
       ArgumentError: ``in_axis_resources`` and ``in_shardings`` (or the two for results) are both given.
@@ -39,10 +41,13 @@ def pjit(
     """
     ins = _shardings("in", in_axis_resources, in_shardings)
     outs = _shardings("out", out_axis_resources, out_shardings)
-    return jit(
+    made = jit(
         fun, in_shardings=ins, out_shardings=outs, static_argnums=static_argnums, static_argnames=static_argnames,
         donate_argnums=donate_argnums, **options,
     )  # fmt: skip
+    if in_axis_resources is UNSPECIFIED:
+        return made
+    return made.moving() if fun is not None else lambda f: made(f).moving()
 
 
 def _shardings(side: str, resources: Any, shardings: Any) -> Any:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshwright.api.shard_map import shard_map as today
-from meshwright.sharding import AbstractMesh, Mesh
+from meshwright.errors import ArgumentError
+from meshwright.sharding import AbstractMesh, Mesh, get_mesh
 
 __all__ = ["shard_map"]
 
 
 def shard_map(
     f: Callable[..., Any],
-    mesh: Mesh | AbstractMesh,
+    mesh: Mesh | AbstractMesh | None,
     in_specs: Any,
     out_specs: Any,
     check_rep: bool = True,
@@ -22,6 +23,9 @@ def shard_map(
     """``meshwright.shard_map``, which is today's way: ``check_rep`` is its ``check_vma``, and ``auto`` names the axes
     that its ``axis_names`` leaves out.
 
+    Raises:
+      ArgumentError: ``auto`` names an axis that the mesh does not have, or leaves none to be manual; and as today's.
+
     Example:
       >>> from meshwright.experimental.shard_map import shard_map
       >>> mesh = mw.make_mesh((2,), ("x",))
@@ -29,5 +33,14 @@ def shard_map(
       >>> float(total(mnp.arange(4.0)))
       6.0
     """
-    manual = set(mesh.axis_names) - set(auto)
+    manual = _others(mesh if mesh is not None else get_mesh(), set(auto)) if auto else ()
     return today(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=manual, check_vma=check_rep)
+
+
+def _others(mesh: Mesh | AbstractMesh | None, auto: set[str]) -> set[str]:
+    names = () if mesh is None else mesh.axis_names
+    if not auto < set(names):
+        raise ArgumentError(
+            f"shard_map: auto={sorted(auto)}, the mesh has the axes {list(names)}; name some of these, and leave one"
+        )
+    return set(names) - auto

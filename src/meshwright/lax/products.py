@@ -11,6 +11,7 @@ from meshwright.api.placement import made_as
 from meshwright.core.precision import PrecisionLike
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
+from meshwright.ops.collective.named_axis import psum
 from meshwright.ops.products import conv as conv_functions
 from meshwright.ops.products import dot as dot_functions
 
@@ -80,3 +81,18 @@ def batch_matmul(lhs: Any, rhs: Any, precision: PrecisionLike = None) -> Any:
         raise ShapeError(f"batch_matmul: expected equal ranks of two or more, got shapes {left} and {right}")
     batch = tuple(range(len(left) - 2))
     return dot_general(lhs, rhs, (((len(left) - 1,), (len(left) - 2,)), (batch, batch)), precision)
+
+
+def pdot(
+    x: Any, y: Any, axis_name: Any, pos_contract: Any = ((), ()), pos_batch: Any = ((), ()),
+    precision: PrecisionLike = None,
+) -> Any:  # fmt: skip
+    """The product of ``x`` and ``y`` along named axes, and along the dimensions ``pos_contract``. Today's way: ``psum``
+    of :func:`dot_general`.
+
+    Example:
+      >>> rows = mw.vmap(lambda x, y: lax.pdot(x, y, "i"), axis_name="i")
+      >>> rows(jnp.array([1, 2, 3]), jnp.array([1, 10, 100])).tolist()
+      [321, 321, 321]
+    """
+    return psum(dot_general(x, y, (pos_contract, pos_batch), precision), axis_name)

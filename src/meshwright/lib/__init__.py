@@ -1,5 +1,5 @@
-"""XLA's own interface, below arrays and functions, by the names that people used: ``xla_bridge`` and ``xla_client``."""
+"""XLA's own interface, below arrays and functions, by the names that people used."""
 
-from meshwright.lib import xla_bridge, xla_client
+from meshwright.lib import xla_bridge, xla_client, xla_extension
 
-__all__ = ["xla_bridge", "xla_client"]
+__all__ = ["xla_bridge", "xla_client", "xla_extension"]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.arguments import require_backend
 from meshwright.runtime.devices import (
     device_count,
     devices,
@@ -20,6 +19,7 @@ from meshwright.runtime.devices import (
     local_devices,
     process_count,
     process_index,
+    require_backend,
 )
 from meshwright.runtime.pjrt.backend import XLA_CLASSES, PjrtBackend
 
@@ -40,7 +40,7 @@ def get_backend(platform: str | None = None) -> PjrtBackend:
     """The backend, with one device of XLA for each of :func:`meshwright.devices`.
 
     Raises:
-      ArgumentError: another platform than the one there is.
+      DeviceError: another platform than the one there is.
 
     Example:
       >>> computation = mw.xla_computation(lambda x, y: x * y)(2.0, 3.0)

@@ -15,17 +15,24 @@ import numpy as np
 
 from meshwright.builder import Builder, Value, ops_by_name
 from meshwright.errors import ArgumentError
+from meshwright.lib import xla_extension as _xla  # noqa: F401, what notebooks took ``hlo_module_from_text`` from
 from meshwright.lib.xla_bridge import get_backend
-from meshwright.runtime.pjrt.backend import XLA_CLASSES, computation_from_stablehlo
+from meshwright.lib.xla_extension import (
+    CompileOptions,
+    DeviceAssignment,
+    HloSharding,
+    OpSharding,
+    PrimitiveType,
+    ProgramShape,
+    Shape,
+    XlaComputation,
+)
+from meshwright.runtime.pjrt.backend import computation_from_stablehlo
 
-CompileOptions = XLA_CLASSES["CompileOptions"]
-DeviceAssignment = XLA_CLASSES["DeviceAssignment"]
-HloSharding = XLA_CLASSES["HloSharding"]
-OpSharding = XLA_CLASSES["OpSharding"]
-PrimitiveType = XLA_CLASSES["PrimitiveType"]
-ProgramShape = XLA_CLASSES["ProgramShape"]
-Shape = XLA_CLASSES["Shape"]
-XlaComputation = XLA_CLASSES["XlaComputation"]
+__all__ = [
+    "CompileOptions", "DeviceAssignment", "HloSharding", "OpSharding", "PrimitiveType", "ProgramShape", "Shape",
+    "XlaBuilder", "XlaComputation", "dtype_to_etype", "get_local_backend", "ops", "shape_to_type",
+]  # fmt: skip
 
 
 def dtype_to_etype(dtype: Any) -> Any:

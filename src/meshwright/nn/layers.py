@@ -16,6 +16,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.promotion import aval_of, converted, operands, promotes_freely, result_type, scalar_like
+from meshwright.ops.collective.named_axis import axis_index, psum
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.products.conv import conv_general_dilated
@@ -166,12 +167,12 @@ def avg_pool(
 
 
 # --- classes and tokens -------------------------------------------------------------------------------------
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int | str = -1) -> Any:
     """For each integer a vector with 1 there and 0 elsewhere; all 0 for integers out of range.
 
     Args:
       x: integers of any shape.
-      axis: where the vectors stand in the result.
+      axis: where the vectors stand in the result; the name of an axis, of size ``num_classes``, along which they lie.
 
     >>> one_hot(np.array([1, 0]), 3).tolist()
     [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
@@ -182,8 +183,12 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     return convert(_class_mask(x, n, axis), target)
 
 
-def _class_mask(x: Any, n: int, axis: int) -> Any:
+def _class_mask(x: Any, n: int, axis: int | str) -> Any:
     """Where the position along ``axis`` of the result equals the integer."""
+    if isinstance(axis, str):
+        if psum(1, axis) != n:
+            raise ArgumentError(f"one_hot: num_classes={n}, but axis {axis!r} has size {psum(1, axis)}; give the same")
+        return ops.eq(x, convert(axis_index(axis), typeof(x).dtype))
     shape = list(typeof(x).shape)
     d = normal_axis(axis, len(shape) + 1, "one_hot")
     shape.insert(d, n)

@@ -12,7 +12,7 @@ from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, multiply, rsqrt, subtract
-from meshwright.numpy.axes import normal_axes
+from meshwright.numpy.axes import normal_axes, split_names
 from meshwright.numpy.functions import log
 from meshwright.numpy.logic import logical_or, not_equal
 from meshwright.numpy.logic import where as choose
@@ -20,6 +20,7 @@ from meshwright.numpy.manipulation import broadcast_to
 from meshwright.numpy.promotion import aval_of, operands, promotes_freely, scalar_like
 from meshwright.numpy.reductions import keep_dims, mean, spread_over, var
 from meshwright.numpy.reductions import sum as sum_of
+from meshwright.ops.collective.named_axis import pmax, psum
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, stop_gradient
 from meshwright.ops.reduce.reductions import reduce_max
@@ -98,6 +99,8 @@ def logsumexp(
     >>> logsumexp(np.array([1000.0])).item()
     1000.0
     """
+    if (split := split_names(axis)) is not None:
+        return _over_names(logsumexp(a, split[0], b, keepdims, return_sign, where), split[1])
     a = _inexact(a, "logsumexp")
     a = _masked(a, where)
     counted = a if b is None else _masked(a, not_equal(b, 0))
@@ -117,6 +120,18 @@ def logsumexp(
         return keep_dims(add(ops.log(total), top), shape, axes, keepdims)
     parts = ops.add(ops.log(ops.abs_(total)), top), ops.sign(total)
     return tuple(keep_dims(p, shape, axes, keepdims) for p in parts)
+
+
+def _over_names(x: Any, names: tuple[str, ...]) -> Any:
+    """``log(psum(exp(x)))`` over named axes; of pairs of a magnitude and a sign, a pair."""
+    size, sign = x if isinstance(x, tuple) else (x, None)
+    top = stop_gradient(pmax(_real(size), names))
+    top = ops.select(ops.is_finite(top), top, scalar_like(0, top))
+    weights = ops.exp(subtract(size, top))
+    total = psum(weights if sign is None else multiply(weights, sign), names)
+    if sign is None:
+        return add(ops.log(total), top)
+    return add(ops.log(ops.abs_(total)), top), ops.sign(total)
 
 
 @promotes_freely()

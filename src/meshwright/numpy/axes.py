@@ -77,3 +77,13 @@ def normal_shape(shape: Any, name: str) -> tuple[int, ...]:
     if any(s < 0 for s in sizes):
         raise ArgumentError(f"{name}: sizes must not be negative, got shape {sizes}")
     return sizes
+
+
+def split_names(axis: Any) -> tuple[tuple[Any, ...], tuple[str, ...]] | None:
+    """Dimensions and names of an ``axis`` argument that names axes of ``xmap`` or ``vmap``; None of one that does not.
+
+    Source: reductions of ``jax.numpy`` took such names until 2024.
+    """
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    names = tuple(a for a in given if isinstance(a, str))
+    return (tuple(a for a in given if not isinstance(a, str)), names) if names else None

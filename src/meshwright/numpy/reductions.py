@@ -11,11 +11,12 @@ from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import maximum, minimum, subtract
-from meshwright.numpy.axes import no_out, normal_axes, normal_axis
+from meshwright.numpy.axes import no_out, normal_axes, normal_axis, split_names
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.logic import truth, where
 from meshwright.numpy.logic import where as choose_where
 from meshwright.numpy.promotion import as_operand, as_result, aval_of, inexact, is_python_number, operands, scalar_like
+from meshwright.ops.collective.named_axis import pmax, pmean, pmin, psum
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.reduce import reductions as red
@@ -93,7 +94,7 @@ def sum(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
-    """Sum over ``axis`` (an axis, several, or all).
+    """Sum over ``axis`` (an axis, several, or all). Names of axes of ``xmap`` and ``vmap`` may be among them.
 
     Args:
       a: array of any shape. Narrow integers and bools are summed in the default integer, half precision in float32.
@@ -110,6 +111,8 @@ def sum(
     [3, 5, 7]
     """
     no_out(out, "sum")
+    if (split := split_names(axis)) is not None:
+        return psum(sum(a, split[0], dtype, out, keepdims, initial, where, promote_integers), split[1])
     dtype = _kept_dtype(a, dtype, promote_integers, "sum")
     return _accumulate("sum", a, axis, dtype, keepdims, initial, where, (reduce_sum, 0, ops.add))
 
@@ -128,11 +131,13 @@ def prod(
     return _accumulate("prod", a, axis, dtype, keepdims, initial, where, (red.reduce_prod, 1, ops.mul))
 
 
-def _extremum(name: str, reduction: Any, limit: Any, combine: Any, what: str, result: list[int]) -> Any:
+def _extremum(name: str, reduction: Any, limit: Any, combine: Any, over: Any, result: list[int]) -> Any:
     def extremum(
         a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
     ) -> Any:
         no_out(out, name)
+        if (split := split_names(axis)) is not None:
+            return over(extremum(a, split[0], out, keepdims, initial, where), split[1])
         x = as_operand(a, name)
         if where is not None:
             if initial is None:
@@ -151,8 +156,8 @@ def _extremum(name: str, reduction: Any, limit: Any, combine: Any, what: str, re
         return keep_dims(result, shape, axes, keepdims)
 
     extremum.__name__ = extremum.__qualname__ = name
-    extremum.__doc__ = f"""{what} over ``axis``; NaN if there is one. Complex numbers are ordered by real, then
-    imaginary part.
+    extremum.__doc__ = f"""{name.capitalize()}imum over ``axis``; NaN if there is one. Complex numbers are ordered
+    by real, then imaginary part.
 
     Raises:
       ArgumentError: no elements and no ``initial``; no such axis.
@@ -163,8 +168,8 @@ def _extremum(name: str, reduction: Any, limit: Any, combine: Any, what: str, re
     return extremum
 
 
-max = _extremum("max", red.reduce_max, dtypes.min_value, maximum, "Maximum", [5, 4])
-min = _extremum("min", red.reduce_min, dtypes.max_value, minimum, "Minimum", [1, 2])
+max = _extremum("max", red.reduce_max, dtypes.min_value, maximum, pmax, [5, 4])
+min = _extremum("min", red.reduce_min, dtypes.max_value, minimum, pmin, [1, 2])
 amax, amin = max, min
 
 
@@ -281,6 +286,8 @@ def mean(
     3.0
     """
     no_out(out, "mean")
+    if (split := split_names(axis)) is not None:
+        return pmean(mean(a, split[0], dtype, out, keepdims, where=where), split[1])
     x = as_operand(a, "mean")
     target, computed = mean_dtype(x, dtype, "mean")
     shape = typeof(x).shape

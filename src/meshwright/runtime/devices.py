@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.core.config import config, platform_named
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
-from meshwright.errors import ArgumentError, ConfigError, MeshError
+from meshwright.errors import ArgumentError, ConfigError, DeviceError, MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.hardware.placement import placed
 from meshwright.runtime.pjrt.client import real_devices
@@ -22,6 +22,8 @@ from meshwright.runtime.pjrt.platforms import is_plugin
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import AxisType, Mesh
 from meshwright.sharding.memory_kind import DEVICE, KINDS, checked_kind
+from meshwright.sharding.mesh import LOCAL_MESH
+from meshwright.sharding.pmapped import OWN_DEVICES
 
 #: counts the memory that arrays take on devices
 MEMORY_STATS: Slot[Callable[[Sequence[Device]], dict[Device, dict[str, int]]]] = Slot(
@@ -137,15 +139,20 @@ def _own_devices() -> tuple[Device, ...]:
     return tuple(d for d in _all_devices() if d.process_index == WORLD.rank)
 
 
-def _check_backend(name: str, backend: str | None) -> None:
+def require_backend(backend: str | None, what: str) -> None:
     """Raise unless ``backend`` is None or the one there is.
 
     Raises:
-      ArgumentError: naming both.
+      DeviceError: naming both.
     """
+    if backend is None:
+        return  # without a look at the devices, which would start them
     found = _all_devices()[0].platform
-    if backend is not None and platform_named(backend) != found:
-        raise ArgumentError(f"{name}: backend={backend!r}, but the backend here is {found!r}; leave it out")
+    if platform_named(backend) != found:
+        raise DeviceError(
+            f"{what}: backend={backend!r}, but the backend here is {found!r}; leave it out, or choose another with "
+            "config.update('platform', ...) before devices are first used"
+        )
 
 
 def devices(backend: str | None = None) -> list[Device]:
@@ -155,7 +162,7 @@ def devices(backend: str | None = None) -> list[Device]:
       >>> mw.devices()[:3]  # of 8 virtual ones
       [CPU:0, CPU:1, CPU:2]
     """
-    _check_backend("devices", backend)
+    require_backend(backend, "devices")
     return list(_all_devices())
 
 
@@ -168,12 +175,26 @@ def local_devices(
       >>> mw.local_devices()[-1]  # of 8 virtual ones
       CPU:7
     """
-    _check_backend("local_devices", backend)
+    require_backend(backend, "local_devices")
     wanted = process_index if process_index is not None else host_id
     if wanted is not None and not 0 <= wanted < WORLD.count:
         raise ArgumentError(f"local_devices: there are processes 0 to {WORLD.count - 1}, got {wanted}")
     rank = WORLD.rank if wanted is None else wanted
     return [d for d in _all_devices() if d.process_index == rank]
+
+
+OWN_DEVICES.fill(local_devices)
+
+
+@LOCAL_MESH.fill
+def _local_mesh(mesh: Mesh) -> Mesh:
+    mine = np.vectorize(lambda d: d.process_index == WORLD.rank, otypes=[bool])(mesh.devices)
+    if mine.all():
+        return mesh
+    block = np.ix_(*(np.unique(places) for places in np.nonzero(mine)))
+    if not mine.any() or not mine[block].all():
+        raise MeshError(f"local_mesh: the devices of process {WORLD.rank} are no block of {mesh!r}; order them so")
+    return Mesh(mesh.devices[block], mesh.axis_names, mesh.axis_types)
 
 
 def device_count(backend: str | None = None) -> int:
@@ -183,7 +204,7 @@ def device_count(backend: str | None = None) -> int:
       >>> mw.device_count()  # after config.update("num_devices", 8)
       8
     """
-    _check_backend("device_count", backend)
+    require_backend(backend, "device_count")
     return len(_all_devices())
 
 
@@ -194,7 +215,7 @@ def local_device_count(backend: str | None = None) -> int:
       >>> mw.local_device_count() * mw.process_count() == mw.device_count()
       True
     """
-    _check_backend("local_device_count", backend)
+    require_backend(backend, "local_device_count")
     return len(_own_devices())
 
 
@@ -205,7 +226,7 @@ def process_index(backend: str | None = None) -> int:
       >>> mw.process_index()
       0
     """
-    _check_backend("process_index", backend)
+    require_backend(backend, "process_index")
     return WORLD.rank
 
 
@@ -216,7 +237,7 @@ def process_count(backend: str | None = None) -> int:
       >>> mw.process_count()
       1
     """
-    _check_backend("process_count", backend)
+    require_backend(backend, "process_count")
     return WORLD.count
 
 
@@ -227,7 +248,7 @@ def process_indices(backend: str | None = None) -> list[int]:
       >>> mw.process_indices()
       [0]
     """
-    _check_backend("process_indices", backend)
+    require_backend(backend, "process_indices")
     return list(range(WORLD.count))
 
 

@@ -30,6 +30,9 @@ from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers, tile_slice, tile_slices, tile_table
 from meshwright.sharding.typed import TypeSharding, explicit_of, mesh_of_type, typed_by
 
+#: names that these had in 2022 and 2023
+MeshPspecSharding, OpShardingSharding, XLACompatibleSharding = NamedSharding, GSPMDSharding, Sharding
+
 __all__ = [
     "AUTO",
     "REDUCTIONS",
@@ -45,7 +48,9 @@ __all__ = [
     "Layout",
     "Mesh",
     "MeshOf",
+    "MeshPspecSharding",
     "NamedSharding",
+    "OpShardingSharding",
     "PartitionSpec",
     "PmapSharding",
     "PositionalSharding",
@@ -54,6 +59,7 @@ __all__ = [
     "SingleDeviceSharding",
     "TileAssignment",
     "TypeSharding",
+    "XLACompatibleSharding",
     "atom_coordinates",
     "common_mesh",
     "device_order_of",

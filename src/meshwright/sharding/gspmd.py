@@ -24,8 +24,8 @@ from meshwright.sharding.named import NamedSharding
 class GSPMDSharding(Sharding):
     """``GSPMDSharding(devices, "{devices=[4,2]<=[8]}")``: an HLO sharding, whose numbers are places in ``devices``.
 
-    ``op_sharding`` may be text, an :class:`~meshwright.sharding.HloSharding`, or anything that prints as one. Today's
-    way is :class:`NamedSharding`.
+    ``op_sharding`` may be text, an :class:`~meshwright.sharding.HloSharding`, anything that prints as one, or
+    a proto (``xla_client.OpSharding``). Today's way is :class:`NamedSharding`.
 
     Raises:
       ShardingSyntaxError: text that is no sharding.
@@ -34,7 +34,7 @@ class GSPMDSharding(Sharding):
 
     def __init__(self, devices: Sequence[Any], op_sharding: Any, *, memory_kind: str | None = None) -> None:
         self._devices = tuple(np.array(devices, object).flat)
-        found = op_sharding if isinstance(op_sharding, HloSharding) else parse_hlo_sharding(str(op_sharding))
+        found = op_sharding if isinstance(op_sharding, HloSharding) else parse_hlo_sharding(_text_of(op_sharding))
         if found.kind not in ("replicated", "tiled", "maximal") or {"manual", "unreduced"} & set(found.subgroups):
             raise ShardingError(f"GSPMDSharding: {found} does not say which device holds which part of an array")
         found.check(found.rank or 0, len(self._devices), "GSPMDSharding")
@@ -93,6 +93,28 @@ class GSPMDSharding(Sharding):
 
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
         self.op_sharding.check(len(shape), len(self._devices), what)
+
+
+def _text_of(sharding: Any) -> str:
+    """How HLO writes a sharding that is given as a proto; of others, what they print as."""
+    if not hasattr(sharding, "tile_assignment_dimensions"):
+        return str(sharding)
+    if (kind := sharding.type.name) != "OTHER":
+        return f"{{{kind.lower()}}}"
+    dims, reshape, perm = (
+        ",".join(map(str, numbers))
+        for numbers in (sharding.tile_assignment_dimensions, sharding.iota_reshape_dims, sharding.iota_transpose_perm)
+    )
+    devices = list(sharding.tile_assignment_devices)
+    order = f"<=[{reshape}]" + (f"T({perm})" if "," in perm else "")
+    if devices:
+        plain = devices == list(range(len(devices)))
+        order = f"<=[{len(devices)}]" if plain else ",".join(map(str, devices))
+    kinds = ", ".join(t.name.lower() for t in sharding.last_tile_dims)
+    last = kinds and f" last_tile_dims={{{kinds}}}"
+    if sharding.replicate_on_last_tile_dim:
+        last = " last_tile_dim_replicate"
+    return f"{{devices=[{dims}]{order}{last}}}"
 
 
 def _back(sharding: NamedSharding, shape: tuple[int, ...]) -> GSPMDSharding:

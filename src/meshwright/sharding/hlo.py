@@ -107,6 +107,9 @@ class HloSharding:
                 f"{what}: sharding {self} names a device out of range; the program has devices 0 to {num_devices - 1}"
             )
 
+    def __repr__(self) -> str:
+        return f"HloSharding({str(self)!r})"
+
     def __str__(self) -> str:
         if self.kind == "tuple":
             return "{" + ", ".join(map(str, self.elements)) + "}"

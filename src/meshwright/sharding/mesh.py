@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from meshwright.core.slots import Slot
 from meshwright.errors import MeshError, ShardingError
 from meshwright.hardware.fabric import Fabric, fabric_of
 from meshwright.hardware.links import Link
@@ -314,6 +315,16 @@ class Mesh:
         return self.abstract_mesh.machine
 
     @property
+    def local_mesh(self) -> Mesh:
+        """The block of this process; MeshError if what it has is no block."""
+        return LOCAL_MESH.value(self)
+
+    @cached_property
+    def is_multi_process(self) -> bool:
+        """Whether devices of several processes are in it."""
+        return len({getattr(d, "process_index", 0) for d in self.devices.flat}) > 1
+
+    @property
     def axis_names(self) -> tuple[str, ...]:
         return self.abstract_mesh.axis_names
 
@@ -339,6 +350,7 @@ class Mesh:
 
 
 AnyMesh = Mesh | AbstractMesh
+LOCAL_MESH: Slot[Callable[[Mesh], Mesh]] = Slot("a process's part of a mesh", "meshwright.runtime.devices")
 
 
 # --- the current mesh ---------------------------------------------------------------------------------------

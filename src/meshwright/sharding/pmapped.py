@@ -5,18 +5,22 @@ Source: the ``PmapSharding`` of JAX.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.slots import Slot
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Index, Sharding
 from meshwright.sharding.kinds import MeshOf
 from meshwright.sharding.named import NamedSharding
-from meshwright.sharding.sharding_spec import NoSharding, ShardedAxis, ShardingSpec, Unstacked
+from meshwright.sharding.sharding_spec import NoSharding, Replicated, ShardedAxis, ShardingSpec, Unstacked
+
+#: the devices of this process
+OWN_DEVICES: Slot[Callable[[], Sequence[Any]]] = Slot("the list of devices", "meshwright.runtime.devices")
 
 
 class PmapSharding(Sharding):
@@ -42,19 +46,22 @@ class PmapSharding(Sharding):
     def default(
         cls, shape: Sequence[int], sharded_dim: int | None = 0, devices: Sequence[Any] | None = None
     ) -> PmapSharding:
-        """An array of ``shape`` whose dimension ``sharded_dim`` has an index for each device.
+        """An array of ``shape`` whose dimension ``sharded_dim`` has an index for each device (the first ones of this
+        process, if none are given); None: the whole array on each of ``devices``.
 
         Raises:
-          ShardingError: no ``devices``, or another number of them than ``shape`` has indices.
+          ShardingError: another number of ``devices`` than ``shape`` has indices, or none where they say how many.
         """
-        if sharded_dim is None or devices is None:
-            raise ShardingError(
-                "PmapSharding.default: give sharded_dim and the devices, as in PmapSharding.default((8, 2), 0, "
-                "devices())"
-            )
+        if sharded_dim is None:
+            if devices is None:
+                raise ShardingError(
+                    "PmapSharding.default: sharded_dim=None does not say on how many devices; give devices"
+                )
+            return cls(devices, ShardingSpec([NoSharding() for _ in shape], [Replicated(len(devices))]))
         dim = range(len(shape))[sharded_dim]
         cuts = [Unstacked(size) if d == dim else NoSharding() for d, size in enumerate(shape)]
-        return cls(devices, ShardingSpec(cuts, [ShardedAxis(0)]))
+        found = OWN_DEVICES.value()[: shape[dim]] if devices is None else devices
+        return cls(found, ShardingSpec(cuts, [ShardedAxis(0)]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PmapSharding):

@@ -18,7 +18,14 @@ import numpy as np
 from jaxlib import _hlo, _jax
 
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, ArgumentTypeError, CompileError, DeviceError, ShapeError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CompileError,
+    DeviceError,
+    ImportProgramError,
+    ShapeError,
+)
 from meshwright.runtime.pjrt.client import SAFE, compile_options, execute, wait, xc
 from meshwright.runtime.pjrt.shielded import shielded
 
@@ -359,9 +366,25 @@ def _module(computation: Any) -> Any:
     if isinstance(computation, _hlo.XlaComputation):
         return _jax.mlir.xla_computation_to_mlir_module(computation)
     if isinstance(computation, str) and computation.lstrip().startswith("HloModule"):
-        module = _hlo.hlo_module_from_text(computation)
-        return _module(_hlo.XlaComputation(module.as_serialized_hlo_module_proto()))
+        return _module(_hlo.XlaComputation(module_of(computation).as_serialized_hlo_module_proto()))
     return computation
+
+
+def module_of(text: str) -> Any:
+    """XLA's module of HLO text.
+
+    Raises:
+      ImportProgramError: text that is no HLO.
+    """
+    try:
+        return _hlo.hlo_module_from_text(text)
+    except RuntimeError as error:  # XLA's error derives from it
+        raise ImportProgramError(f"hlo_module_from_text: expected the text of an HLO module: {error}") from None
+
+
+def graph_of(module: Any) -> str:
+    """A module as a graph in the language of ``dot``."""
+    return _hlo.hlo_module_to_dot_graph(module)
 
 
 def computation_from_stablehlo(text: str) -> Any:

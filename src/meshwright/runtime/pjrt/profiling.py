@@ -25,6 +25,12 @@ def session(options: Any = None) -> Any:
     return _profiler.ProfilerSession(options)
 
 
+def server(port: int) -> Any:
+    """What lets TensorBoard capture profiles, as long as it is referred to."""
+    client()
+    return _profiler.start_server(port)
+
+
 def heap_profile() -> bytes:
     """The device's buffers with the Python stack that made each, in pprof's format, compressed."""
     return client().heap_profile()

@@ -1,0 +1,8 @@
+"""``jax.interpreters.xla``: arrays by the name that they had until 2022. Today's: ``meshwright.Array``."""
+
+from meshwright.runtime.array import Array
+
+__all__ = ["DeviceArray"]
+
+#: today: ``meshwright.Array``
+DeviceArray = Array
