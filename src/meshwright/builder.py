@@ -96,7 +96,9 @@ class Builder:
         """
         if number in self._parameters or not isinstance(number, int) or number < 0:
             taken = ", ".join(map(str, sorted(self._parameters))) or "none"
-            raise ArgumentError(f"Builder.parameter: number {number!r} is taken or none; taken are {taken}")
+            raise ArgumentError(
+                f"Builder.parameter: number {number!r} is taken or none; give another than {taken}, from 0 on"
+            )
         if len(self._traces) > 1:
             raise ArgumentError("Builder.parameter: a region has the parameters that its types say")
         aval = type_of(type)
@@ -116,7 +118,9 @@ class Builder:
         if type is not None:
             aval = type_of(type)
             if array.shape not in ((), aval.shape):
-                raise ArgumentError(f"Builder.constant: an array of shape {array.shape} does not fill {aval}")
+                raise ArgumentError(
+                    f"Builder.constant: an array of shape {array.shape} does not fill {aval}; give as many elements"
+                )
             array = np.broadcast_to(array.astype(aval.dtype), aval.shape)
         elif array is not value:
             array = array.astype(canonical(array.dtype))
@@ -248,7 +252,9 @@ class Builder:
         """
         outs = [v for r in results for v in ([r] if isinstance(r, Value) else r)]
         if not outs:
-            raise ArgumentError("Builder.build: expected the values that the program gives, got none")
+            raise ArgumentError(
+                "Builder.build: expected the values that the program gives, got none; pass them, as in build(y)"
+            )
         missing = sorted(set(range(len(self._parameters))) - self._parameters.keys())
         if missing:
             raise ArgumentError(f"Builder.build: there is no parameter {missing[0]}; number them 0, 1, 2, ...")

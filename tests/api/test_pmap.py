@@ -74,59 +74,7 @@ def test_nested():
     assert deep.sharding.devices == tuple(DEVICES)
 
 
-# --- refusals -----------------------------------------------------------------------------------------------
-MESSAGES = {
-    "scalar": "in_axes names axis 0 of argument x of shape (); use None to",
-    "axis": "in_axes names axis 2 of argument x of shape (4, 3); use None",
-    "nothing": "no argument is mapped; give axis_size",
-    "entries": "in_axes has 2 entries, it was called with 1 positional",
-    "out": "out_axes names axis 3 of result, which has 2 dimensions",
-    "sizes": "mapped axes must have one size, got 4: axis 0 of argument x of shape (4, 3); 3: axis 0 of argument "
-    "y['b'] of shape (3,), axis 0 of argument y['c'] of shape (3, 4); map other axes (in_axes), or pass an argument",
-    "axis_size": "got 2: axis_size; 4: axis 0 of argument x of shape (4, 3)",
-    "empty": "called without arrays; give at least one, or axis_size",
-    "static": "static_broadcasted_argnums=(1,), but it was called with 1 positional arguments; pass static",
-    "many": "the mapped axis has size 9, there are 8 devices; set MESHWRIGHT_NUM_DEVICES=9, or use vmap",
-    "devices": "the mapped axis has size 4, devices= has 3; give as many devices",
-    "nested": "with the pmaps inside it takes 4 × 4 = 16 devices, there are 8 devices; set MESHWRIGHT_NUM_DEVICES=16",
-    "inner": "devices= inside of another pmap; only the outermost one chooses devices",
-    "differs": "out_axes is None for result['a'], which may differ along the mapped axis; make it equal (lax.pmean, "
-    "psum over 'pmap'), give it an axis, or pass check_vma=False for what the first device has",
-}
-CALLS = {
-    "scalar": lambda: mw.pmap(identity)(np.float32(3)),
-    "axis": lambda: mw.pmap(identity, in_axes=2)(A),
-    "nothing": lambda: mw.pmap(identity, in_axes=None)(A),
-    "entries": lambda: mw.pmap(identity, in_axes=(0, 0))(A),
-    "out": lambda: mw.pmap(identity, out_axes=3)(A),
-    "sizes": lambda: mw.pmap(two)(A, {"b": A[0], "c": A.T}),
-    "axis_size": lambda: mw.pmap(identity, axis_size=2)(A),
-    "empty": lambda: mw.pmap(lambda: 0)(),
-    "static": lambda: mw.pmap(two, static_broadcasted_argnums=1)(A),
-    "many": lambda: mw.pmap(identity)(np.zeros(9)),
-    "devices": lambda: mw.pmap(identity, devices=DEVICES[:3])(A),
-    "nested": lambda: mw.pmap(mw.pmap(identity))(np.zeros((4, 4))),
-    "inner": lambda: mw.pmap(mw.pmap(identity, devices=DEVICES[:2]))(B),
-    "differs": lambda: mw.pmap(lambda x: {"a": x, "b": 1.0}, out_axes=None)(A),
-}
-
-
-@pytest.mark.parametrize("case", CALLS)
-def test_refused_calls(case):
-    assert MESSAGES[case] in message_of(ValueError, CALLS[case])
-
-
-def test_a_result_that_is_no_array():
-    assert "is no array" in message_of(TypeError, mw.pmap(lambda x: "text"), A)
-
-
-def test_refused_devices():
-    assert "devices is empty" in message_of(ValueError, mw.pmap, identity, devices=[])
-    assert "a device is in it twice" in message_of(ValueError, mw.pmap, identity, devices=DEVICES[:1] * 2)
-    assert "0 is none of devices()" in message_of(ValueError, mw.pmap, identity, devices=[0])
-    assert "exclude each other" in message_of(ValueError, mw.pmap, identity, devices=DEVICES, backend="cpu")
-
-
+# --- refusals are in messages/pmap.txt ------------------------------------------------------------------
 def test_the_first_result_where_it_is_asked_for():
     got = mw.pmap(identity, out_axes=None, check_vma=False)(A)
     assert np.array_equal(got, A[0])

@@ -128,7 +128,7 @@ def test_compiler_ir():
     assert hlo.as_hlo_dot_graph().startswith("digraph")
     proto = hlo.as_serialized_hlo_module_proto()
     assert isinstance(proto, bytes) and "tanh" in _hlo.XlaComputation(proto).as_hlo_text()
-    assert "Lowered('layer')" in repr(lowered) and "stablehlo.tanh" in lowered._repr_html_()
+    assert "Lowered('layer', (f32[8,8], " in repr(lowered) and "stablehlo.tanh" in lowered._repr_html_()
 
 
 def test_unknown_dialects(refuses):
@@ -159,7 +159,7 @@ def test_partitioned_programs_refuse_other_arguments(refuses):
     np.testing.assert_allclose(part(X, W), np.tanh(X @ W), rtol=1e-6)
     with refuses(TypeError, "'layer'", "partitioned", "argument w", "f32[8,16]", "f32[8,8]"):
         part(X, X)
-    with refuses(ValueError, "'layer'", "(*, *)", "(*,)"):
+    with refuses(TypeError, "'layer'", "(*, *)", "(*,)"):
         part(X)
     other = mw.make_mesh((2, 2), ("data", "model"))
     with refuses(errors.MeshError, "argument x", "'data': 2"):
@@ -194,9 +194,9 @@ def test_compiled_programs_refuse_other_arguments(refuses):
         compiled(X, X)
     with refuses(TypeError, "argument x", "f32[8,8]", "i32[8,8]"):
         compiled(X.astype(np.int32), W)
-    with refuses(ValueError, "'layer'", "(*, *)", "(*,)"):
+    with refuses(TypeError, "'layer'", "(*, *)", "(*,)"):
         compiled(X)
-    with refuses(ValueError, "'layer'", "(*, *)", "{'w': *}"):
+    with refuses(TypeError, "'layer'", "(*, *)", "{'w': *}"):
         compiled(X, w=W)
     with refuses(TypeError, "'layer'", "argument w", "'text'", "str"):
         compiled(X, "text")
@@ -222,7 +222,7 @@ def test_partitioned_program():
     assert part.peak_bytes >= 4 * (2 * 4 + 4 * 16 + 2 * 16)
     assert "all_reduce over model" in part.explain() and f"test_stages.py:{LINE}" in part.explain()
     assert all(d.relative < 1e-5 for d in part.verify(X, W)) and all(d.relative < 1e-5 for d in part.verify())
-    assert "1 collectives" in repr(part) and "all_reduce" in part._repr_html_()
+    assert "1 collective," in repr(part) and "all_reduce" in part._repr_html_()
 
 
 def test_verify_takes_the_programs_arguments(refuses):

@@ -90,7 +90,8 @@ def check_apart(static: Sequence[Any], donated: Sequence[Any]) -> None:
     both = [x for x in static if x in donated]
     if both:
         raise ArgumentError(
-            f"jit: argument {both[0]!r} is both static and donated; only arrays, which are not static, can be donated"
+            f"jit: argument {both[0]!r} is both static and donated; only arrays, which are not static, can be donated: "
+            "leave it out of one of them"
         )
 
 

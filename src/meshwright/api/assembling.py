@@ -185,7 +185,8 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
     trees = {pytree.structure(s) for s in shards}
     if len(trees) > 1:
         raise ArgumentError(
-            f"{function}: the shards must have one structure, got {' and '.join(sorted(map(pytree.show, trees)))}"
+            f"{function}: the shards must have one structure, got {' and '.join(sorted(map(pytree.show, trees)))}; "
+            "give trees that are alike"
         )
     return pytree.map(lambda *leaves: _stacked(function, leaves, devices), *shards)
 
@@ -214,6 +215,7 @@ def _stacked(function: str, leaves: Sequence[Any], devices: Sequence[Any]) -> Ar
         raise ShapeError(
             f"{function}: the shards must have one shape and dtype, got "
             + " and ".join(f"{dtype.name}{list(shape)}" for shape, dtype in types)
+            + "; pad or convert them"
         )
     whole = np.stack(values)
     weak = all(isinstance(leaf, (int, float, complex)) or getattr(leaf, "weak_type", False) for leaf in leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -153,7 +154,10 @@ class Compiled(Stage):
         return pytree.unflatten(self.program.out_tree, self.executable.out_shardings)
 
     def __repr__(self) -> str:
-        return f"Compiled({self.program.name!r})"
+        return f"Compiled({self._types()})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p><pre>{html.escape(self.as_text())}</pre>"
 
 
 def _compiled(stage: Compilable) -> Compiled:

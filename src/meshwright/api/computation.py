@@ -106,7 +106,9 @@ def _checked_axes(axis_env: Sequence[tuple[str, int]]) -> AbstractMesh:
     seen: dict[str, int] = {}
     for entry in axis_env:
         if not (isinstance(entry, (tuple, list)) and len(entry) == 2 and isinstance(entry[0], str)):
-            raise ArgumentError(f"xla_computation: axis_env takes pairs of a name and a size, got {entry!r}")
+            raise ArgumentError(
+                f"xla_computation: axis_env takes pairs of a name and a size, got {entry!r}; write [('i', 4)]"
+            )
         name, size = entry
         if name in seen:
             raise ArgumentError(f"xla_computation: axis_env names {name!r} twice; give every axis its own name")

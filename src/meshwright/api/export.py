@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -142,12 +143,12 @@ class Exported:
         return pytree.unflatten(self.out_tree, outs)
 
     def _check(self, flat: Sequence[Any], args: Any, kwargs: Any) -> None:
-        wrong = []
-        for x, want, path in zip(flat, self.in_avals, pytree.paths((args, kwargs))):
+        wrong, paths = [], [*pytree.paths(args), *pytree.paths(kwargs)]
+        for x, want, path in zip(flat, self.in_avals, paths):
             try:
                 got = typeof(x)
             except ArgumentTypeError:
-                raise bad_argument(self.fun_name, flat, pytree.paths((args, kwargs))) from None
+                raise bad_argument(self.fun_name, flat, paths) from None
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 wrong.append(f"argument{path} is {got}, expected {want}")
         if wrong:
@@ -237,7 +238,9 @@ def export(
         raise ArgumentTypeError(f"export: expected a jitted function, got {fun_jit!r}; wrap it in jit")
     where = tuple(platforms) if platforms is not None else (default_device().platform,)
     if unknown := [p for p in where if p not in _PLATFORMS]:
-        raise ArgumentError(f"export: platforms has {', '.join(map(repr, unknown))}; there are {', '.join(_PLATFORMS)}")
+        raise ArgumentError(
+            f"export: platforms has {', '.join(map(repr, unknown))}; name some of {', '.join(_PLATFORMS)}"
+        )
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
         lowered = Lowered(replace(fun_jit.trace(*args, **kwargs).program, keep_unused=True))
@@ -246,7 +249,7 @@ def export(
         if any(is_key(a.dtype) for a in avals):
             raise ArgumentTypeError(f"export: {program.name!r} takes or returns random keys; pass random.key_data(key)")
         if set(where) - {"cpu"} and "lapack_" in lowered.as_text():
-            raise ArgumentError(f"export: {program.name!r} calls LAPACK, which is for the CPU; platforms=['cpu']")
+            raise ArgumentError(f"export: {program.name!r} calls LAPACK, which is for the CPU; pass platforms=['cpu']")
         count = program.mesh.size if program.mesh is not None else 1
         artifact = portable_artifact(lowered.module)
         return Exported(program.name, program.in_tree, program.out_tree, where, count, artifact)
@@ -270,11 +273,21 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
-        raise ImportProgramError(
-            f"deserialize: not what Exported.serialize writes, damaged, or of another format than {_FORMAT}; programs "
-            "of other origin are read by meshwright.load"
-        )
+        raise ImportProgramError(_not_read(data, head))
     return Exported(*said, artifact)
+
+
+def _not_read(data: bytes, head: bytes) -> str:
+    """Why bytes are not read, and what to do."""
+    if not data.startswith(_MAGIC):
+        return "deserialize: not what Exported.serialize writes; programs of other origin are read by meshwright.load"
+    found = re.match(rb'{"format": (\d+)', head)
+    if found is not None and int(found[1]) != _FORMAT:
+        return (
+            f"deserialize: the program is written in format {int(found[1])}, this version reads {_FORMAT}; read it "
+            "with the version that wrote it, or export it again"
+        )
+    return "deserialize: the program is damaged: its checksum, or what stands before it, is not right; write it again"
 
 
 def _digest(head: dict[str, Any], artifact: bytes) -> str:

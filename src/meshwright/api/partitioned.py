@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from meshwright.api.calls import Taken
+from meshwright.api.changes import Changes, changes
 from meshwright.api.compiled import Compiled
+from meshwright.api.page import page
 from meshwright.api.shardings import orders_of, over_mesh, refuse_orders
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
@@ -289,14 +293,23 @@ class PartitionedProgram(Stage):
                 return hlo_text(self.module())
         raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
 
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to look at, as HTML: what is sent and why, shardings, step time, memory, the program."""
+        Path(path).write_text(page(self), encoding="utf-8")
+        return Path(path)
+
+    def diff(self, other: PartitionedProgram) -> Changes:
+        """What changes from this program to ``other``: collectives, bytes, memory, work, replication and padding."""
+        return changes(self, other)
+
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}\n{html.escape(self.explain())}</pre>"
+        return f"<p>{html.escape(repr(self))}</p>{self.explain()._repr_html_()}"
 
     def __repr__(self) -> str:
         sent = report.human_bytes(self.bytes_sent)
         return (
             f"PartitionedProgram({self.name!r}, {self.mesh!r}, {len(self.jaxpr.eqns)} ops, "
-            f"{len(self.collectives)} collectives, {sent} sent a run)"
+            f"{len(self.collectives)} collective{'s' if len(self.collectives) != 1 else ''}, {sent} sent a run)"
         )
 
     # --- running --------------------------------------------------------------------------------------------

@@ -144,6 +144,9 @@ def pmap(
 class PmapFunction(JitFunction):
     """A ``pmap``: a jitted function whose arguments may lie anywhere, as it says itself on which devices they are."""
 
+    def __repr__(self) -> str:
+        return f"<pmapped function {self.name}>"
+
     def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
         try:
             return placed(super()._program(args, kwargs, static))
@@ -165,7 +168,9 @@ def _checked(devices: Sequence[Any] | None) -> tuple[Any, ...] | None:
         raise ArgumentError("pmap: devices is empty; give one for each index of the axis, or None for the first ones")
     unknown = [d for d in given if d not in known]
     if unknown or len(set(given)) < len(given):
-        why = f"{unknown[0]!r} is none of devices()" if unknown else "a device is in it twice"
+        why = "a device is in it twice; name each once"
+        if unknown:
+            why = f"{unknown[0]!r} is none of devices(); take them from there"
         raise ArgumentError(f"pmap: devices={list(given)}: {why}")
     return given
 
@@ -201,7 +206,8 @@ def _run(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     nest = STATE.nest
     if nest is not None and spec.devices is not None:
         raise ArgumentError(
-            f"pmap of {described(spec.fun)}: devices= inside of another pmap; only the outermost one chooses devices"
+            f"pmap of {described(spec.fun)}: devices= inside of another pmap; only the outermost one chooses "
+            "devices: leave it out here"
         )
     if config.disable_jit:
         return _in_python(call)
@@ -254,20 +260,21 @@ def _target(fun: Callable[..., Any], y: Any, target: int | None, path: str) -> i
         raise ArgumentTypeError(f"pmap of {described(fun)}: result{path} is no array: {error}") from None
     if target is not None and not -ndim <= target < ndim:
         raise ArgumentError(
-            f"pmap of {described(fun)}: out_axes names axis {target} of result{path}, which has {ndim} dimensions"
+            f"pmap of {described(fun)}: out_axes names axis {target} of result{path}, which has {ndim} dimensions with "
+            f"the mapped one; name one of {-ndim} to {ndim - 1}"
         )
     return None if target is None else target % ndim
 
 
 # --- the mesh -----------------------------------------------------------------------------------------------
-def _available(call: _Call, needed: int, why: str) -> list[Any]:
-    """The devices of a pmap.
+def _available(call: _Call, needed: int, why: str, at_least: bool = False) -> list[Any]:
+    """The devices of a pmap; ``at_least``: there may be more, for the pmaps inside of it.
 
     Raises:
       ArgumentError: another number than ``devices=`` has, or too few.
     """
     given = call.spec.devices
-    if given is not None and len(given) != needed:
+    if given is not None and (len(given) < needed or (len(given) > needed and not at_least)):
         raise ArgumentError(
             f"pmap of {described(call.spec.fun)}: {why}, devices= has {len(given)}; give as many devices"
         )
@@ -281,11 +288,13 @@ def _available(call: _Call, needed: int, why: str) -> list[Any]:
 
 
 def _outermost(call: _Call) -> Any:
-    sizes = {call.name: call.size}
-    mesh = _mesh(call, sizes, f"the mapped axis has size {call.size}")
+    sizes, why = {call.name: call.size}, f"the mapped axis has size {call.size}"
+    mesh = _mesh(call, sizes, why, at_least=True)
     with _inside(nest := _Nest(sizes, mesh)):
         traced = _traced(call)
-    if nest.inner:
+    if not nest.inner:
+        _available(call, call.size, why)
+    else:
         several = {**sizes, **dict(nest.inner[level] for level in sorted(nest.inner))}
         product = " × ".join(map(str, several.values()))
         mesh = _mesh(call, several, f"with the pmaps inside it takes {product} = {prod(several.values())} devices")
@@ -294,8 +303,8 @@ def _outermost(call: _Call) -> Any:
     return _bind(call, traced, mesh)
 
 
-def _mesh(call: _Call, sizes: dict[str, int], why: str) -> Mesh:
-    devices = np.array(_available(call, prod(sizes.values()), why), object)
+def _mesh(call: _Call, sizes: dict[str, int], why: str, at_least: bool = False) -> Mesh:
+    devices = np.array(_available(call, prod(sizes.values()), why, at_least), object)
     return MeshOf(devices.reshape(tuple(sizes.values())), tuple(sizes), pmapped)
 
 

@@ -26,7 +26,7 @@ from meshwright.ir.alike import structure
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.state import STATE, extend_axis_env
-from meshwright.ir.tracing import EVAL, Tracer, typeof
+from meshwright.ir.tracing import EVAL, Tracer, array_leaves, typeof
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
@@ -62,8 +62,13 @@ def _flat_specs(specs: Any, value: Any, mesh: Mesh | AbstractMesh, what: str) ->
 
     def leaf(spec: Any) -> _Leaf:
         if not _is_spec(spec):
-            raise ArgumentTypeError(f"{what}: expected PartitionSpecs, got {spec!r} of type {type(spec).__name__}")
-        return _Leaf(NamedSharding(mesh, PartitionSpec() if spec is None else spec).spec)
+            raise ArgumentTypeError(
+                f"{what}: expected PartitionSpecs, as P('x'), got {spec!r} of type {type(spec).__name__}"
+            )
+        try:
+            return _Leaf(NamedSharding(mesh, PartitionSpec() if spec is None else spec).spec)
+        except ShardingError as error:
+            raise type(error)(f"{what}: {error}") from None
 
     marked = pytree.map(leaf, specs, is_leaf=_is_spec)
     return [m.spec for m in pytree.broadcast_prefix(marked, value, what)]
@@ -124,6 +129,8 @@ def shard_map(
         mesh = where if where is not None else get_mesh()
         if mesh is None:
             raise MeshError("shard_map: no mesh is given; pass mesh=, or set one with set_mesh")
+        if not isinstance(mesh, (Mesh, AbstractMesh)):
+            raise ArgumentTypeError(f"shard_map: mesh={mesh!r}; expected a Mesh or an AbstractMesh, see make_mesh")
         manual = _manual_axes(mesh, axis_names)
         region = _Region(f, mesh, manual, in_specs, out_specs, check_vma)
         return (_in_python if config.disable_jit else _call)(region, args)
@@ -183,8 +190,16 @@ class _Region:
     out_specs: Any
     check: bool
 
+    def _type(self, x: Any, what: str) -> ShapedArray:
+        try:
+            return typeof(x)
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(f"shard_map of {described(self.f)}: {what} is no array: {error}") from None
+
     def argument_specs(self, args: Any) -> list[PartitionSpec]:
         given, name = self.in_specs, name_of(self.f)
+        for x, path in zip(pytree.leaves(args), pytree.paths(args)):
+            self._type(x, f"argument{path}")
         if isinstance(given, tuple) and not _is_spec(given) and len(given) != len(args):
             raise ArgumentError(
                 f"shard_map: in_specs has {len(given)} entries, {name} got {len(args)} arguments; give one entry for "
@@ -210,6 +225,16 @@ class _Region:
             )
         return typed_spec(typeof(x), self.manual)
 
+    def on_parts(self, in_tree: Any) -> Callable[..., Any]:
+        """The function of parts, flat, which says what of its results is no array."""
+
+        def run(*parts: Any) -> Any:
+            outs = self.f(*pytree.unflatten(in_tree, parts))
+            array_leaves(outs, lambda path: f"shard_map of {described(self.f)}: output{path} is no array")
+            return outs
+
+        return run
+
     def result_specs(self, outs: Any) -> list[PartitionSpec]:
         specs = _flat_specs(self.out_specs, outs, self.mesh, "shard_map out_specs")
         _check_manual(specs, self.manual, self.mesh, "out_specs")
@@ -227,7 +252,7 @@ def _call(region: _Region, args: Any) -> Any:
     parts = [_part(x, s, mesh, p, check, manual) for x, s, p in zip(flat, specs, pytree.paths(args))]
     scope = extend_axis_env({a: mesh.shape[a] for a in manual}, check)
     with set_mesh(inside_of(mesh, manual)), scope:
-        jaxpr, consts, out_tree = closed_call(lambda *xs: f(*pytree.unflatten(in_tree, xs)), parts, name_of(f))
+        jaxpr, consts, out_tree = closed_call(region.on_parts(in_tree), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
     found = region.result_specs(outs)

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.program import Argument, Program
@@ -120,7 +120,10 @@ def resolve(entry: Any, what: str) -> Any:
                 f"{what}: {entry} names mesh axes but no mesh is set; use NamedSharding(mesh, {entry}), or "
                 "set one with meshwright.set_mesh(mesh) or 'with mesh:'"
             )
-        return NamedSharding(mesh, entry)
+        try:
+            return NamedSharding(mesh, entry)
+        except ShardingError as error:
+            raise type(error)(f"{what}: {error}") from None
     raise ArgumentTypeError(
         f"{what}: expected a Sharding, a PartitionSpec or None, got {entry!r} of type {type(entry).__name__}"
     )

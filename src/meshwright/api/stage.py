@@ -33,6 +33,13 @@ class Stage:
 
     program: Program
 
+    def _types(self) -> str:
+        """``'f', (f32[8,4]) -> (f32[]), 8 devices``: the name, and the types of arguments and results."""
+        jaxpr, mesh = self.program.jaxpr, self.program.mesh
+        ins, outs = (", ".join(map(str, avals)) for avals in (jaxpr.in_avals, jaxpr.out_avals))
+        where = "" if mesh is None else f", {mesh.size} devices"
+        return f"{self.program.name!r}, ({ins}) -> ({outs}){where}"
+
     @property
     def donated(self) -> list[int]:
         """The numbers of the arguments whose memory may be reused."""

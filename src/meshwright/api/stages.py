@@ -62,6 +62,9 @@ class Traced(Stage):
     def __str__(self) -> str:
         return format_jaxpr(self.jaxpr)
 
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p><pre>{html.escape(str(self))}</pre>"
+
 
 class Lowered(Stage):
     """The whole program, for all devices, before it is partitioned."""
@@ -141,7 +144,10 @@ class Lowered(Stage):
         if mesh is None and num_devices is not None:
             mesh = AbstractMesh((num_devices,), ("devices",))
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
-            raise MeshError(f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}")
+            raise MeshError(
+                f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}; leave the mesh out, or "
+                "lower it with shardings over the other"
+            )
         bound = program if mesh is None else replace(program, place=mesh)
         return partition_program(bound, combine_bytes, memory_limit)
 
@@ -197,7 +203,7 @@ class Lowered(Stage):
         return part.compile()
 
     def __repr__(self) -> str:
-        return f"Lowered({self.program.name!r})"
+        return f"Lowered({self._types()})"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.as_text())}</pre>"

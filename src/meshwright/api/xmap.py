@@ -109,13 +109,14 @@ class _Xmap:
             if (spec.rank is not None and spec.rank != len(shape)) or any(dim >= len(shape) for dim, _ in spec.axes):
                 raise ShapeError(
                     f"xmap of {described(fun)}: argument{path} has shape {shape}, which does not have the dimensions "
-                    f"of in_axes {spec.text}"
+                    f"of in_axes {spec.text}; name dimensions that it has"
                 )
             for dim, name in spec.axes:
                 if found.setdefault(name, shape[dim]) != shape[dim]:
                     raise ShapeError(
                         f"xmap of {described(fun)}: axis {name!r} has size {found[name]}, but dimension {dim} of "
-                        f"argument{path} of shape {shape}, which in_axes {spec.text} makes it, has size {shape[dim]}"
+                        f"argument{path} of shape {shape}, which in_axes {spec.text} makes it, has size {shape[dim]}; "
+                        "give arrays of one size, or the axes two names"
                     )
         return found
 
@@ -180,7 +181,9 @@ def _check_names(spec: _Xmap) -> None:
     for what, names in wanted.items():
         if names - known:
             missing = ", ".join(sorted(map(repr, names - known)))
-            raise ArgumentError(f"xmap: {what} has {missing}, which neither in_axes nor axis_sizes brings in")
+            raise ArgumentError(
+                f"xmap: {what} has {missing}, which neither in_axes nor axis_sizes brings in; name axes of these"
+            )
 
 
 def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
@@ -234,7 +237,7 @@ def _mesh_of(fun: Any, resources: Mapping[Name, tuple[str, ...]], sizes: Mapping
         if sizes[name] % count:
             raise ShapeError(
                 f"xmap of {described(fun)}: axis {name!r} of size {sizes[name]} is to be split by {', '.join(used)}, "
-                f"{count} devices, which do not divide it"
+                f"{count} devices, which do not divide it; pad it, or split it by fewer"
             )
     return mesh if resources else None
 
@@ -271,7 +274,7 @@ def _check_result(fun: Any, aval: ShapedArray, spec: AxesSpec, sizes: Mapping[Na
     if (spec.rank is not None and spec.rank != rank) or any(dim >= rank for dim, _ in spec.axes):
         raise ShapeError(
             f"xmap of {described(fun)}: a result of shape {aval.shape} inside has {rank} dimensions with its named "
-            f"axes, which out_axes {spec.text} does not fit"
+            f"axes, which out_axes {spec.text} does not fit; name a dimension of it for each"
         )
 
 

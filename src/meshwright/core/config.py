@@ -266,6 +266,11 @@ class Config(threading.local):
             raise ConfigError(f"config.update({name!r}): expected {option.expected}, got {value!r}")
         return name, value
 
+    def __repr__(self) -> str:
+        """The options that are not as they are by default."""
+        changed = {n: getattr(self, n) for n, o in OPTIONS.items() if getattr(self, n) != o.default}
+        return f"Config({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
+
     def __reduce__(self) -> str:
         return "config"  # there is one for the process: copies are itself, and a pickle is its name
 

@@ -82,7 +82,9 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
     source = process_index() == 0 if is_source is None else is_source
     if process_count() == 1:
         if not source:
-            raise ArgumentError("broadcast_one_to_all: there is one process, which must be the source; is_source=True")
+            raise ArgumentError(
+                "broadcast_one_to_all: there is one process, which must be the source; pass is_source=True"
+            )
         return _values(in_tree)
     return pytree.map(lambda x: x if is_float0(x) else _broadcast(np.asarray(x), source), in_tree)
 

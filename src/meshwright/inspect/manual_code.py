@@ -75,7 +75,9 @@ def manual_program(program: Lowered | PartitionedProgram) -> ManualProgram:
     """
     part = program.partition() if isinstance(program, Lowered) else program
     if not isinstance(part, PartitionedProgram):
-        raise ArgumentTypeError(f"manual_program: expected a lowered or partitioned program, got {program!r}")
+        raise ArgumentTypeError(
+            f"manual_program: expected a lowered or partitioned program, got {program!r}; call .lower(*args) first"
+        )
     return ManualProgram(_Writer(part).text())
 
 
@@ -225,7 +227,10 @@ class _Writer:
                 f"{f.name}={self.value(getattr(x, f.name), lines, indent)}" for f in dataclasses.fields(x) if f.init
             ]
             return f"{self.imported(type(x))}({', '.join(fields)})"
-        raise ArgumentError(f"manual_program: {self.part.name!r} has {x!r} in an op, which cannot be written as code")
+        raise ArgumentError(
+            f"manual_program: {self.part.name!r} has {x!r} in an op, which cannot be written as code; take it out of "
+            "the program, or read part.as_text()"
+        )
 
     def imported(self, kind: type) -> str:
         if kind.__name__ != kind.__qualname__ or not kind.__module__.startswith("meshwright."):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.sharding import Sharding, tile_slice
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class ShardingPicture:
     shape: tuple[int, ...]
     lines: tuple[tuple[Segment, ...], ...]
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         return "\n".join("".join(segment.text for segment in line).rstrip() for line in self.lines)
 
@@ -105,7 +108,7 @@ def picture_of(
       └─────────┴─────────┘
     """
     shape = tuple(shape)
-    sharding.check_compatible(shape)
+    sharding.check_compatible(shape, "picture_of: an array")
     size = _Size(scale, min_width, max_width)
     grids = list(_grids(shape, sharding))
     lines: list[tuple[Segment, ...]] = []
@@ -146,7 +149,16 @@ def visualize_sharding(
 
 
 def visualize_array_sharding(array: Any, **options: Any) -> None:
-    """Shows which device holds which part of ``array`` (anything with ``shape`` and ``sharding``)."""
+    """Shows which device holds which part of ``array`` (anything with ``shape`` and ``sharding``).
+
+    Raises:
+      ArgumentTypeError: something else.
+    """
+    if not hasattr(array, "shape") or not hasattr(array, "sharding"):
+        raise ArgumentTypeError(
+            f"visualize_array_sharding: expected an array with a sharding, got {array!r} of type "
+            f"{type(array).__name__}; device_put makes one, visualize_sharding takes a shape and a sharding"
+        )
     visualize_sharding(array.shape, array.sharding, **options)
 
 

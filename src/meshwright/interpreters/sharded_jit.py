@@ -70,7 +70,10 @@ def sharded_jit(
     counts = {prod(p): p for p in parts} | ({num_partitions: num_partitions} if num_partitions else {})
     if len(counts) != 1:
         found = f"different numbers of parts: {', '.join(map(repr, counts.values()))}" if counts else "no parts"
-        raise ArgumentError(f"sharded_jit: in_parts and out_parts have {found}; all must make one number of them")
+        raise ArgumentError(
+            f"sharded_jit: in_parts and out_parts have {found}; all must make one number of them, which num_partitions "
+            "may give"
+        )
     n = next(iter(counts))
 
     def shardings(tree: Any) -> Any:

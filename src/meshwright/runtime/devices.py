@@ -178,7 +178,9 @@ def local_devices(
     require_backend(backend, "local_devices")
     wanted = process_index if process_index is not None else host_id
     if wanted is not None and not 0 <= wanted < WORLD.count:
-        raise ArgumentError(f"local_devices: there are processes 0 to {WORLD.count - 1}, got {wanted}")
+        raise ArgumentError(
+            f"local_devices: there are processes 0 to {WORLD.count - 1}, got {wanted}; leave it out for this one"
+        )
     rank = WORLD.rank if wanted is None else wanted
     return [d for d in _all_devices() if d.process_index == rank]
 

@@ -36,7 +36,10 @@ class GSPMDSharding(Sharding):
         self._devices = tuple(np.array(devices, object).flat)
         found = op_sharding if isinstance(op_sharding, HloSharding) else parse_hlo_sharding(_text_of(op_sharding))
         if found.kind not in ("replicated", "tiled", "maximal") or {"manual", "unreduced"} & set(found.subgroups):
-            raise ShardingError(f"GSPMDSharding: {found} does not say which device holds which part of an array")
+            raise ShardingError(
+                f"GSPMDSharding: {found} does not say which device holds which part of an array; give tiles, as in "
+                "{devices=[4,2]<=[8]}, or {replicated}"
+            )
         found.check(found.rank or 0, len(self._devices), "GSPMDSharding")
         self.op_sharding = found
         self.host_kind = checked_kind(memory_kind, "GSPMDSharding")

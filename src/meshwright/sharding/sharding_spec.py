@@ -138,7 +138,10 @@ class ShardingSpec:
         for dim, (size, entry) in enumerate(zip(shape, self.sharding)):
             n = prod(_pieces(entry))
             if size != n if isinstance(entry, Unstacked) else size % n:
-                raise ShardingError(f"{what}: dimension {dim} of shape {tuple(shape)} cannot be cut as {entry}")
+                raise ShardingError(
+                    f"{what}: dimension {dim} of shape {tuple(shape)} cannot be cut as {entry}: its size must be "
+                    + (f"{n}" if isinstance(entry, Unstacked) else f"a multiple of {n}, pad it")
+                )
 
     @staticmethod
     def of(sharding: Sharding, shape: Sequence[int]) -> ShardingSpec:

@@ -127,7 +127,8 @@ def _check_sums(spec: PartitionSpec) -> None:
     twice = (split & (spec.unreduced | spec.reduced)) | (spec.unreduced & spec.reduced)
     if twice:
         raise ShardingError(
-            f"{spec!r} names {', '.join(sorted(twice))} twice; an axis splits a dimension, or is unreduced, or reduced"
+            f"{spec!r} names {', '.join(sorted(twice))} twice; an axis splits a dimension, or is unreduced, or "
+            "reduced: name it once"
         )
 
 

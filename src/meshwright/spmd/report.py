@@ -38,6 +38,9 @@ class Collective:
     #: the bytes are an upper bound: it is in a branch that may not be taken
     is_bound: bool = False
 
+    def __repr__(self) -> str:
+        return f"Collective({self}, {human_bytes(self.bytes_sent)} sent, at {self.source})"
+
     def __str__(self) -> str:
         axes = ", ".join(self.axes)
         times = f", {self.count} times" if self.count != 1 else ""
@@ -81,6 +84,9 @@ class Resharding:
     after: str
     needed_by: str
     steps: tuple[Collective, ...]
+
+    def __repr__(self) -> str:
+        return f"Resharding({self})"
 
     def __str__(self) -> str:
         sent = human_bytes(sum(step.bytes_sent for step in self.steps))

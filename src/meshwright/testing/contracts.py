@@ -7,19 +7,15 @@ from, so that edits elsewhere in the file change nothing.
 from __future__ import annotations
 
 import json
-import linecache
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from meshwright.core.source import SourceLocation
+from meshwright.api.changes import compared, reasons, summary
 from meshwright.errors import ArgumentTypeError, ContractError
 
 #: set to 1, contracts are written anew; ``pytest --meshwright-update`` sets it
 UPDATE = "MESHWRIGHT_UPDATE_CONTRACTS"
-
-_NUMBERS = ("bytes_sent", "peak_bytes", "work", "redundancy")
 
 
 def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | None = None) -> None:
@@ -49,7 +45,7 @@ def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | N
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         return
     pinned = _read(path)
-    changes = compared(pinned, found, _reasons(partitioned))
+    changes = compared(pinned, found, reasons(partitioned))
     if changes:
         listed = "\n".join(f"  {c}" for c in changes)
         raise ContractError(
@@ -70,61 +66,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(pinned, dict) or not isinstance(pinned.get("collectives"), dict):
         raise ContractError(f"{path}: is no contract; run pytest with --meshwright-update to write it anew")
     return pinned
-
-
-def place(source: SourceLocation) -> str:
-    """``model.py (forward): return x @ w``; with the line's number where its text cannot be read."""
-    text = linecache.getline(source.file, source.line).strip()
-    if not text:
-        return str(source)
-    return f"{os.path.basename(source.file)} ({source.function}): {text}"
-
-
-def _known(collective: Any) -> str:
-    return f"{collective.kind} over {', '.join(collective.axes)} at {place(collective.source)}"
-
-
-def summary(partitioned: Any) -> dict[str, Any]:
-    """What a contract says of a program."""
-    collectives: dict[str, dict[str, int]] = {}
-    for c in partitioned.collectives:
-        entry = collectives.setdefault(_known(c), {"count": 0, "bytes": 0})
-        entry["count"] += c.count
-        entry["bytes"] += c.bytes_sent
-    mesh = partitioned.mesh.abstract_mesh
-    return {
-        "mesh": dict(zip(mesh.axis_names, mesh.axis_sizes)),
-        "collectives": dict(sorted(collectives.items())),
-        "bytes_sent": partitioned.bytes_sent,
-        "peak_bytes": partitioned.peak_bytes,
-        "work": partitioned.work.device,
-        "redundancy": round(partitioned.work.redundancy, 4),
-        "fallbacks": [*map(str, partitioned.part.replicated), *partitioned.padded],
-    }
-
-
-def _reasons(partitioned: Any) -> dict[str, str]:
-    return {_known(c): c.reason for c in partitioned.collectives}
-
-
-def compared(pinned: Mapping[str, Any], found: Mapping[str, Any], reasons: Mapping[str, str]) -> list[str]:
-    """What came (+), went (-) and changed (~), in words."""
-    changes = []
-    if pinned.get("mesh") != found["mesh"]:
-        changes.append(f"~ mesh: {pinned.get('mesh')} is now {found['mesh']}")
-    before, now = pinned["collectives"], found["collectives"]
-    changes += [f"- {name}: {_shown(before[name])}" for name in before if name not in now]
-    for name, entry in now.items():
-        if name not in before:
-            changes.append(f"+ {name}: {_shown(entry)}\n      because {reasons[name]}")
-        elif before[name] != entry:
-            changes.append(f"~ {name}: {_shown(before[name])} is now {_shown(entry)}")
-    for name in _NUMBERS:
-        if pinned.get(name) != found[name]:
-            changes.append(f"~ {name}: {pinned.get(name)} is now {found[name]}")
-    old, new = pinned.get("fallbacks", []), found["fallbacks"]
-    return [*changes, *(f"- {n}" for n in old if n not in new), *(f"+ {n}" for n in new if n not in old)]
-
-
-def _shown(entry: Mapping[str, int]) -> str:
-    return f"{entry['count']} times, {entry['bytes']} bytes"

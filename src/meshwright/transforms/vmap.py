@@ -35,7 +35,7 @@ def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     found = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
     for axis in found:
         if axis is not None and not isinstance(axis, int):
-            raise ArgumentError(f"{what} must hold ints and None, got {axis!r}")
+            raise ArgumentError(f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument")
     return found
 
 
@@ -155,8 +155,9 @@ class MappedCall:
             return None
         ndim = typeof(x).ndim
         if not -ndim <= axis < ndim:
+            which = f"name one of {-ndim} to {ndim - 1}, or use" if ndim else "a scalar has none: use"
             raise ArgumentError(
-                f"{self.what}: in_axes names axis {axis} of {self.argument(number)}; use None to pass it unmapped"
+                f"{self.what}: in_axes names axis {axis} of {self.argument(number)}; {which} None to pass it unmapped"
             )
         return axis % ndim
 
@@ -171,7 +172,9 @@ class MappedCall:
             if a is not None:
                 sizes.setdefault(typeof(x).shape[a], []).append(f"axis {a} of {self.argument(i)}")
         if not sizes:
-            raise ArgumentError(f"{self.what} of {name_of(self.fun)}: no argument is mapped; give axis_size")
+            raise ArgumentError(
+                f"{self.what} of {name_of(self.fun)}: no argument is mapped; give axis_size, or an axis in in_axes"
+            )
         if len(sizes) > 1:
             found = "; ".join(f"{size}: {', '.join(which)}" for size, which in sizes.items())
             raise ShapeError(

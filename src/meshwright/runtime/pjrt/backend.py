@@ -141,6 +141,10 @@ class LoadedExecutable:
         self._pjrt = list(pjrt)
         self._assignment = assignment
 
+    def __repr__(self) -> str:
+        name = self.hlo_modules()[0].name
+        return f"LoadedExecutable({name!r}, replicas={self.num_replicas}, partitions={self.num_partitions})"
+
     @property
     def num_replicas(self) -> int:
         return self._assignment.shape[0]
@@ -216,7 +220,9 @@ class LoadedExecutable:
     def _check(self, arguments: Sequence[Sequence[Buffer]]) -> None:
         wanted = self._types[0]
         if len(arguments) != len(wanted):
-            raise ArgumentError(f"execute: the computation takes {len(wanted)} arguments, got {len(arguments)}")
+            raise ArgumentError(
+                f"execute: the computation takes {len(wanted)} arguments, got {len(arguments)}; give one for each"
+            )
         for i, (shards, type_) in enumerate(zip(arguments, wanted)):
             if [b._device for b in shards] != self._devices:
                 where = ", ".join(str(b._device) for b in shards) or "none"
@@ -226,7 +232,10 @@ class LoadedExecutable:
                 )
             for b in shards:
                 if b.type != type_:
-                    raise ShapeError(f"execute: argument {i} is {b.type}, the computation takes {type_} there")
+                    raise ShapeError(
+                        f"execute: argument {i} is {b.type}, the computation takes {type_} there; make the buffer of "
+                        "such an array"
+                    )
 
     def _array(self, shards: Sequence[Buffer]) -> Any:
         sharding = _jax.GSPMDSharding(_jax.DeviceList(tuple(self._pjrt)), _hlo.HloSharding.iota_tile((len(shards),)))
@@ -332,7 +341,10 @@ class PjrtBackend:
         try:
             loaded = shielded(lambda: self._client.compile_and_load(module, where, options))
         except (RuntimeError, ValueError) as error:
-            raise CompileError(f"XLA could not compile the computation: {error}") from None
+            said = "\n".join(line for line in str(error).splitlines() if line and not line.startswith("<unknown>"))
+            raise CompileError(
+                f"XLA could not compile the computation (expected an XlaComputation, or the text of a module): {said}"
+            ) from None
         return LoadedExecutable(loaded, devices, pjrt, ids, self.buffer_from_pyval)
 
     def __repr__(self) -> str:

@@ -68,6 +68,9 @@ class Memory:
     def peak_bytes(self) -> int:
         return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
 
+    def __repr__(self) -> str:
+        return f"Memory({str(self).partition(chr(10))[0]})"
+
     def __str__(self) -> str:
         show = human_bytes
         taken = f" ({show(self.alias_bytes)} of them in donated arguments)" if self.alias_bytes else ""

@@ -106,6 +106,9 @@ class Time:
             said.append(f"rests on guessed figures of {chip.name}: {', '.join(self.guessed)}")
         return said
 
+    def __repr__(self) -> str:
+        return f"Time({self.headline})"
+
     def __str__(self) -> str:
         lines = [self.headline]
         if self.seconds:
