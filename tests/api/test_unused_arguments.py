@@ -95,3 +95,14 @@ def test_functions_that_are_called_often_are_pruned_once():
         function = mw.jit(twice(function))
     text = function.lower(A, A).as_text()
     assert text.count("func.func") <= 12 and "%arg1" not in text
+
+
+def test_forwarded_arguments_compile_nothing():
+    """A flag that XLA does not know is an error as soon as anything is compiled."""
+    forward = mw.jit(lambda x, y: {"y": y, "x": [x]}, compiler_options={"xla_no_such_flag": True})
+    split = mw.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(mw.make_mesh((4,), ("i",)), P("i")))
+    out = forward(split, np.float32(2))
+    assert out["x"][0].sharding == split.sharding and float(out["y"]) == 2
+    np.testing.assert_array_equal(out["x"][0], split)
+    with pytest.raises(mw.errors.CompileError, match="xla_no_such_flag"):
+        mw.jit(lambda x: x + 1, compiler_options={"xla_no_such_flag": True})(split)

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 _PRIMITIVES = "ops are dataclasses in meshwright.ops here, and have their rules as methods; call the function instead"
 _REFERENCES = "arrays do not change here; carry the value through scan, or use x.at[...]"
-_ELSEWHERE = "it is for devices that are not here"
 
 #: by module (of ``jax``): a pattern of names, and what to do
 ABSENT: dict[str, dict[str, str]] = {
@@ -23,7 +22,6 @@ ABSENT: dict[str, dict[str, str]] = {
         "thread_guard|array_garbage_collection_guard|debug_key_reuse|enable_checks|explain_cache_misses|"
         "allow_f16_reductions|softmax_custom_jvp|legacy_prng_key|threefry_partitionable|"
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
-        "memory": _ELSEWHERE,
         "version": "use meshwright.__version__",
     },
     "lax": {

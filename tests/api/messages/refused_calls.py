@@ -404,7 +404,6 @@ EXPLICIT = {
     "one axis for two dimensions": typed(lambda a, b: a @ b, P("x", None), P(None, "x")),
     "a sum over what is split": typed(lambda a, b: a @ b, P(None, "x"), P("x", None)),
     "two axes for one dimension": typed(add, P("x"), P("y")),
-    "a reshape that joins": typed(lambda a: a.reshape(64), P("x", "y")),
     "terms of a sum": typed(mnp.sin, P("x", unreduced={"y"})),
     "an unknown axis": typed(lambda a: mw.reshard(a, P("q")), P("x")),
     "a size that does not divide": typed(lambda a: mw.reshard(a[:3], P("x")), P()),
