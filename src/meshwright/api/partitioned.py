@@ -31,7 +31,7 @@ from meshwright.errors import (
     PaddingWarning,
     RedundancyWarning,
     ReplicationWarning,
-)
+)  # fmt: skip
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
@@ -73,12 +73,7 @@ if TYPE_CHECKING:
 #: few programs are compiled for hardware that is not here
 _targets = LateModule("meshwright.api.targets")
 
-__all__ = [
-    "PartitionedProgram",
-    "Verification",
-    "partition_program",
-    "warn_of_donations",
-]
+__all__ = ["PartitionedProgram", "Verification", "partition_program", "warn_of_donations"]
 
 
 class PartitionedProgram(Stage):
