@@ -12,6 +12,7 @@ from meshwright.core.float0 import without_float0
 from meshwright.core.records import dataclass
 from meshwright.core.source import warn
 from meshwright.errors import (
+    ArgumentError,
     ArgumentTypeError,
     MeshError,
     MeshwrightError,
@@ -44,6 +45,7 @@ class Taken:
 
         Raises:
           ArgumentTypeError: arguments of another structure, or something that is no array.
+          ArgumentError: another number of arrays than a program without a structure takes.
           ShapeError: an array of another type. MeshError: an array that was placed on other devices. ShardingError: one
           that was placed otherwise than the program takes it.
         """
@@ -61,7 +63,7 @@ class Taken:
         flat, treedef = pytree.flatten(without_float0((tuple(args), dict(kwargs))))
         if in_tree is None:
             if len(flat) != len(self.program.all_arguments):
-                raise ArgumentTypeError(f"{name!r} takes {len(self.program.all_arguments)} arrays, got {len(flat)}")
+                raise ArgumentError(f"{name!r} takes {len(self.program.all_arguments)} arrays, got {len(flat)}")
         elif treedef != in_tree:
             raise ArgumentTypeError(
                 f"{name!r} was {self.made} for arguments {_call_text(in_tree)}, got {_call_text(treedef)}; "
