@@ -50,7 +50,8 @@ LARGEST: dict[str, Callable[[Any], Any]] = {
     "segment_max": lambda x: mnp.max(x, initial=LOWEST, where=x == x),
     "scan": lambda x: lax.associative_scan(lax.max, x)[-1],
     "sort": lambda x: mnp.sort(x)[-1],
-    "clamp": lambda x: mnp.clip(LOWEST, np.asarray(x).max(), HIGHEST),
+    "clip": lambda x: mnp.clip(LOWEST, np.asarray(x).max(), HIGHEST),
+    "clamp": lambda x: mw.lax.clamp(np.asarray(x).max(), mnp.asarray(x), HIGHEST)[0],
 }
 
 

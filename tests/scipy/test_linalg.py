@@ -108,3 +108,24 @@ def test_misuse(refuses):
         ml.polar(A, "above")
     with refuses(errors.ShapeError, "companion"):
         ml.companion(np.ones(1))
+
+
+#: functions of a Hermitian matrix and which triangle of it is stored, ours and SciPy's
+OF_A_TRIANGLE = {
+    "cholesky": lambda l, a, lower: l.cholesky(a, lower=lower),
+    "cho_factor": lambda l, a, lower: (np.tril if lower else np.triu)(l.cho_factor(a, lower=lower)[0]),
+    "cho_solve": lambda l, a, lower: l.cho_solve(l.cho_factor(a, lower=lower), np.arange(4.0)),
+    "solve": lambda l, a, lower: l.solve(a, np.arange(4.0), assume_a="pos", lower=lower),
+    "eigh of two": lambda l, a, lower: l.eigh(a, a + 2 * np.eye(4), lower=lower, eigvals_only=True),
+}
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("name", OF_A_TRIANGLE)
+def test_the_other_triangle_is_not_read(name, lower):
+    whole = A @ A.T + np.eye(4)
+    stored = (np.tril if lower else np.triu)(whole)
+    want = OF_A_TRIANGLE[name](sl, whole, lower)
+    with mw.enable_x64():
+        for a in (whole, stored, stored + 7 * (np.triu if lower else np.tril)(np.ones((4, 4)), 1 if lower else -1)):
+            np.testing.assert_allclose(OF_A_TRIANGLE[name](ml, a, lower), want, rtol=1e-10)

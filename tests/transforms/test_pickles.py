@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import pickle
 
@@ -84,3 +85,40 @@ def test_linear_functions(function):
         mw.errors.DifferentiationError, match=rf"linearize of {function.__name__} \(test_pickles.py:\d+\)"
     ):
         pickle.loads(pickle.dumps(push))(np.ones(4, np.float32))
+
+
+#: modules all of whose functions pickle
+MODULES = (
+    "numpy numpy.linalg numpy.fft lax lax.linalg nn nn.initializers random optim scipy.special scipy.linalg "
+    "scipy.stats scipy.signal tree"
+).split()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_functions_of_the_libraries(module):
+    public = {n: f for n, f in vars(importlib.import_module(f"meshwright.{module}")).items() if n[0] != "_"}
+    functions = {n: f for n, f in public.items() if callable(f) and not isinstance(f, type)}
+    for name, f in functions.items():
+        for again in (pickle.loads(pickle.dumps(f)), copy.deepcopy(f)):
+            assert again is f or again == f or repr(again) == repr(f), name
+    assert functions
+
+
+def test_programs():
+    """At every stage; what is called gives what it gave."""
+    step = mw.jit(doubled)
+    part = step.lower(X).partition(mw.make_mesh((2,), ("x",)))
+    kept = [
+        step, step.lower(X).compile(), part, mw.load(step.lower(X).as_text()), mw.make_jaxpr(doubled)(X),
+        mw.export.export(step)(X), mw.ShapeDtypeStruct((2,), np.float32), mw.tree.structure({"a": 1}), mw.random.key(0),
+        mw.NamedSharding(mw.make_mesh((2,), ("x",)), mw.P("x")), mw.devices()[0], mw.errors.ShapeError("said"),
+    ]  # fmt: skip
+    for i, value in enumerate(kept):
+        for again in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
+            assert type(again) is type(value)
+            if i < 4:
+                np.testing.assert_array_equal(again(X), 2 * X)
+
+
+def doubled(x):
+    return 2 * x

@@ -267,7 +267,7 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     head, _, artifact = data[len(_MAGIC) :].partition(b"\n")
     try:
         found = json.loads(head) if data.startswith(_MAGIC) else {}
-        whole = found.get("format") == _FORMAT and found.pop("sha256", None) in (None, _digest(found, artifact))
+        whole = found.get("format") == _FORMAT and found.pop("sha256", "") == _digest(found, artifact)
         ins, outs = (pytree.structure(_tree(found[side])) for side in ("in", "out"))
         said = found["name"], ins, outs, tuple(found["platforms"]), found["devices"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

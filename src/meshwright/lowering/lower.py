@@ -11,6 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
+from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
 from meshwright.lowering.regions import WHOLE_REGIONS
 from meshwright.lowering.target import Target
@@ -25,11 +26,10 @@ UNCONSTRAINED = Pass(
     "no constraints", without_constraints, "Sharding constraints, which XLA would check and not use, become identities."
 )
 ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
+NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
 #: what is done to a program before it is written
-LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED)
+LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, NOT_NUMBERS)
 
-#: constants up to this many bytes are written into the program; larger ones are passed to it
-_INLINE_BYTES = 4096
 #: one device, and no mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))
 
@@ -92,7 +92,7 @@ def hoist_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     """Make large constants the first arguments, so that programs do not hold copies of weights."""
     inner = jaxpr.jaxpr
     large = [
-        getattr(c, "nbytes", 8) > _INLINE_BYTES or not getattr(c, "is_fully_addressable", True) for c in jaxpr.consts
+        getattr(c, "nbytes", 8) > INLINE_BYTES or not getattr(c, "is_fully_addressable", True) for c in jaxpr.consts
     ]
     if not any(large):
         return jaxpr, []

@@ -44,6 +44,8 @@ erfc = unary("erfc", ops.erfc, "``1 - erf(x)``, exact for large x.", ("erfc(0.0)
 erf_inv = unary("erf_inv", ops.erf_inv, "Inverse of the error function.", ("erf_inv(0.0).item()", "0.0"), True)
 gammaln = unary("gammaln", ops.lgamma, "Logarithm of |gamma(x)|.", ("gammaln(1.0).item()", "0.0"), True)
 digamma = unary("digamma", ops.digamma, "Derivative of gammaln.", None, True)
+for _special in (erf, erfc, erf_inv, gammaln, digamma):
+    _special.__module__ = __name__  # of no public module of NumPy's; pickle looks for them here
 
 
 def _scaled(name: str, factor: float, what: str, example: tuple[str, str]) -> Any:
@@ -172,7 +174,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
         aval = typeof(x)
     if aval.dtype == target and not aval.weak_type and hasattr(x, "aval"):
         return ops.copy(x) if copy else x
-    return convert(x, target)
+    return as_result(convert(x, target))
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:

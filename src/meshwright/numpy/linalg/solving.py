@@ -282,12 +282,12 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
 
 
 def cho_factor(a: Any, lower: bool = False) -> tuple[Any, bool]:
-    """A Cholesky factor for :func:`cho_solve`, and whether it is the lower one.
+    """A Cholesky factor for :func:`cho_solve`, and whether it is the lower one; that triangle of ``a`` alone is read.
 
     >>> cho_factor(np.array([[4.0]]))[0].tolist()
     [[2.0]]
     """
-    return cholesky(a, upper=not lower), bool(lower)
+    return cholesky(a, upper=not lower, symmetrize_input=False), bool(lower)
 
 
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Any:

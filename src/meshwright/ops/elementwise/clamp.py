@@ -13,7 +13,7 @@ from meshwright.ir.op import Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Elementwise
-from meshwright.ops.elementwise.table import add, and_, gt, lt, max_, scalar_like, select
+from meshwright.ops.elementwise.table import add, and_, gt, lt, max_, min_, scalar_like, select
 from meshwright.ops.shape.broadcast_reduce import match_shape
 
 
@@ -41,6 +41,8 @@ class Clamp(Elementwise):
 def clamp(min: Any, x: Any, max: Any) -> Any:
     """``x`` kept between ``min`` and ``max``, which are scalars or have its shape: ``max`` where ``min`` is larger.
 
+    Complex numbers are ordered by real, then imaginary part.
+
     Raises:
       ShapeError, DTypeError: they do not fit each other.
 
@@ -48,6 +50,9 @@ def clamp(min: Any, x: Any, max: Any) -> Any:
       >>> lax.clamp(0, jnp.array([-5, 3, 9]), 7).tolist()
       [0, 3, 7]
     """
+    if dtypes.is_complex(typeof(x).dtype):
+        low, high = (match_shape(v, typeof(x)) for v in (min, max))
+        return min_(max_(x, low), high)
     return Clamp().bind(min, x, max)
 
 

@@ -326,7 +326,7 @@ def integer_pow(x: Any, y: int) -> Any:
       >>> lax.integer_pow(jnp.array([2, -3]), 3).tolist(), lax.integer_pow(jnp.array([2., 4.]), -1).tolist()
       ([8, -27], [0.5, 0.25])
     """
-    return x if y == 1 else IntegerPow(operator.index(y)).bind(x)
+    return IntegerPow(operator.index(y)).bind(x) if y != 1 else x if hasattr(x, "aval") else copy(x)
 
 
 @dataclass(frozen=True)

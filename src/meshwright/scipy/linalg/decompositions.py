@@ -25,13 +25,15 @@ def _adjoint(x: Any) -> Any:
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """The Cholesky factor of positive definite matrices, shape (..., n, n): ``r^H r = a``, or ``l l^H = a``.
 
+    Of ``a`` the triangle that the factor fills is read, and no more.
+
     Raises:
       ShapeError, DTypeError: no square matrices, or of a dtype without kernels.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 1.0], [0.0, 2.0]]
     """
-    return linalg.cholesky(a, upper=not lower)
+    return linalg.cholesky(a, upper=not lower, symmetrize_input=False)
 
 
 def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, bool]:
@@ -146,7 +148,7 @@ def eigh(
         return linalg.eigvalsh(a, side) if eigvals_only else tuple(linalg.eigh(a, side))
     a, b = inexact_operands("eigh", a, b)
     # With b = l l^H, the matrix of w is l^-1 a l^-H.
-    factor = linalg.cholesky(b if lower else _adjoint(b))
+    factor = linalg.cholesky(b if lower else _adjoint(b), symmetrize_input=False)
     whole = tril(a) + _adjoint(tril(a, -1)) if lower else triu(a) + _adjoint(triu(a, 1))
     half = linalg.solve_triangular(factor, whole, lower=True)
     inner = _adjoint(linalg.solve_triangular(factor, _adjoint(half), lower=True))
@@ -282,10 +284,7 @@ def solve(
     if assume_a not in ("gen", "sym", "her", "pos"):
         raise ArgumentError(f"solve: assume_a must be gen, sym, her or pos, got {assume_a!r}")
     if assume_a == "pos":
-        whole = asarray(a)
-        half = (tril if lower else triu)(whole)
-        rest = (tril(whole, -1) if lower else triu(whole, 1)).mT.conj()
-        return linalg.cho_solve(linalg.cho_factor(half + rest, lower), b)
+        return linalg.cho_solve(linalg.cho_factor(a, lower), b)
     return linalg.solve(a, b)
 
 

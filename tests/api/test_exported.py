@@ -1,0 +1,45 @@
+"""Exported programs are read as they were written, or refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+from meshwright import export
+from meshwright.errors import ImportProgramError
+
+WRITTEN = bytes(export.export(mw.jit(lambda x: x * x))(np.ones(3, np.float32)).serialize())
+START = WRITTEN.index(b"{")
+HEAD, ARTIFACT = WRITTEN[START:].split(b"\n", 1)
+
+
+def with_head(**changes: object) -> bytes:
+    """The program with other words about it; None leaves one out."""
+    head = {k: v for k, v in {**json.loads(HEAD), **changes}.items() if v is not None}
+    return WRITTEN[:START] + json.dumps(head).encode() + b"\n" + ARTIFACT
+
+
+DAMAGED = {
+    "no checksum": with_head(sha256=None),
+    "null checksum": with_head().replace(json.loads(HEAD)["sha256"].encode(), b"").replace(b'""', b"null"),
+    "empty checksum": with_head(sha256=""),
+    "another checksum": with_head(sha256="0" * 64),
+    "another name": with_head(name="g"),
+    "a longer artifact": WRITTEN + b"\0",
+    "a shorter artifact": WRITTEN[:-1],
+    "no artifact": WRITTEN[:START] + HEAD + b"\n",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_programs_are_refused(name: str) -> None:
+    with pytest.raises(ImportProgramError, match="damaged"):
+        export.deserialize(DAMAGED[name])
+
+
+def test_a_whole_program_is_read() -> None:
+    np.testing.assert_array_equal(export.deserialize(with_head()).call(np.full(3, 2.0, np.float32)), np.full(3, 4.0))
