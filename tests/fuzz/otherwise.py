@@ -28,6 +28,7 @@ def _part(test: Callable[[Any], Any]) -> Callable[[Any], bool]:
 
 
 nan, infinity = _part(onp.isnan), _part(onp.isinf)
+zero = _part(lambda x: x == 0)
 negative, below_one = _part(lambda x: x < 0), _part(lambda x: x < 1)
 no_finite = _part(lambda x: ~onp.isfinite(x))
 huge = _part(lambda x: onp.abs(x) > 1e9)
@@ -62,6 +63,10 @@ def whole(ours: Any, theirs: Any) -> Any:
 
 def complex_nan(ours: Any, theirs: Any) -> Any:
     return onp.isnan(ours) & (ours.dtype.kind == "c")
+
+
+def ours_nan_theirs_infinite(ours: Any, theirs: Any) -> Any:
+    return onp.isnan(ours) & onp.isinf(theirs)
 
 
 def theirs_nan(ours: Any, theirs: Any) -> Any:
@@ -156,6 +161,10 @@ OTHERWISE = (
     Otherwise(r"cumlogsumexp", "JAX's is not that of logsumexp", what=DERIVATIVES, of=no_finite),
     Otherwise(
         r"np\.a?(min|max)\(", "JAX's of the number NaN is 1", what=DERIVATIVES, of=lambda x: a_number(x) and nan(x),
+    ),
+    Otherwise(
+        r"%|mod\(|remainder\(", "by zero it is NaN, as the value is; JAX's is infinite",
+        what="second", of=zero, differ=ours_nan_theirs_infinite,
     ),
     Otherwise(_MEANS, "NaN, the mean of nothing, has none", what=DERIVATIVES, of=nothing, differ=ours_nan),
 )  # fmt: skip
