@@ -38,12 +38,14 @@ def logpdf(z: Any, a: Any, b: Any) -> Any:
 
 @_of(0.5, -1.0, 2.0, gives=-0.4294)
 def logcdf(z: Any, a: Any, b: Any) -> Any:
-    return _log_mass(a, _clipped(z, a, b)) - _log_mass(a, b)
+    inside = _log_mass(a, _clipped(z, a, b)) - _log_mass(a, b)
+    return where(z <= a, -np.inf, where(z >= b, 0.0, inside))
 
 
 @_of(0.5, -1.0, 2.0, gives=-1.0523)
 def logsf(z: Any, a: Any, b: Any) -> Any:
-    return _log_mass(_clipped(z, a, b), b) - _log_mass(a, b)
+    inside = _log_mass(_clipped(z, a, b), b) - _log_mass(a, b)
+    return where(z <= a, 0.0, where(z >= b, -np.inf, inside))
 
 
 pdf = _of.of("pdf", exp, logpdf, 0.5, -1.0, 2.0, gives=0.4301)
