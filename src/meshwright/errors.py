@@ -55,8 +55,11 @@ class JAXTypeError(MeshwrightError, TypeError):
     """What programs written for JAX catch of errors of traced values."""
 
 
-class IndexingError(JAXIndexError):
-    """An index expression that is not understood, or is out of range where that is an error."""
+class IndexingError(JAXIndexError, TypeError):
+    """An index expression that is not understood, or is out of range where that is an error.
+
+    Of an index that is no integer JAX raises ``TypeError`` and NumPy ``IndexError``, so this is both.
+    """
 
 
 class TracerError(JAXTypeError):
@@ -226,8 +229,8 @@ class CheckpointError(MeshwrightError, OSError):
     """A checkpoint that cannot be written or read, is damaged, or is of another tree."""
 
 
-class ConfigError(MeshwrightError, ValueError):
-    """A configuration option that does not exist or cannot be changed any more."""
+class ConfigError(MeshwrightError, ValueError, AttributeError):
+    """A configuration option that does not exist (JAX: ``AttributeError``) or cannot be changed any more."""
 
 
 # --- warnings -----------------------------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""Calls that are refused: the error is of our tree, and of a type that JAX raises for the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright.errors import MeshwrightError
+
+X = np.ones((2, 3), np.float32)
+F, I = np.ones(2, np.float32), np.ones(2, np.int32)
+
+
+def identity(x: Any) -> Any:
+    return x
+
+
+def leaked(lib: Any) -> Any:
+    kept: list[Any] = []
+    lib.jit(lambda x: kept.append(x) or x)(1.0)
+    return kept[0] + 1
+
+
+#: of a library and its NumPy
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "branch": lambda l, n: l.jit(lambda x: 1 if x else 2)(1.0),
+    "float": lambda l, n: l.jit(lambda x: float(x))(1.0),
+    "NumPy": lambda l, n: l.jit(lambda x: np.sin(x))(1.0),
+    "list index": lambda l, n: l.jit(lambda x: [1, 2][x])(1),
+    "mask": lambda l, n: l.jit(lambda x: x[x > 0])(X),
+    "leak": lambda l, n: leaked(l),
+    "grad of integers": lambda l, n: l.grad(identity)(1),
+    "grad of a vector": lambda l, n: l.grad(identity)(X),
+    "grad of a pair": lambda l, n: l.grad(lambda x: (x, x))(1.0),
+    "jvp trees": lambda l, n: l.jvp(identity, (1.0,), (1.0, 1.0)),
+    "jvp types": lambda l, n: l.jvp(identity, (1.0,), (1,)),
+    "reshape": lambda l, n: n.reshape(X, (4,)),
+    "add": lambda l, n: n.add(X, np.ones(4)),
+    "dot": lambda l, n: n.dot(X, X),
+    "lax.dot": lambda l, n: l.lax.dot(X, X),
+    "lax.add types": lambda l, n: l.lax.add(F, I),
+    "lax.add shapes": lambda l, n: l.lax.add(F, np.ones(3, np.float32)),
+    "index by text": lambda l, n: n.asarray(X)["a"],
+    "index by a float": lambda l, n: n.asarray(X)[1.5],
+    "too many indices": lambda l, n: n.asarray(X)[0, 0, 0],
+    "assignment": lambda l, n: n.asarray(X).__setitem__(0, 1),
+    "hash": lambda l, n: hash(n.asarray(X)),
+    "vmap sizes": lambda l, n: l.vmap(lambda a, b: a)(F, np.ones(3)),
+    "vmap axis": lambda l, n: l.vmap(identity, in_axes=5)(X),
+    "vmap axes": lambda l, n: l.vmap(identity, in_axes=(0, 1))(X),
+    "vmap of a scalar": lambda l, n: l.vmap(identity)(1.0),
+    "axis name": lambda l, n: l.vmap(lambda x: l.lax.psum(x, "z"))(F),
+    "scan carry": lambda l, n: l.lax.scan(lambda c, x: (c.astype("int32"), x), 1.0, X),
+    "scan lengths": lambda l, n: l.lax.scan(lambda c, x: (c, x), 1.0, (F, np.ones(3))),
+    "cond types": lambda l, n: l.lax.cond(True, identity, lambda x: 1, 1.0),
+    "cond of text": lambda l, n: l.lax.cond("a", identity, identity, 1.0),
+    "while of a float": lambda l, n: l.lax.while_loop(identity, identity, 1.0),
+    "switch of a float": lambda l, n: l.lax.switch(1.0, [identity], 1.0),
+    "text": lambda l, n: l.jit(identity)("a"),
+    "jit of a number": lambda l, n: l.jit(3),
+    "trees": lambda l, n: l.tree.map(lambda a, b: a, [1], [1, 2]),
+    "unflatten": lambda l, n: l.tree.unflatten(l.tree.structure([1, 2]), [1]),
+    "dtype": lambda l, n: n.zeros(3, "foo"),
+    "shape": lambda l, n: n.zeros((1.5,)),
+    "concatenate": lambda l, n: n.concatenate([]),
+    "stack": lambda l, n: n.stack([F, np.ones(3)]),
+    "axis": lambda l, n: n.sum(X, axis=5),
+    "axes": lambda l, n: n.sum(X, axis=(0, 0)),
+    "einsum": lambda l, n: n.einsum("ij,jk", X, X),
+    "broadcast_to": lambda l, n: n.broadcast_to(X, (2, 2)),
+    "squeeze": lambda l, n: n.squeeze(X, 0),
+    "key": lambda l, n: l.random.normal(3),
+    "arithmetic of keys": lambda l, n: l.random.key(0) + 1,
+    "list": lambda l, n: n.sin([1.0]) if l is jax else n.sin("a"),
+    "None": lambda l, n: n.sin(None),
+    "array of text": lambda l, n: n.asarray("a"),
+    "len": lambda l, n: len(n.asarray(1.0)),
+    "iteration": lambda l, n: list(n.asarray(1.0)),
+    "float of a vector": lambda l, n: float(n.asarray(X)),
+    "truth of a vector": lambda l, n: bool(n.asarray(X)),
+    "option": lambda l, n: l.config.update("no_such_option", 1),
+    "solve": lambda l, n: n.linalg.solve(X, X),
+    "inv": lambda l, n: n.linalg.inv(X),
+    "dynamic_slice": lambda l, n: l.lax.dynamic_slice(n.asarray(X), (0,), (1, 1)),
+    "roll": lambda l, n: n.roll(X, 1, axis=7),
+    "mesh axes": lambda l, n: l.sharding.Mesh(np.array(l.devices()[:1]), ("x", "y")),
+}
+
+
+def raised(call: Callable[[Any, Any], Any], lib: Any, numpy: Any) -> Exception:
+    with pytest.raises(Exception) as caught:
+        call(lib, numpy)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_are_of_jax_types(name: str) -> None:
+    ours, theirs = raised(CALLS[name], mw, mnp), raised(CALLS[name], jax, jnp)
+    assert isinstance(ours, MeshwrightError), repr(ours)
+    assert type(theirs).__name__ in [kind.__name__ for kind in type(ours).__mro__], f"{ours!r}, JAX {theirs!r}"
