@@ -13,7 +13,7 @@ products of 64 rows with 256 × 256 1.7, of 16 rows 3.1, of 2 rows 3.1; of 64 ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -35,7 +35,16 @@ _LARGE = 256 * 256
 
 def merge_dot_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Neighbouring dimensions of matrix products that play the same part become one."""
-    return replaced(jaxpr, lambda e: _merged(e) if isinstance(e.op, DotGeneral) else in_regions(e, merge_dot_dims))
+    return _each_product(jaxpr, _merged)
+
+
+def _each_product(jaxpr: ClosedJaxpr, apply: Callable[[JaxprEqn], list[JaxprEqn]]) -> ClosedJaxpr:
+    """The program with ``apply`` done to its matrix products, those in regions too."""
+
+    def equation(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
+        return apply(eqn) if isinstance(eqn.op, DotGeneral) else in_regions(eqn, lambda j: _each_product(j, apply))
+
+    return replaced(jaxpr, equation)
 
 
 def _runs(dims: Sequence[int]) -> Runs:
@@ -104,14 +113,12 @@ def _collapse(
 
 def swap_wide_products(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Products of few rows with a large transposed matrix have it as their left operand."""
-    return replaced(jaxpr, lambda e: _swapped(e) if _is_wide(e) else in_regions(e, swap_wide_products))
+    return _each_product(jaxpr, lambda e: _swapped(e) if _is_wide(e) else [e])
 
 
 def _is_wide(eqn: JaxprEqn) -> bool:
     """Whether a product is ``x @ w.T`` (or of the same batch of these), ``w`` large and ``x`` of few rows."""
-    if not isinstance(eqn.op, DotGeneral):
-        return False
-    (contracted, rc), (batch, rb) = eqn.op.dimension_numbers
+    (contracted, rc), (batch, rb) = eqn.op.dimension_numbers  # type: ignore[attr-defined]
     lhs, rhs = (a.aval for a in eqn.invars)
     in_front = tuple(range(len(rb)))
     if lhs.dtype != rhs.dtype or lhs.dtype not in (np.float32, np.float64):
