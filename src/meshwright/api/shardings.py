@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.sentinel import Sentinel
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import inline_calls
@@ -34,14 +35,10 @@ from meshwright.sharding.kinds import LogicalDevice, Places, reordered
 Place = Mesh | AbstractMesh | Any
 
 
-class _Unspecified:
+class _Unspecified(Sentinel):
     """The type of ``UNSPECIFIED``, its only value."""
 
-    def __repr__(self) -> str:
-        return "UNSPECIFIED"
-
-    def __reduce__(self) -> str:
-        return "UNSPECIFIED"
+    variable: ClassVar[str] = "UNSPECIFIED"
 
 
 #: in a sharding's place: as the argument lies, or as the partitioner chooses; None says the same

@@ -1,8 +1,9 @@
-"""Modules of third parties that few programs need, imported when the first of them does."""
+"""Modules that few programs need, imported when the first of them does."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import FunctionType
 from typing import Any
@@ -36,3 +37,37 @@ class LateModule:
 
     def __repr__(self) -> str:
         return f"<late module {self._name!r}>"
+
+
+def late_attributes(
+    package: str,
+    names: Mapping[str, str],
+    missing: Callable[[str], Any] | None = None,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's ``__getattr__`` and ``__dir__`` (PEP 562): what is imported when it is first asked for.
+
+    ``names`` says in which module each name is defined; one that is ``package.name`` itself is that submodule.
+    ``missing`` raises for any other name.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in names:
+            if missing is not None:
+                return missing(name)
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(names))}", name=name
+            )
+        module = import_module(names[name])
+        value = module if names[name] == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return __getattr__, __dir__
+
+
+def submodules(package: str, *names: str) -> dict[str, str]:
+    """``names`` for :func:`late_attributes`: modules of the package."""
+    return {name: f"{package}.{name}" for name in names}

@@ -7,17 +7,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-_PARTS = ("torch", "jax", "safetensors")
+from meshwright.core.late import late_attributes, submodules
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PARTS:
-        return import_module(f"meshwright.interop.{name}")
-    raise AttributeError(f"meshwright.interop has no {name!r}; there are {', '.join(_PARTS)}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_PARTS]
+__getattr__, __dir__ = late_attributes(__name__, submodules(__name__, "torch", "jax", "safetensors"))
 
 
 def from_torch(

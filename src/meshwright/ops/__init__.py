@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import Any
 
-_SEGMENTS = ("segment_max", "segment_min", "segment_prod", "segment_sum")
+from meshwright.core.late import late_attributes
 
-
-def __getattr__(name: str) -> Any:
-    if name in _SEGMENTS:  # made of the array library, which is made of ops
-        return getattr(import_module("meshwright.numpy.segments"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = late_attributes(  # made of the array library, which is made of ops
+    __name__,
+    dict.fromkeys(("segment_max", "segment_min", "segment_prod", "segment_sum"), "meshwright.numpy.segments"),
+)
 
 
 def register_all() -> None:

@@ -1,9 +1,7 @@
 """Meshes, partition specs, layouts and shardings: values only, no IR and no devices of their own."""
 
-from typing import Any as _Any
-
 from meshwright.core.absent import absent as _absent
-from meshwright.core.late import LateModule as _LateModule
+from meshwright.core.late import late_attributes as _late_attributes
 from meshwright.sharding.auto import AUTO, AutoSharding
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
@@ -84,16 +82,14 @@ __all__ = [
     "typed_by",
 ]
 
-#: what stands above shardings, by the names that it has in JAX
-_ABOVE = {
-    "reshard": _LateModule("meshwright.api.placement"),
-    "auto_axes": _LateModule("meshwright.api.explicit"),
-    "explicit_axes": _LateModule("meshwright.api.explicit"),
-    "typeof": _LateModule("meshwright.ir.tracing"),
-}
 use_mesh = use_abstract_mesh = set_mesh
-_missing = _absent("sharding")
 
-
-def __getattr__(name: str) -> _Any:
-    return getattr(_ABOVE[name], name) if name in _ABOVE else _missing(name)
+__getattr__, __dir__ = _late_attributes(  # what stands above shardings, by the names that it has in JAX
+    __name__,
+    {
+        "reshard": "meshwright.api.placement",
+        **dict.fromkeys(("auto_axes", "explicit_axes"), "meshwright.api.explicit"),
+        "typeof": "meshwright.ir.tracing",
+    },
+    _absent("sharding"),
+)

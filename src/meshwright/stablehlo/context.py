@@ -7,32 +7,17 @@ from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import NUMPY_DTYPES, bit_width, short_name
 from meshwright.core.source import SourceLocation
+from meshwright.stablehlo.dialects import new_context
 
 
 @cache
 def context() -> ir.Context:
     """The one context of what is emitted."""
     return new_context()
-
-
-def new_context() -> ir.Context:
-    """A context with every dialect that programs use. It keeps all constants it has ever seen: programs that are read
-    get their own."""
-    ctx = ir.Context()
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    ctx.append_dialect_registry(registry)
-    ctx.load_all_available_dialects()
-    for dialect in (_stablehlo, _chlo, _sdy):
-        dialect.register_dialect(ctx)
-    _mlirHlo.register_mhlo_dialect(ctx)
-    ctx.enable_multithreading(False)
-    return ctx
 
 
 _MLIR_NAMES = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}

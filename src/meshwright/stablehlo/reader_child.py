@@ -11,9 +11,11 @@ import json
 import os
 import re
 import resource
+import runpy
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 sys.path += sys.argv[1:]
@@ -21,22 +23,8 @@ sys.path += sys.argv[1:]
 from jaxlib import _hlo, _jax
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy
-from jaxlib.mlir._mlir_libs import _stablehlo as _stablehlo_dialect
 
-
-def _context() -> ir.Context:
-    context = ir.Context()
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    for dialect in (_stablehlo_dialect, _chlo, _sdy):
-        dialect.register_dialect(context)
-    _mlirHlo.register_mhlo_dialect(context)
-    context.enable_multithreading(False)
-    return context
-
+_context = runpy.run_path(str(Path(__file__).with_name("dialects.py")))["new_context"]
 
 #: groups of devices over a mesh whose devices are not 0, 1, 2, ...
 _ORDERED_GROUPS = re.compile(r"replica_groups=mesh\[[^\]]*\], device_ids=")

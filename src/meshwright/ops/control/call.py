@@ -62,11 +62,26 @@ class CallOp(Op):
 
 
 @dataclass(frozen=True)
-class Jit(CallOp):
-    """A call of a jitted function: one equation with its inner jaxpr. Its shardings are constraints in that jaxpr."""
+class FunctionCall(CallOp):
+    """Base: a call of a function of the user's. It computes what its jaxpr says; its transformations may not."""
 
     fun_name: str
     jaxpr: ClosedJaxpr
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.fun_name, self.jaxpr, operands)
+
+
+@dataclass(frozen=True)
+class Jit(FunctionCall):
+    """A call of a jitted function: one equation with its inner jaxpr. Its shardings are constraints in that jaxpr."""
+
     inline: bool = False
     name: ClassVar[str] = "jit"
     plain_call: ClassVar[bool] = True
@@ -120,12 +135,6 @@ class Jit(CallOp):
         wanted = iter(nonzero_out)
         return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
 
-    def body(self) -> ClosedJaxpr | None:
-        return self.jaxpr
-
-    def emit(self, b: Builder, *operands: Any) -> Any:
-        return b.call(self.fun_name, self.jaxpr, operands)
-
 
 def batched_everywhere(
     t: Any, jaxpr: ClosedJaxpr, axis: BatchAxis, dims: Sequence[int | None]
@@ -141,11 +150,9 @@ def batched_everywhere(
 
 
 @dataclass(frozen=True)
-class CustomJvpCall(CallOp):
+class CustomJvpCall(FunctionCall):
     """A function with a derivative rule of its own; the rule is a function of flat primals and tangents."""
 
-    fun_name: str
-    jaxpr: ClosedJaxpr
     rule: Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
     name: ClassVar[str] = "custom_jvp_call"
     hidden_params: ClassVar[tuple[str, ...]] = ("rule",)
@@ -153,9 +160,6 @@ class CustomJvpCall(CallOp):
     @property
     def params(self) -> dict[str, Any]:
         return {"name": self.fun_name, "call_jaxpr": self.jaxpr, "rule": self.rule}
-
-    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        return tuple(self.jaxpr.out_avals)
 
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         return self.rule(primals, tangents)
@@ -168,9 +172,3 @@ class CustomJvpCall(CallOp):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         # Only reached with tangent operands that went around ``jvp``: differentiate the body itself.
         return eval_jaxpr(self.jaxpr, self.jaxpr.consts, *args)
-
-    def body(self) -> ClosedJaxpr | None:
-        return self.jaxpr
-
-    def emit(self, b: Builder, *operands: Any) -> Any:
-        return b.call(self.fun_name, self.jaxpr, operands)

@@ -159,17 +159,25 @@ class _Loop:
 
 
 @dataclass(frozen=True)
-class PureCallback(Callback):
+class _Underivable(Callback):
+    """Base: results depend on the operands, nobody knows how. ``remedy``: what else can be done about it."""
+
+    remedy: ClassVar[str] = ""
+
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+        raise DifferentiationError(
+            f"{self.name}: the derivative of the Python function {self.label} is not known; {self.remedy}take it out "
+            "of the derivative with stop_gradient on its arguments"
+        )
+
+
+@dataclass(frozen=True)
+class PureCallback(_Underivable):
     """A function without effects: it may be called any number of times, or not at all if nobody uses its results."""
 
     vmap_method: str | None = None
     name: ClassVar[str] = "pure_callback"
-
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
-        raise DifferentiationError(
-            f"pure_callback: the derivative of the Python function {self.label} is not known; give it one with "
-            "custom_jvp or custom_vjp, or take it out of the derivative with stop_gradient on its arguments"
-        )
+    remedy: ClassVar[str] = "give it one with custom_jvp or custom_vjp, or "
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         match self.vmap_method:
@@ -196,7 +204,7 @@ def _leading(x: Any, dim: int | None, size: int) -> Any:
 
 
 @dataclass(frozen=True)
-class IoCallback(Callback):
+class IoCallback(_Underivable):
     """A function with effects: called exactly once each time the program comes by."""
 
     name: ClassVar[str] = "io_callback"
@@ -204,12 +212,6 @@ class IoCallback(Callback):
 
     def varies(self, *operands: Axes) -> Axes:
         return STATE.checked  # each device calls it, and no two calls need return the same
-
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
-        raise DifferentiationError(
-            f"io_callback: the derivative of the Python function {self.label} is not known; take it out of the "
-            "derivative with stop_gradient on its arguments"
-        )
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if self.ordered:

@@ -14,10 +14,9 @@ from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
-from meshwright.ops.control.call import CallOp, batched_everywhere
+from meshwright.ops.control.call import CallOp, FunctionCall, batched_everywhere
 from meshwright.ops.elementwise.table import materialize
 
 #: flat operands, and which of them are differentiated, to (flat residuals, flat results)
@@ -47,7 +46,7 @@ def linear_part(
 
 
 @dataclass(frozen=True)
-class CustomVjpCall(CallOp):
+class CustomVjpCall(FunctionCall):
     """A function with a backward rule.
 
     The first ``num_consts`` operands are values that it closes over, for which the rule gives no cotangents; of these,
@@ -55,8 +54,6 @@ class CustomVjpCall(CallOp):
     are zero as :class:`Zero`.
     """
 
-    fun_name: str
-    jaxpr: ClosedJaxpr
     fwd: Forward
     bwd: Backward
     num_consts: int = 0
@@ -71,9 +68,6 @@ class CustomVjpCall(CallOp):
             "name": self.fun_name, "call_jaxpr": self.jaxpr, "fwd": self.fwd, "bwd": self.bwd,
             "num_consts": self.num_consts, "symbolic_zeros": self.symbolic_zeros, "num_loose": self.num_loose,
         }  # fmt: skip
-
-    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        return tuple(self.jaxpr.out_avals)
 
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
         if any(not isinstance(x, Zero) for x in tangents[self.num_loose : self.num_consts]):
@@ -91,12 +85,6 @@ class CustomVjpCall(CallOp):
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)
-
-    def body(self) -> ClosedJaxpr | None:
-        return self.jaxpr
-
-    def emit(self, b: Builder, *operands: Any) -> Any:
-        return b.call(self.fun_name, self.jaxpr, operands)
 
 
 @dataclass(frozen=True)

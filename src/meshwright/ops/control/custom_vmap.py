@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, RuleError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
-from meshwright.ops.control.call import CallOp
+from meshwright.ops.control.call import FunctionCall
 from meshwright.ops.control.retype import cast_each, in_axes, out_axes, retyped
 from meshwright.ops.elementwise.table import materialize
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -33,12 +32,10 @@ def leading(x: Any, dim: int | None, size: int) -> Any:
 
 
 @dataclass(frozen=True)
-class CustomVmapCall(CallOp):
+class CustomVmapCall(FunctionCall):
     """A function with a batching rule. The first ``num_consts`` operands are values that it closes over, of which the
     rule knows nothing."""
 
-    fun_name: str
-    jaxpr: ClosedJaxpr
     rule: BatchRule
     num_consts: int = 0
     name: ClassVar[str] = "custom_vmap_call"
@@ -47,9 +44,6 @@ class CustomVmapCall(CallOp):
     @property
     def params(self) -> dict[str, Any]:
         return {"name": self.fun_name, "call": self.jaxpr, "rule": self.rule, "num_consts": self.num_consts}
-
-    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        return tuple(self.jaxpr.out_avals)
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         n = self.num_consts
@@ -87,26 +81,15 @@ class CustomVmapCall(CallOp):
             "backward pass; wrap it in custom_vjp"
         )
 
-    def body(self) -> ClosedJaxpr | None:
-        return self.jaxpr
-
-    def emit(self, b: Builder, *operands: Any) -> Any:
-        return b.call(self.fun_name, self.jaxpr, operands)
-
 
 @dataclass(frozen=True)
-class LinearCall(CallOp):
+class LinearCall(FunctionCall):
     """``jaxpr`` of residuals and operands in which it is linear; ``transposed``, of the residuals and cotangents of its
     results, is its transpose."""
 
-    fun_name: str
-    jaxpr: ClosedJaxpr
     transposed: ClosedJaxpr
     num_residuals: int
     name: ClassVar[str] = "linear_call"
-
-    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        return tuple(self.jaxpr.out_avals)
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         given, n = list(map(axes_of, args)), self.num_residuals
@@ -140,9 +123,3 @@ class LinearCall(CallOp):
         swapped = LinearCall(self.fun_name, self.transposed, self.jaxpr, n)
         found = swapped.bind(*args[:n], *map(materialize, cts))
         return [None] * n + [ct if isinstance(x, Linear) else None for x, ct in zip(args[n:], found)]
-
-    def body(self) -> ClosedJaxpr | None:
-        return self.jaxpr
-
-    def emit(self, b: Builder, *operands: Any) -> Any:
-        return b.call(self.fun_name, self.jaxpr, operands)

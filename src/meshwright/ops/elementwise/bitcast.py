@@ -16,7 +16,7 @@ from meshwright.ir.op import BatchAxis, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import BitcastConvert
-from meshwright.ops.shape.rearrange import move_dim
+from meshwright.ops.shape.rearrange import not_last
 from meshwright.sharding.rule import ShardingRule, make_rule
 
 
@@ -42,9 +42,8 @@ class BitcastWidth(Op):
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         assert dim is not None
-        last = typeof(x).ndim - 1
-        if dim == last and self._widens(typeof(x)):  # the last dimension goes
-            x, dim = move_dim(x, last, last - 1), last - 1
+        if self._widens(typeof(x)):  # the last dimension goes
+            x, dim = not_last(x, dim)
         return self.bind(x), dim
 
     def _widens(self, x: ShapedArray) -> bool:

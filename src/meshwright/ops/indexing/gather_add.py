@@ -473,12 +473,9 @@ def read_indices(indices: Any, vector_dim: int) -> Any:
 def _read_gather(r: Reader) -> Any:
     n = r.attr("dimension_numbers")
     x, indices = r.operands
-    numbers = GatherDimensionNumbers(
-        n.get("offset_dims", ()),
-        n.get("collapsed_slice_dims", ()),
-        n.get("start_index_map", ()),
-        n.get("operand_batching_dims", ()),
-        n.get("start_indices_batching_dims", ()),
-    )
+    numbers = GatherDimensionNumbers.read(
+        n, "offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims",
+        "start_indices_batching_dims",
+    )  # fmt: skip
     op = Gather(numbers, r.attr("slice_sizes"), CLIP, r.attr("indices_are_sorted", False))
     return op.bind(x, read_indices(indices, n.get("index_vector_dim", 0)))

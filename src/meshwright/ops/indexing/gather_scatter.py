@@ -295,13 +295,10 @@ def _read_scatter(r: Reader) -> Any:
     if count == 1:
         kind = Scatter if _keeps_second(r) else _SCATTERS.get(r.reducer())
     n = r.attr("scatter_dimension_numbers")
-    numbers = ScatterDimensionNumbers(
-        n.get("update_window_dims", ()),
-        n.get("inserted_window_dims", ()),
-        n.get("scatter_dims_to_operand_dims", ()),
-        n.get("input_batching_dims", ()),
-        n.get("scatter_indices_batching_dims", ()),
-    )
+    numbers = ScatterDimensionNumbers.read(
+        n, "update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "input_batching_dims",
+        "scatter_indices_batching_dims",
+    )  # fmt: skip
     given = (numbers, r.attr("indices_are_sorted", False), r.attr("unique_indices", False))
     indices = read_indices(operands[count], n.get("index_vector_dim", 0))
     if kind is not None:

@@ -8,8 +8,8 @@ here take those.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
@@ -62,6 +62,11 @@ class GatherScatterMode(enum.Enum):
 
 class DimensionNumbers:
     """Base: prints what is not empty."""
+
+    @classmethod
+    def read(cls, attribute: Mapping[str, Any], *names: str) -> Self:
+        """From StableHLO's attribute, which names the fields so; what it leaves out is empty."""
+        return cls(*(attribute.get(name, ()) for name in names))
 
     def __str__(self) -> str:
         return f"({', '.join(f'{k}={v}' for k, v in vars(self).items() if v != ())})"

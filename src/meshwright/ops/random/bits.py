@@ -35,7 +35,7 @@ from meshwright.ops.elementwise.table import (
     xor,
 )
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.shape.rearrange import expand_dims, move_dim, reshape, squeeze
+from meshwright.ops.shape.rearrange import expand_dims, not_last, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
 
@@ -169,9 +169,7 @@ class RandomBits(Composite):
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (key,), (dim,) = args, dims
         assert dim is not None
-        words = typeof(key).ndim - 1
-        if dim == words:
-            key, dim = move_dim(key, dim, words - 1), words - 1
+        key, dim = not_last(key, dim)
         return self.bind(key), dim
 
     def expand(self, key: Any) -> list[Any]:

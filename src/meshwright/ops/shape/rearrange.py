@@ -28,6 +28,12 @@ def move_dim(x: Any, source: int, target: int) -> Any:
     return Transpose(tuple(order)).bind(x)
 
 
+def not_last(x: Any, dim: int) -> tuple[Any, int]:
+    """``x`` and its batch dimension, which has gone before the last dimension if it was the last."""
+    last = typeof(x).ndim - 1
+    return (move_dim(x, last, last - 1), last - 1) if dim == last else (x, dim)
+
+
 def above(dim: int, batch_dim: int) -> int:
     """Position of dimension ``dim`` once a batch dimension stands at ``batch_dim``."""
     return dim + (dim >= batch_dim)

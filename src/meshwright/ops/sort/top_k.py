@@ -21,7 +21,7 @@ from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.indexing.gather_scatter import gather_along
-from meshwright.ops.shape.rearrange import move_dim
+from meshwright.ops.shape.rearrange import move_dim, not_last
 from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
 
 
@@ -51,9 +51,7 @@ class TopK(Op):
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = args, dims
         assert dim is not None
-        last = typeof(x).ndim - 1
-        if dim == last:
-            x, dim = move_dim(x, last, last - 1), last - 1
+        x, dim = not_last(x, dim)
         return self.bind(x), [dim, dim]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:

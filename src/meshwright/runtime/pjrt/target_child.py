@@ -8,6 +8,7 @@ threads, locks and environment.
 import importlib
 import json
 import os
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -21,11 +22,12 @@ import numpy as np
 from jaxlib import _jax
 from jaxlib import xla_client as xc
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
 
 #: figures of ``CompiledMemoryStats`` that are handed back, without ``_in_bytes``
 SIZES = ("argument_size", "output_size", "alias_size", "temp_size", "generated_code_size", "peak_memory",
          "host_argument_size", "host_output_size", "host_alias_size", "host_temp_size")  # fmt: skip
+
+new_context = runpy.run_path(str(Path(__file__).parents[2] / "stablehlo" / "dialects.py"))["new_context"]
 
 
 def topology():
@@ -49,19 +51,6 @@ def custom_calls():
 def register(api, name, function):
     extension = importlib.import_module(REQUEST["kernels"][0].rpartition(".")[0] + ".cuda_plugin_extension")
     extension.register_custom_call_target(api, name, function, "CUDA", 1 if name.endswith("_ffi") else 0)
-
-
-def context():
-    """An MLIR context with the dialects that programs use."""
-    found = ir.Context()
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    found.append_dialect_registry(registry)
-    found.load_all_available_dialects()
-    for dialect in (_stablehlo, _chlo, _sdy):
-        dialect.register_dialect(found)
-    _mlirHlo.register_mhlo_dialect(found)
-    return found
 
 
 def options(ids):
@@ -96,7 +85,7 @@ def answer():
     start = time.perf_counter()
     if REQUEST["module"] is None:  # which devices are there?
         return {"devices": [described(d) for d in topology()._make_compile_only_devices()]}
-    module = ir.Module.parse((FOLDER / REQUEST["module"]).read_bytes(), context())
+    module = ir.Module.parse((FOLDER / REQUEST["module"]).read_bytes(), new_context())
     executable, devices = compiled(module)
     seconds = time.perf_counter() - start
     stats = executable.get_compiled_memory_stats()

@@ -11,6 +11,7 @@ as many by fewer collectives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
@@ -73,25 +74,18 @@ def _total(children: Mapping[int, Node]) -> Price:
     return sum(c.best[0] for c in children.values()), sum(c.best[1] for c in children.values())
 
 
+@dataclass(eq=False)
 class Sinking:
     """One jaxpr's pending values, and what becomes of them; ``starts`` are the collectives that may move."""
 
-    def __init__(
-        self,
-        jaxpr: Jaxpr,
-        variance: Variance,
-        starts: tuple[type[Collective], ...],
-        rule: Rule,
-        price: Pricing = plain_price,
-    ) -> None:
-        self.jaxpr = jaxpr
-        self.starts = starts
-        self.rule = rule
-        self.price = price
-        self.variance = variance
-        self.uses: dict[Var, list[JaxprEqn | None]] = {}
-        self.nodes: dict[Var, Node] = {}
-        self.moves: dict[int, Node] = {}
+    jaxpr: Jaxpr
+    variance: Variance
+    starts: tuple[type[Collective], ...]
+    rule: Rule
+    price: Pricing = plain_price
+    uses: dict[Var, list[JaxprEqn | None]] = field(default_factory=dict, init=False)
+    nodes: dict[Var, Node] = field(default_factory=dict, init=False)
+    moves: dict[int, Node] = field(default_factory=dict, init=False)
 
     def run(self) -> Jaxpr:
         """The jaxpr with collectives where they send least."""

@@ -18,8 +18,10 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import field
 from typing import NamedTuple
 
+from meshwright.core.records import dataclass
 from meshwright.spmd.reshard.exchange import chains
 from meshwright.spmd.reshard.steps import joins
 
@@ -54,6 +56,7 @@ class Move(NamedTuple):
     after: State
 
 
+@dataclass(eq=False)
 class Search:
     """The moves between layouts of one array and the cheapest way through them.
 
@@ -62,23 +65,16 @@ class Search:
     same everywhere, in bytes on the fastest links.
     """
 
-    def __init__(
-        self,
-        sizes: tuple[int, ...],
-        shape: tuple[int, ...],
-        itemsize: int,
-        goal: Dims,
-        limit: float,
-        price: Price | None = None,
-    ) -> None:
-        self.price = price
-        self.sizes = sizes
-        self.shape = shape
-        self.itemsize = itemsize
-        self.goal = goal
-        self.limit = limit
-        self._counts: dict[tuple[int, ...], int] = {}
-        self.goal_bytes = self.bytes(goal)
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    itemsize: int
+    goal: Dims
+    limit: float
+    price: Price | None = None
+    _counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.goal_bytes = self.bytes(self.goal)
 
     # --- sizes ----------------------------------------------------------------------------------------------
     def count(self, blocks: tuple[int, ...]) -> int:

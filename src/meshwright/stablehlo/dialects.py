@@ -1,0 +1,20 @@
+"""MLIR contexts with every dialect that programs use. Imports ``jaxlib`` alone: child processes run this file, too."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
+
+
+def new_context() -> ir.Context:
+    """A context of its own. It keeps all constants it has ever seen: programs that are read get their own."""
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    for dialect in (_stablehlo, _chlo, _sdy):
+        dialect.register_dialect(context)
+    _mlirHlo.register_mhlo_dialect(context)
+    context.enable_multithreading(False)
+    return context
