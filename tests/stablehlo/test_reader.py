@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def child_with(monkeypatch, tmp_path):
         source = Path(reader._PROGRAM).read_text()
         assert before in source
         changed = tmp_path / "child.py"
+        shutil.copy(Path(reader._PROGRAM).with_name("dialects.py"), tmp_path)
         changed.write_text(source.replace(before, after))
         monkeypatch.setattr(reader, "_PROGRAM", changed)
         reader._drop()

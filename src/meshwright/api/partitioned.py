@@ -159,13 +159,14 @@ class PartitionedProgram(Stage):
     def memory(self) -> Memory:
         """The memory of one device, predicted without compiling; printed, it names the largest buffers at the peak."""
         with self.program.precision():
-            return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated, self.part.stands_for)
+            return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated, self.part.stands_for, self.names)
 
     @cached_property
     def memory_before(self) -> Memory:
         """The memory that the program would take on one device, unpartitioned."""
         with self.program.precision():
-            return predict(without_constraints(self.part.source), self.mesh.abstract_mesh, self.donated)
+            mesh = self.mesh.abstract_mesh
+            return predict(without_constraints(self.part.source), mesh, self.donated, names=self.names)
 
     @property
     def reshardings(self) -> list[report.Resharding]:

@@ -76,6 +76,9 @@ OPTIONS: dict[str, Option] = {
     "log_compiles": Option(False),
     "dump_ir": Option(None, accepts=_is_path, expected="a folder's path or None"),
     "verify_passes": Option(False),
+    "traceback_in_locations_limit": Option(
+        10, accepts=lambda v: v == -1 or v > 0, expected="a positive number of frames, or -1 for all", traced=True
+    ),
     "traceback_filtering": Option("auto", ("auto", "off", "remove_frames", "quiet_remove_frames")),
     "compilation_cache_dir": Option(None, accepts=_is_path, expected="a folder's path or None"),
     "persistent_cache_min_compile_time_secs": Option(0.05, accepts=lambda v: v >= 0, expected="a number of seconds"),
@@ -163,6 +166,7 @@ class Config(threading.local):
     #: whether the program is checked after every pass
     verify_passes: bool
     #: whether errors show our own frames: "off" shows them, the quiet form does not say that they are left out
+    traceback_in_locations_limit: int
     traceback_filtering: str
     #: where compiled programs are kept for other processes; None: nowhere
     compilation_cache_dir: str | os.PathLike[str] | None

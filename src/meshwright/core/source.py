@@ -1,7 +1,7 @@
-"""Where in the user's program a value was made.
+"""Where in the user's program a value was made: the line, and the calls that led there.
 
-Recording has to be nearly free, since it happens for every eqn: a location keeps the code object and the
-instruction offset, and finds the line number when somebody asks.
+Recording has to be nearly free, since it happens for every equation: a location keeps code objects and offsets of
+instructions, and finds lines and columns when somebody asks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
+from meshwright.core.config import config
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: parts of this package that are programs written *with* it
 _USER_PARTS = tuple(_PACKAGE + part + os.sep for part in ("cli",))
@@ -23,39 +25,60 @@ _USER_PARTS = tuple(_PACKAGE + part + os.sep for part in ("cli",))
 _LIBRARIES = (os.sep + "optree" + os.sep, os.sep + "functools.py", os.sep + "contextlib.py")
 
 
-class SourceLocation:
-    """File, line and function of the user's program, with the name stack at that point."""
+#: lines and columns from start to end as Python counts them (columns from 0), and None where they are not known
+Range = tuple[int, int | None, int | None, int | None]
+#: file, lines and columns, function, and what it is called in messages
+Fixed = tuple[str, Range, str, str]
 
-    __slots__ = ("_code", "_fixed", "_offset", "name_stack")
+
+class SourceLocation:
+    """File, line and function of the user's program, with the name stack at that point.
+
+    ``caller`` is the place of the call that led here, if it is known; its name stack is empty.
+    """
+
+    __slots__ = ("_code", "_fixed", "_offset", "caller", "name_stack")
 
     def __init__(
-        self, code: CodeType | None, offset: int, name_stack: str = "", fixed: tuple[str, int, str] | None = None
+        self,
+        code: CodeType | None,
+        offset: int,
+        name_stack: str = "",
+        fixed: Fixed | None = None,
+        caller: SourceLocation | None = None,
     ) -> None:
         self._code = code
         self._offset = offset
         self.name_stack = name_stack
-        self._fixed: tuple[str, int, str] | None = fixed
+        self._fixed: Fixed | None = fixed
+        self.caller = caller
 
     @classmethod
-    def at(cls, file: str, line: int, function: str = "", name_stack: str = "") -> SourceLocation:
-        """A location that is given rather than recorded (an imported program's)."""
-        return cls(None, 0, name_stack, (file, line, function))
+    def at(
+        cls, file: str, where: int | Range, function: str = "", name_stack: str = "",
+        caller: SourceLocation | None = None, shown: str = "",
+    ) -> SourceLocation:  # fmt: skip
+        """A location that is given rather than recorded (an imported program's).
 
-    def _resolve(self) -> tuple[str, int, str]:
+        ``where`` may be a line alone; messages call the function ``shown``.
+        """
+        lines = (where, None, None, None) if isinstance(where, int) else where
+        return cls(None, 0, name_stack, (file, lines, function, shown or function), caller)
+
+    def _resolve(self) -> Fixed:
         if self._fixed is None:
             code = self._code
             if code is None:
-                self._fixed = ("", 0, "")
+                self._fixed = ("", (0, None, None, None), "", "")
             else:
-                line = code.co_firstlineno
-                for start, end, number in code.co_lines():
-                    if start <= self._offset < end and number is not None:
-                        line = number
-                self._fixed = (code.co_filename, line, code.co_qualname)
+                # Code positions are listed by instruction, of two bytes each.
+                position = next(islice(code.co_positions(), self._offset // 2, None), (None,) * 4)
+                lines = (position[0] or code.co_firstlineno, *position[1:])
+                self._fixed = (code.co_filename, lines, code.co_qualname, code.co_qualname)
         return self._fixed
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _from_pickle, (self._resolve(), self.name_stack)
+        return _from_pickle, (self._resolve(), self.name_stack, self.caller)
 
     @property
     def file(self) -> str:
@@ -64,11 +87,21 @@ class SourceLocation:
     @property
     def column(self) -> int:
         """Counted from 1, as editors do; 0 where it is not known."""
-        if self._code is None:
-            return 0
-        # Code positions are listed by instruction, of two bytes each.
-        position = next(islice(self._code.co_positions(), self._offset // 2, None), None)
-        return 0 if position is None or position[2] is None else position[2] + 1
+        column = self.range[2]
+        return 0 if column is None else column + 1
+
+    @property
+    def range(self) -> Range:
+        """First and last line, first column and the one after the last."""
+        return self._resolve()[1]
+
+    @property
+    def stack(self) -> Iterator[SourceLocation]:
+        """This place, and the calls that led here, innermost first."""
+        place: SourceLocation | None = self
+        while place is not None:
+            yield place
+            place = place.caller
 
     @property
     def is_known(self) -> bool:
@@ -78,11 +111,7 @@ class SourceLocation:
         """The same place under another name stack."""
         if name_stack == self.name_stack:
             return self
-        key = (self._code or self._fixed, self._offset, name_stack)
-        found = _interned.get(key)
-        if found is None:
-            found = _interned[key] = SourceLocation(self._code, self._offset, name_stack, self._fixed)
-        return found
+        return _place(self._code, self._offset, name_stack, self._fixed, self.caller)
 
     def within(self, scope: str) -> SourceLocation:
         """The same place, its name stack below ``scope``."""
@@ -95,17 +124,17 @@ class SourceLocation:
 
     @property
     def line(self) -> int:
-        return self._resolve()[1]
+        return self.range[0]
 
     @property
     def function(self) -> str:
         return self._resolve()[2]
 
     def __str__(self) -> str:
-        file, line, function = self._resolve()
+        file, lines, _, shown = self._resolve()
         if not file:
             return "<unknown>"
-        return f"{os.path.basename(file)}:{line}" + (f" ({function})" if function else "")
+        return f"{os.path.basename(file)}:{lines[0]}" + (f" ({shown})" if shown else "")
 
     __repr__ = __str__
 
@@ -118,16 +147,25 @@ def joined(*names: str) -> str:
     return "/".join(filter(None, names))
 
 
-def _from_pickle(fixed: tuple[str, int, str], name_stack: str) -> SourceLocation:
-    if not fixed[0]:
-        return UNKNOWN
-    made = SourceLocation(None, 0, name_stack)
-    made._fixed = fixed
-    return made
+def _from_pickle(fixed: Fixed, name_stack: str, caller: SourceLocation | None) -> SourceLocation:
+    return SourceLocation(None, 0, name_stack, fixed, caller) if fixed[0] else UNKNOWN
 
 
-_is_ours: dict[CodeType, bool] = {}
-_interned: dict[tuple[Any, int, str], SourceLocation] = {}
+#: by file
+_is_ours: dict[str, bool] = {}
+#: by what makes a place, and by the calls that lead to it; they keep what they are known by the identities of
+_interned: dict[tuple[Any, ...], SourceLocation] = {}
+_recorded: dict[tuple[Any, ...], SourceLocation] = {}
+
+
+def _place(
+    code: CodeType | None, offset: int, name_stack: str, fixed: Fixed | None, caller: SourceLocation | None,
+) -> SourceLocation:  # fmt: skip
+    key = (fixed if code is None else id(code), offset, name_stack, id(caller))
+    found = _interned.get(key)
+    if found is None:
+        found = _interned[key] = SourceLocation(code, offset, name_stack, fixed, caller)
+    return found
 
 
 class _Recording(threading.local):
@@ -144,33 +182,50 @@ _RECORDING = _Recording()
 def is_ours(code: CodeType) -> bool:
     """Whether code lies between the user's program and the ops: in this package, or in a library that calls it."""
     file = code.co_filename
-    ours = (file.startswith(_PACKAGE) and not file.startswith(_USER_PARTS)) or any(l in file for l in _LIBRARIES)
-    _is_ours[code] = ours
+    ours = _is_ours.get(file)
+    if ours is None:
+        ours = (file.startswith(_PACKAGE) and not file.startswith(_USER_PARTS)) or any(l in file for l in _LIBRARIES)
+        _is_ours[file] = ours
     return ours
 
 
 def current() -> SourceLocation:
-    """The location of the innermost frame that is not ours, or the one that :class:`at` gives."""
+    """The innermost frames that are not ours, or the location that :class:`at` gives.
+
+    ``config.traceback_in_locations_limit`` says how many frames.
+    """
     given = _RECORDING.given
     if given:
         return given[-1]
+    names = _RECORDING.name_stack
+    key: list[Any] = [names[-1] if names else ""]
+    frames: list[FrameType] = []
+    limit = config.traceback_in_locations_limit
     frame: FrameType | None = sys._getframe(1)
     ours = _is_ours
-    while frame is not None:
+    while frame is not None and len(frames) != limit:
         code = frame.f_code
-        internal = ours.get(code)
+        internal = ours.get(code.co_filename)
         if internal is None:
             internal = is_ours(code)
         if not internal:
-            names = _RECORDING.name_stack
-            stack = names[-1] if names else ""
-            key = (code, frame.f_lasti, stack)
-            found = _interned.get(key)
-            if found is None:
-                found = _interned[key] = SourceLocation(code, frame.f_lasti, stack)
-            return found
+            frames.append(frame)
+            key += (id(code), frame.f_lasti)
         frame = frame.f_back
-    return UNKNOWN
+    found = _recorded.get(tuple(key))
+    if found is None:
+        found = _recorded[tuple(key)] = _located(frames, key[0])
+    return found
+
+
+def _located(frames: list[FrameType], name_stack: str) -> SourceLocation:
+    """The first of ``frames``, as called from the others."""
+    if not frames:
+        return UNKNOWN
+    caller = None
+    for frame in reversed(frames[1:]):
+        caller = _place(frame.f_code, frame.f_lasti, "", None, caller)
+    return _place(frames[0].f_code, frames[0].f_lasti, name_stack, None, caller)
 
 
 def warn(text: str, category: type[Warning]) -> None:

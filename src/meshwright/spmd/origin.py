@@ -29,6 +29,11 @@ class Sort:
     dims: tuple[tuple[str, ...], ...]
 
 
+def called(kind: str, number: int, names: Sequence[str] = ()) -> str:
+    """``input 1 (params['w'])``: an argument or result of a program in reports; ``names`` are those of the inputs."""
+    return f"{kind} {number}" + (f" ({names[number]})" if kind == "input" and number < len(names) else "")
+
+
 @dataclass(frozen=True)
 class Annotation:
     """A sharding that the user gave: to ``input`` or ``output`` number so-and-so, or as a ``constraint`` in between."""
@@ -42,8 +47,7 @@ class Annotation:
         """In words; ``names`` are those of the inputs."""
         if self.kind == "constraint":
             return f"the with_sharding_constraint at {self.source}"
-        name = f" ({names[self.number]})" if self.kind == "input" and self.number < len(names) else ""
-        return f"the sharding of {self.kind} {self.number}{name}"
+        return f"the sharding of {called(self.kind, self.number, names)}"
 
 
 @dataclass

@@ -101,6 +101,7 @@ def constant_attribute(value: Any, aval: ShapedArray) -> ir.Attribute:
 
 
 _locations: dict[tuple[SourceLocation, str], ir.Location] = {}
+_stacks: dict[SourceLocation, ir.Location] = {}
 
 
 def location(source: SourceLocation, name: str) -> ir.Location:
@@ -109,8 +110,28 @@ def location(source: SourceLocation, name: str) -> ir.Location:
     found = _locations.get(key)
     if found is None:
         ctx = context()
-        where = ir.Location.unknown(ctx)
-        if source.file:
-            where = ir.Location.file(source.file, source.line, source.column, context=ctx)
+        where = _call_stack(source) if source.file else ir.Location.unknown(ctx)
         found = _locations[key] = ir.Location.name(name, where, context=ctx)
     return found
+
+
+def _call_stack(source: SourceLocation) -> ir.Location:
+    """A place in a function, called from others: what XLA makes its table of stack frames of."""
+    caller: ir.Location | None = None
+    for place in reversed(list(source.stack)):
+        found = _stacks.get(place)
+        if found is None:
+            found = _stacks[place] = _frame(place, caller)
+        caller = found
+    return found
+
+
+def _frame(place: SourceLocation, caller: ir.Location | None) -> ir.Location:
+    ctx = context()
+    first, last, start, end = place.range
+    known = last is not None and start is not None and end is not None
+    columns = (start, last, end) if known else (start or 0,)
+    found = ir.Location.file(place.file, first, *columns, context=ctx)
+    if place.function:
+        found = ir.Location.name(place.function, found, context=ctx)
+    return found if caller is None else ir.Location.callsite(found, [caller], context=ctx)

@@ -65,7 +65,7 @@ class ModuleReader:
         self.per_device = per_device
         self.file = file
         self.text = text
-        self.attributes = Attributes(file)
+        self.attributes = Attributes(file, _module_name(module))
         self.functions: dict[str, ClosedJaxpr] = {}
         self.meshes = Meshes()
         self.notes: dict[str, None] = {}
@@ -217,8 +217,7 @@ class ModuleReader:
                 "belongs in a manual region, and stands outside of one: the program is already partitioned; load the "
                 "program for all devices, with shardings or manual regions, instead",
             )
-        attributes = self.module.operation.attributes
-        name = attributes["sym_name"].value if "sym_name" in attributes else entry
+        name = _module_name(self.module) or entry
         results = ir.FunctionType(operation.attributes["function_type"].value).results
         said = tuple(chain.from_iterable(self._shardings(operation, "result", list(results))))
         if self.meshes.approximated:  # results are annotated in the function
@@ -271,6 +270,11 @@ def _parameters(trace: JaxprTrace, aval: Any) -> Any:
 def _visibility(operation: ir.Operation) -> str:
     attributes = operation.attributes
     return attributes["sym_visibility"].value if "sym_visibility" in attributes else "public"
+
+
+def _module_name(module: ir.Module) -> str:
+    attributes = module.operation.attributes
+    return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
 
 
 def _attribute_list(operation: ir.Operation, name: str, count: int) -> list[Any]:

@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.core.source import UNKNOWN, Range, SourceLocation
 
 _ELEMENT_TYPES: dict[str, np.dtype] = {
     "i1": dtypes.bool_, "i2": np.dtype(ml_dtypes.int2), "i4": dtypes.int4, "i8": dtypes.int8, "i16": dtypes.int16,
@@ -28,6 +28,8 @@ for _name in dir(ml_dtypes):
 _NUMBERS_FIELD = re.compile(r"(\w+) = (\[[^\]]*\]|-?\d+)")
 _CONV_SIDE = re.compile(r"\[([^\]]*)\]")
 _ENUM = re.compile(r"#\w+<\w+ (\w+)>\Z")
+#: frames of a call stack that are read
+_MOST_FRAMES = 100
 _SCOPE = re.compile(r"^(?:p?jit|xmap|pmap|while|cond|scan)\([^()]*\)$")
 
 
@@ -36,10 +38,14 @@ class UnsupportedType(Exception):
 
 
 class Attributes:
-    """Converts what one module holds; remembers what it has seen. ``file`` is the name of the module's own text."""
+    """Converts what one module holds; remembers what it has seen.
 
-    def __init__(self, file: str) -> None:
+    ``file`` is the name of the module's own text, ``name`` the module's.
+    """
+
+    def __init__(self, file: str, name: str) -> None:
         self.file = file
+        self.name = name
         self._types: dict[ir.Type, Any] = {}
         self._values: dict[ir.Attribute, Any] = {}
         self._locations: dict[ir.Attribute, SourceLocation] = {}
@@ -96,7 +102,7 @@ class Attributes:
         key = location.attr
         found = self._locations.get(key)
         if found is None:
-            found = self._locations[key] = _source(location, self.file)
+            found = self._locations[key] = _source(location, self.file, self.name)
         return found
 
 
@@ -211,27 +217,43 @@ def _number(text: str, aval: ShapedArray) -> Any:
 
 
 # --- locations ----------------------------------------------------------------------------------------------
-def _source(location: ir.Location, own: str) -> SourceLocation:
-    path, file, line, function = "", "", 0, ""
-    pending = [location]
-    while pending:
-        here = pending.pop()
+def _source(location: ir.Location, own: str, module: str) -> SourceLocation:
+    path, function, called = "", "", False
+    frames: list[tuple[str, Range, str]] = []
+    pending = [(location, False)]  # places, and whether calls come from there
+    while pending and len(frames) < _MOST_FRAMES:
+        here, _ = pending.pop()
         if isinstance(here, ir.NameLoc):
             # The outermost name is the op's path; those inside name the functions of frames.
-            path, function = (path, here.name_str) if path else (here.name_str, function)
-            pending.append(here.child_loc)
+            path, function = (path, here.name_str) if path or called else (here.name_str, function)
+            pending.append((here.child_loc, False))
         elif isinstance(here, ir.CallSiteLoc):
-            pending.append(here.callee)
+            called = True
+            pending += [(here.caller, True), (here.callee, False)]
         elif isinstance(here, ir.FusedLoc):
-            pending += reversed(list(here.locations))
+            pending += [(x, False) for x in reversed(list(here.locations))]
         elif isinstance(here, ir.FileLineColLoc):
-            file, line = here.filename, here.start_line
-            break
-    if not file and not path:
+            file = own if here.filename in ("", "-") else here.filename
+            columns = (here.start_col, here.end_col) if here.end_col else (None, None)
+            frames.append((file, (here.start_line, here.end_line, *columns), function))
+            function = ""
+            pending = [p for p in pending if p[1]]
+    if not frames and not path:
         return UNKNOWN
     scope, _, _ = path.rpartition("/")
-    file = own if file in ("", "-") else file
-    return SourceLocation.at(file, line, _readable(path) or function, scope)
+    first, _, rest = scope.partition("/")
+    if _same_name(first, module):  # it will be said of the whole program
+        scope = rest
+    caller = None
+    for frame in reversed(frames[1:]):
+        caller = SourceLocation.at(*frame, caller=caller)
+    file, lines, function = frames[0] if frames else (own, (0, None, None, None), function)
+    return SourceLocation.at(file, lines, function, scope, caller, _readable(path))
+
+
+def _same_name(scope: str, module: str) -> bool:
+    """Whether ``jit(f)`` is the function that a module is of: ``jit_f``, which leaves out what no symbol may have."""
+    return scope.startswith("jit(") and re.sub(r"[\W_]", "", scope) == re.sub(r"[\W_]", "", module)
 
 
 def _readable(path: str) -> str:

@@ -21,6 +21,7 @@ from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
+from meshwright.spmd.origin import called
 from meshwright.spmd.report import human_bytes
 
 #: kernels between a donated argument's last use and its result that are looked at
@@ -92,13 +93,14 @@ def predict(
     mesh: AbstractMesh,
     donated: Sequence[int] = (),
     stands_for: Mapping[Var, tuple[Var, Layout]] | None = None,
+    names: Sequence[str] = (),
 ) -> Memory:
-    """The memory of a per-device program; ``donated`` are argument numbers.
+    """The memory of a per-device program; ``donated`` are argument numbers, ``names`` the arguments' names.
 
     ``stands_for`` says of which values of the unpartitioned program, in which layouts, its values are parts.
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
-    found = _Plan(record(jaxpr, mesh), donated, known=known).memory
+    found = _Plan(record(jaxpr, mesh), donated, known=known, names=names).memory
     return replace(found, host_bytes=_in_host_memory(jaxpr))
 
 
@@ -118,8 +120,10 @@ class _Plan:
         donated: Sequence[int] = (),
         aliases: dict[int, int] | None = None,
         known: Mapping[Var, tuple[ShapedArray, str]] = MappingProxyType({}),
+        names: Sequence[str] = (),
     ) -> None:
         self.known = known
+        self.names = names
         scatter_in_place(graph)
         found = kernels_of(graph)
         self.parameters = [found[p] for p in graph.parameters]
@@ -220,7 +224,9 @@ class _Plan:
 
     def _shown(self, buffer: Buffer) -> LiveBuffer:
         kernel = buffer.kernel
-        what = f"input {self.parameters.index(kernel)}" if buffer.kind == "argument" else kernel.root.op
+        what = kernel.root.op
+        if buffer.kind == "argument":
+            what = called("input", self.parameters.index(kernel), self.names)
         node = kernel.root
         while node.var is None and node.op in ("copy", "reorder"):
             node = node.operands[0]
