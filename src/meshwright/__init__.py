@@ -1,29 +1,8 @@
 """Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
 
-from importlib import import_module
-from importlib.util import find_spec
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from meshwright import (
-    ad_checkpoint,
-    checkpoint_io,
-    custom_batching,
-    custom_derivatives,
-    data,
-    distributed,
-    errors,
-    hardware,
-    lax,
-    memory,
-    nn,
-    numpy,
-    optim,
-    random,
-    sharding,
-    tree,
-    tree_util,
-)
+from meshwright import errors, hardware, lax, memory, numpy, sharding, tree, tree_util
 from meshwright.api.assembling import (
     copy_to_host_async,
     device_put_replicated,
@@ -35,10 +14,8 @@ from meshwright.api.assembling import (
 )
 from meshwright.api.batching_rules import fwd_and_bwd
 from meshwright.api.callbacks import io_callback, pure_callback
-from meshwright.api.computation import xla_computation
 from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
 from meshwright.api.jit import jit
-from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.placement import (
     block_until_ready,
     device_get,
@@ -46,9 +23,6 @@ from meshwright.api.placement import (
     reshard,
     with_sharding_constraint,
 )
-from meshwright.api.plan import plan
-from meshwright.api.planning import Plan
-from meshwright.api.pmap import pmap
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shard_map import shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr
@@ -56,6 +30,8 @@ from meshwright.core.absent import absent as _absent
 from meshwright.core.caches import clear_caches
 from meshwright.core.config import config
 from meshwright.core.dtypes import float0
+from meshwright.core.late import late_attributes as _late_attributes
+from meshwright.core.late import submodules as _submodules
 from meshwright.core.options import (
     check_tracer_leaks,
     checking_leaks,
@@ -78,10 +54,8 @@ from meshwright.core.options import (
 )
 from meshwright.core.pytree_classes import register_dataclass, register_pytree_node, register_pytree_node_class
 from meshwright.core.source import name_scope as named_scope
-from meshwright.inspect import debug
 from meshwright.ir.op import Zero as SymbolicZero
 from meshwright.ir.tracing import ensure_compile_time_eval, typeof
-from meshwright.numpy import fft, linalg
 from meshwright.runtime.array import Array, Shard
 from meshwright.runtime.devices import (
     Device,
@@ -109,7 +83,6 @@ from meshwright.sharding import (
     set_mesh,
 )
 from meshwright.sharding import PartitionSpec as P
-from meshwright.transforms import checkify
 from meshwright.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
 from meshwright.transforms.closures import custom_gradient
 from meshwright.transforms.custom_jvp import custom_jvp
@@ -120,10 +93,29 @@ from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_
 from meshwright.transforms.remat import checkpoint as remat
 from meshwright.transforms.vmap import vmap
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
+    from meshwright import (
+        ad_checkpoint,
+        checkpoint_io,
+        custom_batching,
+        custom_derivatives,
+        data,
+        distributed,
+        nn,
+        optim,
+        random,
+    )
+    from meshwright.api.computation import xla_computation
     from meshwright.api.load import ImportedProgram, load
+    from meshwright.api.partitioned import PartitionedProgram
+    from meshwright.api.plan import plan
+    from meshwright.api.planning import Plan
+    from meshwright.api.pmap import pmap
+    from meshwright.inspect import debug
     from meshwright.interop import from_jax, from_torch, to_jax
+    from meshwright.numpy import fft, linalg
     from meshwright.targets import load_executable, target
+    from meshwright.transforms import checkify
 
 __version__ = "0.1.0"
 
@@ -255,10 +247,15 @@ __all__ = [
     "xla_computation",
 ]
 
-#: names of modules that few programs need
-_FROM_LATER = {
+#: what few programs need, or not at once
+_LATE_NAMES = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
+    "Plan": "meshwright.api.planning",
+    "PartitionedProgram": "meshwright.api.partitioned",
     "manual_program": "meshwright.inspect.manual_code",
+    "plan": "meshwright.api.plan",
+    "pmap": "meshwright.api.pmap",
+    "xla_computation": "meshwright.api.computation",
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
     **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
     **dict.fromkeys(
@@ -266,16 +263,17 @@ _FROM_LATER = {
         "meshwright.tree_util",
     ),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FROM_LATER:
-        value = globals()[name] = getattr(import_module(_FROM_LATER[name]), name)
-        return value
-    if not name.startswith("_") and find_spec(f"meshwright.{name}"):  # a module that nothing has needed yet
-        return import_module(f"meshwright.{name}")
-    return _absent("")(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_FROM_LATER, *(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))})
+_LATE_MODULES = {
+    **_submodules(
+        __name__, "ad_checkpoint", "api", "builder", "checkpoint_io", "cli", "core", "custom_batching",
+        "custom_derivatives", "data", "distributed", "dlpack", "dtypes", "experimental", "export", "flatten_util",
+        "image", "inspect", "interop", "interpreters", "ir", "lib", "lowering", "nn", "ops", "optim", "profiler",
+        "random", "runtime", "scipy", "smi", "spmd", "stablehlo", "stages", "targets", "test_util", "testing",
+        "transforms", "typing", "verification",
+    ),
+    "checkify": "meshwright.transforms.checkify",
+    "debug": "meshwright.inspect.debug",
+    "fft": "meshwright.numpy.fft",
+    "linalg": "meshwright.numpy.linalg",
+}  # fmt: skip
+__getattr__, __dir__ = _late_attributes(__name__, _LATE_NAMES, _LATE_MODULES, _absent(""))

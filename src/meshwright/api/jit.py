@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, words_of
 from meshwright.api.calls import misplaced, together
 from meshwright.api.compiled import Compiled
-from meshwright.api.partitioned import PartitionedProgram
-from meshwright.api.planning import with_chosen
 from meshwright.api.ready import CACHES, Ready
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import (
@@ -31,6 +29,7 @@ from meshwright.core.config import config
 from meshwright.core.depth import room
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.identity import made_of
+from meshwright.core.late import LateModule
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
@@ -52,6 +51,12 @@ from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants
 from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
+
+if TYPE_CHECKING:
+    from meshwright.api import planning
+    from meshwright.api.partitioned import PartitionedProgram
+else:
+    planning = LateModule("meshwright.api.planning")
 
 
 def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:
@@ -286,7 +291,7 @@ class JitFunction:
     # --- stages ---------------------------------------------------------------------------------------------
     def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
         program, auto = self._open_program(args, kwargs, static)
-        return with_chosen(program, auto) if auto else program
+        return planning.with_chosen(program, auto) if auto else program
 
     def traced_open(self, *args: Any) -> Program:
         """The traced program with ``AUTO`` shardings left open."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
+from meshwright.core.late import LateModule
 from meshwright.core.memory_space import Space
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError, ShardingTypeError
 from meshwright.ir.explicit import decided, is_explicit
@@ -30,7 +31,6 @@ from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
 from meshwright.runtime.executable import check_move
-from meshwright.runtime.moving import buffer_with
 from meshwright.sharding import (
     AbstractMesh,
     AxisType,
@@ -44,6 +44,11 @@ from meshwright.sharding import (
     mesh_of_type,
     set_mesh,
 )
+
+if TYPE_CHECKING:
+    from meshwright.runtime import moving
+else:
+    moving = LateModule("meshwright.runtime.moving")
 
 
 def _as_sharding(target: Any) -> Any:
@@ -97,7 +102,7 @@ def _put(x: Any, sharding: Sharding | Space | None, copied: bool = False) -> Any
         return array
     if array is x:
         check_move(array, sharding, True)
-    return Array(array.aval, buffer_with(array, sharding), sharding, committed=True)
+    return Array(array.aval, moving.buffer_with(array, sharding), sharding, committed=True)
 
 
 def _given(x: Any) -> Array:

@@ -6,15 +6,15 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import require_platforms
 from meshwright.api.compiled import Compiled, single_device
-from meshwright.api.partitioned import PartitionedProgram, partition_program, warn_of_donations
 from meshwright.api.pruning import pruned
 from meshwright.api.shardings import placed
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
+from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
@@ -29,6 +29,12 @@ from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, nam
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words
+
+if TYPE_CHECKING:
+    from meshwright.api import partitioned
+    from meshwright.api.partitioned import PartitionedProgram
+else:  # the partitioner, which programs for one device do without
+    partitioned = LateModule("meshwright.api.partitioned")
 
 
 class Traced(Stage):
@@ -149,7 +155,7 @@ class Lowered(Stage):
                 "lower it with shardings over the other"
             )
         bound = program if mesh is None else replace(program, place=mesh)
-        return partition_program(bound, combine_bytes, memory_limit)
+        return partitioned.partition_program(bound, combine_bytes, memory_limit)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """The program compiled for the devices at hand, once.
@@ -182,7 +188,7 @@ class Lowered(Stage):
     def _compiled(self) -> Compiled:
         program = self.program
         taken = program.aliases
-        warn_of_donations(program.name, [program.arguments[i] for i in program.donated if i not in taken])
+        partitioned.warn_of_donations(program.name, [program.arguments[i] for i in program.donated if i not in taken])
         if program.mesh is not None:
             return self._compiled_on_mesh()
         single = single_device(program)

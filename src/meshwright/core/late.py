@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 
@@ -42,32 +42,34 @@ class LateModule:
 def late_attributes(
     package: str,
     names: Mapping[str, str],
+    modules: Mapping[str, str] = MappingProxyType({}),
     missing: Callable[[str], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """A package's ``__getattr__`` and ``__dir__`` (PEP 562): what is imported when it is first asked for.
 
-    ``names`` says in which module each name is defined; one that is ``package.name`` itself is that submodule.
-    ``missing`` raises for any other name.
+    ``names`` says in which module each name is defined, ``modules`` which names stand for modules; ``missing`` raises
+    for any other name.
     """
 
     def __getattr__(name: str) -> Any:
-        if name not in names:
-            if missing is not None:
-                return missing(name)
-            raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(names))}", name=name
-            )
-        module = import_module(names[name])
-        value = module if names[name] == f"{package}.{name}" else getattr(module, name)
+        if name in modules:
+            value: Any = import_module(modules[name])
+        elif name in names:
+            value = getattr(import_module(names[name]), name)
+        elif missing is not None:
+            return missing(name)
+        else:
+            there = ", ".join(sorted({*names, *modules}))
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {there}", name=name)
         setattr(sys.modules[package], name, value)
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *names})
+        return sorted({*vars(sys.modules[package]), *names, *modules})
 
     return __getattr__, __dir__
 
 
 def submodules(package: str, *names: str) -> dict[str, str]:
-    """``names`` for :func:`late_attributes`: modules of the package."""
+    """``modules`` for :func:`late_attributes`: those inside of the package."""
     return {name: f"{package}.{name}" for name in names}

@@ -19,6 +19,7 @@ def disable_x64() -> AbstractContextManager[None]:
 
 __getattr__, __dir__ = late_attributes(
     __name__,
+    {},
     submodules(
         __name__, "checkify", "export", "maps", "mesh_utils", "multihost_utils", "pjit", "shard_alike", "shard_map"
     ),

@@ -8,13 +8,19 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware.chips import ALIASES, CHIPS, DEFAULT_CHIP, TORUS_2D, Chip
 from meshwright.hardware.links import LINE, NETWORK, RING, Link
 from meshwright.hardware.links import SWITCH as SWITCHED
-from meshwright.hardware.this import this_chip
+
+if TYPE_CHECKING:
+    from meshwright.hardware import this
+else:  # it is measured, and its figures kept in a file
+    this = LateModule("meshwright.hardware.this")
 
 #: the name of the computer that this runs on
 THIS = "this"
@@ -198,7 +204,7 @@ def chip(name: str) -> Chip:
     """
     plain = name.strip().lower()
     if plain in (THIS, "cpu"):
-        return this_chip()
+        return this.this_chip()
     found = CHIPS.get(ALIASES.get(plain, plain))
     if found is None:
         near = difflib.get_close_matches(plain, [*CHIPS, *ALIASES, THIS], n=3, cutoff=0.5)

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.core.late import late_attributes, submodules
 
-__getattr__, __dir__ = late_attributes(__name__, submodules(__name__, "torch", "jax", "safetensors"))
+__getattr__, __dir__ = late_attributes(__name__, {}, submodules(__name__, "torch", "jax", "safetensors"))
 
 
 def from_torch(

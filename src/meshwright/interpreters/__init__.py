@@ -7,4 +7,4 @@ from meshwright.core.late import late_attributes, submodules
 
 __all__: list[str] = []
 
-__getattr__, __dir__ = late_attributes(__name__, submodules(__name__, "pxla", "sharded_jit"))
+__getattr__, __dir__ = late_attributes(__name__, {}, submodules(__name__, "pxla", "sharded_jit"))

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from meshwright.core.avals import NOWHERE, ShapedArray
+from meshwright.core.late import LateModule
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.passes import Pass, inline_calls
 from meshwright.ir.rewrite import in_jaxprs, replaced
-from meshwright.lowering.batched import virtual_program
 from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.ops.sharding.untyped import without_axes
 from meshwright.sharding import PartitionSpec
-from meshwright.spmd.driver import partition
+
+if TYPE_CHECKING:
+    from meshwright.lowering import batched
+    from meshwright.spmd import driver
+else:  # the partitioner, which programs without regions do without
+    batched, driver = LateModule("meshwright.lowering.batched"), LateModule("meshwright.spmd.driver")
 
 
 def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
@@ -70,7 +76,9 @@ def global_program(op: ShardMap) -> ClosedJaxpr:
     jaxpr = ClosedJaxpr(Jaxpr([], ins, outs, [JaxprEqn(op, ins, outs)], op.name))
     mesh = op.mesh.abstract_mesh
     in_layouts = op.layouts(op.in_specs, [v.aval for v in ins])
-    return virtual_program(partition(jaxpr, mesh, in_layouts, op.layouts(op.out_specs, [v.aval for v in outs])))
+    return batched.virtual_program(
+        driver.partition(jaxpr, mesh, in_layouts, op.layouts(op.out_specs, [v.aval for v in outs]))
+    )
 
 
 def _global_avals(op: ShardMap, avals: Sequence[ShapedArray], specs: Sequence[PartitionSpec]) -> list[ShapedArray]:

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import opt_einsum
 
 from meshwright.api.placement import made_as
 from meshwright.core import dtypes
+from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out
@@ -22,6 +22,8 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import select
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.shape.rearrange import squeeze, transpose
+
+opt_einsum = LateModule("opt_einsum")
 
 
 @lru_cache(maxsize=1024)

@@ -6,4 +6,4 @@ from meshwright.core.late import submodules as _submodules
 _NAMES = (
     "cluster", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal", "sparse", "special", "stats",
 )  # fmt: skip
-__getattr__, __dir__ = _late_attributes(__name__, _submodules(__name__, *_NAMES))
+__getattr__, __dir__ = _late_attributes(__name__, {}, _submodules(__name__, *_NAMES))

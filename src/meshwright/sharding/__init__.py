@@ -91,5 +91,5 @@ __getattr__, __dir__ = _late_attributes(  # what stands above shardings, by the 
         **dict.fromkeys(("auto_axes", "explicit_axes"), "meshwright.api.explicit"),
         "typeof": "meshwright.ir.tracing",
     },
-    _absent("sharding"),
+    missing=_absent("sharding"),
 )

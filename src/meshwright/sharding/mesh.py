@@ -9,7 +9,6 @@ Source: ``jax.sharding.Mesh`` and ``AbstractMesh`` for the interface.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -18,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from meshwright.core.late import LateModule
 from meshwright.core.slots import Slot
 from meshwright.errors import MeshError, ShardingError
 from meshwright.hardware.fabric import Fabric, fabric_of
@@ -26,6 +26,7 @@ from meshwright.hardware.machine import Machine, machine_for
 from meshwright.sharding.axes import MOST_DEVICES, AxisPart, atomic_parts, parse_part
 from meshwright.sharding.axis_type import AxisType, types_of
 
+html = LateModule("html")
 AxisTypes = AxisType | Sequence[AxisType] | None
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import groupby
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -22,10 +22,16 @@ from jaxlib import xla_client as xc
 from jaxlib.cpu import _lapack
 
 from meshwright.core.config import config
+from meshwright.core.late import LateModule
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.control.callback import failure_in
-from meshwright.runtime.pjrt import disk_cache, platforms, shielded
+from meshwright.runtime.pjrt import platforms, shielded
 from meshwright.runtime.pjrt.world import WORLD
+
+if TYPE_CHECKING:
+    from meshwright.runtime.pjrt import disk_cache
+else:
+    disk_cache = LateModule("meshwright.runtime.pjrt.disk_cache")
 
 _starting = threading.Lock()
 

@@ -10,14 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field, replace
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxlib.version import __version__ as JAXLIB_VERSION
 
 from meshwright.core.config import PLUGINS_VARIABLE
+from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.errors import DeviceError, MissingExtraError
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:
+    metadata = LateModule("importlib.metadata")
 
 _CUDA_KERNELS = ("_solver", "_linalg", "_prng", "_sparse", "_hybrid")
 
