@@ -15,6 +15,14 @@ def wrong(x):
     return mnp.dot(x, mnp.ones((7, 3))).sum()
 
 
+@mw.custom_vjp
+def with_wrong_rule(x):
+    return x.sum()
+
+
+with_wrong_rule.defvjp(lambda x: (with_wrong_rule(x), x), lambda x, ct: (wrong(x),))
+
+
 CALLS = {
     "jit": lambda: mw.jit(wrong)(X),
     "lower": lambda: mw.jit(wrong).lower(X),
@@ -30,6 +38,10 @@ CALLS = {
     "scan": lambda: mw.lax.scan(lambda c, x: (c, wrong(x)), 0, X),
     "cond": lambda: mw.lax.cond(True, wrong, wrong, X),
     "checkpoint": lambda: mw.checkpoint(wrong)(X),
+    "shard_map": lambda: mw.shard_map(wrong, mesh=mw.make_mesh((1,), ("d",)), in_specs=mw.P(), out_specs=mw.P())(X),
+    "custom_vjp": lambda: mw.grad(with_wrong_rule)(X),
+    "associative_scan": lambda: mw.lax.associative_scan(lambda x, y: wrong(x), X),
+    "partition": lambda: mw.jit(wrong).lower(X).partition(),
     "jacfwd": lambda: mw.jacfwd(wrong)(X),
 }
 

@@ -11,6 +11,7 @@ from meshwright.api.calls import Taken
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.records import dataclass
+from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError
 from meshwright.ir.program import Program
 from meshwright.runtime.array import default_sharding
@@ -86,6 +87,7 @@ class Compiled(Stage):
             place = single_device(program)
         return Taken(program, "compiled", [a.sharding for a in program.arguments], place)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         program = self.program
         with program.precision():

@@ -354,6 +354,7 @@ class JitFunction:
             static, args, kwargs = self._split_static(args, kwargs)
         return Traced(self._program(args, kwargs, static))
 
+    @boundary
     def lower(
         self,
         *args: Any,

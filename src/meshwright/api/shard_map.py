@@ -21,6 +21,7 @@ from meshwright.core.identity import made_of
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
+from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
 from meshwright.ir.alike import structure
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
@@ -124,6 +125,7 @@ def shard_map(
     require_callable(f, "shard_map")
     where = mesh
 
+    @boundary
     @functools.wraps(f)
     def traced(*args: Any) -> Any:
         mesh = where if where is not None else get_mesh()

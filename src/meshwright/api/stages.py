@@ -15,6 +15,7 @@ from meshwright.api.shardings import placed
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.late import LateModule
+from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
@@ -126,6 +127,7 @@ class Lowered(Stage):
             return hlo_text(self.module)
         return module_text(self.compiler_ir(dialect), debug_info)
 
+    @boundary
     def partition(
         self,
         mesh: Mesh | AbstractMesh | None = None,
@@ -157,6 +159,7 @@ class Lowered(Stage):
         bound = program if mesh is None else replace(program, place=mesh)
         return partitioned.partition_program(bound, combine_bytes, memory_limit)
 
+    @boundary
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """The program compiled for the devices at hand, once.
 

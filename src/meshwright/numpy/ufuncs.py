@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.api.control_flow import fori_loop, scan
 from meshwright.core import dtypes
+from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy import arithmetic, logic, reductions, sorting
@@ -79,6 +80,7 @@ class ufunc:
         """The function lowered at its arguments, as ``jit(...).lower`` does."""
         return trace(self, *args).lower()
 
+    @boundary
     def __call__(self, *args: Any, out: None = None, where: None = None) -> Any:
         if out is not None or where is not None:
             raise ArgumentError(f"{self.__name__}: out= and where= are not supported, arrays are immutable; use the "

@@ -43,7 +43,7 @@ class Attributes:
     ``file`` is the name of the module's own text, ``name`` the module's.
     """
 
-    def __init__(self, file: str, name: str) -> None:
+    def __init__(self, file: str, name: str = "") -> None:
         self.file = file
         self.name = name
         self._types: dict[ir.Type, Any] = {}
