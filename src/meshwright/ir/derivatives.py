@@ -37,6 +37,7 @@ def jvp_of(op: Op, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any
         return outs, [Zero(typeof(y)) for y in outs] if op.multiple_results else Zero(typeof(outs))
     if constant:
         tangents = [Zero(a) if i in constant else t for i, (a, t) in enumerate(zip(in_avals, tangents))]
+    touts: Any  # one, or a list, as ``multiple_results`` says
     outs, touts = op.jvp(primals, tangents)
     if any(a.size for a in avals):
         _require_some(op, touts if op.multiple_results else (touts,), moving)

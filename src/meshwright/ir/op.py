@@ -41,6 +41,14 @@ class Zero(OnlyTyped):
 
 #: a tangent or cotangent
 Tangent = ArrayLike | Zero
+#: the result of an op; with ``multiple_results``, a list of them
+Results = ArrayLike | Sequence[ArrayLike]
+#: results and their tangents
+Dual = tuple[Results, Tangent | Sequence[Tangent]]
+#: results, and where each has its batch dimension (None: it has none)
+BatchedResults = tuple[Results, int | Sequence[int | None] | None]
+#: of each operand; None of those that are not linear
+Cotangents = Sequence[Tangent | None]
 
 
 class Linear(OnlyTyped):
@@ -266,7 +274,7 @@ class Op:
         """What to apply in a ``shard_map`` that is checked: operands that vary over the same axes, casts put in."""
         return self, cast_all(args)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         """``(outputs, output tangents)``; tangents may be :class:`Zero`, in and out.
 
         Asked for only where a result is inexact and some operand that is neither in :attr:`constant_in` nor in
@@ -280,7 +288,7 @@ class Op:
         """:attr:`constant_in`, which for some ops depends on the dtype."""
         return self.constant_in
 
-    def transpose(self, cts: Any, *args: ArrayLike | Linear) -> Sequence[Tangent | None]:
+    def transpose(self, cts: Any, *args: ArrayLike | Linear) -> Cotangents:
         """Cotangents of the operands that are :class:`Linear` (:class:`Zero`, where it is zero), ``None`` for others.
 
         ``cts`` is the cotangent of the result, or a list of them (some may be ``Zero``) with
@@ -288,7 +296,7 @@ class Op:
         """
         raise RuleError(f"op {self.name} is not linear (it has no transpose rule)")
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         """``(outputs, output batch dims)`` for operands with a batch dimension at ``dims[i]`` (``None``: without).
 
         The batch dimension should stay beside the dimension it stood beside, so that batching a program that works

@@ -17,7 +17,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.passes import dead_code, inline_calls
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import eval_jaxpr, typeof
@@ -115,7 +115,7 @@ class Map(Op):
         check_body(self.name, self.computation, avals, 1)
         return tuple(ShapedArray(shape, a.dtype) for a in self.computation.out_avals)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         place = next(d for d in dims if d is not None)
         outs = self.bind(*(along(x, d, place, axis.size) for x, d in zip(args, dims)))
         return outs, [place] * len(outs)

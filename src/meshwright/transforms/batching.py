@@ -84,6 +84,8 @@ class BatchTrace(Trace):
         return self._batched(op, vals, dims)
 
     def _batched(self, op: Op, vals: Sequence[Any], dims: Sequence[int | None]) -> Any:
+        outs: Any
+        out_dims: Any  # one of each, or lists, as ``multiple_results`` says
         with set_trace(self.parent):
             if isinstance(op, CallOp):
                 outs, out_dims = op.batch_call(TRANSFORMS, self.axis, vals, dims)

@@ -82,6 +82,8 @@ class JVPTrace(Trace):
         else:
             return self.parent.process(op, args)
         primals, tangents = zip(*map(self.unwrap, args))
+        outs: Any
+        touts: Any  # one of each, or lists, as ``multiple_results`` says
         with set_trace(self.parent):
             if isinstance(op, CallOp):
                 outs, touts = op.jvp_call(TRANSFORMS, primals, tangents)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import CAST, axes_of
 from meshwright.ops.collective.base import (
@@ -73,7 +73,7 @@ class AllReduce(Collective):
         """The reduction of ``size`` equal values."""
         return x
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
@@ -113,7 +113,7 @@ class Psum(AllReduce):
     def repeat(self, x: Any, size: int) -> Any:
         return mul(x, scalar_like(size, x))
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         sizes = dict(zip(self.axes, self.sizes))
         for cls, known in ((PVary, True), (Psum, False)):
             axes = tuple(a for a in self.axes if (a in axes_of(x)) == known)
@@ -123,7 +123,7 @@ class Psum(AllReduce):
 
 @dataclass(frozen=True)
 class _PExtremum(AllReduce):
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
         y = self.bind(x)
         # The tangent of those that are the extremum, shared evenly.
@@ -175,10 +175,10 @@ class PVary(MovesTiles):
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         return self, args
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [Psum(self.axes, self.sizes).bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:

@@ -19,7 +19,7 @@ from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast_all
@@ -63,7 +63,7 @@ class Collective(Op):
         """``batch`` where ``axis`` is one of ``axes``."""
         raise NotImplementedError
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         if not self.linear:
             return super().jvp(primals, tangents)
         return self.bind(*primals), self.bind(*tangents)
@@ -98,7 +98,7 @@ class AlongDimension(Collective):
     def moved_dims(self) -> tuple[int, ...]:
         return (self.dimension,)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         return dataclasses.replace(self, dimension=above(self.dimension, dim)).bind(x), dim  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.base import (
     MovesTiles,
@@ -48,10 +48,10 @@ class AllToAll(MovesTiles):
         shape[c] *= self.group_size
         return x.update(shape=tuple(shape))
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [AllToAll(self.axes, self.sizes, self.concat_dimension, self.split_dimension).bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         s, c = above(self.split_dimension, dim), above(self.concat_dimension, dim)  # type: ignore[arg-type]
         return AllToAll(self.axes, self.sizes, s, c).bind(x), dim
@@ -107,10 +107,10 @@ class Ppermute(MovesTiles):
             raise ArgumentError(f"ppermute: perm {self.perm} names positions outside 0..{n - 1}")
         return x
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [Ppermute(self.axes, self.sizes, tuple((t, s) for s, t in self.perm)).bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:

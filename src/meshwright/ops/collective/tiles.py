@@ -14,7 +14,7 @@ from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
@@ -57,7 +57,7 @@ class AllGather(AlongDimension, MovesTiles):
             raise ShapeError(f"all_gather: dimension {d} does not exist in shape {x.shape}")
         return x.update(shape=(*x.shape[:d], x.shape[d] * self.group_size, *x.shape[d + 1 :]))
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [ReduceScatter(self.axes, self.sizes, self.dimension).bind(ct)]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
@@ -88,7 +88,7 @@ class AllGatherInvariant(AllGather):
     def varies(self, *operands: Axes) -> Axes:
         return NOWHERE.union(*operands).difference(self.axes)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         if not axes_of(x).issuperset(self.axes):
             return super().transpose(ct, x)
         return [AllSlice(self.axes, self.sizes, self.dimension).bind(ct)]
@@ -110,7 +110,7 @@ class AllSlice(AlongDimension, MovesTiles):
         (x,) = args
         return super().aligned(args) if axes_of(x) & set(self.axes) else (self, args)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         if STATE.checked.issuperset(self.axes) and not axes_of(x) & set(self.axes):
             return [AllGatherInvariant(self.axes, self.sizes, self.dimension).bind(ct)]
         # Every device's operand is a value of its own: the cotangent goes to this device's tile, zeros elsewhere.
@@ -187,12 +187,12 @@ class ReduceScatter(AlongDimension):
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         return self.linear_in if self.reduction == "sum" else ()
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         if self.reduction != "sum":
             raise RuleError(f"reduce_scatter of the reduction {self.reduction} cannot be differentiated")
         return super().jvp(primals, tangents)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [AllGather(self.axes, self.sizes, self.dimension).bind(ct)]
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:

@@ -15,7 +15,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, has_effects, sub_jaxprs
-from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Mapped, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.retype import cast_each, in_axes, retyped
@@ -44,11 +44,11 @@ class CallOp(Op):
         op = self if jaxpr is body else dataclasses.replace(self, jaxpr=jaxpr)  # type: ignore[call-arg]
         return op, cast_each(args, in_axes(jaxpr))
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         """``jvp`` with the transformations of jaxprs."""
         raise NotImplementedError
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         """``batch`` with the transformations of jaxprs."""
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class CallOp(Op):
         """Bind what depends on known operands alone, record the rest on ``tape``."""
         raise NotImplementedError
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         """``transpose`` with the transformations of jaxprs."""
         raise NotImplementedError
 
@@ -101,7 +101,7 @@ class Jit(FunctionCall):
                 raise ShapeError(f"jit {self.fun_name}: operand {got}, the traced function takes {want}")
         return tuple(self.jaxpr.out_avals)
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
         given = [x for x, nz in zip(tangents, nonzero) if nz]
@@ -111,7 +111,7 @@ class Jit(FunctionCall):
         touts = [next(rest) if nz else Zero(a) for nz, a in zip(nonzero_out, self.jaxpr.out_avals)]
         return outs[:n], touts
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
         return Jit(self.fun_name, jaxpr, self.inline).bind(*args), list(out_dims)
 
@@ -126,7 +126,7 @@ class Jit(FunctionCall):
         recorded = iter(tape.record(Jit(self.fun_name, split.unknown, self.inline), [*residuals, *unknown_args]))
         return [next(results) if k else next(recorded) for k in split.known_out]
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         linear = tuple(isinstance(x, Linear) for x in args)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
         jaxpr, nonzero_out = t.transpose(self.jaxpr, linear, nonzero)
@@ -161,10 +161,10 @@ class CustomJvpCall(FunctionCall):
     def params(self) -> dict[str, Any]:
         return {"name": self.fun_name, "call_jaxpr": self.jaxpr, "rule": self.rule}
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.rule(primals, tangents)
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         jaxpr, out_dims = batched_everywhere(t, self.jaxpr, axis, dims)
         rule = t.batched_jvp_rule(self.rule, Mapped(axis, tuple(dims), tuple(out_dims)))
         return CustomJvpCall(self.fun_name, jaxpr, rule).bind(*args), list(out_dims)

@@ -20,7 +20,7 @@ from meshwright.core.avals import Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import CallbackError, DifferentiationError, RuleError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import EVAL, refuse_masked, typeof
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -112,7 +112,7 @@ class Callback(Op):
                 _failures.popitem(last=False)
             raise CallbackError(f"{error} ({_MARK}{number})") from error
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self._looped(axis, args, dims)
 
     def _looped(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -164,7 +164,7 @@ class _Underivable(Callback):
 
     remedy: ClassVar[str] = ""
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         raise DifferentiationError(
             f"{self.name}: the derivative of the Python function {self.label} is not known; {self.remedy}take it out "
             "of the derivative with stop_gradient on its arguments"
@@ -179,7 +179,7 @@ class PureCallback(_Underivable):
     name: ClassVar[str] = "pure_callback"
     remedy: ClassVar[str] = "give it one with custom_jvp or custom_vjp, or "
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         match self.vmap_method:
             case "sequential":
                 return self._looped(axis, args, dims)
@@ -213,7 +213,7 @@ class IoCallback(_Underivable):
     def varies(self, *operands: Axes) -> Axes:
         return STATE.checked  # each device calls it, and no two calls need return the same
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         if self.ordered:
             raise RuleError(
                 f"io_callback: an ordered call of {self.label} cannot be mapped by vmap, as mapped entries have no "
@@ -229,5 +229,5 @@ class DebugCallback(Callback):
     name: ClassVar[str] = "debug_callback"
     has_effects: ClassVar[bool] = True
 
-    def transpose(self, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose(self, cts: Sequence[Any], *args: Any) -> Cotangents:
         return [Zero(typeof(x)) for x in args]

@@ -11,7 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import CheckError, RuleError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ops.reduce.reductions import reduce_and
 from meshwright.ops.shape.rearrange import move_dim
 
@@ -42,7 +42,7 @@ class Check(Op):
             raise CheckError(self.text([np.asarray(v) for v in values]))
         return []
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         holds = args[0] if dims[0] is None else reduce_and(args[0], (dims[0],))
         values = [x if d is None else move_dim(x, d, 0) for x, d in zip(args[1:], dims[1:])]
         return self.bind(holds, *values), []

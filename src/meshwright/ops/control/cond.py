@@ -14,7 +14,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.bodies import Body
@@ -69,7 +69,7 @@ class Cond(ControlOp):
             recorded = tape.record(Cond(parts.unknown), [args[0], *outs[n:], *omit(args[1:], known[1:])])
         return merge(parts.known_out, outs[:n], recorded)
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         index, *operands = args
         linear = tuple(isinstance(x, Linear) for x in operands)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
@@ -81,7 +81,7 @@ class Cond(ControlOp):
         return [None, *found]
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         if dims[0] is None:
             return super().batch_call(t, axis, args, dims)
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
@@ -126,13 +126,13 @@ class Selection(CallOp):
         same = jaxpr is self.jaxpr and apart is self.apart
         return self if same else Selection(jaxpr, apart), cast_each(args, in_axes(jaxpr))
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return Jit(self.name, self.apart).jvp_call(t, primals, tangents)
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return Jit(self.name, self.apart).partial_eval_call(t, known, args, tape)
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         _, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
         wanted = tuple(d or 0 for d in out_dims)
         jaxprs = (t.batch(j, axis, tuple(dims), wanted)[0] for j in (self.jaxpr, self.apart))

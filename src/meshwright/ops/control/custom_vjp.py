@@ -14,7 +14,7 @@ from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Linear, Mapped, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Mapped, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.call import CallOp, FunctionCall, batched_everywhere
 from meshwright.ops.elementwise.table import materialize
@@ -69,7 +69,7 @@ class CustomVjpCall(FunctionCall):
             "num_consts": self.num_consts, "symbolic_zeros": self.symbolic_zeros, "num_loose": self.num_loose,
         }  # fmt: skip
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         if any(not isinstance(x, Zero) for x in tangents[self.num_loose : self.num_consts]):
             raise closed_over(self.fun_name)
         residuals, outs = self.fwd(primals, [not isinstance(x, Zero) for x in tangents])
@@ -77,7 +77,7 @@ class CustomVjpCall(FunctionCall):
             self.fun_name, self.bwd, residuals, primals, tangents, self.jaxpr.out_avals, self.symbolic_zeros
         )
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         jaxpr, out_dims = batched_everywhere(t, self.jaxpr, axis, dims)
         fwd, bwd = t.batched_vjp_rules(self.fwd, self.bwd, Mapped(axis, tuple(dims), out_dims))
         op = CustomVjpCall(self.fun_name, jaxpr, fwd, bwd, self.num_consts, self.symbolic_zeros, self.num_loose)
@@ -112,7 +112,7 @@ class CustomLin(CallOp):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         residuals = args[: self.num_residuals]
         given = iter(cts)
         full = [next(given) if is_inexact(a.dtype) else Zero(a) for a in self.out_avals]
@@ -130,10 +130,10 @@ class CustomLin(CallOp):
             "through it; use grad, vjp or jacrev, or write the rule with custom_jvp"
         )
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         raise self._refuse()
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         raise self._refuse()
 
     def emit(self, b: Builder, *operands: Any) -> Any:

@@ -10,7 +10,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, RuleError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.call import FunctionCall
@@ -45,7 +45,7 @@ class CustomVmapCall(FunctionCall):
     def params(self) -> dict[str, Any]:
         return {"name": self.fun_name, "call": self.jaxpr, "rule": self.rule, "num_consts": self.num_consts}
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         n = self.num_consts
         if any(d is not None for d in dims[:n]):
             raise RuleError(
@@ -56,7 +56,7 @@ class CustomVmapCall(FunctionCall):
         outs, batched = self.rule(axis.size, [d is not None for d in dims[n:]], moved)
         return list(outs), [0 if b else None for b in batched]
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         n = self.num_consts
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         inexact = tuple(is_inexact(a.dtype) for a in self.jaxpr.out_avals)
@@ -75,7 +75,7 @@ class CustomVmapCall(FunctionCall):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         raise DifferentiationError(
             f"custom_vmap {self.fun_name}: it has no reverse-mode derivative, as a batching rule says nothing of the "
             "backward pass; wrap it in custom_vjp"
@@ -98,7 +98,7 @@ class LinearCall(FunctionCall):
         back = retyped(self.transposed, [*ins[:n], *out_axes(jaxpr)], ins[n:])
         return LinearCall(self.fun_name, jaxpr, back, n), cast_each(args, ins)
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         n = self.num_residuals
         if any(not isinstance(x, Zero) for x in tangents[:n]):
             raise DifferentiationError(
@@ -107,7 +107,7 @@ class LinearCall(FunctionCall):
             )
         return self.bind(*primals), self.bind(*primals[:n], *map(materialize, tangents[n:]))
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         n, outs = self.num_residuals, len(self.jaxpr.out_avals)
         residual_dims, linear = tuple(dims[:n]), len(args) - self.num_residuals
         jaxpr, _ = t.batch(self.jaxpr, axis, residual_dims + (0,) * linear, (0,) * outs)
@@ -118,7 +118,7 @@ class LinearCall(FunctionCall):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         n = self.num_residuals
         swapped = LinearCall(self.fun_name, self.transposed, self.jaxpr, n)
         found = swapped.bind(*args[:n], *map(materialize, cts))

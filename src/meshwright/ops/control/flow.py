@@ -18,7 +18,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, DTypeError, RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of
 from meshwright.ops.control.bodies import (
@@ -192,7 +192,7 @@ class ControlOp(RegionOp):
         return [*carry, *[rest] * (len(self.working()[0][1].jaxpr.out_avals) - len(carry))]
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         flags = self.parts([not isinstance(x, Zero) for x in tangents])
         flags, asked, found = self._settled(
             flags, self._outs(flags.carry, False), lambda j, ins, outs: t.jvp(j, ins, outs)[1], any
@@ -241,14 +241,14 @@ class ControlOp(RegionOp):
         outs = self.with_bodies(bodies).bind(*pick(args, flags.flat()))
         return merge(found, outs, omit(recorded, found))
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         raise DifferentiationError(
             f"reverse-mode differentiation of {self.name} is not known: it has no transpose rule; use forward mode "
             "(jvp, jacfwd)"
         )
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         values, places = self.parts(args), self.parts(dims)
         # The dimension that slices are taken along stays in front.
         values = replace(values, xs=[move_dim(x, 0, 1) if d == 0 else x for x, d in zip(values.xs, places.xs)])

@@ -9,7 +9,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ops.elementwise.table import materialize
 from meshwright.ops.shape.rearrange import Unchanged
@@ -28,13 +28,13 @@ class Named(Unchanged):
     def params(self) -> dict[str, Any]:
         return {"name": self.label}
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), tangents[0]
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [ct]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
 
@@ -57,16 +57,16 @@ class OptimizationBarrier(Op):
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         return self, args
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         given = [t for t in tangents if not isinstance(t, Zero)]
         made = iter(self.bind(*given) if given else ())
         return self.bind(*primals), [t if isinstance(t, Zero) else next(made) for t in tangents]
 
-    def transpose(self, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose(self, cts: Sequence[Any], *args: Any) -> Cotangents:
         made = iter(self.bind(*map(materialize, cts)))
         return [ct if isinstance(x, Linear) else None for x, ct in zip(args, made)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), list(dims)
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:

@@ -10,7 +10,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshwright.ir.op import BatchAxis, Builder, Linear, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Tangent, Zero
 from meshwright.ir.passes import dead_code, inline_calls, is_plain_call
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.ops.control.call import CallOp
@@ -51,7 +51,7 @@ class Checkpoint(CallOp):
     def _with(self, jaxpr: ClosedJaxpr, differentiated: bool = False) -> Checkpoint:
         return Checkpoint(jaxpr, self.policy, self.prevent_cse, self.differentiated or differentiated)
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
         outs = self._with(jaxpr).bind(*primals, *pick(tangents, nonzero))
@@ -59,7 +59,7 @@ class Checkpoint(CallOp):
         zeros = [Zero(a) for a in omit(self.jaxpr.out_avals, nonzero_out)]
         return outs[:n], merge(nonzero_out, outs[n:], zeros)
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         jaxpr, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
         return self._with(jaxpr).bind(*args), list(out_dims)
 
@@ -73,7 +73,7 @@ class Checkpoint(CallOp):
             recorded = tape.record(self._with(parts.again, True), [*given, *outs[n:], *omit(args, known)])
         return merge(parts.known_out, outs[:n], recorded)
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         linear = tuple(isinstance(x, Linear) for x in args)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
         jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.prevent_cse)

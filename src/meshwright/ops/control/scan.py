@@ -17,7 +17,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
-from meshwright.ir.op import Builder, Linear, Zero
+from meshwright.ir.op import Builder, Cotangents, Linear, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.composite import emit_traced
@@ -113,7 +113,7 @@ class Scan(ControlOp):
         return results, op, [*unknown_consts, *unknown_init, *inputs]
 
     # --- transposition --------------------------------------------------------------------------------------
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         linear = tuple(isinstance(x, Linear) for x in args)
         consts, carry, xs = self._split(linear)
         k = self.num_carry

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
-from meshwright.ir.op import Builder
+from meshwright.ir.op import Builder, Cotangents
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import (
@@ -58,7 +58,7 @@ class While(ControlOp):
         first, last, by = (int(a.val) for a in (start, limit, step.invars[1]))  # type: ignore[union-attr]
         return max(0, -((first - last) // by)) if by > 0 else None
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         raise DifferentiationError(
             "reverse-mode differentiation does not work for while_loop, or fori_loop with a dynamic number of steps: "
             "the number of values to keep is not known. Use scan, fori_loop with static bounds, or forward mode (jvp, "

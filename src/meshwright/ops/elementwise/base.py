@@ -14,7 +14,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Constant, Op, Tangent, Unknown, Zero, by_name
+from meshwright.ir.op import BatchAxis, Builder, Constant, Dual, Op, Tangent, Unknown, Zero, by_name
 from meshwright.ir.reading import READERS
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.docs import docstring, in_order, public_name, signature
@@ -97,7 +97,7 @@ class Elementwise(Op):
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shapes.pop() if shapes else (), self.result_dtype(*(a.dtype for a in avals)), weak)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         parts = [
             match_shape(partial(t, y, *primals), typeof(y))  # type: ignore[operator]
@@ -106,7 +106,9 @@ class Elementwise(Op):
         ]
         return y, fold(by_name("add").bind, parts)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(
+        self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]
+    ) -> tuple[ArrayLike, int | None]:
         ranks = [typeof(x).ndim - (d is not None) for x, d in zip(args, dims)]
         rank = max(ranks)
         # The first full-rank batched operand says where the batch dimension stands; the others follow.

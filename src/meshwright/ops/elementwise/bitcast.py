@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import BitcastConvert
@@ -39,7 +39,7 @@ class BitcastWidth(Op):
             raise ShapeError(f"{self.name}: the last dimension of {x} must hold the parts of one {self.dtype}")
         return ShapedArray(x.shape[:-1], self.dtype)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         assert dim is not None
         if self._widens(typeof(x)):  # the last dimension goes

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent, Zero
+from meshwright.ir.op import Dual, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Elementwise
@@ -25,7 +25,7 @@ class Clamp(Elementwise):
     hlo: ClassVar[str] = "stablehlo.clamp"
     accepts: ClassVar[tuple[str, ...]] = ("iuf", "iuf", "iuf")
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         low, x, high = primals
         y = self.bind(*primals)
         zero = scalar_like(0, y)

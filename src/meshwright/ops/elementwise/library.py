@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import CONSTANT, Tangent
+from meshwright.ir.op import CONSTANT, Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Partial
 from meshwright.ops.elementwise.expanded import Expanded, constant
@@ -145,7 +145,7 @@ class SincDerivative(Expanded):
     name: ClassVar[str] = "sinc"
     accepts: ClassVar[tuple[str, ...]] = ("fc",)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
         return self.bind(x), mul(t, SincDerivative(self.order + 1).bind(x))
 

@@ -19,7 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import CONSTANT, Builder, Linear, Op, Tangent, Unknown, Zero
+from meshwright.ir.op import CONSTANT, Builder, Cotangents, Dual, Linear, Op, Tangent, Unknown, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
@@ -297,7 +297,7 @@ class IntegerPow(Elementwise):
             raise DTypeError(f"integer_pow: {avals[0].dtype} to the negative power {self.y}; convert to float first")
         return super().infer(*avals)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
         slope = mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)) if self.y else zeros_like(x)
         return self.bind(x), mul(t, slope)
@@ -344,10 +344,10 @@ class ConvertElementType(Elementwise):
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), self.bind(*tangents)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [convert(ct, x.aval.dtype)]
 
     def emit(self, b: Builder, x: Any) -> Any:
@@ -382,10 +382,10 @@ class ReducePrecision(Elementwise):
     hlo: ClassVar[str] = "stablehlo.reduce_precision"
     accepts: ClassVar[tuple[str, ...]] = ("f",)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), self.bind(*tangents)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [self.bind(ct)]
 
     def emit(self, b: Builder, x: Any) -> Any:
@@ -432,7 +432,7 @@ class SelectN(Elementwise):
             raise ShapeError(f"select_n: which has shape {which.shape}, expected () or {shape}")
         return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         which = primals[0]
         y = self.bind(*primals)
         out = typeof(y)
@@ -440,7 +440,7 @@ class SelectN(Elementwise):
         parts = [zero if isinstance(t, Zero) else t for t in tangents[1:]]
         return y, match_shape(self.bind(which, *parts), out)
 
-    def transpose(self, ct: Any, which: Any, *cases: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, which: Any, *cases: Any) -> Cotangents:
         zero = scalar_like(0, ct)
         result: list[Any] = [None]
         for i, case in enumerate(cases):

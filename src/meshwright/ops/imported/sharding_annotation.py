@@ -13,7 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo
 from meshwright.sharding.hlo_convert import sdy_to_hlo
@@ -43,10 +43,10 @@ class ShardingAnnotation(Linear1):
             raise ShardingError(f"sharding {self.sharding} is for {rank} dimensions, the value is {x}")
         return x
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [self.bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         # Before a mesh is chosen there is no saying how a sharding goes on over a further dimension.
         return args[0], dims[0]
 

@@ -18,7 +18,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.clamp import clamp
@@ -147,15 +147,15 @@ class DynamicSlice(Op):
         x, *starts = operands
         return _outside(starts, typeof(x).shape, self.slice_sizes)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         t = tangents[0]
         return y, Zero(typeof(y)) if isinstance(t, Zero) else self.bind(t, *primals[1:])
 
-    def transpose(self, ct: Any, x: Any, *starts: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, *starts: Any) -> Cotangents:
         return [DynamicUpdateSlice().bind(materialize(Zero(x.aval)), ct, *starts), *[None] * len(starts)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         x, *starts = args
         dx, *ds = dims
         if all(d is None for d in ds):
@@ -236,19 +236,19 @@ class DynamicUpdateSlice(Op):
         x, update, *starts = operands
         return _outside(starts, typeof(x).shape, typeof(update).shape)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         if isinstance(tangents[0], Zero) and isinstance(tangents[1], Zero):
             return y, Zero(typeof(y))
         return y, self.bind(materialize(tangents[0]), materialize(tangents[1]), *primals[2:])
 
-    def transpose(self, ct: Any, x: Any, update: Any, *starts: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, update: Any, *starts: Any) -> Cotangents:
         aval = typeof(update)
         ct_x = self.bind(ct, materialize(Zero(aval)), *starts) if isinstance(x, Linear) else None
         ct_update = DynamicSlice(aval.shape).bind(ct, *starts) if isinstance(update, Linear) else None
         return [ct_x, ct_update, *[None] * len(starts)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         x, update, *starts = args
         dx, du, *ds = dims
         place = next((d for d in (dx, du) if d is not None), 0)

@@ -20,7 +20,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import Literal
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
 from meshwright.ops.composite import emit_traced
@@ -115,18 +115,18 @@ class Gather(Op):
         shape = check_numbers(self.name, self.dimension_numbers, x, indices, self.slice_sizes)
         return x.update(shape=shape)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         if isinstance(tangents[0], Zero):
             return y, Zero(typeof(y))
         return y, dataclasses.replace(self, fill_value=0).bind(tangents[0], primals[1])
 
-    def transpose(self, ct: Any, x: Any, indices: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, indices: Any) -> Cotangents:
         numbers = ScatterDimensionNumbers.of_gather(self.dimension_numbers)
         op = ScatterAdd(numbers, self.indices_are_sorted, self.unique_indices, self.mode)
         return [op.bind(materialize(Zero(x.aval)), indices, ct), None]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x, indices), (dx, di) = args, dims
         n = self.dimension_numbers
         result_ndim = typeof(indices).ndim - (di is not None) - 1 + len(n.offset_dims)
@@ -290,7 +290,7 @@ class ScatterBase(Op):
         return ScatterAdd(self.dimension_numbers, self.indices_are_sorted, self.unique_indices, self.mode)
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         count = len(args) // 2
         indices, di = args[count], dims[count]
         dx = next((d for d in dims[:count] if d is not None), None)
@@ -446,13 +446,13 @@ class ScatterAdd(ScatterBase):
     monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 2),)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))
         return y, self.bind(materialize(tangents[0]), primals[1], materialize(tangents[2]))
 
-    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Cotangents:
         return [
             ct if isinstance(x, Linear) else None,
             None,

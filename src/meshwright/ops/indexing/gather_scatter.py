@@ -13,7 +13,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import RuleError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import Builder, Linear, Tangent, Zero
+from meshwright.ir.op import Builder, Cotangents, Dual, Linear, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import traced
@@ -73,7 +73,7 @@ class Scatter(ScatterBase):
     def region(self, b: Builder, scalar: ShapedArray) -> Any:
         return b.jaxpr_region(traced(_second, "second", (scalar, scalar)))
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         x, indices, updates = primals
         y = self.bind(x, indices, updates)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
@@ -95,7 +95,7 @@ class Scatter(ScatterBase):
         places = self.dimension_numbers.gather().index_places(updates.ndim)
         return broadcast_in_dim(reshape(number, batch), updates.shape, places)
 
-    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Cotangents:
         ct_x = ct_updates = None
         if isinstance(x, Linear):
             ct_x = self.bind(ct, indices, materialize(Zero(typeof(updates))))
@@ -112,7 +112,7 @@ class ScatterMul(ScatterBase):
     monoid: ClassVar[Monoid] = PROD
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         x, indices, updates = primals
         tx, _, tu = tangents
         y = self.bind(x, indices, updates)
@@ -127,13 +127,13 @@ class ScatterMul(ScatterBase):
             parts.append(self.as_add().bind(zeros_like(x), indices, product))
         return y, (parts[0] if len(parts) == 1 else add(*parts)) if parts else Zero(typeof(y))
 
-    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, indices: Any, updates: Any) -> Cotangents:
         return [self.bind(ct, indices, updates), None, None]
 
 
 @dataclass(frozen=True)
 class _ScatterExtremum(ScatterBase):
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         x, indices, updates = primals
         y = self.bind(x, indices, updates)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):

@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.linalg.matrices import eye
 from meshwright.ops.scalar_body import along
@@ -48,7 +48,7 @@ class Batched(Op):
                 )
         return leads[0]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         which = next(i for i, d in enumerate(dims) if d is not None)
         leading = typeof(args[which]).ndim - 1 - self.core_ranks()[which]
         place = min(dims[which], leading)  # type: ignore[type-var]

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent
+from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -42,7 +42,7 @@ class Cholesky(Factorization, Composite):
         factor, info = lapack("potrf", [a], [(aval.shape[-2:], aval.dtype), ((), np.dtype(np.int32))], uplo="L")
         return [tril(nan_where_failed(info, factor))]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         """``dL = L phi(L^-1 da L^-H)``, where ``phi`` takes the lower triangle with half the diagonal."""
         factor, t = self.bind(*primals), from_lower(tangents[0])
         right = TriangularSolve(left_side=False, lower=True, transpose_a=ADJOINT).bind(factor, t)

@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent
+from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import complex_, convert, div, mul, real, sub
@@ -61,7 +61,7 @@ class Eig(Factorization, Composite):
         outs = [values[0] if parts == 1 else complex_(*values), *[left] * self.left, *[right] * self.right]
         return [nan_where_failed(info, x) for x in outs]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         if self.left:
             raise DifferentiationError(
                 "eig: left eigenvectors have no derivative here; use the inverse of the right ones"

@@ -15,7 +15,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent
+from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import convert, div, mul, sub
@@ -53,7 +53,7 @@ class Eigh(Factorization, Composite):
         vectors, values, info = lapack("syevd", [a], shapes, mode="V", uplo="L")
         return [nan_where_failed(info, vectors), nan_where_failed(info, values)]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         vectors, values = self.bind(*primals)
         t = from_lower(tangents[0])
         rotated = matmul(adjoint(vectors), matmul(t, vectors))

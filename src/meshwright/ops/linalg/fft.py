@@ -23,7 +23,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import Builder, Tangent
+from meshwright.ir.op import Builder, Cotangents, Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import conj, convert, mul
@@ -80,10 +80,10 @@ class Fft(Batched):
             raise DTypeError(f"fft: {self.fft_type} takes complex numbers, got {x}; convert it with .astype(complex)")
         return ShapedArray((*lead, *made), dtypes.real_of(x.dtype) if self.fft_type == IRFFT else x.dtype)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), self.bind(*tangents)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         size = math.prod(self.fft_lengths)
         if self.fft_type == RFFT:
             back = Fft(IRFFT, self.fft_lengths).bind(conj(self._scaled(ct, lambda w: size / w)))

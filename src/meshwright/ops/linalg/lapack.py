@@ -20,7 +20,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, DTypeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Builder, Tangent
+from meshwright.ir.op import Builder, Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ge, select
@@ -78,7 +78,7 @@ class Lapack(Factorization):
         require_lapack_dtype(self.kernel, avals[0])
         return tuple(r.update(shape=(*lead, *r.shape)) for r in self.results)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         raise DifferentiationError(
             f"lapack {self.kernel}: a kernel of a program from elsewhere has no derivative here; differentiate the "
             "program where it was written, or use the function of meshwright.linalg"

@@ -13,7 +13,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.ir.varying import axes_of, cast_all
 from meshwright.ops.control.call import CallOp
@@ -56,7 +56,7 @@ class LinearSolve(CallOp):
         """How many arrays the solution consists of."""
         return len(self.matvec.out_avals)
 
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         n = self.num_consts
         outs = self.bind(*primals)
         solution = outs[: self.size]
@@ -73,7 +73,7 @@ class LinearSolve(CallOp):
         found = self.bind(*primals[:n], *map(materialize, right))[: self.size]
         return outs, [*found, *(Zero(a.strong()) for a in self.solve.out_avals[self.size :])]
 
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         n = self.num_consts
         ins = (*dims[:n], *(0,) * self.size)
 
@@ -90,7 +90,7 @@ class LinearSolve(CallOp):
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         n = self.num_consts
         if self.transpose_solve is None or self.vecmat is None:
             raise DifferentiationError(

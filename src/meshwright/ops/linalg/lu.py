@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Op, Tangent, Zero
+from meshwright.ir.op import Dual, Op, Tangent, Zero
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.control.while_loop import While
@@ -63,7 +63,7 @@ class Lu(Factorization, Composite):
         pivots = sub(pivots, np.array(1, _I32))
         return [nan_where_failed(info, factors, False), pivots, PivotsToPermutation(m).bind(pivots)]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (t,) = tangents
         factors, pivots, permutation = self.bind(*primals)
         *_, m, n = typeof(t).shape

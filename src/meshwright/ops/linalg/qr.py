@@ -16,7 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent, Zero
+from meshwright.ir.op import Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, convert, sub
@@ -85,7 +85,7 @@ class Qr(Factorization, Composite):
         packed, order, scales = lapack("geqp3", [a, free], [shapes[0], ((n,), _I32), shapes[1]])
         return [packed, scales, sub(order, match_shape(np.ones((), _I32), typeof(order)))]  # LAPACK counts from 1
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (t,) = tangents
         *_, m, n = typeof(t).shape
         q, r, *order = self.bind(*primals)

@@ -17,7 +17,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent
+from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, convert, div, eq, mul, select, sub
@@ -70,7 +70,7 @@ class Svd(Factorization, Composite):
         _, *outs, info = lapack("gesdd", [a], shapes, mode=mode)
         return [nan_where_failed(info, x) for x in (outs if self.compute_uv else outs[:1])]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (a,), (t,) = primals, tangents
         *_, m, n = typeof(a).shape
         if self.compute_uv and self.full_matrices and m != n:

@@ -15,7 +15,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Tangent, Zero
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
@@ -66,7 +66,7 @@ class TriangularSolve(Batched):
         a = {PLAIN: lambda v: v, TRANSPOSE: transposed, ADJOINT: adjoint}[self.transpose_a](a)
         return matmul(a, x) if self.left_side else matmul(x, a)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (a, _), (ta, tb) = primals, tangents
         x = self.bind(*primals)
         right: Any = None if isinstance(tb, Zero) else tb
@@ -75,7 +75,7 @@ class TriangularSolve(Batched):
             right = moved if right is None else add(right, moved)
         return x, self.bind(a, right)
 
-    def transpose(self, ct: Any, a: Any, b: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, a: Any, b: Any) -> Cotangents:
         if self.transpose_a == ADJOINT:  # the transpose has the conjugate of the matrix
             plain = dataclasses.replace(self, transpose_a=PLAIN)
             return [None, conjugate(plain.bind(a, conjugate(ct)))]
@@ -83,7 +83,7 @@ class TriangularSolve(Batched):
         return [None, dataclasses.replace(self, transpose_a=other).bind(a, ct)]
 
     # --- batching and sharding ------------------------------------------------------------------------------
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (a, b), (da, db) = args, dims
         if da is not None:
             return super().batch(axis, args, dims)

@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent, Zero
+from meshwright.ir.op import Cotangents, Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import mul, neg, sub
@@ -112,7 +112,7 @@ class TridiagonalSolve(Factorization, Composite):
         *_, x, info = lapack("gtsv", [dl, d, du, b], shapes)
         return [nan_where_failed(info, x)]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         x = self.bind(*primals)
         *diagonals, right = tangents
         for t, rows in zip(diagonals, (-1, 0, 1)):
@@ -121,7 +121,7 @@ class TridiagonalSolve(Factorization, Composite):
                 right = neg(moved) if isinstance(right, Zero) else sub(right, moved)
         return x, self.bind(*primals[:3], right)
 
-    def transpose(self, ct: Any, dl: Any, d: Any, du: Any, b: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, dl: Any, d: Any, du: Any, b: Any) -> Cotangents:
         axis = typeof(d).ndim - 1
         return [None, None, None, self.bind(_rows_at(du, -1, axis), d, _rows_at(dl, 1, axis), ct)]
 

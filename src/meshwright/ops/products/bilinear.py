@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Op, Tangent, Zero
+from meshwright.ir.op import Dual, Op, Tangent, Zero
 from meshwright.ops.elementwise.table import add
 
 
@@ -15,7 +14,7 @@ from meshwright.ops.elementwise.table import add
 class Bilinear(Op):
     """Base: the tangent is the op of the tangent of either operand and the other operand, added up."""
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x, y), (tx, ty) = primals, tangents
         parts = []
         if not isinstance(tx, Zero):

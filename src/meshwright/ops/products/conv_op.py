@@ -19,7 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Linear, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Linear, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
@@ -175,7 +175,7 @@ class ConvGeneralDilated(Bilinear):
                 raise ShapeError(f"conv_general_dilated: {what} {count} does not divide the {size} {where}")
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def transpose(self, ct: Any, x: Any, y: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, y: Any) -> Cotangents:
         if isinstance(x, Linear):
             return [self._transpose_lhs(ct, x.aval, y), None]
         return [None, self._transpose_rhs(ct, x, y.aval)]
@@ -214,7 +214,7 @@ class ConvGeneralDilated(Bilinear):
         return convert(op.bind(convert(lhs, typeof(ct).dtype), ct), rhs.dtype)
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x, y), (dx, dy) = args, dims
         lspec, rspec, ospec = self.dimension_numbers
         if axis.size == 0:

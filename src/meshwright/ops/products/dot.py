@@ -14,7 +14,7 @@ from meshwright.core.precision import PRECISIONS, PrecisionLike
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Linear
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Linear
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
@@ -65,7 +65,7 @@ class DotGeneral(Bilinear):
         )
         return ShapedArray(shape, self.preferred_element_type or lhs.dtype, lhs.weak_type and rhs.weak_type)
 
-    def transpose(self, ct: Any, x: Any, y: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, y: Any) -> Cotangents:
         (lc, rc), (lb, rb) = self.dimension_numbers
         if isinstance(x, Linear):
             return [self._transpose_side(ct, x.aval, y, (lc, lb), (rc, rb), ct_free_first=True), None]
@@ -90,7 +90,7 @@ class DotGeneral(Bilinear):
         out = transpose(out, [order.index(d) for d in range(mine.ndim)])
         return convert(out, mine.dtype)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x, y), (dx, dy) = args, dims
         (lc, rc), (lb, rb) = self.dimension_numbers
         if dx is not None:

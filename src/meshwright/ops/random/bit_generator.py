@@ -25,7 +25,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
@@ -86,7 +86,7 @@ class Philox4x32(Elementwise):
             raise DTypeError(f"philox4x32: keys and counters must be uint32, got {out.dtype}")
         return (out,) * 4
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         outs, place = super().batch(axis, args, dims)
         return outs, [place] * 4
 
@@ -118,7 +118,7 @@ class RngBitGenerator(Op):
             raise DTypeError(f"{self.name}: bits come as integers of 8 to 64 bits, not {self.dtype}")
         return state, ShapedArray(self.shape, self.dtype)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return one_by_one(self, axis, args, dims)
 
     def emit(self, b: Builder, state: Any) -> Any:

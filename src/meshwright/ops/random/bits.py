@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
 from meshwright.ops.elementwise.base import Elementwise
@@ -79,7 +79,7 @@ class Threefry2x32(Elementwise):
             raise DTypeError(f"threefry2x32: keys and counters must be uint32, got {out.dtype}")
         return (out, out)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         outs, place = super().batch(axis, args, dims)
         return outs, [place, place]
 
@@ -166,7 +166,7 @@ class RandomBits(Composite):
     def dtype(self) -> np.dtype:
         return np.dtype(f"uint{self.bit_width}")
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (key,), (dim,) = args, dims
         assert dim is not None
         key, dim = not_last(key, dim)

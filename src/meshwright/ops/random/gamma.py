@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Builder, Tangent, Zero
+from meshwright.ir.op import Builder, Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.elementwise.base import Elementwise
@@ -138,7 +138,7 @@ class RandomGamma(Elementwise):
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         return operand_dtypes[0]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         if isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))

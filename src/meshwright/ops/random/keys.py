@@ -17,7 +17,7 @@ from meshwright.core.weak import once_for_each
 from meshwright.errors import ArgumentTypeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Jaxpr, sub_jaxprs
-from meshwright.ir.op import BatchAxis, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Dual, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.rearrange import move_dim
 
@@ -30,7 +30,7 @@ class KeyOp(Op):
     takes_keys: ClassVar[bool] = True
     hidden_params: ClassVar[tuple[str, ...]] = ()
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         return y, Zero(typeof(y))
 
@@ -55,7 +55,7 @@ class RandomWrap(KeyOp):
             raise ArgumentTypeError(f"a key of {self.key.impl!r} is made of {expected}, got {words}")
         return words.update(shape=words.shape[:-1], dtype=self.key)  # type: ignore[arg-type]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         last = typeof(x).ndim - 1
         place = min(dim, last - 1)  # type: ignore[type-var]
@@ -77,7 +77,7 @@ class RandomUnwrap(KeyOp):
     def infer(self, keys: ShapedArray) -> ShapedArray:
         return words_aval(keys)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
     def of_array(self, x: Any) -> Any:

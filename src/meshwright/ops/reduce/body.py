@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import scalar_like
@@ -57,7 +57,7 @@ class ReduceBody(Op):
         return tuple(infer_reduce(self.name, a, self.axes) for a in arrays)
 
     # --- rules ----------------------------------------------------------------------------------------------
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         n, ndim = len(primals) // 2, typeof(primals[0]).ndim
         order = [*self.axes, *(d for d in range(ndim) if d not in self.axes)]
 
@@ -71,7 +71,7 @@ class ReduceBody(Op):
         rows = [each(stacked, pair) for pair in pairs[:n]]
         return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], rows))
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         n = len(args) // 2
         if any(d is not None for d in dims[n:]):
             return one_by_one(self, axis, args, dims)

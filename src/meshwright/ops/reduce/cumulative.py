@@ -20,7 +20,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.library import logaddexp, principal
@@ -120,7 +120,7 @@ class Cumulative(Op):
             raise DTypeError(f"{self.name}: expected numbers, got {x}; convert it with .astype(int)")
         return x
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
         y = self.bind(x)
         fills = (self.identity(typeof(x).dtype), scalar_like(0, t))
@@ -133,7 +133,7 @@ class Cumulative(Op):
         flipped = scan_along(combine, tuple(rev(x, (self.axis,)) for x in xs), fills, self.axis)
         return tuple(rev(x, (self.axis,)) for x in flipped)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         return type(self)(above(self.axis, dim), self.reverse).bind(x), dim  # type: ignore[arg-type]
 
@@ -204,10 +204,10 @@ class CumSum(_Windowed):
     monoid: ClassVar[Monoid] = SUM
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), self.bind(*tangents)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [CumSum(self.axis, not self.reverse).bind(ct)]
 
 

@@ -17,7 +17,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, XOR, Monoid, member
@@ -53,7 +53,7 @@ class Reduction(Op):
             raise DTypeError(f"{self.name}: operand {x} has dtype {x.dtype}, expected {self.wanted}; convert it first")
         return infer_reduce(self.name, x, self.axes)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         return y, self.tangent(primals[0], tangents[0], y)
 
@@ -61,7 +61,7 @@ class Reduction(Op):
         """Tangent of the result ``y`` for tangent ``t`` of ``x``."""
         raise NotImplementedError
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
         return type(self)(new).bind(*args), out
 
@@ -183,7 +183,7 @@ class _ArgExtremum(Composite):
             raise DTypeError(f"{self.name}: index_dtype must be an integer dtype, got {self.index_dtype}")
         return ShapedArray(out.shape, self.index_dtype)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
         return type(self)(new, self.index_dtype).bind(*args), out
 

@@ -13,7 +13,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.rearrange import Linear1, Moves, above, move_dim, reshape, transpose
@@ -45,13 +45,13 @@ class BroadcastInDim(Moves):
             )
         return x.update(shape=self.shape)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         shape = x.aval.shape
         kept = {d: s for s, d in zip(shape, self.broadcast_dimensions)}
         summed = [d for d, s in enumerate(self.shape) if d not in kept or (kept[d] == 1 and s != 1)]
         return [reshape(reduce_sum(ct, summed), shape)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         assert dim is not None
         target = self.broadcast_dimensions
@@ -124,11 +124,11 @@ class ReduceSum(Linear1):
     def infer(self, x: ShapedArray) -> ShapedArray:
         return infer_reduce(self.name, x, self.axes)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         kept = [d for d in range(x.aval.ndim) if d not in self.axes]
         return [broadcast_in_dim(ct, x.aval.shape, kept)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
         return ReduceSum(new).bind(*args), out
 

@@ -19,7 +19,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.op import BatchAxis
+from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents
 from meshwright.ir.rewrite import in_regions
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, scalar_like
@@ -56,7 +56,7 @@ class CyclicWindow(Linear1, Composite):
         d = self.dimension
         return [concatenate([slice_in_dim(x, low, high, 1, d) for low, high in self.pieces(x.shape[d])], d)]
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         size, d = x.aval.shape[self.dimension], self.dimension
         parts, at = [], 0
         for low, high in self.pieces(size):
@@ -66,7 +66,7 @@ class CyclicWindow(Linear1, Composite):
             at += high - low
         return [reduce(add, parts)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         return CyclicWindow(above(self.dimension, dim), self.start, self.length).bind(x), dim  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.static import static_indices
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule, make_rule, pointwise_rule
@@ -44,7 +44,7 @@ class Linear1(Op):
 
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), self.bind(*tangents)
 
 
@@ -179,10 +179,10 @@ class Reshape(Moves):
             )
         return x.update(shape=self.new_sizes)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [reshape(ct, x.aval.shape)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         shape = typeof(x).shape
         before = math.prod(shape[:dim])
@@ -338,10 +338,10 @@ class Squeeze(Moves):
             raise ShapeError(f"squeeze: dimensions {self.dimensions} of shape {x.shape} must exist and have size 1")
         return x.update(shape=tuple(s for d, s in enumerate(x.shape) if d not in self.dimensions))
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [reshape(ct, x.aval.shape)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         new = tuple(above(d, dim) for d in self.dimensions)  # type: ignore[arg-type]
         return Squeeze(new).bind(x), dim - sum(d < dim for d in new)  # type: ignore[operator]
@@ -371,13 +371,13 @@ class Transpose(Moves):
             raise ShapeError(f"transpose: {self.permutation} is not a permutation of the dimensions of {x.shape}")
         return x.update(shape=tuple(x.shape[d] for d in self.permutation))
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         inverse = [0] * len(self.permutation)
         for i, d in enumerate(self.permutation):
             inverse[d] = i
         return [transpose(ct, inverse)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         # The batch dimension goes where the dimension behind it goes.
         out = self.permutation.index(dim) if dim < len(self.permutation) else len(self.permutation)  # type: ignore
@@ -430,10 +430,10 @@ class Rev(Linear1):
             raise ShapeError(f"rev: dimensions {self.dimensions} must be different ones of shape {x.shape}")
         return x
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [self.bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         return Rev(tuple(above(d, dim) for d in self.dimensions)).bind(x), dim  # type: ignore[arg-type]
 

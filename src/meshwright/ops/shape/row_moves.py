@@ -15,7 +15,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Linear, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents, Dual, Linear, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, materialize, scalar_like
@@ -62,11 +62,11 @@ class RowMoves(Composite):
 
         return concatenate([part(*span) for span in spans], d)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         full = [materialize(t) for t in tangents]
         return self.bind(*primals), self.bind(*full)
 
-    def transpose(self, cts: Any, *args: Any) -> Sequence[Any]:
+    def transpose(self, cts: Any, *args: Any) -> Cotangents:
         found: list[Any] = [None] * len(args)
         for ct, spans in zip(cts, self.map.targets):
             if isinstance(ct, Zero):
@@ -85,7 +85,7 @@ class RowMoves(Composite):
         rows = slice_in_dim(ct, at, at + high - low, axis=self.dimension)
         return pad(rows, scalar_like(0, ct), config)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         place = next(d for d in dims if d is not None)
         full = []
         for x, d in zip(args, dims):

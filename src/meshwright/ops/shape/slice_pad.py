@@ -13,7 +13,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import add, convert, eq, scalar_like, select, sub, zeros_like
@@ -50,7 +50,7 @@ class Slice(Moves):
             )
         return x.update(shape=tuple(-(-(b - a) // s) for a, b, s in triples))
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         out = typeof(ct).shape
         config = []
         for size, n, start, stride in zip(x.aval.shape, out, self.start_indices, self.strides):
@@ -58,7 +58,7 @@ class Slice(Moves):
             config.append((start if n else 0, size - covered - (start if n else 0), stride - 1))
         return [pad(ct, scalar_like(0, ct), config)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         new = Slice(
             _insert(self.start_indices, dim, 0),  # type: ignore[arg-type]
@@ -175,12 +175,12 @@ class Pad(Op):
             raise ShapeError(f"pad: padding_config {self.padding_config} does not fit shape {x.shape}")
         return x.update(shape=tuple(sizes))
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         zeros = [scalar_like(0, primals[1]) if isinstance(t, Zero) else t for t in tangents[1:]]
         tx = zeros_like(primals[0]) if isinstance(tangents[0], Zero) else tangents[0]
         return self.bind(*primals), self.bind(tx, *zeros)
 
-    def transpose(self, ct: Any, x: Any, value: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any, value: Any) -> Cotangents:
         aval = x.aval if isinstance(x, Linear) else typeof(x)
         # What of the result came from the operand: undo the edges (negative padding puts zeros back), then the strides.
         undone = pad(ct, scalar_like(0, ct), [(-lo, -hi, 0) for lo, hi, _ in self.padding_config])
@@ -193,7 +193,7 @@ class Pad(Op):
             ct_value = sub(reduce_sum(ct, every), reduce_sum(inside, every))
         return [inside if isinstance(x, Linear) else None, ct_value]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x, value), (dx, dv) = args, dims
         if dv is None:
             return Pad(_insert(self.padding_config, dx, (0, 0, 0))).bind(x, value), dx  # type: ignore[arg-type]
@@ -307,11 +307,11 @@ class Concatenate(Op):
                 raise DTypeError(f"concatenate: dtypes differ: {', '.join(str(a.dtype) for a in avals)}")
         return first.update(shape=(*first.shape[:d], sum(a.shape[d] for a in avals), *first.shape[d + 1 :]))
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         full = [zeros_like(x) if isinstance(t, Zero) else t for x, t in zip(primals, tangents)]
         return self.bind(*primals), self.bind(*full)
 
-    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, *args: Any) -> Cotangents:
         results, start = [], 0
         for x in args:
             size = typeof(x).shape[self.dimension]
@@ -320,7 +320,7 @@ class Concatenate(Op):
             start += size
         return results
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         place = next(d for d in dims if d is not None)
         full = []
         for x, d in zip(args, dims):

@@ -11,7 +11,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import copy
@@ -81,10 +81,10 @@ class ShardingConstraint(Moves):
         self.sharding.check_compatible(x.shape, "with_sharding_constraint")
         return x
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [self.bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         entries = list(self.sharding.spec)
         entries += [None] * max(0, dim - len(entries))  # type: ignore[operator]
@@ -132,10 +132,10 @@ class Reshard(ShardingConstraint):
     def typed(self, x: ShapedArray) -> ShapedArray:
         return self.infer(x)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [with_type(ct, x.aval.cotangent(), self.sharding.mesh)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         explicit, spec = typeof(x).explicit, self.sharding.spec
         mapped = () if explicit is None else explicit.spec.axes(dim)

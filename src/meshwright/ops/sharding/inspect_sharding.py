@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.sharding import Layout
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
@@ -37,7 +37,7 @@ class InspectSharding(Op):
     def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
         return ()
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), []
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:

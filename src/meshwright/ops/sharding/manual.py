@@ -25,7 +25,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError, ShardingError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshwright.ir.op import BatchAxis, Builder, Linear, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.passes import dead_code
 from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.ir.state import extend_axis_env
@@ -160,7 +160,7 @@ class ShardMap(RegionOp):
         return self.with_regions([jaxpr]), cast_each(args, [a.difference(self.manual) for a in in_axes(jaxpr)])
 
     # --- derivatives ----------------------------------------------------------------------------------------
-    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         nonzero = tuple(not isinstance(x, Zero) for x in tangents)
         with self.scope():
             jaxpr, nonzero_out = t.jvp(self.jaxpr, nonzero)
@@ -191,7 +191,7 @@ class ShardMap(RegionOp):
             recorded = tape.record(op, [*outs[n:], *forwarded, *omit(args, known)])
         return merge(parts.known_out, outs[:n], recorded)
 
-    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Sequence[Any]:
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         linear = tuple(isinstance(x, Linear) for x in args)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
         sizes = tuple(self.manual.items())
@@ -207,7 +207,7 @@ class ShardMap(RegionOp):
         return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         shape = self.mesh.abstract_mesh.shape
         if any(name not in shape for name in axis.spmd) or axis.size % prod(shape[n] for n in axis.spmd):
             raise ShardingError(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
@@ -40,10 +40,10 @@ class MemoryPut(Linear1):
     def typed(self, x: ShapedArray) -> ShapedArray:
         return self.infer(x)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [MemoryPut(x.aval.memory).bind(ct)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:

@@ -9,7 +9,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis
+from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents
 from meshwright.ops.sharding.constraint import with_type
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, AxisType
@@ -42,11 +42,11 @@ class MeshCast(PropagationMark):
     def typed(self, x: ShapedArray) -> ShapedArray:
         return self.infer(x)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         wanted = x.aval.cotangent()
         free = self.mesh.update_axis_types(dict.fromkeys(self.mesh.axis_names, AxisType.Auto))
         mesh = free if wanted.explicit is None else wanted.explicit.mesh
         return [with_type(MeshCast(mesh).bind(ct), wanted)]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]

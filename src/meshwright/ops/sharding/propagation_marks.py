@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Unchanged
 
 #: in the order in which Shardy numbers them
@@ -30,7 +30,7 @@ class PropagationMark(Unchanged):
         """Whether axes spread to the operand, or else to the result."""
         return True
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [self.bind(ct)]
 
 
@@ -48,7 +48,7 @@ class ShardingGroup(PropagationMark):
     def exact_group(self) -> str | None:
         return self.group if self.exact else None
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         # The values of a group may be batched differently, or not at all.
         return args[0], dims[0]
 
@@ -67,7 +67,7 @@ class PropagationBarrier(PropagationMark):
     direction: str = "NONE"
     name: ClassVar[str] = "propagation_barrier"
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
     def crosses(self, backward: bool) -> bool:

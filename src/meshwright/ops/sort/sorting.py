@@ -20,7 +20,7 @@ from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent, Zero
 from meshwright.ir.probing import MOST_ARGUMENTS, grid, run, used
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import eval_jaxpr, typeof
@@ -142,7 +142,7 @@ class _Sorting(Op):
             raise ShapeError(f"{self.name}: dimension {self.dimension} does not exist in shape {avals[0].shape}")
         return avals
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         place = next(d for d in dims if d is not None)
         full = [along(x, d, place, axis.size) for x, d in zip(args, dims)]
         outs = dataclasses.replace(self, dimension=above(self.dimension, place)).bind(*full)
@@ -192,7 +192,7 @@ class Sort(_Sorting):
             raise ArgumentError(f"sort: num_keys={self.num_keys} must be between 1 and {len(avals)}, the operand count")
         return avals
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         moving = [not isinstance(t, Zero) for t in tangents]
         if not any(moving):
             outs = self.bind(*primals)

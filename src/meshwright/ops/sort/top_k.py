@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent, Zero
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
@@ -42,13 +42,13 @@ class TopK(Op):
         shape = (*x.shape[:-1], self.k)
         return x.update(shape=shape), ShapedArray(shape, dtypes.int32)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y, order = self.bind(*primals)
         t = tangents[0]
         moved = Zero(typeof(y)) if isinstance(t, Zero) else gather_along(t, order, typeof(y).ndim - 1)
         return [y, order], [moved, Zero(typeof(order))]
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         assert dim is not None
         x, dim = not_last(x, dim)

@@ -17,7 +17,7 @@ from numpy.polynomial.chebyshev import chebinterpolate
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import Tangent
+from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.reading import reads
 from meshwright.ops.elementwise.expanded import Expanded, chebyshev
 from meshwright.ops.elementwise.table import (
@@ -74,7 +74,7 @@ class _Scaled(Expanded):
     accepts: ClassVar[tuple[str, ...]] = ("f",)
     order: ClassVar[int]
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         """DLMF 10.29.1, in which nothing is divided by ``x``."""
         (x,), (t,) = primals, tangents
         y, above = self.bind(x), scaled_bessel(self.order + 1)(x)

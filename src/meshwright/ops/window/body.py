@@ -19,7 +19,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, Builder, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -65,7 +65,7 @@ class ReduceWindowBody(_BodyWindow):
         arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(a.update(shape=self.result_shape(a)) for a in arrays)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         n = len(primals) // 2
         pairs = with_tangents(primals, tangents)
 
@@ -77,7 +77,7 @@ class ReduceWindowBody(_BodyWindow):
         stacked = [(seen(x, init), seen(t, t_init)) for (x, t), (init, t_init) in zip(pairs[:n], pairs[n:])]
         return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], stacked))
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         windows = self.windows
         at = lambda place: self.with_windows((*windows[:place], WindowDim(1), *windows[place:]))  # noqa: E731
         return batched_with_initial(self, at, axis, args, dims)
@@ -123,7 +123,7 @@ class CumulativeBody(Composite):
         arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(arrays)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         at = lambda place: dataclasses.replace(self, axis=above(self.axis, place))  # noqa: E731
         return batched_with_initial(self, at, axis, args, dims)
 
@@ -191,7 +191,7 @@ class SelectAndScatterBody(_BodyWindow):
             )
         return source.update(shape=operand.shape)
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         if dims[2] is not None:
             (out,), (place,) = one_by_one(self, axis, args, dims)
             return out, place

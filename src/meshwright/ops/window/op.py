@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike
-from meshwright.ir.op import BatchAxis, Builder, Op
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import Monoid
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -69,7 +69,7 @@ class WindowOp(Op):
         return tuple(window.output_size(n) for window, n in zip(self.windows, x.shape))
 
     # --- batching -------------------------------------------------------------------------------------------
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         place = next(d for d in dims if d is not None)
         full = []
         for x, d in zip(args, dims):

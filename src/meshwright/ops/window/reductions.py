@@ -17,7 +17,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.contract import ArrayLike, Localizer
-from meshwright.ir.op import Builder, Op, Tangent, Zero
+from meshwright.ir.op import Builder, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid
@@ -73,7 +73,7 @@ class ReduceWindowSum(ReduceWindow, Linear1):
         _need_numbers(self.name, x)
         return super().infer(x)
 
-    def transpose(self, ct: Any, x: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, x: Any) -> Cotangents:
         if 0 in x.aval.shape or 0 in typeof(ct).shape:
             return [Zero(x.aval)]
         return [self.with_windows([w.adjoint(n) for w, n in zip(self.windows, x.aval.shape)]).bind(ct)]
@@ -84,7 +84,7 @@ class _Extreme(ReduceWindow):
 
     selects: ClassVar[str] = ""
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), select_op(SelectAndGatherAdd, self, self.selects).bind(*tangents, *primals)
 
 
@@ -117,7 +117,7 @@ class ReduceWindowProd(ReduceWindow):
         _need_numbers(self.name, x)
         return super().infer(x)
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
         # Each element's factor is the product of all others; no division, so that zeros do no harm.
         seen = window_slices(x, self.windows, scalar_like(1, x))

@@ -19,7 +19,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import Builder, Tangent, Zero
+from meshwright.ir.op import Builder, Cotangents, Dual, Tangent, Zero
 from meshwright.ir.reading import Reader, reads, scalar_of
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.elementwise.table import add, and_, eq, ge, le, max_, min_, not_, scalar_like, select
@@ -56,7 +56,7 @@ class _Select(WindowOp):
         if dtypes.is_complex(x.dtype):
             raise DTypeError(f"{self.name}: extremes of {x.dtype} windows have no derivative; take real parts")
 
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> tuple[Any, Any]:
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), self.bind(tangents[0], primals[1])
 
     def partner(self, other: type[_Select]) -> Any:
@@ -76,7 +76,7 @@ class SelectAndGatherAdd(_Select):
             raise ShapeError(f"{self.name}: tangents {tangents} and operand {operand} must have one shape")
         return tangents.update(shape=self.result_shape(operand))
 
-    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, *args: Any) -> Cotangents:
         if 0 in args[0].aval.shape or 0 in typeof(ct).shape:
             return [Zero(args[0].aval), None]
         return [self.partner(SelectAndScatterAdd).bind(ct, args[1]), None]
@@ -116,7 +116,7 @@ class SelectAndScatterAdd(_Select):
             )
         return source.update(shape=operand.shape)
 
-    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+    def transpose(self, ct: Any, *args: Any) -> Cotangents:
         return [self.partner(SelectAndGatherAdd).bind(ct, args[1]), None]
 
     def localize(self, ctx: Localizer, *operands: Any) -> Any:
