@@ -193,11 +193,11 @@ def test_threads_trace_compile_and_run_side_by_side():
                 np.testing.assert_allclose(shared(X + k), np.cumsum((X + k) * 2, axis=0), rtol=1e-5)
 
                 def named(x):
-                    with mw.named_scope(f"thread{number}"):
+                    with mw.named_scope(f"weaver{number}"):
                         return mnp.exp(x + number)
 
                 located = mw.jit(named).lower(X).as_text(debug_info=True)
-                assert f"thread{number}/exp" in located and located.count("thread") == located.count(f"thread{number}")
+                assert f"weaver{number}/exp" in located and located.count("weaver") == located.count(f"weaver{number}")
         except BaseException as error:
             failures.append(error)
 
