@@ -96,6 +96,19 @@ def test_other_trees_are_refused_with_a_table(tmp_path, refuses):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
+def test_only_checkpoints_are_replaced(tmp_path, refuses):
+    """Not a file, a device or somebody's folder."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "folder", "pipe"):
+        with refuses(CheckpointError, "no checkpoint", "choose another name"):
+            save(tmp_path / name, {"w": VALUE}, overwrite=True)
+    assert (tmp_path / "file").read_text() == "mine" and (tmp_path / "folder" / "inner").is_dir()
+    save(tmp_path / "empty", {"w": VALUE}, overwrite=True)
+
+
 def test_donated_arrays_are_saved_as_they_were(tmp_path):
     x = mw.device_put(np.ones(1 << 20, np.float32), NamedSharding(MESH, P("x")))
     saving = save(tmp_path / "a", {"x": x}, asynchronous=True)

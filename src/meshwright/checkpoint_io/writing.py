@@ -82,7 +82,7 @@ def save(
     Args:
       asynchronous: copy what this process has and return; the rest happens in a thread. ``wait()`` of what is returned
         says how it went.
-      overwrite: replace a checkpoint that is there.
+      overwrite: replace a checkpoint that is there, or an empty folder; nothing else.
       format: ``"safetensors"`` (one file a process), or ``"tensorstore"``: an array of zarr 3 for each leaf, which
         needs the package of that name.
       progress: told how many of how many bytes of this process are written.
@@ -107,6 +107,8 @@ def save(
     folder = Path(directory).absolute()
     if (folder.exists() or folder.is_symlink()) and not overwrite:
         raise CheckpointError(f"save: {folder} is there already; choose another name, or pass overwrite=True")
+    if folder.exists() and not (folder / NAME).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise CheckpointError(f"save: {folder} is no checkpoint, and is not replaced by one; choose another name")
     sources = [_source(path, x) for path, x in zip(pytree.paths(tree), pytree.leaves(tree))]
     if asynchronous:
         sources = [_copied(s) for s in sources]
