@@ -32,7 +32,7 @@ def needs_spread(mesh: Mesh | AbstractMesh) -> bool:
     return isinstance(mesh, Mesh) and not spread_of(NamedSharding(mesh, PartitionSpec())).is_one
 
 
-@dataclass
+@dataclass(eq=False)
 class SpreadExecutable(Executable):
     """A program on several real devices, of one or more processes: arrays in, arrays out, each a part a device."""
 
