@@ -26,7 +26,8 @@ def torchvision_that_works():
 
 @pytest.mark.parametrize("name", model_zoo.MODELS)
 def test_models_are_torchs_and_verified_on_4_by_2(name):
-    model, forward, gradient, arrays, named = model_zoo.measured(name)
+    with model_zoo.precision(name):
+        model, forward, gradient, arrays, named = model_zoo.measured(name)
+        part, _ = model_zoo.partitioned(model, arrays, named)
     assert forward < 1e-5 and gradient < 1e-5
-    part, _ = model_zoo.partitioned(model, arrays, named)
     assert all(c.source.is_known for c in part.collectives)

@@ -249,6 +249,24 @@ def test_what_has_no_gradient_in_torch_has_none_here():
     assert np.abs(buffers["calls"]).sum() > 0
 
 
+class NoGradNorWrites(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            fixed = self.a(x) * 2
+            with torch.enable_grad():
+                y = self.b(x)
+        return (self.a(x) * fixed + y.detach() + self.b(x)).reshape(-1).unflatten(0, (3, -1)).flatten()
+
+
+def test_programs_without_writes_are_traced_once(monkeypatch):
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+    check(NoGradNorWrites(), torch.randn(4, 3))
+
+
 def test_lines_and_names_of_the_users_module():
     class Two(nn.Module):
         def __init__(self):

@@ -38,8 +38,20 @@ def _known(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
     return table | {t: decomposition_table[t] for t in targets if t not in table and t in decomposition_table}
 
 
+def writes(target: Any) -> bool:
+    """Whether an op may write to what it is given. Norms write to their statistics, which their schemas do not say."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and (schema.is_mutable or any(a.name == "running_mean" for a in schema.arguments))
+
+
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without mutation; ops that have no rule are written in terms of others, as torch does."""
+    """The program without mutation; ops that have no rule are written in terms of others, as torch does.
+
+    Where that changes nothing, it is not asked for: torch traces the whole program again for it.
+    """
+    module = program.graph_module
+    if not without_rule(module) and not any(writes(n.target) for n in calls(module)):
+        return program
     program = program.run_decompositions({})
     for _ in range(ROUNDS):
         table = decompositions(program.graph_module)

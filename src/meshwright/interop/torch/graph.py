@@ -113,6 +113,8 @@ class Interpreter:
                 return self._scan(*args)
             case "checkpoint" | "tag_activation_checkpoint":
                 return self.run(args[0], args[1:])
+            case "wrap_with_set_grad_enabled":  # what comes out is detached where it should be
+                return self.run(args[1], args[2:])
         raise RuleError(f"higher_order.{target.name()} has no rule")
 
     def _function(self, module: fx.GraphModule) -> Callable[..., Any]:

@@ -14,6 +14,12 @@ import torch
 from torch import fx
 
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+#: ops that are views too, of shapes written otherwise
+_RESHAPES = (
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.flatten.using_ints,
+    torch.ops.aten.unflatten.int,
+)
 
 
 def _shape(node: Any) -> tuple[int, ...] | None:
@@ -31,6 +37,8 @@ def sink_views(module: fx.GraphModule) -> None:
     """Move views of leading dimensions behind ``linear``, and compose views of views."""
     graph = module.graph
     for node in list(graph.nodes):
+        if node.target in _RESHAPES and (shape := _shape(node)) is not None:
+            node.target, node.args, node.kwargs = torch.ops.aten.view.default, (node.args[0], list(shape)), {}
         if node.target == torch.ops.aten.linear.default and _is_view(node.args[0]):
             _behind(graph, node)
         elif _is_view(node):
