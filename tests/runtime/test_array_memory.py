@@ -67,7 +67,8 @@ def test_arguments_of_jitted_functions_are_copied(count):
 
 def test_array_functions_copy_numpy_values():
     values = aligned(64)
-    arrays = [mnp.array(values), mnp.asarray(values) + 0, mnp.stack([values])[0]]
+    arrays = [f(values) for f in (mnp.array, mnp.asarray, mnp.ravel, mnp.atleast_1d)]
+    arrays += [mnp.asarray(memoryview(values)), mnp.asarray(values) + 0, mnp.stack([values])[0]]
     values[:] = -1
     for array in arrays:
         np.testing.assert_array_equal(array, np.arange(64))

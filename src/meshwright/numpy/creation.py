@@ -176,14 +176,17 @@ def _from_number(x: Any, dtype: np.dtype | None, sharding: Sharding | None) -> A
 def asarray(
     a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None
 ) -> Any:
-    """``a`` as an array; arrays are returned as they are, NumPy arrays may be shared without a copy.
+    """``a`` as an array; arrays are returned as they are, NumPy's and other buffers are copied, so that writing to them
+    later changes nothing.
 
-    A shared NumPy array must not be written to afterwards.
+    With ``copy=False`` memory that starts at a multiple of 64 bytes is shared: it must not be written to afterwards.
 
     >>> asarray(1.5).dtype
     dtype('float32')
     """
-    return array(a, dtype, bool(copy), order, device=device)
+    if copy is None:
+        copy = not isinstance(a, Array) and (isinstance(a, np.ndarray) or _is_buffer(a))
+    return array(a, dtype, copy, order, device=device)
 
 
 def copy_of(a: Any, order: str | None = None) -> Any:
