@@ -74,7 +74,7 @@ def test_every_wrong_argument_is_named_at_once(lowered, loaded):
             ArgumentTypeError, match=r"(?s)2 arguments are wrong:.*argument params\['b'\]: .*argument x "
         ):
             call({"w": w, "b": "no"}, X.T)
-        with pytest.raises(ArgumentError, match="for arguments"):
+        with pytest.raises(ArgumentTypeError, match="for arguments"):
             call(X, PARAMS)
     with pytest.raises(ShapeError, match=r"(?s)2 arguments are wrong.*params\['b'\] of.*params\['w'\] of"):
         loaded(np.ones(2, np.float32), w.T, X)
