@@ -31,6 +31,10 @@ class ArgumentTypeError(MeshwrightError, TypeError):
     """An argument of a public function has the wrong type (not an array, unhashable static argument, ...)."""
 
 
+class StaticArgumentError(ArgumentTypeError, ValueError):
+    """A static argument that is not hashable. Python raises ``TypeError`` and JAX ``ValueError``, so this is both."""
+
+
 class NestingError(MeshwrightError, RecursionError):
     """Functions call each other, or containers hold each other, more deeply than can be followed."""
 

@@ -33,7 +33,14 @@ from meshwright.core.late import LateModule
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError, NonFiniteError, UnexpectedTracerError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MeshwrightError,
+    NonFiniteError,
+    StaticArgumentError,
+    UnexpectedTracerError,
+)
 from meshwright.ir.explicit import is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.leaks import ends_traces, watched
@@ -267,7 +274,7 @@ class JitFunction:
             try:
                 hash(value)
             except TypeError as error:
-                raise ArgumentTypeError(
+                raise StaticArgumentError(
                     f"{self.name}: static argument {where!r} of type {type(value).__name__} is not hashable ({error}); "
                     "pass a tuple or another hashable value, or do not mark it static"
                 ) from None

@@ -12,7 +12,7 @@ from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
 from meshwright.numpy.arithmetic import add, floor, multiply, power, subtract
-from meshwright.numpy.axes import static_int
+from meshwright.numpy.axes import normal_shape, static_int
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp, log
@@ -181,6 +181,7 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
     """
     n = static_int(N, "eye", "N")
     m = n if M is None else static_int(M, "eye", "M")
+    normal_shape((n, m), "eye")
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "eye")
     return asarray(convert(_position_mask(n, m, k, ops.eq), target), device=device)
 
