@@ -56,7 +56,7 @@ def test_a_limit_that_nothing_meets_says_what_is_largest_and_what_helps():
         lowered.partition(memory_limit=2**20)
     first, largest, *_, last = str(caught.value).split("\n")
     assert first.endswith(": a device needs 4.5 MiB, 3.5 MiB more than the 1.0 MiB allowed. Largest at the peak:")
-    assert largest.split() == "4.0 MiB argument f32[512,2048] of f32[512,2048] as [{}, {}] input 1".split()
+    assert largest.split() == "4.0 MiB argument f32[512,2048] of f32[512,2048] as [{}, {}] input 1 (w)".split()
     assert last == (
         "Most of it are arguments and results (4.5 MiB): split them by an axis that they do not have, use more devices or "
         "smaller types; donate arguments that results replace (donate_argnums). mw.plan looks for shardings that fit"

@@ -114,6 +114,8 @@ def _of_custom_call(live: Liveness, kernel: Kernel, step: int) -> list[Buffer]:
 def overwrites(kernel: Kernel, source: Kernel) -> bool:
     """Whether the kernel can compute in the memory of an operand."""
     use = kernel.inputs[source]
+    if kernel.root.op == "copy":
+        return False  # its purpose is a second buffer
     if kernel.root.op == "dynamic_update_slice":
         return source.root is kernel.root.operands[0]  # besides, it may read what it replaces
     if kernel.root.op in ("scatter", "sort"):

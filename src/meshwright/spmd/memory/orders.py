@@ -177,7 +177,6 @@ def _collective(
     dim = given[_MAJOR[op]]
     if all(d == 1 for d in x.shape[:dim]):
         return None
-    if x.op in _FIXED:
-        x = make("reorder", (x,), x.avals[0], {"major": dim})
+    x = make("reorder", (x,), x.avals[0], {"major": dim})
     moved = make(op, (x,), aval, {**given, "ordered": True})
     return make("reorder", (moved,), aval, {"major": 0})
