@@ -166,6 +166,11 @@ OTHERWISE = (
         r"%|mod\(|remainder\(", "by zero it is NaN, as the value is; JAX's is infinite",
         what="second", of=zero, differ=ours_nan_theirs_infinite,
     ),
+    Otherwise(r"lax\.igamma", "at infinity it is 0; JAX's NaN", what=DERIVATIVES, of=infinity, differ=theirs_nan),
+    Otherwise(
+        "custom_product", "a cotangent gets its argument's dtype; JAX's keeps the rule's",
+        what=DERIVATIVES, said=r"ours has type .*theirs (float|complex)",
+    ),
     Otherwise(_MEANS, "NaN, the mean of nothing, has none", what=DERIVATIVES, of=nothing, differ=ours_nan),
 )  # fmt: skip
 
