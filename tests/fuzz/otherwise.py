@@ -73,6 +73,15 @@ def theirs_nan(ours: Any, theirs: Any) -> Any:
     return onp.isnan(theirs)
 
 
+def either_nan(ours: Any, theirs: Any) -> Any:
+    return onp.isnan(ours) | onp.isnan(theirs)
+
+
+def one_is_nothing(ours: Any, theirs: Any) -> Any:
+    least, most = onp.sort([abs(ours.astype(onp.float64)), abs(theirs.astype(onp.float64))], axis=0)
+    return least <= 1e-5 * most
+
+
 def a_turn(ours: Any, theirs: Any) -> Any:
     """By a multiple of 2 pi i."""
     turns = (ours - theirs).astype(onp.complex128) / 2j / onp.pi
@@ -105,6 +114,7 @@ class Otherwise:
         return self.differ is None or (how.elements is not None and bool(onp.all(self.differ(*how.elements))))
 
 
+_COMPARED = r"cum(max|min)|maximum|minimum|at\[|celu|relu|hard_|nn\.s?elu"
 _LOGSUM = r"logaddexp|softplus|log_sigmoid|mish|cumlogsumexp|logsumexp|logmeanexp"
 _MEANS = r"mean|std|var|cov\(|average|median|quantile|percentile|standardize"
 OTHERWISE = (
@@ -120,7 +130,8 @@ OTHERWISE = (
     Otherwise("while_loop", "JAX differentiates loops over nothing", said="for while_loop", of=nothing),
     # --- types ---
     Otherwise(
-        r"median\(.*keepdims", "of a number, NumPy keeps no dimensions and JAX one", said="type|AxisError", of=a_number
+        r"median\(.*keepdims", "of a number, NumPy keeps no dimensions and JAX one", said="type|AxisError|axis",
+        of=a_number,
     ),
     Otherwise(
         r"np\.angle", "JAX's angle of a number is of the default type", said=r"theirs float\d\d\[\]", of=a_number,
@@ -141,15 +152,33 @@ OTHERWISE = (
     ),
     # --- complex numbers ---
     Otherwise(
-        "cumprod", "JAX multiplies by one, which makes NaN of infinities", kinds="c", of=infinity, differ=theirs_nan,
+        r"prod\(", "JAX multiplies by one, which makes NaN of infinities", kinds="c", of=infinity, differ=theirs_nan,
     ),
-    Otherwise(r"cum(max|min)|maximum|minimum|at\[", "JAX loses NaN among them", of=nan, differ=complex_nan),
+    Otherwise(_COMPARED, "JAX loses NaN among them", of=nan, differ=complex_nan),
+    Otherwise(_COMPARED, "JAX loses NaN among them", what=DERIVATIVES, kinds="c", of=nan),
+    Otherwise(
+        r"at\[.*(min|max)\(", "infinite tangents times complex masks are partly NaN", what=DERIVATIVES,
+        kinds="c", of=infinity, differ=either_nan,
+    ),
+    Otherwise("celu", "JAX's compiled quotient by 1 is exact", kinds="c", of=infinity, differ=complex_nan),
+    Otherwise(
+        "a(rc)?cosh", "JAX's has the wrong sign left of 0, and underflows", what=DERIVATIVES, kinds="c",
+        of=_part(lambda x: (x < 0) | (x > 1e9)),
+    ),
     Otherwise(_LOGSUM, "JAX's of infinities is NaN", kinds="c", of=infinity, differ=theirs_nan),
     Otherwise(_LOGSUM, "JAX's logarithm is not always the principal one", kinds="c", differ=a_turn),
     # --- values ---
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
     Otherwise(r"np\.(trapezoid|modf)\(", "of infinities NumPy's are no NaN", of=infinity, differ=theirs_nan),
+    Otherwise(
+        r"\n.*(%|mod\(|remainder\()", "what is divided was rounded just below a multiple, or on it", kinds="f",
+        differ=one_is_nothing,
+    ),
     # --- derivatives ---
+    Otherwise(
+        r"cumprod\(", "it is each product of the others; JAX's along its tree is not", what=DERIVATIVES, of=infinity,
+        differ=either_nan,
+    ),
     Otherwise(r"bessel_i1e", "JAX's at NaN is that at 0", what=DERIVATIVES, of=nan, differ=ours_nan),
     Otherwise(r"copysign|abs\(", "JAX's at NaN is -1", what=DERIVATIVES, of=nan, differ=ours_nan),
     Otherwise(
@@ -164,7 +193,7 @@ OTHERWISE = (
     ),
     Otherwise(
         r"%|mod\(|remainder\(", "by zero it is NaN, as the value is; JAX's is infinite",
-        what="second", of=zero, differ=ours_nan_theirs_infinite,
+        what=DERIVATIVES, of=zero, differ=ours_nan_theirs_infinite,
     ),
     Otherwise(r"lax\.igamma", "at infinity it is 0; JAX's NaN", what=DERIVATIVES, of=infinity, differ=theirs_nan),
     Otherwise(

@@ -69,9 +69,11 @@ def relu6(x: Any) -> Any:
     6.0
     """
     x = _weakly_inexact("relu6", x)
-    if dtypes.is_complex(typeof(x).dtype):
-        return clip(x, 0.0, 6.0)
-    return clamp(scalar_like(0, x), x, scalar_like(6, x))
+    nil, six = scalar_like(0, x), scalar_like(6, x)
+    if not dtypes.is_complex(typeof(x).dtype):
+        return clamp(nil, x, six)
+    inside = ops.and_(ops.gt(x, nil), ops.lt(x, six))  # a derivative is chosen: infinities times 0 are NaN
+    return ops.select(inside, x, ops.stop_gradient(clip(x, 0.0, 6.0)))
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:

@@ -300,7 +300,9 @@ def power(x1: Any, x2: Any, /) -> Any:
         (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
         shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
         x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
-    return convert(ops.pow_(x, y), typeof(x).dtype, typeof(x).weak_type and dtypes.is_inexact(dtype))
+    exponent = aval_of(x2, "power", 1)
+    weak = typeof(x).weak_type and dtypes.is_inexact(dtype) and (exponent.weak_type or dtypes.is_bool(exponent.dtype))
+    return convert(ops.pow_(x, y), typeof(x).dtype, weak)
 
 
 pow = power

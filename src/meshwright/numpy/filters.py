@@ -255,9 +255,9 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     [0.0, 3.0, 3.283]
     """
     (p,) = operands("unwrap", (p,))
-    exact = dtypes.is_integer(typeof(p).dtype) and isinstance(period, (int, np.integer))
-    if not exact and not dtypes.is_inexact(typeof(p).dtype):
-        p = converted(p, dtypes.default_float())
+    exact = isinstance(period, (int, np.integer))
+    if dtypes.is_bool(typeof(p).dtype) or not (exact or dtypes.is_inexact(typeof(p).dtype)):
+        p = convert(p, dtypes.default_int() if exact else dtypes.default_float(), weak_type=True)
     target = typeof(p).dtype
     if dtypes.is_unsigned(target):  # differences have signs
         p = converted(p, dtypes.default_int())

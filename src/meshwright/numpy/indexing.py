@@ -214,8 +214,8 @@ def take_along_axis(
             f"but for axis {d}"
         )
     shape = tuple(si[e] if e == d else max(a, b) if 0 not in (a, b) else 0 for e, (a, b) in enumerate(zip(sx, si)))
-    if 0 in shape:  # nothing is read, and there may be nothing to read from
-        return broadcast_in_dim(scalar_like(0, x), shape, ())
+    if 0 in shape:  # nothing is read, and there may be nothing to read from: then it is strongly typed
+        return broadcast_in_dim(scalar_like(0, x) if sx[d] else np.zeros((), typeof(x).dtype), shape, ())
     x = spread(x, [sx[e] if e == d else s for e, s in enumerate(shape)])
     wrap = mode != "promise_in_bounds" if wrap_negative_indices is None else wrap_negative_indices
     index = spread(from_start(index, sx[d], wrap), shape)
