@@ -176,6 +176,10 @@ OTHERWISE = (
     ),
     # --- derivatives ---
     Otherwise(
+        r"\n.*(%|mod\(|remainder\()", "what is divided was rounded just below a multiple, or on it", kinds="f",
+        what=DERIVATIVES,
+    ),
+    Otherwise(
         r"cumprod\(", "it is each product of the others; JAX's along its tree is not", what=DERIVATIVES, of=infinity,
         differ=either_nan,
     ),
