@@ -291,17 +291,16 @@ def power(x1: Any, x2: Any, /) -> Any:
         _refuse_quotients(typeof(x).dtype, x2)
         return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
     x, y = operands("power", (x1, x2))
-    dtype = typeof(x).dtype
+    dtype, by = typeof(x).dtype, aval_of(x2, "power", 1)
     if isinstance(x2, np.integer):
         _refuse_quotients(dtype, int(x2))
     if dtypes.is_bool(dtype):
         x, y = _as_integers(x, y)
-    elif dtypes.is_inexact(dtype) and not is_python_number(x2) and dtypes.is_integer(aval_of(x2, "power", 1).dtype):
+    elif dtypes.is_inexact(dtype) and not is_python_number(x2) and dtypes.is_integer(by.dtype):
         (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
         shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
         x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
-    exponent = aval_of(x2, "power", 1)
-    weak = typeof(x).weak_type and dtypes.is_inexact(dtype) and (exponent.weak_type or dtypes.is_bool(exponent.dtype))
+    weak = typeof(x).weak_type and dtypes.is_inexact(dtype) and (by.weak_type or dtypes.is_bool(by.dtype))
     return convert(ops.pow_(x, y), typeof(x).dtype, weak)
 
 
