@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import nn, optim
 from meshwright.core.config import config
@@ -299,3 +300,11 @@ def test_a_small_network_learns() -> None:
     assert loss(params).item() < 0.1
     jaxpr = trace_to_jaxpr(lambda w: [loss({**params, "a": w})], [typeof(params["a"])])
     close(eval_jaxpr(jaxpr, jaxpr.consts, params["a"])[0], loss(params))
+
+
+def test_the_derivative_of_relu6_is_chosen_for_complex_numbers() -> None:
+    """Beyond its bounds it is 0, also where the tangent is infinite."""
+    x = np.array([np.inf + 1j, -np.inf + 1j, 2 + 1j, -1j, complex(np.nan, 1), 7 + 1j], np.complex64)
+    for name in ("relu6", "hard_sigmoid"):
+        found, wanted = (lib.jvp(getattr(lib.nn, name), (v,), (v,)) for lib, v in ((mw, x), (jax, jnp.asarray(x))))
+        np.testing.assert_allclose(found[1], wanted[1], 1e-6)

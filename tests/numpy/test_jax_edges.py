@@ -170,7 +170,7 @@ def test_interpolation_goes_on() -> None:
 
 
 def test_unwrap_of_narrow_integers() -> None:
-    for x in (np.array([0, 3, 6, 1, 7], np.uint8), np.array([5, -7, 2, 9], np.int8)):
+    for x in (np.array([0, 3, 6, 1, 7], np.uint8), np.array([5, -7, 2, 9], np.int8), np.array([True, False])):
         check("unwrap", x)
         check("unwrap", x, period=4)
         check("unwrap", x, period=3.0)
