@@ -145,6 +145,10 @@ OTHERWISE = (
         r"\*\*|power", "JAX's powers by negative integers are what overflow leaves",
         kinds="iu", of=negative, differ=whole,
     ),
+    Otherwise(
+        r"(\*\*|power).*\n", "JAX's powers by negative integers are what overflow leaves", what=DERIVATIVES,
+        kinds="iu", of=negative,
+    ),
     Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", kinds="iu", differ=whole),
     Otherwise(
         r"nn\.(hard_tanh|log_sigmoid|log1mexp|softmax|log_softmax|logmeanexp|standardize)",
@@ -190,14 +194,22 @@ OTHERWISE = (
     ),
     Otherwise(r"cum(max|min)\(", "JAX halves that of equal elements along its tree", what=DERIVATIVES, of=ties),
     Otherwise(r"cum(max|min)\(", "JAX halves that of equal elements along its tree", what=DERIVATIVES, of=nan),
+    Otherwise(
+        _LOGSUM, "none times an infinite tangent is NaN", what="second", of=infinity, differ=ours_nan,
+    ),
+    Otherwise(
+        r"a(rc)?tanh", "at 1 it is infinite; JAX's NaN", what="second", of=_part(lambda x: abs(x) == 1),
+        differ=theirs_nan,
+    ),
+    Otherwise(r"np\.modf", "infinity has no fractional part, as in NumPy", what=DERIVATIVES, of=infinity),
     Otherwise(r"logaddexp", "JAX counts two equal large operands whole", what=DERIVATIVES, of=huge),
     Otherwise(r"cumlogsumexp", "JAX's is not that of logsumexp", what=DERIVATIVES, of=no_finite),
     Otherwise(
         r"np\.a?(min|max)\(", "JAX's of the number NaN is 1", what=DERIVATIVES, of=lambda x: a_number(x) and nan(x),
     ),
     Otherwise(
-        r"%|mod\(|remainder\(", "by zero it is NaN, as the value is; JAX's is infinite",
-        what=DERIVATIVES, of=zero, differ=ours_nan_theirs_infinite,
+        r"%|mod\(|remainder\(", "of infinity and by zero it is NaN, as the value is; JAX's is infinite",
+        what=DERIVATIVES, of=_part(lambda x: (x == 0) | onp.isinf(x)), differ=ours_nan_theirs_infinite,
     ),
     Otherwise(r"lax\.igamma", "at infinity it is 0; JAX's NaN", what=DERIVATIVES, of=infinity, differ=theirs_nan),
     Otherwise(
