@@ -36,6 +36,10 @@ huge = _part(lambda x: onp.abs(x) > 1e9)
 extreme = _part(lambda x: onp.isfinite(x) & (x != 0) & ~((onp.abs(x) > 1e-9) & (onp.abs(x) < 1e9)))
 
 
+def half(x: Any) -> bool:
+    return bool(x.dtype == onp.float16)
+
+
 def nothing(x: Any) -> bool:
     return x.size == 0
 
@@ -158,6 +162,17 @@ OTHERWISE = (
     Otherwise(
         r"prod\(", "JAX multiplies by one, which makes NaN of infinities", kinds="c", of=infinity, differ=theirs_nan,
     ),
+    Otherwise(
+        r"(cum|nan|np\.|np\.a)(max|min)\(|ptp", "JAX's first infinity has no imaginary part, and NaN is lost",
+        kinds="c", of=no_finite,
+    ),
+    Otherwise(r"unique\(", "JAX loses NaN among them", what=DERIVATIVES, kinds="c", of=nan),
+    Otherwise(r"histogram\(", "JAX counts infinities of complex numbers", kinds="c", of=no_finite),
+    Otherwise(r"sign\(", "JAX's of complex numbers has no derivative", what=DERIVATIVES, kinds="c"),
+    Otherwise(
+        r"/|divide|reciprocal", "products of complex infinities are NaN in another order", what=DERIVATIVES,
+        kinds="c", of=infinity, differ=either_nan,
+    ),
     Otherwise(_COMPARED, "JAX loses NaN among them", of=nan, differ=complex_nan),
     Otherwise(_COMPARED, "JAX loses NaN among them", what=DERIVATIVES, kinds="c", of=nan),
     Otherwise(
@@ -173,7 +188,12 @@ OTHERWISE = (
     Otherwise(_LOGSUM, "JAX's logarithm is not always the principal one", kinds="c", differ=a_turn),
     # --- values ---
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
+    Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge),
     Otherwise(r"np\.(trapezoid|modf)\(", "of infinities NumPy's are no NaN", of=infinity, differ=theirs_nan),
+    Otherwise(
+        r"\n.*(searchsorted|digitize|histogram|floor|%|mod\(|remainder|//|arg|[<>=]=?)", "a step of what was rounded",
+        what="partitioned", said="differs from the unpartitioned",
+    ),
     Otherwise(
         r"\n.*(%|mod\(|remainder\()", "what is divided was rounded just below a multiple, or on it", kinds="f",
         differ=one_is_nothing,
@@ -199,6 +219,10 @@ OTHERWISE = (
     ),
     Otherwise(
         r"a(rc)?tanh", "at 1 it is infinite; JAX's NaN", what="second", of=_part(lambda x: abs(x) == 1),
+        differ=theirs_nan,
+    ),
+    Otherwise(
+        r"standardize", "JAX's overflows in float16 where all are equal", what=DERIVATIVES, kinds="f", of=half,
         differ=theirs_nan,
     ),
     Otherwise(r"np\.modf", "infinity has no fractional part, as in NumPy", what=DERIVATIVES, of=infinity),

@@ -176,6 +176,11 @@ def test_unwrap_of_narrow_integers() -> None:
         check("unwrap", x, period=3.0)
 
 
+def test_infinite_parts_are_rounded_alone() -> None:
+    for decimals in (-1, 0, 1):
+        check("round", np.array([complex(np.inf, 12.6), complex(12.4, -np.inf), 25.35 + 1j], np.complex64), decimals)
+
+
 def test_roll_by_traced_places() -> None:
     for axis in (None, 0, 1):
         want = [np.roll(X, s, axis) for s in (-5, 0, 2)]

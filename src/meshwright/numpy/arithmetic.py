@@ -111,12 +111,6 @@ square = unary("square", _square, "Each element times itself.", ("square(3).item
 rsqrt = unary("rsqrt", ops.rsqrt, "One over the square root.", ("rsqrt(4.0).item()", "0.5"), True)
 
 
-def _round_complex(x: Any) -> Any:
-    if dtypes.is_complex(typeof(x).dtype):
-        return ops.complex_(ops.round_half_even(ops.real(x)), ops.round_half_even(ops.imag(x)))
-    return ops.round_half_even(x)
-
-
 def rint(x: Any, /) -> Any:
     """Nearest integer, as a float; halves to even.
 
@@ -131,7 +125,7 @@ def rint(x: Any, /) -> Any:
     """
     if _exact(aval_of(x, "rint").dtype):
         return convert(operands("rint", (x,))[0], dtypes.default_float())
-    return _round_complex(*operands("rint", (x,)))
+    return round(*operands("rint", (x,)))
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:
@@ -150,12 +144,14 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
             return as_result(x)
         unit = scalar_like(10**-decimals, x)
         return ops.mul(convert(rint(ops.div(convert(x, dtypes.default_float()), 1.0 * unit)), typeof(x).dtype), unit)
+    if dtypes.is_complex(typeof(x).dtype):
+        return ops.complex_(round(ops.real(x), decimals), round(ops.imag(x), decimals))
     if decimals == 0:
-        return _round_complex(x)
+        return ops.round_half_even(x)
     factor = scalar_like(10.0 ** np.abs(decimals), x)
     if decimals < 0:
-        return strong_array(ops.mul(_round_complex(ops.div(x, factor)), factor))
-    return strong_array(ops.div(_round_complex(ops.mul(x, factor)), factor))
+        return strong_array(ops.mul(ops.round_half_even(ops.div(x, factor)), factor))
+    return strong_array(ops.div(ops.round_half_even(ops.mul(x, factor)), factor))
 
 
 around = round
