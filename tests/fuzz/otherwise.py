@@ -81,6 +81,10 @@ def either_nan(ours: Any, theirs: Any) -> Any:
     return onp.isnan(ours) | onp.isnan(theirs)
 
 
+def opposite_infinities(ours: Any, theirs: Any) -> Any:
+    return onp.isinf(ours) & (ours == -theirs)
+
+
 def one_is_nothing(ours: Any, theirs: Any) -> Any:
     least, most = onp.sort([abs(ours.astype(onp.float64)), abs(theirs.astype(onp.float64))], axis=0)
     return least <= 1e-5 * most
@@ -153,6 +157,10 @@ OTHERWISE = (
         r"(\*\*|power).*\n", "JAX's powers by negative integers are what overflow leaves", what=DERIVATIVES,
         kinds="iu", of=negative,
     ),
+    Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", what=DERIVATIVES, kinds="u"),
+    Otherwise(
+        r"(%|mod\(|remainder\().*\n", "a remainder 0 has the divisor's sign, as in NumPy", differ=opposite_infinities,
+    ),
     Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", kinds="iu", differ=whole),
     Otherwise(
         r"nn\.(hard_tanh|log_sigmoid|log1mexp|softmax|log_softmax|logmeanexp|standardize)",
@@ -163,10 +171,14 @@ OTHERWISE = (
         r"prod\(", "JAX multiplies by one, which makes NaN of infinities", kinds="c", of=infinity, differ=theirs_nan,
     ),
     Otherwise(
-        r"(cum|nan|np\.|np\.a)(max|min)\(|ptp", "JAX's first infinity has no imaginary part, and NaN is lost",
+        r"(cum|nan|np\.|np\.a|np\.f)(max|min)\(|ptp", "JAX's first infinity has no imaginary part, and NaN is lost",
         kinds="c", of=no_finite,
     ),
-    Otherwise(r"unique\(", "JAX loses NaN among them", what=DERIVATIVES, kinds="c", of=nan),
+    Otherwise(r"unique\(", "JAX loses NaN among them", kinds="c", of=nan),
+    Otherwise(
+        r"cond\(|custom_branch|where|select", "NaN, in either part, is not greater than 0, as in NumPy",
+        kinds="c", of=nan,
+    ),
     Otherwise(r"histogram\(", "JAX counts infinities of complex numbers", kinds="c", of=no_finite),
     Otherwise(r"sign\(", "JAX's of complex numbers has no derivative", what=DERIVATIVES, kinds="c"),
     Otherwise(
