@@ -157,7 +157,8 @@ OTHERWISE = (
         r"(\*\*|power).*\n", "JAX's powers by negative integers are what overflow leaves", what=DERIVATIVES,
         kinds="iu", of=negative,
     ),
-    Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", what=DERIVATIVES, kinds="u"),
+    Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", kinds="u"),
+    Otherwise(r"at\[.*-1\.5", "no unsigned integer is a negative number; what is written is undefined", kinds="u"),
     Otherwise(
         r"(%|mod\(|remainder\().*\n", "a remainder 0 has the divisor's sign, as in NumPy", differ=opposite_infinities,
     ),
