@@ -52,14 +52,14 @@ def test_creation(name: str, args: Any, kwargs: Any) -> None:
     check(name, *args, **kwargs)
 
 
-def test_array_copies_and_asarray_shares() -> None:
+def test_array_and_asarray_copy_unless_told_to_share() -> None:
     spare = np.zeros(32, np.float32)
     start = -spare.ctypes.data % 64 // 4  # memory is shared if it is aligned to 64 bytes
     source = spare[start : start + 4]
     source[:] = np.arange(4)
-    copied, shared = mnp.array(source), mnp.asarray(source)
+    copied, shared = (mnp.array(source), mnp.asarray(source)), mnp.asarray(source, copy=False)
     source[0] = 9
-    assert copied.tolist() == [0, 1, 2, 3]
+    assert [c.tolist() for c in copied] == [[0, 1, 2, 3]] * 2
     assert np.shares_memory(np.asarray(shared), source)
     assert mnp.asarray(shared) is shared
     assert mnp.array(shared) is not shared
