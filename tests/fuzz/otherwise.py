@@ -203,6 +203,7 @@ OTHERWISE = (
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
     Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge),
     Otherwise(r"np\.(trapezoid|modf)\(", "of infinities NumPy's are no NaN", of=infinity, differ=theirs_nan),
+    Otherwise(r"np\.trapezoid\(", "of complex infinities NumPy's are NaN", kinds="c", of=infinity, differ=either_nan),
     Otherwise(
         r"\n.*(searchsorted|digitize|histogram|floor|%|mod\(|remainder|//|arg|[<>=]=?)", "a step of what was rounded",
         what="partitioned", said="differs from the unpartitioned",
