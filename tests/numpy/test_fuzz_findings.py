@@ -73,3 +73,8 @@ def test_no_second_derivative_of_first_powers():
     for one in (True, 1):
         x = np.array([0.0, -2.0], np.float32)
         assert mw.jvp(mw.grad(lambda x: mnp.power(x, one).sum()), (x,), (x,))[1].tolist() == [0, 0]  # noqa: B023
+
+
+def test_no_power_is_constant_whatever_the_tangent_is():
+    tangent = np.array([np.inf, np.nan, 1.0], np.float32)
+    np.testing.assert_array_equal(mw.jvp(lambda x: mnp.power(x, 0), (np.ones(3, np.float32),), (tangent,))[1], 0)

@@ -299,8 +299,10 @@ class IntegerPow(Elementwise):
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
-        slope = mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)) if self.y else zeros_like(x)
-        return self.bind(x), mul(t, slope)
+        if self.y == 0:  # a constant, whatever the tangent is
+            y = self.bind(x)
+            return y, Zero(typeof(y))
+        return self.bind(x), mul(t, mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)))
 
     def emit(self, b: Builder, x: Any) -> Any:
         (out,) = b.out_avals
