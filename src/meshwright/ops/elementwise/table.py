@@ -297,11 +297,11 @@ class IntegerPow(Elementwise):
             raise DTypeError(f"integer_pow: {avals[0].dtype} to the negative power {self.y}; convert to float first")
         return super().infer(*avals)
 
+    def constant_operands(self, *avals: ShapedArray) -> frozenset[int]:
+        return frozenset(() if self.y else (0,))
+
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
-        if self.y == 0:  # a constant, whatever the tangent is
-            y = self.bind(x)
-            return y, Zero(typeof(y))
         return self.bind(x), mul(t, mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)))
 
     def emit(self, b: Builder, x: Any) -> Any:
