@@ -165,8 +165,9 @@ class Config(threading.local):
     dump_ir: str | os.PathLike[str] | None
     #: whether the program is checked after every pass
     verify_passes: bool
-    #: whether errors show our own frames: "off" shows them, the quiet form does not say that they are left out
+    #: how many of the user's frames a location in a program's text has; -1: all
     traceback_in_locations_limit: int
+    #: whether errors show our own frames: "off" shows them, the quiet form does not say that they are left out
     traceback_filtering: str
     #: where compiled programs are kept for other processes; None: nowhere
     compilation_cache_dir: str | os.PathLike[str] | None
