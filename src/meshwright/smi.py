@@ -12,9 +12,11 @@ import os
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from meshwright.core.background import Background
 from meshwright.errors import ArgumentError
 from meshwright.runtime.devices import local_devices
 from meshwright.runtime.memory_stats import memory_stats
@@ -39,8 +41,7 @@ def _folder() -> Path:
 class _Tracker:
     """The thread that writes, of which there is one."""
 
-    thread: threading.Thread | None = None
-    stop = threading.Event()
+    thread: Background | None = None
 
 
 def initialise_tracking(interval: float = 1.0) -> None:
@@ -54,20 +55,18 @@ def initialise_tracking(interval: float = 1.0) -> None:
     if _Tracker.thread is not None and _Tracker.thread.is_alive():
         return
     file = _folder() / f"{os.getpid()}.json"
-    _Tracker.stop.clear()
     _write(file, interval)
-    _Tracker.thread = threading.Thread(target=_track, args=(file, interval), name="meshwright-smi", daemon=True)
-    _Tracker.thread.start()
-    atexit.register(_end, file)
+    _Tracker.thread = Background(partial(_track, file, interval), "meshwright-smi")
+    atexit.register(_end, _Tracker.thread, file)
 
 
-def _track(file: Path, interval: float) -> None:
-    while not _Tracker.stop.wait(interval):
+def _track(file: Path, interval: float, stop: threading.Event) -> None:
+    while not stop.wait(interval):
         _write(file, interval)
 
 
-def _end(file: Path) -> None:
-    _Tracker.stop.set()
+def _end(tracker: Background, file: Path) -> None:
+    tracker.end()  # it may be writing
     file.unlink(missing_ok=True)
 
 

@@ -156,7 +156,7 @@ def test_the_monitor_shows_several_processes(tmp_path, monkeypatch, refuses):
         assert found.output.splitlines()[1].startswith("CPU 0") and "999999999" not in rows
     finally:
         other.communicate("")
-        smi._Tracker.stop.set()
+        smi._Tracker.thread.end()
     assert not (tmp_path / f"{other.pid}.json").exists()
     with refuses(mw.errors.ArgumentError, "must be positive"):
         smi.initialise_tracking(0)

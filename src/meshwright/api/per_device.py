@@ -71,6 +71,8 @@ class _Device:
             self._thread.start()
         self._mine.release()
         self._theirs.acquire()
+        if self.done:
+            self._thread.join()  # it lets go of its arrays; see core.background
 
     def meet(self, op: Op, args: Sequence[Any]) -> Any:
         """In the thread: wait for all devices at a collective."""

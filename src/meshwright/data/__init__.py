@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.api.assembling import make_array_from_process_local_data
 from meshwright.api.shardings import flat_shardings
 from meshwright.core import pytree
+from meshwright.core.background import Background
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.runtime.array import Array
@@ -50,10 +51,9 @@ def prefetch_to_mesh(iterator: Iterable[Any], sharding: Any, *, size: int = 2) -
 
 def _prefetched(batches: Iterable[Any], sharding: Any, size: int) -> Iterator[Any]:
     ready: queue.Queue[Any] = queue.Queue(size)
-    stop = threading.Event()
     options = dict(vars(config))  # of this thread, such as a ``with enable_x64()``
 
-    def work() -> None:
+    def work(stop: threading.Event) -> None:
         vars(config).update(options)
         try:
             for batch in batches:
@@ -63,7 +63,7 @@ def _prefetched(batches: Iterable[Any], sharding: Any, size: int) -> Iterator[An
         except BaseException as error:
             _give(ready, (_END, error), stop)
 
-    threading.Thread(target=work, name="meshwright-prefetch", daemon=True).start()
+    thread = Background(work, "meshwright-prefetch")
     try:
         while True:
             value, error = ready.get()
@@ -73,7 +73,7 @@ def _prefetched(batches: Iterable[Any], sharding: Any, size: int) -> Iterator[An
                 return
             yield value
     finally:
-        stop.set()
+        thread.stop.set()
 
 
 def _give(ready: queue.Queue[Any], item: Any, stop: threading.Event) -> bool:

@@ -24,34 +24,46 @@ T = TypeVar("T")
 GRACE = 0.5
 
 
-class _Call(Generic[T]):
-    """A call, and what became of it."""
+class _Ticket:
+    """Stands for a call while a worker may hold anything of it."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.function = function
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.done = threading.Event()
+    def __init__(self) -> None:
         self._unclaimed = threading.Lock()
 
     def claim(self) -> bool:
         """Whether the call is the claimant's: a worker's, to make it, or the process's, to see that nobody does."""
         return self._unclaimed.acquire(blocking=False)
 
+
+class _Call(Generic[T]):
+    """A call, and what became of it."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.function: Callable[[], T] | None = function
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+        self.ticket = _Ticket()
+
     def make(self) -> None:
+        """Make the call. What it used is let go before it counts as done: the process may end right after."""
+        assert self.function is not None, "a call is made once"
         try:
             self.value = self.function()
         except BaseException as error:
             self.error = error
+        self.function = None
         self.done.set()
 
     def result(self) -> T:
-        if self.error is None:
-            return self.value
+        """What the call gave, which it no longer holds."""
+        value, error, self.value, self.error = self.value, self.error, None, None
+        if error is None:
+            return value
         try:
-            raise self.error
+            raise error
         finally:
-            self.error = None  # whose traceback holds this frame
+            del error  # whose traceback holds this frame
 
 
 class _Worker:
@@ -70,15 +82,17 @@ class _Worker:
         while True:
             self.given.acquire()
             call, self.call = self.call, None
-            if call is not None and call.claim():
+            assert call is not None
+            ticket = call.ticket
+            if ticket.claim():
                 call.make()
-                _calls.discard(call)
-            del call
+            del call  # with a result that nobody waits for any more: XLA frees it before the process may end
+            _tickets.discard(ticket)
             _idle.append(self)
 
 
 _idle: list[_Worker] = []
-_calls: set[_Call[Any]] = set()
+_tickets: set[_Ticket] = set()
 #: a result of the program that was started last, while somebody holds it
 _latest: weakref.ref[Any] | None = None
 
@@ -88,7 +102,7 @@ def shielded(function: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return function()
     call = _Call(function)
-    _calls.add(call)
+    _tickets.add(call.ticket)
     worker = _idle.pop() if _idle else _Worker()
     worker.give(call)
     call.done.wait()
@@ -123,10 +137,10 @@ def _finish() -> None:
 
 
 def _is_calling() -> bool:
-    for call in list(_calls):
-        if call.claim():  # a worker never got it
-            _calls.discard(call)
-    return bool(_calls)
+    for ticket in list(_tickets):
+        if ticket.claim():  # a worker never got the call
+            _tickets.discard(ticket)
+    return bool(_tickets)
 
 
 def _is_computing() -> bool:

@@ -17,6 +17,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+from meshwright.core.background import Background
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.coordination import HEARTBEAT, Table
@@ -43,8 +44,7 @@ class Sign:
 class _Living:
     sign: Sign = field(default_factory=Sign)
     table: Table | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
-    thread: threading.Thread | None = None
+    thread: Background | None = None
 
 
 LIVING = _Living()
@@ -52,18 +52,16 @@ LIVING = _Living()
 
 def begin(service: Any) -> Table:
     """Begin to give signs of life."""
-    LIVING.sign, LIVING.stop, LIVING.table = Sign(), threading.Event(), Table(service)
+    LIVING.sign, LIVING.table = Sign(), Table(service)
     _give()
-    LIVING.thread = threading.Thread(target=_keep_giving, args=(LIVING.stop,), name="meshwright-signs", daemon=True)
-    LIVING.thread.start()
+    LIVING.thread = Background(_keep_giving, "meshwright-signs")
     return LIVING.table
 
 
 def end() -> None:
-    """Give none any more. The thread must have ended before the interpreter does, which would end it inside of XLA."""
-    LIVING.stop.set()
+    """Give none any more."""
     if LIVING.thread is not None:
-        LIVING.thread.join(2 * HEARTBEAT)
+        LIVING.thread.end(2 * HEARTBEAT)
     LIVING.table = None
 
 
