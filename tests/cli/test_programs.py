@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from forked import run
 
 import meshwright as mw
 from meshwright.api.compare import our_figures, xla_figures
@@ -31,11 +32,6 @@ def file(tmp_path):
     path = tmp_path / "layer.mlir"
     path.write_text(PROGRAM)
     return str(path)
-
-
-def run(*args):
-    code = "from meshwright.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=120)
 
 
 def test_partition_prints_collectives_and_verifies(file):

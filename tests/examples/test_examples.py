@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -55,6 +57,7 @@ def test_demo_trains_and_explains():
     assert "CPU 0,1" in out
 
 
+@pytest.mark.slow
 def test_vae_learns_and_matches_one_device():
     out = run(sys.executable, "examples/vae.py", "40")
     losses = [float(x) for x in re.findall(r"loss ([\d.]+)", out)]
@@ -63,6 +66,7 @@ def test_vae_learns_and_matches_one_device():
     assert float(re.search(r"one device: ([\d.e+-]+)", out).group(1)) < 1e-4
 
 
+@pytest.mark.slow
 def test_maml_adapts_and_matches_one_device():
     out = run(sys.executable, "examples/maml.py", "200")
     before, after = (float(re.search(rf"{n} inner steps: loss ([\d.]+)", out).group(1)) for n in (0, 1))

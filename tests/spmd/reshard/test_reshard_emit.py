@@ -158,13 +158,13 @@ def test_partial_sources_and_targets(mesh: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 8, 8), (8, 16, 8)], ids=str)
 def test_exchanges(shape: tuple[int, ...]) -> None:
-    """Several dimensions at once, in one all-to-all and in rounds: all pairs whose plan has an exchange."""
+    """Several dimensions at once, in one all-to-all and in rounds: pairs whose plan has an exchange."""
     mesh = MESHES["2x2x2"]
     found: dict[bool, list[tuple[Layout, Layout]]] = {True: [], False: []}
-    for src, dst in itertools.product(layouts(3, mesh), repeat=2):
+    for src, dst in chosen(list(itertools.product(layouts(3, mesh), repeat=2)), 1500):
         steps = [s for s, _ in plan_reshard(shape, 4, src, dst, mesh).steps if isinstance(s, Exchange)]
         if steps:
             found[steps[0].rounds > 1].append((src, dst))
     assert found[True] and found[False]
     for pairs in found.values():
-        check(shape, chosen(pairs, 12), mesh)
+        check(shape, chosen(pairs, 5), mesh)
