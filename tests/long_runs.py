@@ -45,6 +45,8 @@ KINDS = {
     "regions": Kind("regions", "test_region_fuzz", 3_000),
     "partitions": Kind("executable", "test_fuzz", 200, patience=1800, told=2),  # each is 25 programs
     "programs": Kind("fuzz", "fuzz_checks", 20_000),
+    "faults": Kind("processes", "faults", 100, patience=900, told=5),
+    "kills": Kind("checkpoints", "kills", 500),
 }
 #: with which the text of a case begins that differs as it is meant to
 MEANT = "[meant"

@@ -30,12 +30,13 @@ def initialize(
     (``host:port``). Call it before anything that asks for devices.
 
     ``local_device_ids`` are as many devices as this process has (their numbers are not chosen here). Collectives fail
-    after ``config.collective_timeout`` seconds (``MESHWRIGHT_COLLECTIVE_TIMEOUT``). The connections between processes
-    are neither encrypted nor authenticated; they are on loopback unless an address says otherwise.
+    after ``config.collective_timeout`` seconds (``MESHWRIGHT_COLLECTIVE_TIMEOUT``). Who comes must know the job's token
+    (``MESHWRIGHT_TOKEN``, which ``meshwright run`` makes). The connections of XLA that follow are neither encrypted nor
+    authenticated; they are on loopback unless an address says otherwise.
 
     Raises:
-      DistributedError: the others do not come within ``initialization_timeout`` seconds, or have other devices; the
-        arguments or variables do not fit together.
+      DistributedError: the others do not come within ``initialization_timeout`` seconds, or have other devices,
+        versions or tokens; the arguments or variables do not fit together.
       ConfigError: devices are in use already.
 
     Example:

@@ -3,12 +3,11 @@
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import kills
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -162,39 +161,9 @@ def test_managers_keep_the_latest_and_the_best(tmp_path):
     assert not list(tmp_path.glob(f"*{WRITING}*"))
 
 
-KILLED = """
-import sys
-import numpy as np
-from meshwright.checkpoint_io import save
-step = 0
-while True:
-    save(sys.argv[1], {"a": np.full(50_000, step), "b": np.full(3, step)}, overwrite=True)
-    if step == 0:
-        print("ready", flush=True)
-    step += 1
-"""
-
-
-def kill_often(folder, times, seed):
-    """End a program that keeps replacing a checkpoint, at random moments; there is always a whole one."""
-    rng = np.random.default_rng(seed)
-    for _ in range(times):
-        program = subprocess.Popen([sys.executable, "-c", KILLED, folder / "a"], stdout=subprocess.PIPE)
-        assert program.stdout.readline() == b"ready\n"
-        time.sleep(rng.uniform(0.0, 0.08))
-        program.send_signal(signal.SIGKILL)
-        program.wait()
-        got = restore(folder / "a", verify=True)
-        assert len(np.unique(np.concatenate([got["a"], got["b"]]))) == 1
-
-
-def test_killed_at_any_moment(tmp_path):
-    kill_often(tmp_path, 3, 0)
-
-
-@pytest.mark.slow
-def test_killed_at_500_moments(tmp_path):
-    kill_often(tmp_path, 500, 1)
+def test_killed_at_any_moment():
+    """``make fuzz`` ends 500 (``tests/long_runs.py``)."""
+    assert not any(map(kills.found_in, range(4)))
 
 
 def test_processes_write_together_and_others_read(tmp_path):

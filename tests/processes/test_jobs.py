@@ -4,15 +4,20 @@ import functools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from meshwright.errors import DistributedError
+from meshwright.runtime.processes import meeting as meeting_of
 from meshwright.runtime.processes.jobs import Job, find_job, first_node
+from meshwright.runtime.processes.meeting import Meeting
 
 HERE = Path(__file__).parent
 
@@ -122,3 +127,55 @@ def test_a_coordinator_that_is_not_there(refuses):
     program = "import meshwright as mw\nmw.distributed.initialize('127.0.0.1:1', 2, 1, initialization_timeout=0.2)\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 1 and "process 1 found no coordinator at 127.0.0.1:1" in done.stderr, done.stderr
+
+
+def met(count, places, wait=5.0, token="secret", stop=""):
+    """What processes that come to a coordinator of ``count`` are told, "" for nothing wrong; and whether it served."""
+    meeting = Meeting("127.0.0.1:0", count, token)
+    if stop:
+        threading.Timer(0.3, meeting.give_up, [stop]).start()
+
+    def come(place):
+        try:
+            meeting_of.attend(meeting.address, *place, wait)
+        except DistributedError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        told = [pool.submit(come, place) for place in places]
+        try:
+            served = meeting.gather(wait, lambda: "served")
+        except DistributedError as error:
+            served = str(error)
+        return [t.result() for t in told], served
+
+
+def test_processes_meet():
+    """Before XLA is asked, which ends processes that wait for others in vain."""
+    told, served = met(3, [(r, 3, "secret") for r in range(3)])
+    assert told == ["", "", ""] and served == "served"
+    told, served = met(3, [(0, 3, "secret"), (2, 3, "secret"), (1, 3, "guess")], wait=0.5)
+    assert all("1 did not come" in t and "rank 1; 1 that came did not know" in t for t in told[:2]), told
+    assert "belongs to another job" in told[2] and "did not come" in served
+    told, _ = met(2, [(0, 2, "secret"), (1, 4, "secret")])
+    assert all("process 1 is one of 4, those at" in t for t in told)
+    told, _ = met(2, [(0, 2, "secret")], stop="rank 1 ended with status 1 before all had come")
+    assert "rank 1 ended" in told[0]
+
+
+def test_other_versions_do_not_meet(monkeypatch):
+    versions = iter(["meshwright 7, jaxlib 8", "meshwright 0, jaxlib 0", "meshwright 0, jaxlib 0"])
+    monkeypatch.setattr(meeting_of, "version", lambda: next(versions))
+    told, _ = met(2, [(0, 2, "secret")])
+    assert "process 0 has meshwright 7, jaxlib 8; the coordinator has meshwright 0" in told[0]
+
+
+def test_what_listens_is_another_program(refuses):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        threading.Thread(target=lambda: other.accept()[0].sendall(b"220 mail ready\r\n"), daemon=True).start()
+        with refuses(DistributedError, "what listens at", "no coordinator of meshwright", "another address"):
+            meeting_of.attend(address, 0, 2, "", 5.0)
+        with refuses(DistributedError, "cannot listen", "choose another address"):
+            Meeting(address, 2, "")

@@ -1,13 +1,13 @@
 """XLA's coordination service: who takes part in a job, a table of keys and values, barriers.
 
-The service knows no passwords: whoever reaches its port can take part. It listens on the address that it is given,
-which is loopback unless a user names another; between machines it belongs into a network of the job's own.
+The service knows no passwords: whoever reaches its port can take part (``runtime/processes/meeting.py`` asks those
+who begin a job). It listens on the address that it is given, which is loopback unless a user names another; between
+machines it belongs into a network of the job's own.
 """
 
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
 
 from jaxlib import _jax
@@ -56,12 +56,11 @@ def serve(address: str, count: int, wait: float) -> Any:
 
 
 def connect(address: str, rank: int, wait: float) -> Any:
-    """The connection of process ``rank`` to the service.
+    """The connection of process ``rank`` to the service, which must be there: XLA ends a process that finds none.
 
     Raises:
-      DistributedError: nobody listens there for ``wait`` seconds, or not all processes come.
+      DistributedError: not all processes come in ``wait`` seconds.
     """
-    _await_listener(address, rank, wait)
     service = _jax.get_distributed_runtime_client(
         address, rank, init_timeout=int(wait), heartbeat_timeout=HEARTBEAT, shutdown_timeout=5,
         shutdown_on_destruction=False,
@@ -71,23 +70,6 @@ def connect(address: str, rank: int, wait: float) -> Any:
     except RuntimeError as error:
         raise DistributedError(f"process {rank} could not join the job at {address} in {wait:.0f} s: {error}") from None
     return service
-
-
-def _await_listener(address: str, rank: int, wait: float) -> None:
-    """Wait until the port is open: XLA ends the process if it connects to none."""
-    host, _, port = address.rpartition(":")
-    end = time.monotonic() + wait
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=min(wait, 5)).close()
-            return
-        except OSError as error:
-            if time.monotonic() > end:
-                raise DistributedError(
-                    f"process {rank} found no coordinator at {address} in {wait:.0f} s ({error}); process 0 (or the "
-                    "launcher) must run there, and the port be open"
-                ) from None
-        time.sleep(0.05)
 
 
 class Table:

@@ -17,6 +17,7 @@ from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 from meshwright.runtime.processes.jobs import Job
+from meshwright.runtime.processes.meeting import attend, own_token
 from meshwright.runtime.processes.service import Service
 
 
@@ -36,6 +37,7 @@ def join(job: Job, wait: float) -> None:
         )
     if not job.is_served and job.rank == 0:
         WORLD.keep = Service(job.coordinator, job.count, wait)
+    attend(job.coordinator, job.rank, job.count, own_token(), wait)
     service = coordination.connect(job.coordinator, job.rank, wait)
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
     if not job.coordinator.startswith(("127.", "localhost")):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
+from meshwright.runtime.processes.meeting import TOKEN, Meeting
 
 _PR_SET_PDEATHSIG = 1
+#: seconds that the processes of a job have to come
+_COME = 600
 
 
 @dataclass
@@ -36,6 +41,7 @@ class Launch:
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     #: signals of the user
     interrupts: int = 0
+    _coordinator: _Coordinator = field(init=False)
 
     def run(self, attempt: int) -> dict[int, int]:
         """Exit statuses by rank of the processes that failed, in the order in which they did; none if all is well.
@@ -43,8 +49,12 @@ class Launch:
         Raises:
           DistributedError: no port could be had. KeyboardInterrupt: the user ended the job.
         """
-        service, address = _served(self.count)
-        self.processes = [self._started(rank, address, attempt) for rank in range(self.count)]
+        token = secrets.token_hex(16)
+        with _Coordinator(self.count, token) as self._coordinator:
+            return self._run(attempt, token)
+
+    def _run(self, attempt: int, token: str) -> dict[int, int]:
+        self.processes = [self._started(rank, attempt, token) for rank in range(self.count)]
         readers = [self._reader(rank, name) for rank in range(self.count) for name in ("stdout", "stderr")]
         try:
             failed = self._watched()
@@ -55,13 +65,12 @@ class Launch:
             self._end(signal.SIGTERM, 3)
             for reader in readers:
                 reader.join(2)
-            del service
         return failed
 
-    def _started(self, rank: int, address: str, attempt: int) -> subprocess.Popen[str]:
-        place = {"MESHWRIGHT_COORDINATOR": address, "MESHWRIGHT_PROCESS_ID": str(rank),
+    def _started(self, rank: int, attempt: int, token: str) -> subprocess.Popen[str]:
+        place = {"MESHWRIGHT_COORDINATOR": self._coordinator.address, "MESHWRIGHT_PROCESS_ID": str(rank),
                  "MESHWRIGHT_PROCESS_COUNT": str(self.count), "MESHWRIGHT_RESTART": str(attempt),
-                 "PYTHONUNBUFFERED": "1"}  # fmt: skip
+                 TOKEN: token, "PYTHONUNBUFFERED": "1"}  # fmt: skip
         return subprocess.Popen(
             self.command, env={**self.env, **place}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             errors="replace", start_new_session=True, preexec_fn=_end_with_parent,
@@ -86,6 +95,7 @@ class Launch:
             for rank, state in enumerate(states):
                 if state and rank not in failed:
                     failed[rank] = state
+                    self._coordinator.meeting.give_up(f"rank {rank} {described(state)} before all had come")
                     end = end or time.monotonic() + self.grace
             if None not in states or (end is not None and time.monotonic() > end):
                 return failed
@@ -113,16 +123,26 @@ def _end_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _served(count: int) -> tuple[Any, str]:
-    """The coordination service on a free port of loopback, another one if that is taken in the meantime."""
-    for tries_left in (4, 3, 2, 1, 0):
-        address = f"127.0.0.1:{coordination.free_port()}"
-        try:
-            return coordination.serve(address, count, 600), address
-        except DistributedError:
-            if not tries_left:
-                raise
-    raise AssertionError
+class _Coordinator:
+    """The coordination service of a job on a free port of loopback, held for as long as this is entered."""
+
+    def __init__(self, count: int, token: str) -> None:
+        self.meeting = Meeting("127.0.0.1:0", count, token)
+        self.address, self.service = self.meeting.address, None
+        self._thread = threading.Thread(target=self._gather, args=(count,), name="meshwright-meeting", daemon=True)
+
+    def __enter__(self) -> _Coordinator:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.meeting.give_up("the job was ended before all had come")
+        self._thread.join()
+        self.service = None
+
+    def _gather(self, count: int) -> None:
+        with suppress(DistributedError):  # which the processes say
+            self.service = self.meeting.gather(_COME, lambda: coordination.serve(self.address, count, _COME))
 
 
 def described(status: int) -> str:

@@ -11,6 +11,7 @@ import time
 
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
+from meshwright.runtime.processes.meeting import Meeting, own_token
 
 #: seconds that the service stays when its starter has died, for the others to find out
 LINGER = 120.0
@@ -42,12 +43,16 @@ def main(address: str, count: str, wait: str) -> None:
     """Serve ``count`` processes, which have ``wait`` seconds to come, until the starter says that all is done, or has
     been gone for a while."""
     try:
-        service = coordination.serve(address, int(count), float(wait))
+        meeting = Meeting(address, int(count), own_token())
     except DistributedError as error:
         print(str(error).replace("\n", " "), flush=True)
         raise SystemExit(1) from None
     sys.stdout.write(_READY)
     sys.stdout.flush()
+    try:
+        service = meeting.gather(float(wait), lambda: coordination.serve(address, int(count), float(wait)))
+    except DistributedError:
+        raise SystemExit(1) from None  # the processes say it
     if sys.stdin.readline() != _DONE:
         time.sleep(LINGER)
     del service

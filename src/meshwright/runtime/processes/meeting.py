@@ -1,0 +1,232 @@
+"""Where the processes of a job meet before any of them calls XLA.
+
+XLA's service knows no passwords, and ends every process that waits in vain for another, or that finds something else
+at the port. So the coordinator first listens at its address itself: it asks each process for its place and for a proof
+that it knows the job's token (``MESHWRIGHT_TOKEN``, which ``meshwright run`` makes; empty where nobody sets it), and
+when all have come it starts XLA's service there and tells them. If one does not come, or has another version, all are
+told that.
+
+The coordinator says a line of JSON with a challenge, the process one with its place and the proof, and in the end the
+coordinator one with what is wrong, or nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
+from typing import Any
+
+from meshwright.errors import DistributedError
+
+TOKEN = "MESHWRIGHT_TOKEN"
+_GREETING = "meshwright coordinator"
+#: seconds in which one side answers the other, and by which a process outwaits the coordinator
+_ANSWER, _MARGIN = 10.0, 5.0
+_LONGEST = 1 << 16
+
+
+def version() -> str:
+    """What must be the same in all processes: what is compiled in one may be loaded in another."""
+    return f"meshwright {metadata.version('meshwright')}, jaxlib {metadata.version('jaxlib')}"
+
+
+def _proof(token: str, nonce: str, place: str) -> str:
+    return hmac.new(token.encode(), f"{nonce} {place}".encode(), "sha256").hexdigest()
+
+
+def _has_gone(connection: socket.socket) -> bool:
+    """Whether the other side has closed the connection, as the end of a process does."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.setblocking(True)
+
+
+def _say(connection: socket.socket, **words: Any) -> None:
+    connection.sendall(json.dumps(words).encode() + b"\n")
+
+
+def _hear(connection: socket.socket, seconds: float) -> dict[str, Any]:
+    """A line of the other side's; empty if it says none, or none that is ours."""
+    end, text = time.monotonic() + seconds, b""
+    try:
+        while not text.endswith(b"\n") and len(text) < _LONGEST:
+            connection.settimeout(max(end - time.monotonic(), 0.001))
+            part = connection.recv(4096)
+            if not part:
+                return {}
+            text += part
+        said = json.loads(text)
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+class Meeting:
+    """The coordinator's side: listens at ``address`` (``host:port``) until :meth:`gather` has everybody; port 0 is any
+    that is free.
+
+    Raises:
+      DistributedError: it cannot listen there.
+    """
+
+    def __init__(self, address: str, count: int, token: str) -> None:
+        self.count, self.token = count, token
+        host, _, port = address.rpartition(":")
+        try:
+            self.listener = socket.create_server((host, int(port)), backlog=max(count, 16))
+        except OSError as error:
+            raise DistributedError(
+                f"the coordinator of {count} processes cannot listen on {address}: {error}; another program may use "
+                "the port: choose another address"
+            ) from None
+        self.address = f"{host}:{self.listener.getsockname()[1]}"
+        self._changed = threading.Condition()
+        self._come: dict[int, socket.socket] = {}
+        self._wrong, self._strangers = "", 0
+
+    def give_up(self, why: str) -> None:
+        """Tell all who have come, and who come, that there will be no job."""
+        with self._changed:
+            self._wrong = self._wrong or why
+            self._changed.notify_all()
+
+    def gather(self, wait: float, serve: Callable[[], Any]) -> Any:
+        """Wait for all, free the port, ``serve()`` there, and tell them; returns what that does.
+
+        Raises:
+          DistributedError: not all came in ``wait`` seconds, or :meth:`give_up`, or they do not fit together.
+        """
+        threading.Thread(target=self._accept, daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._wrong or len(self._come) == self.count, wait)
+            self._come = {r: c for r, c in self._come.items() if not _has_gone(c)}
+            wrong = self._wrong or self._missing(wait)
+        self._close()
+        try:
+            if wrong:
+                raise DistributedError(wrong)
+            return serve()
+        except DistributedError as error:
+            wrong = str(error)
+            raise
+        finally:
+            for connection in self._come.values():
+                with suppress(OSError):
+                    _say(connection, wrong=wrong)
+                    connection.close()
+
+    def _missing(self, wait: float) -> str:
+        ranks = [r for r in range(self.count) if r not in self._come]
+        if not ranks:
+            return ""
+        strangers = f"; {self._strangers} that came did not know the job's token ({TOKEN})" if self._strangers else ""
+        return (
+            f"of {self.count} processes, {len(ranks)} did not come to {self.address} in {wait:.0f} s: rank "
+            f"{', '.join(map(str, ranks[:20]))}{strangers}; see what they print, and whether they are started at all"
+        )
+
+    def _close(self) -> None:
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
+        self.listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+
+    def _receive(self, connection: socket.socket) -> None:
+        """Let a process in, or tell it why not."""
+        nonce = secrets.token_hex(16)
+        with suppress(OSError):
+            _say(connection, hello=_GREETING, nonce=nonce)
+        said = _hear(connection, _ANSWER)
+        with self._changed:
+            wrong = self._refused(said, nonce)
+            if not wrong:
+                self._come[json.loads(said["place"])[0]] = connection
+            self._changed.notify_all()
+        if wrong:
+            with suppress(OSError):
+                _say(connection, wrong=wrong)
+            connection.close()
+
+    def _refused(self, said: dict[str, Any], nonce: str) -> str:
+        place = str(said.get("place"))
+        if not hmac.compare_digest(str(said.get("proof")), _proof(self.token, nonce, place)):
+            self._strangers += 1
+            return f"{self.address} belongs to another job, whose token ({TOKEN}) this process does not have"
+        rank, count, theirs = json.loads(place)
+        if count != self.count:
+            self._wrong = f"process {rank} is one of {count}, those at {self.address} are to be {self.count}"
+        elif theirs != version():
+            self._wrong = f"process {rank} has {theirs}; the coordinator has {version()}: all must have the same"
+        elif rank in self._come and not _has_gone(self._come[rank]):
+            self._wrong = f"two processes come to {self.address} as process {rank}"
+        return self._wrong
+
+
+def attend(address: str, rank: int, count: int, token: str, wait: float) -> None:
+    """A process's side: come to ``address``, and wait until all have.
+
+    Raises:
+      DistributedError: nobody is there, something else is, or what the coordinator says is wrong.
+    """
+    end = time.monotonic() + wait
+    with _reached(address, rank, end, wait) as connection:
+        hello = _hear(connection, _ANSWER)
+        if hello.get("hello") != _GREETING:
+            raise DistributedError(
+                f"process {rank}: what listens at {address} is no coordinator of meshwright, or has just ended; "
+                "another program may use the port: choose another address"
+            )
+        place = json.dumps([rank, count, version()])
+        proof = _proof(token, str(hello.get("nonce")), place)
+        with suppress(OSError):
+            _say(connection, place=place, proof=proof)
+        said = _hear(connection, max(end - time.monotonic(), 0) + _MARGIN)
+    if "wrong" not in said:
+        raise DistributedError(
+            f"process {rank}: the coordinator at {address} has gone, or not all {count} processes came in {wait:.0f} s"
+        )
+    if said["wrong"]:
+        raise DistributedError(f"process {rank}: {said['wrong']}")
+
+
+def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:
+    """A connection, as soon as somebody listens.
+
+    Raises:
+      DistributedError: nobody does in time.
+    """
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), timeout=min(wait, _ANSWER))
+        except OSError as error:
+            if time.monotonic() > end:
+                raise DistributedError(
+                    f"process {rank} found no coordinator at {address} in {wait:.0f} s ({error}); process 0 (or the "
+                    "launcher) must run there, and the port be open"
+                ) from None
+        time.sleep(0.05)
+
+
+def own_token() -> str:
+    """The job's token, which those who start its processes give them."""
+    return os.environ.get(TOKEN, "")

@@ -1,0 +1,123 @@
+"""Jobs in which a process, the coordinator, the port or the disk fails at some moment; ``make fuzz`` runs 100.
+
+Every process that is left must end with an error of ours in time, or go on correctly; the checkpoints that are there
+must be whole, and of the values that they are to have.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import meshwright as mw
+from meshwright.checkpoint_io import CheckpointManager
+
+SCRIPT = Path(__file__).with_name("endure.py")
+STEPS, SIZE, PRIME = 10, 24 << 12, 10_007
+FAULTS = ("killed", "stopped", "late", "different", "coordinator", "port", "full disk", "killed and restarted",
+          "raises", "stopped and restarted")  # fmt: skip
+TIMEOUT = 6.0
+#: beyond the timeout; a machine that does other things needs more, said with MESHWRIGHT_FAULT_SLACK
+SLACK = float(os.environ.get("MESHWRIGHT_FAULT_SLACK", "2"))
+#: seconds after which a job that has not ended hangs
+PATIENCE = 200.0
+
+
+def found_in(number: int) -> str:
+    """What is wrong with case ``number``, or ""."""
+    rng = np.random.default_rng(number)
+    fault, count = FAULTS[number % len(FAULTS)], int(rng.integers(2, 4))
+    lost, at, delay = int(rng.integers(count)), int(rng.integers(0, STEPS)), float(rng.uniform(0, 0.3))
+    with tempfile.TemporaryDirectory() as name:
+        case = [fault.partition(" and")[0], lost, at, f"{delay:.4f}", name]
+        outs = _alone(case, count) if fault in ("coordinator", "port") else _launched(case, count, fault)
+        said = "\n".join(outs)
+        wrong = _wrong(fault, count, lost, delay, outs) or _wrong_checkpoints(Path(name), "DONE" in said)
+        return f"{wrong}\n{case[:-1]} of {count}\n{said}" if wrong else ""
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "MESHWRIGHT_COLLECTIVE_TIMEOUT": str(TIMEOUT), "PYTHONUNBUFFERED": "1"}
+
+
+def _launched(case: list, count: int, fault: str) -> list[str]:
+    """What each process says, started by the launcher; last, what the launcher says."""
+    restarts = ["--restarts", 1, "--min-processes", 1] if "restarted" in fault else []
+    command = [sys.executable, "-m", "meshwright", "run", "-n", count, "--timeout", TIMEOUT, *restarts, SCRIPT, *case]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=PATIENCE, env=_environment())
+    lines = (done.stdout + done.stderr).splitlines()
+    outs = ["\n".join(x for x in lines if x.startswith(f"[{rank}]")) for rank in range(count)]
+    return [*outs, "\n".join(x for x in lines if not re.match(r"\[\d\]", x))]
+
+
+def _alone(case: list, count: int) -> list[str]:
+    """What each process says, each started by itself, as other launchers do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        if case[0] == "port":
+            taken.listen()
+        else:
+            taken.close()
+            case = [case[0], 0, *case[2:]]  # who has it
+        place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1)}
+        jobs = [
+            subprocess.Popen(
+                [sys.executable, SCRIPT, *map(str, case)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**_environment(), **place, "RANK": str(rank)},
+            ) for rank in range(count)
+        ]  # fmt: skip
+        try:
+            return [job.communicate(timeout=PATIENCE)[0] + f"\nstatus {job.returncode}" for job in jobs]
+        finally:
+            for job in jobs:
+                job.kill()
+
+
+def _wrong(fault: str, count: int, lost: int, delay: float, outs: list[str]) -> str:
+    """What is wrong with how the processes ended."""
+    text = "\n".join(outs)
+    gone = fault.startswith(("killed", "stopped", "raises"))
+    hit = re.search(r"FAULT ([\d.]+)", text)
+    if "restarted" in fault:
+        return "" if "DONE" in outs[0] else "the job did not go on"
+    for rank in range(count):
+        if gone and rank == lost and hit:
+            continue
+        seen = re.search(r"SEEN ([\d.]+) (\w+) (.*)", outs[rank])
+        if "DONE" in outs[rank] and (not hit or (fault == "late" and 10 * delay < 1.2)):
+            continue
+        if "coordinator is lost" in outs[rank]:
+            continue
+        if not seen:
+            return f"rank {rank} did not end as it should"
+        waited = float(seen[1]) - float(hit[1]) if hit else 0.0
+        if fault not in ("late", "full disk", "port") and waited > TIMEOUT + SLACK:
+            return f"rank {rank} saw it after {waited:.1f} s"
+        if gone and f"rank {lost}" not in seen[3]:
+            return f"rank {rank} does not name rank {lost}"
+    return ""
+
+
+def _wrong_checkpoints(folder: Path, is_done: bool) -> str:
+    """What is wrong with the checkpoints that are left."""
+    with mw.enable_x64():
+        manager = CheckpointManager(folder)
+        if list(folder.glob("*.writing-*")):
+            return "a half checkpoint is left"
+        step = manager.latest_step()
+        if step is None or (is_done and step != STEPS - 1):
+            return f"the last checkpoint is of step {step}" if is_done else ""
+        for one in manager.steps():
+            state = manager.restore(one)
+            w = np.arange(SIZE, dtype=np.int64)
+            for i in range(one + 1):
+                w = (3 * w + w.astype(np.int32).sum(dtype=np.int32) % PRIME + i) % PRIME
+            if int(state["step"]) != one or not np.array_equal(np.asarray(state["w"]), w):
+                return f"the checkpoint of step {one} has other values"
+    return ""
