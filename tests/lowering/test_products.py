@@ -20,7 +20,11 @@ def products(jaxpr):
     ("bji,bkj->bik", (3, 300, 5), (3, 256, 300), True),
     ("abij,abkj->abik", (2, 3, 7, 256), (2, 3, 260, 256), True),
     ("ij,kj->ik", (64, 256), (256, 256), True),
-    ("bij,bkj->bik", (3, 80, 300), (3, 256, 300), False),  # many rows
+    ("abj,kj->abk", (2, 32, 256), (256, 256), True),
+    ("ij,jk->ik", (64, 256), (256, 300), "transposed"),
+    ("ij,kj->ik", (1030, 1024), (2048, 1024), False),  # many rows
+    ("ij,kj->ik", (1024, 1024), (2048, 1024), True),  # few enough, as the other is larger than a cache
+    ("bij,bkj->bik", (3, 140, 300), (3, 256, 300), False),  # many rows
     ("bij,bkj->bik", (3, 1, 300), (3, 256, 300), False),  # a product with a vector
     ("bij,bkj->bik", (3, 5, 64), (3, 256, 64), False),  # a small matrix
     ("bij,bjk->bik", (3, 5, 300), (3, 300, 256), False),  # not transposed
@@ -28,13 +32,15 @@ def products(jaxpr):
 ])  # fmt: skip
 def test_wide_products_change_places(equation, lhs, rhs, swapped):
     x, w = RNG.normal(size=lhs).astype(np.float32), RNG.normal(size=rhs).astype(np.float32)
-    jaxpr = mw.make_jaxpr(lambda x, w: mnp.einsum(equation, x, w))(x, w)
+    if swapped == "transposed":
+        w = np.ascontiguousarray(w.T)
+    jaxpr = mw.make_jaxpr(lambda x, w: mnp.einsum(equation, x, w.T if swapped == "transposed" else w))(x, w)
     after = swap_wide_products(jaxpr)
     ((before,), (product,)) = products(jaxpr), products(after)
     same = [a.aval.shape for a in product.invars] == [a.aval.shape for a in before.invars]
-    assert same != swapped and after.out_avals == jaxpr.out_avals
+    assert same != bool(swapped) and after.out_avals == jaxpr.out_avals
     got = mw.jit(lambda *args: mw.ir.tracing.eval_jaxpr(after, after.consts, *args)[0])(x, w)
-    np.testing.assert_allclose(got, np.einsum(equation, x, w), rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(got, np.einsum(equation, x, w.T if swapped == "transposed" else w), rtol=2e-4, atol=2e-4)
 
 
 def test_of_a_mapped_step_the_way_back_changes_places():

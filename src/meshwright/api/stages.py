@@ -18,9 +18,11 @@ from meshwright.core.late import LateModule
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.passes import run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.lower import lower
+from meshwright.lowering.products import WIDE_PRODUCTS
 from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
@@ -199,7 +201,8 @@ class Lowered(Stage):
         for op in inspected:
             op.callback(single)
         with program.precision():
-            lowered = lower(program.jaxpr, program.name, donated=taken, arg_names=program.names)
+            jaxpr = run_passes(program.jaxpr, (WIDE_PRODUCTS,))
+            lowered = lower(jaxpr, program.name, donated=taken, arg_names=program.names)
             results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
             place = one_device(single, [single] * len(program.arguments))
             executable = compile_program(lowered, results, options=program.compiler_options, place=place)

@@ -11,27 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.passes import DEAD_CODE, Pass, run_passes
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
-from meshwright.lowering.products import merge_dot_dims, swap_wide_products
+from meshwright.lowering.products import MERGE_PRODUCTS, WIDE_PRODUCTS
 from meshwright.lowering.reductions import merge_reductions
 from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units, enter, first_of, held_aval, leave, with_units
 from meshwright.spmd.partition.record import Partition
 from meshwright.transforms.batching import BatchTrace
-
-MERGE_PRODUCTS = Pass(
-    "merge dimensions of products", merge_dot_dims, "Neighbouring dimensions of products that play one part become one."
-)
-WIDE_PRODUCTS = Pass(
-    "swap wide products",
-    lambda j: swap_wide_products(j) if config.platform == "cpu" else j,
-    "On CPUs, products of few rows with a large transposed matrix have it as their left operand.",
-)
 
 
 def virtual_program(part: Partition) -> ClosedJaxpr:

@@ -5,44 +5,52 @@ kernels want matrices: merging such runs by reshapes, which are free, gives them
 
 Its kernel (Eigen's) copies the right operand into an order of its own, which takes long where the contracted dimension
 is the last one (``x @ w.T``), and is not worth it for few rows of the left one. With the operands exchanged the small
-one is copied, and the result, which is as small, is transposed. Measured in float32 on two cores, times as fast: for 8
-products of 64 rows with 256 × 256 1.7, of 16 rows 3.1, of 2 rows 3.1; of 64 rows with 256 × 1024 2.1, with 1024 × 256
-1.2; for one product of 64 rows with 256 × 256 1.3. But of 64 rows with 64 × 64 0.8, with 256 × 10 0.4; 64 products of
-32 rows with 128 × 128 0.8; one of 512 rows with 256 × 256 0.75. Hence the rule of :func:`_is_wide`.
+one is copied, and the result, which is as small, is transposed. Measured in float32, CPU time of one thread, times as
+fast for ``rows`` of ``x`` and ``w`` of these sizes:
+
+====  =======  =======  ========  ========  =========
+rows  256×256  768×768  3072×768  768×3072  4096×1024
+====  =======  =======  ========  ========  =========
+   4     1.62     2.93     17.72     14.61      21.51
+  64     1.35     2.08      8.19      6.64      10.09
+ 256     0.90     1.17      2.92      2.27       3.17
+ 512     0.83     0.97      1.92      1.48       1.95
+2048     0.61     0.75      0.90      0.70       0.90
+====  =======  =======  ========  ========  =========
+
+For 8 products of 64 rows with 256 × 256 1.7, but for 64 products of 32 rows with 128 × 128 0.8. Hence the rule of
+:func:`_is_wide`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from meshwright.core.config import config
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.rewrite import in_regions, replaced
+from meshwright.ir.passes import Pass, dead_code
+from meshwright.ir.rewrite import in_jaxprs, in_regions, replaced
 from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.shape.rearrange import Reshape, Transpose
 
 Runs = list[tuple[int, ...]]
 
-#: how many times as large as the left operand's rows are both sides of the right one, where they change places
-_WIDER = 4
 #: elements of the right operand below which its copy takes no time
 _LARGE = 256 * 256
+#: and from which it does not fit into a cache while it is copied
+_UNCACHED = 1 << 21
 
 
 def merge_dot_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Neighbouring dimensions of matrix products that play the same part become one."""
-    return _each_product(jaxpr, _merged)
-
-
-def _each_product(jaxpr: ClosedJaxpr, apply: Callable[[JaxprEqn], list[JaxprEqn]]) -> ClosedJaxpr:
-    """The program with ``apply`` done to its matrix products, those in regions too."""
 
     def equation(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
-        return apply(eqn) if isinstance(eqn.op, DotGeneral) else in_regions(eqn, lambda j: _each_product(j, apply))
+        return _merged(eqn) if isinstance(eqn.op, DotGeneral) else in_regions(eqn, merge_dot_dims)
 
     return replaced(jaxpr, equation)
 
@@ -112,8 +120,38 @@ def _collapse(
 
 
 def swap_wide_products(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Products of few rows with a large transposed matrix have it as their left operand."""
-    return _each_product(jaxpr, lambda e: _swapped(e) if _is_wide(e) else [e])
+    """Products of few rows with a large transposed matrix have it as their left operand, in called functions too."""
+    done: dict[int, ClosedJaxpr] = {}  # a function that is called twice stays one
+
+    def swapped(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+        if id(jaxpr) not in done:
+            permuted = {e.outvars[0]: e for e in jaxpr.eqns if isinstance(e.op, Transpose)}
+            after = replaced(jaxpr, lambda e: _in_its_place(e, permuted) or in_jaxprs(e, swapped))
+            done[id(jaxpr)] = jaxpr if after is jaxpr else dead_code(after)
+        return done[id(jaxpr)]
+
+    return swapped(jaxpr)
+
+
+def _in_its_place(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> list[JaxprEqn]:
+    """A product that is wide with its operands exchanged; nothing for other equations."""
+    if not isinstance(eqn.op, DotGeneral):
+        return []
+    eqns = _merged(_of_transposed(eqn, permuted))
+    at = next(i for i, e in enumerate(eqns) if isinstance(e.op, DotGeneral))
+    return [*eqns[:at], *_swapped(eqns[at]), *eqns[at + 1 :]] if _is_wide(eqns[at]) else []
+
+
+def _of_transposed(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> JaxprEqn:
+    """The product with a right operand that is a transposed matrix, ``w.T``, as one of ``w``."""
+    made = permuted.get(eqn.invars[1])  # type: ignore[arg-type]
+    (contracted, of_right), batch = eqn.op.dimension_numbers  # type: ignore[attr-defined]
+    if made is None or batch != ((), ()) or made.invars[0].aval.ndim != 2:
+        return eqn
+    order = made.op.permutation  # type: ignore[attr-defined]
+    numbers = (contracted, tuple(order[d] for d in of_right)), batch
+    op = replace(eqn.op, dimension_numbers=numbers)  # type: ignore[call-arg]
+    return eqn.replace(op=op, invars=[eqn.invars[0], made.invars[0]])
 
 
 def _is_wide(eqn: JaxprEqn) -> bool:
@@ -129,7 +167,8 @@ def _is_wide(eqn: JaxprEqn) -> bool:
         return False
     rows = lhs.size // max(1, prod(lhs.shape[d] for d in (*batch, *contracted)))
     wide, deep = rhs.shape[-2:]
-    return rows > 1 and _WIDER * rows <= min(wide, deep) and wide * deep >= _LARGE
+    times = 1 if wide * deep >= _UNCACHED else 2
+    return rows > 1 and times * rows <= min(wide, deep) and wide * deep >= _LARGE
 
 
 def _swapped(eqn: JaxprEqn) -> list[JaxprEqn]:
@@ -146,3 +185,13 @@ def _swapped(eqn: JaxprEqn) -> list[JaxprEqn]:
         JaxprEqn(OptimizationBarrier(), [product], [kept], eqn.source, eqn.note),
         JaxprEqn(Transpose(order), [kept], [out], eqn.source, eqn.note),
     ]
+
+
+MERGE_PRODUCTS = Pass(
+    "merge dimensions of products", merge_dot_dims, "Neighbouring dimensions of products that play one part become one."
+)
+WIDE_PRODUCTS = Pass(
+    "swap wide products",
+    lambda j: swap_wide_products(j) if config.platform == "cpu" else j,
+    "On CPUs, products of few rows with a large transposed matrix have it as their left operand.",
+)
