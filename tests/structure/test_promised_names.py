@@ -82,6 +82,11 @@ FUNCTIONS = {
     "experimental.maps.xmap": "fun in_axes out_axes * axis_sizes axis_resources donate_argnums backend",
     "experimental.pjit.pjit": "fun in_axis_resources out_axis_resources static_argnums * donate_argnums",
     "experimental.shard_map.shard_map": "f mesh in_specs out_specs check_rep auto",
+    "experimental.custom_partitioning.custom_partitioning": "fun static_argnums",
+    "experimental.custom_partitioning.custom_partitioning.def_partition": (
+        "self partition infer_sharding_from_operands propagate_user_sharding decode_shardings sharding_rule"
+        " * reduction_factors need_replication_factors permutation_factors"
+    ),
     "experimental.mesh_utils.create_device_mesh": "mesh_shape devices * contiguous_submeshes allow_split_physical_axes",
     "experimental.mesh_utils.create_hybrid_device_mesh": "mesh_shape dcn_mesh_shape devices * process_is_granule",
     "interpreters.sharded_jit.sharded_jit": "fun in_parts out_parts num_partitions",

@@ -39,6 +39,7 @@ from meshwright.lowering.batched import on_target, virtual_program
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.ops.sharding.custom import on_mesh
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_program, one_device
@@ -476,7 +477,7 @@ def partition_program(
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(over, avals)]
 
     with program.precision():
-        jaxpr = on_words(program.jaxpr)
+        jaxpr = on_mesh(on_words(program.jaxpr), mesh)
         ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
         outs = layouts(program.out_shardings, jaxpr.out_avals)
         part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes)

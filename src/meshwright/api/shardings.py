@@ -11,7 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.sentinel import Sentinel
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
-from meshwright.ir.passes import inline_calls
+from meshwright.ir.passes import inline_calls, is_written_out
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ops.sharding.constraint import ShardingConstraint
@@ -336,7 +336,7 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
             return eqn.replace(op=replace(op, sharding=over_mesh(op.sharding, mesh)))
         return in_regions(eqn, lambda region: jaxpr_over(region, mesh))
 
-    return replaced(inline_calls(jaxpr), moved)
+    return replaced(inline_calls(jaxpr, is_written_out), moved)
 
 
 def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]:

@@ -21,6 +21,15 @@ __getattr__, __dir__ = late_attributes(
     __name__,
     {},
     submodules(
-        __name__, "checkify", "export", "maps", "mesh_utils", "multihost_utils", "pjit", "shard_alike", "shard_map"
+        __name__,
+        "checkify",
+        "custom_partitioning",
+        "export",
+        "maps",
+        "mesh_utils",
+        "multihost_utils",
+        "pjit",
+        "shard_alike",
+        "shard_map",
     ),
 )

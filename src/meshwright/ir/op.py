@@ -194,6 +194,8 @@ class Op:
     holds_jaxprs: ClassVar[bool] = False
     #: the op does nothing but call its body, whose rules are its rules
     plain_call: ClassVar[bool] = False
+    #: the call stays one equation until it is partitioned, as :mod:`meshwright.spmd.custom` does
+    kept_whole: ClassVar[bool] = False
     #: results are the operands in another shape or order: compilers read what they are of instead
     is_view: ClassVar[bool] = False
     #: the operand that is put into a part of operand 0, the rest of which stays where it is

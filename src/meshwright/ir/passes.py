@@ -151,6 +151,11 @@ def is_plain_call(op: Op) -> bool:
     return op.plain_call
 
 
+def is_written_out(op: Op) -> bool:
+    """Whether an op, chosen in :func:`inline_calls`, need not stay one equation until it is partitioned."""
+    return not op.kept_whole
+
+
 class _Inliner:
     def __init__(self, chosen: Callable[[Op], bool]) -> None:
         self.chosen = chosen
@@ -205,5 +210,7 @@ def _copied(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool]) -> ClosedJaxpr:
     return dead_code(ClosedJaxpr(copy, [*jaxpr.consts, *inliner.consts]))
 
 
-INLINE = Pass("inline calls", inline_calls, "Calls of jitted functions are written out.")
+INLINE = Pass(
+    "inline calls", lambda jaxpr: inline_calls(jaxpr, is_written_out), "Calls of jitted functions are written out."
+)
 DEAD_CODE = Pass("dead code", dead_code, "Equations whose results nobody uses go.")

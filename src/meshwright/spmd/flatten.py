@@ -78,7 +78,7 @@ def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:
         op = eqn.op
         if isinstance(op, ShardMap):
             yield from _manual(op, eqn)
-        elif isinstance(op, RegionOp):
+        elif isinstance(op, RegionOp) and not op.kept_whole:
             ties = [(tie, _tie(tie, eqn)) for tie in op.ties()]
             yield from (ruled for tie, ruled in ties if tie[-1].side == PARAMETER)
             for region in op.regions():

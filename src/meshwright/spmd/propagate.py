@@ -25,6 +25,7 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
+from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.origin import Annotation, Origins, Sort
@@ -307,7 +308,8 @@ class _Worker:
         dims = tuple(self.dims_of(a) for a in atoms)
         if not any(any(d) for d in dims):
             return
-        new = spread(rule, dims, len(eqn.invars), self.mesh)
+        asked = inferred(eqn, dims, self.mesh) if eqn.op.kept_whole else None
+        new = spread(rule, dims, len(eqn.invars), self.mesh) if asked is None else asked
         mark = eqn.op if isinstance(eqn.op, PropagationMark) else None
         for n, (atom, old, wanted) in enumerate(zip(atoms, dims, new)):
             if wanted != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):

@@ -14,6 +14,7 @@ import meshwright.numpy as mnp
 from meshwright import AbstractMesh, NamedSharding, P, lax
 from meshwright.builder import Builder
 from meshwright.experimental import mesh_utils, multihost_utils
+from meshwright.experimental.custom_partitioning import custom_partitioning
 from meshwright.experimental.maps import xmap
 from meshwright.experimental.pjit import pjit
 from meshwright.experimental.shard_map import shard_map as old_shard_map
@@ -413,6 +414,59 @@ EXPLICIT = {
     "no mesh": lambda: mw.reshard(X, P("x")),
 }
 
+
+# --- functions that users partition -------------------------------------------------------------------------------
+def custom(rule: Any = None, partition: Any = None, args: Any = (X,), fun: Any = None, **said: Any) -> Call:
+    def whole(mesh: Any, ins: Any, out: Any) -> Any:
+        return partition(mesh) if partition else (mesh, same, out.sharding, tuple(s.sharding for s in ins))
+
+    def call() -> Any:
+        made = custom_partitioning(fun or (lambda *xs: xs[0]))
+        made.def_partition(whole, sharding_rule=rule, **said)
+        return mw.jit(made, in_shardings=ROWS).lower(*args).partition()
+
+    return call
+
+
+partitioned_by_key = custom_partitioning(lambda *, x: x)
+partitioned_by_key.def_partition(same)
+partitioned_static = custom_partitioning(lambda x, n=1: x, static_argnums=1)
+partitioned_static.def_partition(same)
+CUSTOM = {
+    "no partition": lambda: custom_partitioning(same)(X),
+    "a partition that is no function": lambda: custom_partitioning(same).def_partition(3),
+    "keyword-only": lambda: mw.jit(lambda x: partitioned_by_key(x=x)).lower(X),
+    "a static argument that is traced": lambda: mw.jit(partitioned_static).lower(X, X),
+    "mapped": lambda: mw.jit(mw.vmap(lambda x: partitioned_static(x, 1))).lower(X),
+    "its derivative": lambda: mw.jit(mw.grad(lambda x: partitioned_static(x, 1).sum())).lower(X),
+    "no four things": custom(partition=lambda mesh: (mesh, same)),
+    "another mesh": custom(partition=lambda mesh: (FEW, same, ROWS, (ROWS,))),
+    "no shardings": custom(partition=lambda mesh: (mesh, same, P("x"), (P("x"),))),
+    "a sharding over other devices": custom(partition=lambda mesh: (mesh, same, NamedSharding(FEW, P()), (ROWS,))),
+    "shardings of another structure": custom(partition=lambda mesh: (mesh, same, (ROWS, ROWS), (ROWS,))),
+    "results of another structure": custom(partition=lambda mesh: (mesh, lambda x: (x, x), ROWS, (ROWS,))),
+    "results of another shape": custom(partition=lambda mesh: (mesh, same, ROWS, (NamedSharding(mesh, P()),))),
+    "parts that are not equal": custom(
+        partition=lambda mesh: (mesh, same, NamedSharding(mesh, P("x")), (ROWS,)), fun=lambda x: x[:7]
+    ),
+    "a rule of no kind": custom(rule=3),
+    "a rule without an arrow": custom(rule="i j"),
+    "a rule with words": custom(rule="i-j -> i j"),
+    "a rule with open parentheses": custom(rule="(i j -> i j"),
+    "a rule with one factor in parentheses": custom(rule="(i) j -> i j"),
+    "leading dimensions that come last": custom(rule="i ... -> i ..."),
+    "an unknown factor": custom(rule="i j -> i j", reduction_factors=("k",)),
+    "a factor of two kinds": custom(rule="i j -> i j", reduction_factors=("j",), permutation_factors=("j",)),
+    "a factor without a size": custom(rule="(i k) j -> (i k) j"),
+    "a factor with a size too many": custom(rule="i j -> i j", i=8),
+    "sizes that are no product": custom(rule="(i k) j -> (i k) j", i=3, k=2),
+    "sizes that differ for a factor": custom(rule="i j -> j i"),
+    "a rule for other arguments": custom(rule="i j, i j -> i j"),
+    "a rule for other dimensions": custom(rule="i j k -> i j k"),
+    "factors without a text": custom(reduction_factors=("i",)),
+}
+
+
 INTERFACES: dict[str, dict[str, Call]] = {
     "xla_computation": XLA_COMPUTATION,
     "pmap": PMAP,
@@ -426,4 +480,5 @@ INTERFACES: dict[str, dict[str, Call]] = {
     "builder": BUILDER,
     "backend": BACKEND,
     "profiler": INSPECT,
+    "custom_partitioning": CUSTOM,
 }

@@ -41,6 +41,7 @@ WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(
         ("cond", "while", "scan", "shard_map"), "holds jaxprs: tests/ops/test_control.py, tests/api/test_shard_map.py"
     ),
+    "custom_partitioning": "holds a jaxpr, and asks its user: tests/api/test_custom_partitioning.py",
     **dict.fromkeys(("random_wrap", "random_unwrap"), "keys are not numbers: tests/random/test_typed_keys.py"),
     "select_branch": "holds jaxprs: tests/ops/test_branches_under_vmap.py",
     "opaque": "stands for what a program from elsewhere has and we do not know: tests/stablehlo",

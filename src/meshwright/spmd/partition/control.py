@@ -24,6 +24,7 @@ from meshwright.ops.control.regions import pick, split
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
+from meshwright.spmd.custom import custom_region
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.record import Replicated
@@ -40,6 +41,8 @@ def partition_regions(p: Partitioner, eqn: JaxprEqn) -> Results:
     op = eqn.op
     if isinstance(op, ControlOp):
         return _choice(p, op, eqn) if op.chooses else _loop(p, op, eqn)
+    if op.kept_whole:
+        return _shard_map(p, _region(p, eqn), eqn)
     # Partitioning a manual region takes the partitioner, on the mesh of its other axes: no rule of an op has that.
     assert isinstance(op, ShardMap), op.name
     return _shard_map(p, op, eqn)
@@ -238,6 +241,25 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
         branches.append(part.jaxpr)
     operands = [_bring(p, eqn, i, lo) for i, lo in enumerate([Layout.replicated(0), *layouts])]
     return op.with_regions(branches).bind(*operands), outs
+
+
+def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:
+    """The manual region that its user makes of a function, for layouts as propagation found them."""
+    present = [_found(p, a) for a in eqn.invars]
+    region = custom_region(eqn, present, [p.propagation.layout(v) for v in eqn.outvars], p.mesh)
+    layouts = region.layouts(region.in_specs, [a.aval for a in eqn.invars])
+    for n, (before, after) in enumerate(zip(present, layouts)):
+        for dim, (had, has) in enumerate(zip(before.dims, after.dims)):
+            if had and not has and not after.axes_used.issuperset(had):
+                why = "so says its partition"
+                p.replicated.append(Replicated(eqn.op.name, eqn.source, n, dim, p.mesh.coalesce(had), why))
+    return region
+
+
+def _found(p: Partitioner, atom: Atom) -> Layout:
+    """How a value lies: as propagation found it, else as it is."""
+    layout = p.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(atom.aval.ndim)
+    return layout if any(layout.dims) else p.value(atom).layouts[0].drop_partial()
 
 
 def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:

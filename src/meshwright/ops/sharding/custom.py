@@ -1,0 +1,135 @@
+"""A function that its user partitions: which layouts go with which, and what a device then does.
+
+Propagation and the partitioner ask the user's functions (:class:`Partitioning`); wherever nothing is split the op is
+the call of its jaxpr, which says what it computes.
+
+Source: ``jax.experimental.custom_partitioning``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
+from meshwright.errors import DifferentiationError, RuleError
+from meshwright.ir.contract import ArrayLike
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Tangent
+from meshwright.ir.rewrite import in_jaxprs, replaced
+from meshwright.ops.control.regions import OPERAND, OUTPUT, PARAMETER, RESULT, End, RegionOp, Tie
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding
+from meshwright.sharding.rule import ShardingRule, replicated_rule
+
+AnyMesh = Mesh | AbstractMesh
+#: types with their shardings
+Placed = Sequence[tuple[ShapedArray, NamedSharding]]
+
+
+class Local(NamedTuple):
+    """What a device does: a function of its parts of the operands, how these are split, and its results."""
+
+    function: Callable[..., Sequence[Any]]
+    ins: Sequence[NamedSharding]
+    outs: Sequence[NamedSharding]
+
+
+class Partitioning(Protocol):
+    """What a user says of how a function is partitioned, on flat values; all shardings are over the mesh given."""
+
+    def inferred(self, mesh: AnyMesh, ins: Placed, outs: Sequence[ShapedArray]) -> Sequence[NamedSharding] | None:
+        """The shardings of the results for operands that lie so; None: nothing is said."""
+        ...
+
+    def suggested(self, mesh: AnyMesh, outs: Placed) -> Sequence[NamedSharding]:
+        """How results should lie that are wanted so."""
+        ...
+
+    def local(self, mesh: AnyMesh, ins: Placed, outs: Placed) -> Local:
+        """What a device does where operands and results lie so; it may say that they lie otherwise."""
+        ...
+
+
+@dataclass(frozen=True)
+class CustomPartitioning(RegionOp):
+    """``jaxpr``, partitioned as its user says; the last ``num_consts`` operands are values that it closes over, of
+    which the user's functions know nothing. ``rule``, where there is one, says all that propagation asks."""
+
+    fun_name: str
+    jaxpr: ClosedJaxpr
+    partitioning: Partitioning
+    rule: ShardingRule | None = None
+    num_consts: int = 0
+    #: the mesh of the program, once that is known
+    mesh: AnyMesh | None = None
+    name: ClassVar[str] = "custom_partitioning"
+    hidden_params: ClassVar[tuple[str, ...]] = ("partitioning", "num_consts", "mesh")
+    kept_whole: ClassVar[bool] = True
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {"name": self.fun_name, "jaxpr": self.jaxpr, "rule": self.rule}
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        shapes = [a.shape for a in avals]
+        if self.rule is None:
+            return replicated_rule(shapes, [a.shape for a in self.jaxpr.out_avals])
+        consts = (((),) * len(s) for s in shapes[len(shapes) - self.num_consts :])
+        return replace(self.rule, operands=(*self.rule.operands, *consts))
+
+    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
+        return tuple(self.jaxpr.out_avals)
+
+    def body(self) -> ClosedJaxpr | None:
+        return self.jaxpr
+
+    def regions(self) -> tuple[ClosedJaxpr, ...]:
+        return (self.jaxpr,)
+
+    def with_regions(self, regions: Sequence[ClosedJaxpr]) -> CustomPartitioning:
+        return replace(self, jaxpr=regions[0])
+
+    def ties(self) -> Iterator[Tie]:
+        for side, inside, count in (
+            (OPERAND, PARAMETER, len(self.jaxpr.in_avals)),
+            (OUTPUT, RESULT, len(self.jaxpr.out_avals)),
+        ):
+            yield from ((End(side, i), End(inside, i)) for i in range(count))
+
+    def emit(self, b: Builder, *operands: Any) -> Any:
+        return b.call(self.fun_name, self.jaxpr, operands)
+
+    def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
+        raise DifferentiationError(
+            f"custom_partitioning {self.fun_name}: how its derivative is partitioned is not known; give it one with "
+            "custom_vjp or custom_jvp around it, whose rules may call custom_partitioning functions"
+        )
+
+    def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
+        raise RuleError(
+            f"custom_partitioning {self.fun_name}: how it is partitioned with a dimension more is not known; put vmap "
+            "inside of it, or custom_vmap around it"
+        )
+
+    def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
+        return tape.record(self, args)
+
+    def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
+        raise DifferentiationError(
+            f"custom_partitioning {self.fun_name}: it need not be linear; give it a derivative with custom_vjp"
+        )
+
+
+def on_mesh(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
+    """The program with its mesh told to the functions that users partition."""
+    if not any(isinstance(e.op, CustomPartitioning) for e in all_eqns(jaxpr.jaxpr)):
+        return jaxpr
+
+    def told(eqn: JaxprEqn) -> JaxprEqn:
+        if isinstance(eqn.op, CustomPartitioning):
+            return eqn.replace(op=replace(eqn.op, mesh=mesh))
+        return in_jaxprs(eqn, lambda inner: on_mesh(inner, mesh))
+
+    return replaced(jaxpr, told)

@@ -1,0 +1,125 @@
+"""What propagation and the partitioner ask of functions that users partition (:mod:`meshwright.ops.sharding.custom`).
+
+Users see shardings over whole axes of the mesh, whose tiles divide: what lies otherwise is shown as whole along that
+dimension, and is brought there. What they answer becomes a manual region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from meshwright.core.avals import ShapedArray
+from meshwright.errors import ShapeError, ShardingError
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
+from meshwright.ir.passes import inline_calls
+from meshwright.ir.state import extend_axis_env
+from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ops.sharding.custom import AnyMesh, CustomPartitioning
+from meshwright.ops.sharding.manual import ShardMap
+from meshwright.ops.sharding.untyped import without_types
+from meshwright.sharding import AbstractMesh, Layout, NamedSharding, PartitionSpec
+from meshwright.spmd.factors import Axes
+
+Dims = tuple[Axes, ...]
+Value = tuple[ShapedArray, NamedSharding]
+
+
+def inferred(eqn: JaxprEqn, dims: Sequence[Dims], mesh: AbstractMesh) -> tuple[Dims, ...] | None:
+    """The dimensions of all operands and results of an equation, after its user has been asked for the results'; None
+    if a rule says them, or nothing does."""
+    op = cast(CustomPartitioning, eqn.op)
+    if op.rule is not None:
+        return None
+    count, given = len(eqn.invars), len(eqn.invars) - op.num_consts
+    shown = _shown(op, [a.aval for a in eqn.invars[:given]], map(Layout, dims[:given]), mesh)
+    outs = [v.aval for v in eqn.outvars]
+    found = op.partitioning.inferred(_users_mesh(op, mesh), shown, outs)
+    if found is None:
+        return None
+    layouts = [_layout(op, s, a, mesh) for s, a in zip(found, outs)]
+    return (*dims[:count], *(_extended(old, lo.dims) for old, lo in zip(dims[count:], layouts)))
+
+
+def _extended(old: Dims, new: Dims) -> Dims:
+    """The dimensions of ``new`` that go on from ``old``; of others, the old."""
+    used = {a for axes in old for a in axes}
+    return tuple(n if n[: len(o)] == o and used.isdisjoint(n[len(o) :]) else o for o, n in zip(old, new))
+
+
+def custom_region(eqn: JaxprEqn, ins: Sequence[Layout], outs: Sequence[Layout], mesh: AbstractMesh) -> ShardMap:
+    """The manual region that the user makes of an equation with operands and results in these layouts.
+
+    Raises:
+      ShardingError: there is no such sharding of these values.
+      ShapeError: the user's function gives results of other types than the parts of the function's.
+    """
+    op, whole = cast(CustomPartitioning, eqn.op), PartitionSpec()
+    if mesh.size == 1:  # nothing is split, as in a region that is manual along all axes
+        every = (whole,) * len(ins), (whole,) * len(outs)
+        return ShardMap(every[0], without_types(inline_calls(op.jaxpr)), mesh, every[1])
+    n, avals, results = len(ins) - op.num_consts, op.jaxpr.in_avals, op.jaxpr.out_avals
+    shown = _shown(op, avals[:n], ins[:n], mesh)
+    users = _users_mesh(op, mesh)
+    wanted = _shown(op, results, outs, mesh)
+    if _says_more(op, users, shown, wanted):
+        wanted = [(a, s) for (a, _), s in zip(wanted, op.partitioning.suggested(users, wanted))]
+    local = op.partitioning.local(users, shown, wanted)
+    in_specs = [_layout(op, s, a, mesh).to_spec(mesh) for s, a in zip(local.ins, avals)]
+    out_specs = [_layout(op, s, a, mesh).to_spec(mesh) for s, a in zip(local.outs, results)]
+    parts = [_part(a, s, mesh) for a, s in zip(avals, in_specs)]
+    with extend_axis_env(mesh.shape):
+        jaxpr = trace_to_jaxpr(lambda *xs: local.function(*xs[:n]), [*parts, *avals[n:]], op.fun_name)
+    _check(op, jaxpr, [_part(a, s, mesh) for a, s in zip(results, out_specs)])
+    return ShardMap((*in_specs, *[whole] * op.num_consts), without_types(inline_calls(jaxpr)), mesh, tuple(out_specs))
+
+
+def _says_more(op: CustomPartitioning, mesh: AnyMesh, ins: Sequence[Value], outs: Sequence[Value]) -> bool:
+    """Whether results are wanted otherwise than the user has inferred them from the operands."""
+    found = None if op.rule is not None else op.partitioning.inferred(mesh, ins, [a for a, _ in outs])
+    return found is None or any(s.spec != f.spec for (_, s), f in zip(outs, found))
+
+
+def _users_mesh(op: CustomPartitioning, mesh: AbstractMesh) -> AnyMesh:
+    """The mesh that the user knows: with its devices, unless some of its axes are manual here."""
+    return op.mesh if op.mesh is not None and op.mesh.abstract_mesh == mesh else mesh
+
+
+def _shown(op: CustomPartitioning, avals: Sequence[ShapedArray], layouts: Any, mesh: AbstractMesh) -> list[Value]:
+    users = _users_mesh(op, mesh)
+    return [(a, NamedSharding(users, PartitionSpec(*_whole_axes(a, lo, mesh)))) for a, lo in zip(avals, layouts)]
+
+
+def _whole_axes(aval: ShapedArray, layout: Layout, mesh: AbstractMesh) -> Iterator[tuple[str, ...]]:
+    """For each dimension, the axes of the mesh that split it, as far as they are whole and divide it."""
+    for size, atoms in zip(aval.shape, layout.dims):
+        names: list[str] = []
+        for name in mesh.coalesce(atoms):
+            if name not in mesh.axis_names or size % mesh.sizes([*names, name]):
+                break
+            names.append(name)
+        yield tuple(names)
+
+
+def _layout(op: CustomPartitioning, sharding: NamedSharding, aval: ShapedArray, mesh: AbstractMesh) -> Layout:
+    layout = Layout.from_spec(sharding.spec, aval.ndim, mesh)
+    for dim, (size, atoms) in enumerate(zip(aval.shape, layout.dims)):
+        if size % mesh.sizes(atoms):
+            raise ShardingError(
+                f"custom_partitioning {op.fun_name}: {sharding.spec} splits dimension {dim} of {aval} into "
+                f"{mesh.sizes(atoms)} parts, which are not equal; leave it whole, or pad it before"
+            )
+    return layout
+
+
+def _part(aval: ShapedArray, spec: PartitionSpec, mesh: AbstractMesh) -> ShapedArray:
+    return aval.update(shape=Layout.from_spec(spec, aval.ndim, mesh).local_shape(aval.shape, mesh))
+
+
+def _check(op: CustomPartitioning, jaxpr: ClosedJaxpr, parts: Sequence[ShapedArray]) -> None:
+    for number, (got, want) in enumerate(zip(jaxpr.out_avals, parts)):
+        if (got.shape, got.dtype) != (want.shape, want.dtype):
+            raise ShapeError(
+                f"custom_partitioning {op.fun_name}: on a device, result {number} of what its partition returned is "
+                f"{got}, and its sharding says {want}; return the sharding that it has, or bring it there"
+            )
