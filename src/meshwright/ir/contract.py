@@ -30,6 +30,14 @@ class Value(Protocol):
 ArrayLike = Value | complex
 
 
+class Emitted:
+    """A value of the program that is written, which the backend made and knows: opaque to ops."""
+
+
+#: what fills a region of an operation that is written
+Region = Callable[[Any], None]
+
+
 class LocalSizes(Protocol):
     """What ``localized`` changes an op's parameters by."""
 

@@ -20,7 +20,7 @@ from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, RuleError
-from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region
 from meshwright.ir.explicit import common_memory, is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
@@ -113,36 +113,36 @@ class Builder(Protocol):
     def op(
         self,
         name: str,
-        operands: Sequence[Any],
+        operands: Sequence[Emitted],
         out_avals: Sequence[ShapedArray],
         *,
-        regions: Sequence[Any] = (),
+        regions: Sequence[Region] = (),
         **attributes: Any,
-    ) -> list[Any]:
+    ) -> list[Emitted]:
         """Append an operation; returns its results."""
         ...
 
-    def constant(self, value: Any, aval: ShapedArray) -> Any:
+    def constant(self, value: ArrayLike, aval: ShapedArray) -> Emitted:
         """A constant: an array of ``aval``'s shape, or a scalar that fills it."""
         ...
 
-    def broadcast(self, value: Any, aval: ShapedArray, dims: Sequence[int]) -> Any:
+    def broadcast(self, value: Emitted, aval: ShapedArray, dims: Sequence[int]) -> Emitted:
         """``broadcast_in_dim``: operand dimension ``i`` becomes dimension ``dims[i]`` of ``aval``."""
         ...
 
-    def reducer(self, name: str, avals: Sequence[ShapedArray]) -> Any:
+    def reducer(self, name: str, avals: Sequence[ShapedArray]) -> Region:
         """A region of two scalars a result that applies the binary op ``name`` (for ``reduce`` and others)."""
         ...
 
-    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None) -> Any:
+    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Emitted] | None = None) -> Region:
         """A region that computes ``jaxpr`` on its block arguments, or on ``captured`` values from outside."""
         ...
 
-    def host_callback(self, function: Any) -> int:
+    def host_callback(self, function: Callable[..., Any]) -> int:
         """Make a Python function one that the program calls; returns its number."""
         ...
 
-    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Emitted]) -> list[Emitted]:
         """A call of a private function for ``jaxpr`` (made once for each jaxpr)."""
         ...
 
@@ -154,7 +154,7 @@ class Builder(Protocol):
         """The attribute that names who sends to whom, of pairs of positions along named axes."""
         ...
 
-    def axis_index(self, axes: Sequence[str]) -> Any:
+    def axis_index(self, axes: Sequence[str]) -> Emitted:
         """The position of the device that runs, along named axes: an int32 scalar."""
         ...
 
@@ -358,7 +358,7 @@ class Op:
         """Ops that compute the same with other sharding rules: tried where this one's rule makes operands move."""
         return ()
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")
 

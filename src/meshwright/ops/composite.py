@@ -6,7 +6,7 @@ a jaxpr shows one equation where the module holds dozens of ops; XLA inlines the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import Setting, config
 from meshwright.core.records import dataclass
+from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import trace_to_jaxpr
@@ -34,7 +35,7 @@ def _traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, 
 on_clear(_traced.cache_clear)
 
 
-def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands: Any) -> list[Any]:
+def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands: Emitted) -> list[Emitted]:
     """Emit a call of ``fun`` on ``operands``; it may close over nothing but parameters of an op."""
     return b.call(name, traced(fun, name, tuple(b.in_avals)), operands)
 
@@ -47,6 +48,6 @@ class Composite(Op):
         """The results, computed with other ops."""
         raise NotImplementedError
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         outs = emit_traced(b, self.expand, self.name, *operands)
         return outs if self.multiple_results else outs[0]

@@ -15,7 +15,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.passes import dead_code, inline_calls
@@ -123,7 +123,7 @@ class Map(Op):
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         return pointwise_rule([a.ndim for a in avals], avals[0].shape, len(self.computation.out_avals))
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         # One op a result: StableHLO's map has one.
         dims = tuple(range(b.in_avals[0].ndim))
         outs = []

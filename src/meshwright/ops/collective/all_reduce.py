@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import CAST, axes_of
@@ -87,7 +87,7 @@ class AllReduce(Collective):
         rest = self.axes[:i] + self.axes[i + 1 :]
         return (self.over(rest, self.sizes[:i] + self.sizes[i + 1 :]).bind(x) if rest else x), None
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
             "stablehlo.all_reduce", [x], b.out_avals,
             regions=[self.monoid.region(b, b.in_avals[0].dtype)], replica_groups=b.replica_groups(self.axes),

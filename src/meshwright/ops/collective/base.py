@@ -18,7 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
@@ -130,7 +130,7 @@ class AxisIndex(Collective):
             index = add(index, AxisIndex(self.axes[i + 1 :], self.sizes[i + 1 :]).bind())
         return index, 0
 
-    def emit(self, b: Builder) -> Any:
+    def emit(self, b: Builder) -> Emitted | Sequence[Emitted]:
         return b.axis_index(self.axes)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.base import (
@@ -81,7 +81,7 @@ class AllToAll(MovesTiles):
                 x = AllToAll((self.axes[j],), (self.sizes[j],), s + j + 1, c + 1).bind(x)
         return squeeze(x, range(s + 1, s + k + 1)), 0
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
             "stablehlo.all_to_all", [x], b.out_avals,
             split_dimension=self.split_dimension, concat_dimension=self.concat_dimension,
@@ -132,7 +132,7 @@ class Ppermute(MovesTiles):
                 x = AllSlice((name,), (size,), j).bind(x)
         return squeeze(x, [j for j in range(k) if j != i]), 0
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         pairs = b.source_target_pairs(self.axes, self.perm)
         return b.op("stablehlo.collective_permute", [x], b.out_avals, source_target_pairs=pairs)[0]
 

@@ -13,7 +13,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import RuleError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
@@ -72,7 +72,7 @@ class AllGather(AlongDimension, MovesTiles):
         x = reshape(x, (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]))
         return self.part(0, i)(x), None
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
             "stablehlo.all_gather", [x], b.out_avals,
             all_gather_dim=self.dimension, replica_groups=b.replica_groups(self.axes),
@@ -138,7 +138,7 @@ class AllSlice(AlongDimension, MovesTiles):
         rest = [*self.axes[:i], *self.axes[i + 1 :]], [*self.sizes[:i], *self.sizes[i + 1 :]]
         return (AllSlice(tuple(rest[0]), tuple(rest[1]), d + 1).bind(x) if rest[0] else x), d
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (out,) = b.out_avals
         d = self.dimension
         scalar = ShapedArray((), dtypes.int32)
@@ -205,7 +205,7 @@ class ReduceScatter(AlongDimension):
             x = ReduceScatter(self.axes[i + 1 :], self.sizes[i + 1 :], d + 1, self.reduction).bind(x)
         return x, d
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
             "stablehlo.reduce_scatter", [x], b.out_avals,
             regions=[self.monoid.region(b, b.in_avals[0].dtype)],

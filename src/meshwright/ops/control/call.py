@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import RuleError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr, has_effects, sub_jaxprs
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Mapped, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr
@@ -74,7 +74,7 @@ class FunctionCall(CallOp):
     def body(self) -> ClosedJaxpr | None:
         return self.jaxpr
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.call(self.fun_name, self.jaxpr, operands)
 
 

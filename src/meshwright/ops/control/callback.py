@@ -19,7 +19,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import CallbackError, DifferentiationError, RuleError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import EVAL, refuse_masked, typeof
@@ -120,7 +120,7 @@ class Callback(Op):
         op = replace(self, function=_Loop(self, axis.size, tuple(dims)), results=_batched(self.results, axis.size))
         return op.bind(*args), [0] * len(self.results)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         for aval in (*b.in_avals, *b.out_avals):
             if dtypes.bit_width(aval.dtype) < 8 and not dtypes.is_bool(aval.dtype):
                 raise RuleError(f"{self.name}: callbacks cannot take or give {aval.dtype}; convert it to int8 first")

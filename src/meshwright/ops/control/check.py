@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import CheckError, RuleError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ops.reduce.reductions import reduce_and
 from meshwright.ops.shape.rearrange import move_dim
@@ -47,7 +47,7 @@ class Check(Op):
         values = [x if d is None else move_dim(x, d, 0) for x, d in zip(args[1:], dims[1:])]
         return self.bind(holds, *values), []
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         raise RuleError(
             f"check ({self.message!r}): a compiled program cannot raise; wrap the function, checkify.checkify(f), and "
             "look at the error that it then returns"

@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns, has_effects
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
@@ -92,7 +92,7 @@ class Cond(ControlOp):
         op = t.derive(_each_its_own, first, tuple(rest), axis, inner, places, tuple(map(typeof, args)))
         return op.bind(*args), list(places)
 
-    def emit(self, b: Builder, index: Any, *operands: Any) -> Any:
+    def emit(self, b: Builder, index: Emitted, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         regions = [b.jaxpr_region(branch, operands) for branch in self.branches]
         return b.op("stablehlo.case", [index], b.out_avals, regions=regions)
 
@@ -141,7 +141,7 @@ class Selection(CallOp):
     def body(self) -> ClosedJaxpr | None:
         return self.jaxpr
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.call(self.name, self.jaxpr, operands)
 
 

@@ -13,7 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Mapped, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.call import CallOp, FunctionCall, batched_everywhere
@@ -136,5 +136,5 @@ class CustomLin(CallOp):
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         raise self._refuse()
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         raise self._refuse()

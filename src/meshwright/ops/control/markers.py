@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ops.elementwise.table import materialize
@@ -74,7 +74,7 @@ class OptimizationBarrier(Op):
         sizes = {n: s for ns, a in zip(names, avals) for n, s in zip(ns, a.shape)}
         return make_rule(names, names, sizes)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.optimization_barrier", operands, b.out_avals)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Tangent, Zero
 from meshwright.ir.passes import dead_code, inline_calls, is_plain_call
@@ -84,7 +84,7 @@ class Checkpoint(CallOp):
     def body(self) -> ClosedJaxpr | None:
         return self.jaxpr
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.call("checkpoint", self.jaxpr, operands)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
+from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
 from meshwright.ir.op import Builder, Cotangents, Linear, Zero
 from meshwright.ir.passes import dead_code
@@ -151,7 +152,7 @@ class Scan(ControlOp):
         return [next(given) if lin else None for lin in linear]
 
     # --- lowering -------------------------------------------------------------------------------------------
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, self.expand, self.name, *operands)
 
     def expand(self, *operands: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
+from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from meshwright.ir.op import Builder, Cotangents
 from meshwright.ops.control.bodies import Body
@@ -65,7 +66,7 @@ class While(ControlOp):
             "jacfwd)"
         )
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         # A while of StableHLO has no constants: they are carried along unchanged.
         cond, body = self.cond_jaxpr.jaxpr, self.body_jaxpr.jaxpr
         n, m = self.cond_nconsts, self.body_nconsts

@@ -13,7 +13,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, Builder, Constant, Dual, Op, Tangent, Unknown, Zero, by_name
 from meshwright.ir.reading import READERS
 from meshwright.ir.tracing import typeof
@@ -129,7 +129,7 @@ class Elementwise(Op):
         """Attributes of the StableHLO op."""
         return {}
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         out = b.out_avals[0]
         full = [
             b.broadcast(x, a.update(shape=out.shape), ()) if a.shape != out.shape else x

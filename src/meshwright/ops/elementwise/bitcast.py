@@ -11,7 +11,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -56,7 +56,7 @@ class BitcastWidth(Op):
         ins, outs = ([*names, None] if a.ndim > len(shape) else names for a in (x, out))
         return make_rule([ins], [outs], dict(zip((n for n in names if n), shape)))
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.bitcast_convert", [x], b.out_avals)[0]
 
 

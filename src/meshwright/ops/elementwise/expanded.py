@@ -13,6 +13,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
+from meshwright.ir.contract import Emitted
 from meshwright.ir.op import Builder
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import emit_traced
@@ -31,7 +32,7 @@ class Expanded(Elementwise):
         """The result, of float32 or float64 operands of one shape."""
         raise NotImplementedError
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, self._expand, self.name, *operands)[0]
 
     def _expand(self, *operands: Any) -> list[Any]:

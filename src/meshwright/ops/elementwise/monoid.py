@@ -14,6 +14,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
 from meshwright.errors import PartitionError
+from meshwright.ir.contract import Region
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.elementwise.base import Elementwise
@@ -37,7 +38,7 @@ class Monoid:
         """That of the binary op: ``"add"``."""
         return self.combine.name
 
-    def region(self, b: Builder, dtype: np.dtype) -> Any:
+    def region(self, b: Builder, dtype: np.dtype) -> Region:
         """The region of a StableHLO op that combines two scalars of ``dtype``."""
         return reducer(b, self.combine.hlo, dtype)
 

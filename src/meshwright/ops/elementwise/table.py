@@ -18,7 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted, Region
 from meshwright.ir.op import CONSTANT, Builder, Cotangents, Dual, Linear, Op, Tangent, Unknown, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -214,18 +214,18 @@ def _comparison(name: str) -> Elementwise:
 eq, ne, lt, le, gt, ge = (_comparison(n) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
 
 
-def _emit_exp2(self: Op, b: Builder, x: Any) -> Any:
+def _emit_exp2(self: Op, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
     (out,) = b.out_avals
     scaled = b.op("stablehlo.multiply", [x, b.constant(np.log(2), out)], [out])[0]
     return b.op("stablehlo.exponential", [scaled], [out])[0]
 
 
-def _emit_sign(self: Elementwise, b: Builder, x: Any) -> Any:
+def _emit_sign(self: Elementwise, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
     unsigned, (out,) = dtypes.is_unsigned(b.in_avals[0].dtype), b.out_avals
     return b.op("stablehlo.minimum", [x, b.constant(1, out)], [out])[0] if unsigned else Elementwise.emit(self, b, x)
 
 
-def _emit_conj(self: Op, b: Builder, x: Any) -> Any:
+def _emit_conj(self: Op, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
     part = b.in_avals[0].update(dtype=dtypes.real_of(b.in_avals[0].dtype))
     re, im = (b.op(f"stablehlo.{n}", [x], [part])[0] for n in ("real", "imag"))
     return b.op("stablehlo.complex", [re, b.op("stablehlo.negate", [im], [part])[0]], b.out_avals)[0]
@@ -236,7 +236,7 @@ def _check_pow(self: Elementwise, base: np.dtype, exponent: np.dtype) -> None:
     Elementwise.check_dtypes(self, base, base if mixed else exponent)
 
 
-def _emit_written_out(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
+def _emit_written_out(self: Elementwise, b: Builder, x: Emitted, y: Emitted) -> Emitted | Sequence[Emitted]:
     if b.in_avals[0].dtype != b.in_avals[1].dtype:
         return emit_traced(b, _WRITTEN_OUT["pow_mixed"], self.name, x, y)[0]
     concerned = dtypes.is_integer if self.name == "pow" else dtypes.is_complex
@@ -248,7 +248,7 @@ def _emit_written_out(self: Elementwise, b: Builder, x: Any, y: Any) -> Any:
 _WRITTEN_OUT = {n: partial(getattr(written_out, n), _OPS) for n in written_out.NAMES}
 
 
-def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Any:
+def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Region:
     """The region that combines two scalars of ``dtype`` by the operation ``hlo``."""
     scalar, name = ShapedArray((), dtype), {max_.hlo: "max", min_.hlo: "min"}.get(hlo)
     if dtypes.is_complex(dtype) and name:
@@ -264,10 +264,8 @@ type(pow_).check_dtypes = _check_pow  # type: ignore
 type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex(x.dtype) else (0,))  # type: ignore
 type(div).linear_groups = _div_groups  # type: ignore
 for _op in (lt, le, gt, ge, max_, min_, pow_):
-    type(_op).emit = _emit_written_out  # type: ignore[method-assign]
-type(exp2).emit = _emit_exp2  # type: ignore[method-assign]
-type(sign).emit = _emit_sign  # type: ignore[method-assign]
-type(conj).emit = _emit_conj  # type: ignore[method-assign]
+    type(_op).emit = _emit_written_out  # type: ignore
+type(exp2).emit, type(sign).emit, type(conj).emit = _emit_exp2, _emit_sign, _emit_conj  # type: ignore
 
 
 # --- pieces of derivatives ----------------------------------------------------------------------------------
@@ -304,17 +302,18 @@ class IntegerPow(Elementwise):
         (x,), (t,) = primals, tangents
         return self.bind(x), mul(t, mul(scalar_like(self.y, x), integer_pow(x, self.y - 1)))
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (out,) = b.out_avals
-        if self.y == 0:
-            return b.constant(1, out)
-        result, power, n = None, x, abs(self.y)
+        result: Emitted | None = None
+        power, n = x, abs(self.y)
         while n:  # square and multiply
             if n & 1:
                 result = power if result is None else b.op("stablehlo.multiply", [result, power], [out])[0]
             n >>= 1
             if n:
                 power = b.op("stablehlo.multiply", [power, power], [out])[0]
+        if result is None:
+            return b.constant(1, out)
         return result if self.y > 0 else b.op("stablehlo.divide", [b.constant(1, out), result], [out])[0]
 
 
@@ -352,7 +351,7 @@ class ConvertElementType(Elementwise):
     def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [convert(ct, x.aval.dtype)]
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (source,), (out,) = b.in_avals, b.out_avals
         if dtypes.is_bool(self.new_dtype) and not dtypes.is_bool(source.dtype):
             return b.op(
@@ -390,9 +389,9 @@ class ReducePrecision(Elementwise):
     def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [self.bind(ct)]
 
-    def emit(self, b: Builder, x: Any) -> Any:
-        bits = {"exponent_bits": f"{self.exponent_bits} : i32", "mantissa_bits": f"{self.mantissa_bits} : i32"}
-        return b.op(self.hlo, [x], b.out_avals, **bits)[0]
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
+        exponent, mantissa = f"{self.exponent_bits} : i32", f"{self.mantissa_bits} : i32"
+        return b.op(self.hlo, [x], b.out_avals, exponent_bits=exponent, mantissa_bits=mantissa)[0]
 
 
 @dataclass(frozen=True)
@@ -451,7 +450,7 @@ class SelectN(Elementwise):
             result.append(picked if picked is None else unbroadcast(picked, case.aval))
         return result
 
-    def emit(self, b: Builder, which: Any, *cases: Any) -> Any:
+    def emit(self, b: Builder, which: Emitted, *cases: Emitted) -> Emitted | Sequence[Emitted]:
         (out,) = b.out_avals
         full = [x if a.shape == out.shape else b.broadcast(x, out, ()) for x, a in zip(cases, b.in_avals[1:])]
         flag = b.in_avals[0]

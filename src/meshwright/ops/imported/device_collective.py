@@ -16,6 +16,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.ir.contract import Emitted
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.collective.all_reduce import AllReduce
@@ -57,7 +58,7 @@ class DeviceCollective(DeviceOp):
         aval: ShapedArray = self.collective.infer(*avals)
         return aval
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return self.collective.emit(_InGroups(b, self.groups), *operands)
 
 
@@ -70,7 +71,7 @@ class DeviceNumber(DeviceOp):
     def infer(self) -> ShapedArray:
         return ShapedArray((), dtypes.uint32)
 
-    def emit(self, b: Builder) -> Any:
+    def emit(self, b: Builder) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.partition_id", [], b.out_avals)[0]
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
+from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 from meshwright.ops.control.regions import RegionOp
@@ -51,7 +52,7 @@ class ManualComputation(RegionOp):
     def with_regions(self, regions: Sequence[ClosedJaxpr]) -> ManualComputation:
         return dataclasses.replace(self, jaxpr=regions[0])
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         shardings = *self.in_shardings, *self.out_shardings
         mesh = next((s.mesh for s in shardings if isinstance(s, SdySharding)), None)
         whole, results = b.in_avals, b.out_avals
@@ -91,14 +92,16 @@ def _text(sharding: Annotation | None, ndim: int) -> str:
     return "{replicated}" if sharding is None else annotation_text(sharding, ndim)
 
 
-def _cross(b: Builder, target: str, x: Any, before: ShapedArray, after: ShapedArray, was: str, becomes: str) -> Any:
+def _cross(
+    b: Builder, target: str, x: Emitted, before: ShapedArray, after: ShapedArray, was: str, becomes: str
+) -> Emitted:
     """``x`` over the border of a region, with its sharding before and after; axes that are not manual may split it."""
     dims = list(range(before.ndim))
     free = {"backend_config": f'"unspecified_dims={dims}"'} if dims else {}
 
-    def call(name: str, value: Any, aval: ShapedArray, text: str) -> Any:
-        said = {"mhlo.sharding": f'"{text}"', **free}
-        return b.op("stablehlo.custom_call", [value], [aval], call_target_name=f'"{name}"', **said)[0]
+    def call(name: str, value: Emitted, aval: ShapedArray, text: str) -> Emitted:
+        attributes: dict[str, Any] = {"mhlo.sharding": f'"{text}"', **free}
+        return b.op("stablehlo.custom_call", [value], [aval], call_target_name=f'"{name}"', **attributes)[0]
 
     return call(target, call("Sharding", x, before, was), after, becomes)
 

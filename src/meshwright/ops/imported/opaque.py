@@ -6,10 +6,12 @@ gets an op of its own; this one makes sure that every program can be read, parti
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 
@@ -36,6 +38,6 @@ class Opaque(Op):
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return self.results
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         regions = [b.jaxpr_region(j) for j in self.computations]
         return b.op(self.target, operands, b.out_avals, regions=regions, **dict(self.attributes))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo
@@ -53,15 +53,13 @@ class ShardingAnnotation(Linear1):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return pointwise_rule([x.ndim], x.shape)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         free = list(self.unspecified)
         if isinstance(self.sharding, SdySharding):
             free = [d for d, said in enumerate(self.sharding.dimensions) if not said.is_closed]
-        extra = {"backend_config": f'"unspecified_dims={free}"'} if free else {}
-        return b.op(
-            "stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"',
-            **{"mhlo.sharding": f'"{annotation_text(self.sharding, b.in_avals[0].ndim)}"'}, **extra,
-        )[0]  # fmt: skip
+        attributes: dict[str, Any] = {"backend_config": f'"unspecified_dims={free}"'} if free else {}
+        attributes["mhlo.sharding"] = f'"{annotation_text(self.sharding, b.in_avals[0].ndim)}"'
+        return b.op("stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"', **attributes)[0]
 
 
 def annotation_text(sharding: Annotation, ndim: int) -> str:

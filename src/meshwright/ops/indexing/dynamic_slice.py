@@ -17,7 +17,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -206,7 +206,7 @@ class DynamicSlice(Op):
             x = _shifted(x, w.dim, sub(np.int32(0), w.shift), w.length)
         return x
 
-    def emit(self, b: Builder, x: Any, *starts: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted, *starts: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.dynamic_slice", [x, *starts], b.out_avals, slice_sizes=self.slice_sizes)[0]
 
 
@@ -287,7 +287,7 @@ class DynamicUpdateSlice(Op):
         old = DynamicSlice(aval.shape).bind(x, *begin)
         return self.bind(x, select(inside, update, old), *begin)
 
-    def emit(self, b: Builder, x: Any, update: Any, *starts: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted, update: Emitted, *starts: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.dynamic_update_slice", [x, update, *starts], b.out_avals)[0]
 
 

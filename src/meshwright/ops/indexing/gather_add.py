@@ -18,7 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Region
 from meshwright.ir.jaxpr import Literal
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
@@ -173,7 +173,7 @@ class Gather(Op):
         fill = select(first, self._fill(typeof(y).dtype), scalar_like(0, y))
         return self._select(valid, y, fill)
 
-    def emit(self, b: Builder, x: Any, indices: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted, indices: Emitted) -> Emitted | Sequence[Emitted]:
         if self.mode is FILL:
             return emit_traced(b, self._filled, "gather_fill", x, indices)[0]
         n = self.dimension_numbers
@@ -388,7 +388,7 @@ class ScatterBase(Op):
         return x, updates
 
     # --- emission -------------------------------------------------------------------------------------------
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         if self.mode is CLIP:
             outs = emit_traced(b, self._clipped, f"{self.name}_clip", *operands)
             return outs if self.multiple_results else outs[0]
@@ -413,7 +413,7 @@ class ScatterBase(Op):
         )
         return outs if self.multiple_results else outs[0]
 
-    def region(self, b: Builder, scalar: ShapedArray) -> Any:
+    def region(self, b: Builder, scalar: ShapedArray) -> Region:
         """How an element and an update combine."""
         assert self.monoid is not None, "the others have regions of their own"
         return self.monoid.region(b, scalar.dtype)

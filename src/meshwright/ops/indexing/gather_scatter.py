@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import RuleError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Region
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Cotangents, Dual, Linear, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
@@ -70,7 +70,7 @@ class Scatter(ScatterBase):
     takes_keys: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 2),)
 
-    def region(self, b: Builder, scalar: ShapedArray) -> Any:
+    def region(self, b: Builder, scalar: ShapedArray) -> Region:
         return b.jaxpr_region(traced(_second, "second", (scalar, scalar)))
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
@@ -174,7 +174,7 @@ class ScatterBody(ScatterBase):
         check_body(self.name, self.computation, xs)
         return tuple(super(ScatterBody, self).infer(x, indices, u) for x, u in zip(xs, updates))
 
-    def region(self, b: Builder, scalar: ShapedArray) -> Any:
+    def region(self, b: Builder, scalar: ShapedArray) -> Region:
         return b.jaxpr_region(self.computation)
 
 

@@ -22,7 +22,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import Builder, Cotangents, Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -122,7 +122,7 @@ class Fft(Batched):
             return inner.bind(_over_columns(ctx, x, d, rows, along))
         return _over_columns(ctx, inner.bind(x), d, rows, along)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (out,) = b.out_avals
         if out.size == 0:
             return b.constant(0, out)

@@ -19,7 +19,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, DTypeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import Builder, Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -84,7 +84,7 @@ class Lapack(Factorization):
             "program where it was written, or use the function of meshwright.linalg"
         )
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         dtype = b.in_avals[0].dtype
         cusolver = b.platform == "cuda" and self.kernel in CUSOLVER
         if b.platform != "cpu" and not cusolver:

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
+from meshwright.ir.contract import Emitted
 from meshwright.ir.op import Builder
 
 Flags = Mapping[str, Any]
@@ -41,26 +42,26 @@ def _call(
     return b.op("stablehlo.custom_call", operands, avals, call_target_name=f'"{target}"', backend_config=f'"{config}"')
 
 
-def _potrf(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+def _potrf(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     factor = b.op("stablehlo.cholesky", operands, b.out_avals[:1], lower=flags["uplo"] == "L")
     return [*factor, _fine(b, b.out_avals[1])]
 
 
-def _geqrf(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+def _geqrf(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     return _call(b, "Qr", operands, b.out_avals)
 
 
-def _orgqr(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+def _orgqr(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     return _call(b, "ProductOfElementaryHouseholderReflectors", operands, b.out_avals)
 
 
-def _syevd(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+def _syevd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     values = b.out_avals[1]
     config = f"{int(flags['uplo'] == 'L')},1,{_SWEEPS},{_TOLERANCE[values.dtype.itemsize]}"
     return [*_call(b, "Eigh", operands, b.out_avals[:2], config), _fine(b, b.out_avals[2])]
 
 
-def _trsm(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+def _trsm(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     how = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}[flags["trans_x"]]
     return b.op(
         "stablehlo.triangular_solve", operands, b.out_avals, left_side=flags["side"] == "L",
@@ -68,7 +69,7 @@ def _trsm(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
     )  # fmt: skip
 
 
-def _getrf_tpu(b: Builder, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+def _getrf_tpu(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     factors, pivots, info = b.out_avals
     if factors.dtype != np.float32:
         raise RuleError(f"lapack getrf: on TPUs there is an LU decomposition of float32 only, got {factors}")
@@ -86,7 +87,7 @@ _TPU: dict[str, Form] = {"getrf": _getrf_tpu}
 CUSOLVER = ("getrf",)
 
 
-def emit_form(b: Builder, kernel: str, flags: Flags, operands: Sequence[Any]) -> list[Any]:
+def emit_form(b: Builder, kernel: str, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     """The results of ``kernel`` on the builder's platform.
 
     Raises:

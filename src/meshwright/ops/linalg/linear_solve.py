@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.tracing import eval_jaxpr
@@ -106,5 +106,5 @@ class LinearSolve(CallOp):
     def body(self) -> ClosedJaxpr | None:
         return self.solve
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.call(self.fun_name, self.solve, operands)

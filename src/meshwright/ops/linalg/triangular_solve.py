@@ -14,7 +14,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Tangent, Zero
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -103,7 +103,7 @@ class TriangularSolve(Batched):
         return make_rule([[*names, None, None], solved], [solved], sizes)
 
     # --- emission -------------------------------------------------------------------------------------------
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, self._by_blas, self.name, *operands)[0]
 
     def _by_blas(self, a: Any, b: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Linear, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -322,7 +322,7 @@ class ConvGeneralDilated(Bilinear):
         return x, ctx.mask(y, 1, rd, _zero(y)), window
 
     # --- StableHLO ------------------------------------------------------------------------------------------
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         (lhs, rhs), (out,) = b.in_avals, b.out_avals
         x, y = operands
         if not dtypes.is_complex(lhs.dtype):
@@ -337,7 +337,7 @@ class ConvGeneralDilated(Bilinear):
         im = b.op("stablehlo.add", [ri, ir], [avals[2]])[0]
         return b.op("stablehlo.complex", [re, im], [out])[0]
 
-    def _emit_real(self, b: Builder, x: Any, y: Any, out: ShapedArray) -> Any:
+    def _emit_real(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
         if self.batch_group_count > 1:
             return self._emit_batch_groups(b, x, y, out)
         precision = ", ".join(f"#stablehlo<precision {p.upper()}>" for p in self.precision or ("default", "default"))
@@ -354,7 +354,7 @@ class ConvGeneralDilated(Bilinear):
             precision_config=f"[{precision}]",
         )[0]  # fmt: skip
 
-    def _emit_batch_groups(self, b: Builder, x: Any, y: Any, out: ShapedArray) -> Any:
+    def _emit_batch_groups(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
         """As feature groups: XLA's CPU takes up to 250 times as long for batch groups that are not depthwise."""
         batch, feature = self.dimension_numbers.lhs_spec[:2]
         groups = self.batch_group_count

@@ -13,7 +13,7 @@ from meshwright.core.config import config
 from meshwright.core.precision import PRECISIONS, PrecisionLike
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Linear
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -137,7 +137,7 @@ class DotGeneral(Bilinear):
         ]
         return make_rule([left, right], [out], sizes, kinds)
 
-    def emit(self, b: Builder, x: Any, y: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted, y: Emitted) -> Emitted | Sequence[Emitted]:
         (lc, rc), (lb, rb) = self.dimension_numbers
         pairs = [
             ("lhs_batching_dimensions", lb), ("rhs_batching_dimensions", rb),

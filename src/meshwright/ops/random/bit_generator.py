@@ -24,7 +24,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -93,7 +93,7 @@ class Philox4x32(Elementwise):
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         return pointwise_rule([a.ndim for a in avals], max((a.shape for a in avals), key=len), 4)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, _ten_rounds, self.name, *operands)
 
 
@@ -121,7 +121,7 @@ class RngBitGenerator(Op):
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return one_by_one(self, axis, args, dims)
 
-    def emit(self, b: Builder, state: Any) -> Any:
+    def emit(self, b: Builder, state: Emitted) -> Emitted | Sequence[Emitted]:
         algorithm = f"#stablehlo<rng_algorithm {self.algorithm}>"
         return b.op("stablehlo.rng_bit_generator", [state], b.out_avals, rng_algorithm=algorithm)
 

@@ -17,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
@@ -86,7 +86,7 @@ class Threefry2x32(Elementwise):
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         return pointwise_rule([a.ndim for a in avals], max((a.shape for a in avals), key=len), 2)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, _twenty_rounds, self.name, *operands)
 
 

@@ -17,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import Builder, Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
@@ -152,7 +152,7 @@ class RandomGamma(Elementwise):
         slope = div(slope, value) if self.log_space else slope
         return y, mul(match_shape(tangents[2], typeof(y)), slope)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, self._expand, self.name, *operands)[0]
 
     def _expand(self, k0: Any, k1: Any, alpha: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.reading import Reader
@@ -108,7 +108,7 @@ class ReduceBody(Op):
         flags = broadcast_in_dim(full, typeof(gathered[0]).shape, (0,))
         return reduce_parts(self.computation, (0,), gathered, flags, inits)[:-1]
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         region = b.jaxpr_region(self.computation)
         return b.op("stablehlo.reduce", operands, b.out_avals, regions=[region], dimensions=tuple(self.axes))
 

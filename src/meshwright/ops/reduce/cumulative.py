@@ -19,7 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -178,7 +178,7 @@ class _Windowed(Cumulative):
     def identity(self, dtype: np.dtype) -> np.ndarray:
         return self.monoid.identity(dtype)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (aval,) = b.in_avals
         n = aval.shape[self.axis]
         if n <= 1 or not aval.size:

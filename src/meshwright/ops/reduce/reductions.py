@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -68,7 +68,7 @@ class Reduction(Op):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return reduce_rule(x, self.axes, self.monoid.kind)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         dtype = b.in_avals[0].dtype
         return emit_reduce(b, x, self.axes, self.monoid.region(b, dtype), self.monoid.identity(dtype))
 

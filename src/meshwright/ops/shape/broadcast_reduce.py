@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -75,7 +75,7 @@ class BroadcastInDim(Moves):
             sizes[d] = n
         return np.broadcast_to(x.reshape(sizes), self.shape)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.broadcast(x, b.out_avals[0], self.broadcast_dimensions)
 
 
@@ -135,7 +135,7 @@ class ReduceSum(Linear1):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return reduce_rule(x, self.axes, "sum")
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         scalar = ShapedArray((), b.in_avals[0].dtype)
         return emit_reduce(b, x, self.axes, b.reducer("stablehlo.add", [scalar]), np.zeros((), scalar.dtype))
 
@@ -160,7 +160,7 @@ def reduce_rule(x: ShapedArray, axes: Sequence[int], kind: str) -> ShardingRule:
     return make_rule([names], [[n for n in names if n not in kinds]], dict(zip(names, x.shape)), kinds, kind)
 
 
-def emit_reduce(b: Builder, x: Any, axes: Sequence[int], region: Any, init: Any) -> Any:
+def emit_reduce(b: Builder, x: Emitted, axes: Sequence[int], region: Region, init: ArrayLike) -> Emitted:
     """``stablehlo.reduce`` with the region of a binary op, and its identity."""
     scalar = ShapedArray((), b.in_avals[0].dtype)
     return b.op(
@@ -220,7 +220,7 @@ class Iota(Op):
         sizes = [n if d == self.dimension else 1 for d, n in enumerate(self.shape)]
         return np.broadcast_to(np.arange(sizes[self.dimension]).astype(self.dtype).reshape(sizes), self.shape)
 
-    def emit(self, b: Builder) -> Any:
+    def emit(self, b: Builder) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.iota", [], b.out_avals, iota_dimension=self.dimension)[0]
 
 

@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_indices
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer, LocalSizes
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -66,7 +66,7 @@ class Unchanged(Linear1):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return pointwise_rule([x.ndim], x.shape)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return x
 
 
@@ -204,7 +204,7 @@ class Reshape(Moves):
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(self.new_sizes)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.reshape", [x], b.out_avals)[0]
 
 
@@ -353,7 +353,7 @@ class Squeeze(Moves):
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x.squeeze(self.dimensions)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.reshape", [x], b.out_avals)[0]
 
 
@@ -392,7 +392,7 @@ class Transpose(Moves):
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x.transpose(self.permutation)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.transpose", [x], b.out_avals, permutation=self.permutation)[0]
 
 
@@ -452,7 +452,7 @@ class Rev(Linear1):
     def moved(self, x: np.ndarray) -> np.ndarray:
         return np.flip(x, self.dimensions)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.reverse", [x], b.out_avals, dimensions=self.dimensions)[0]
 
 

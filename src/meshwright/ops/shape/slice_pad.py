@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -104,7 +104,7 @@ class Slice(Moves):
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x[tuple(map(slice, self.start_indices, self.limit_indices, self.strides))]
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
             "stablehlo.slice", [x], b.out_avals,
             start_indices=self.start_indices, limit_indices=self.limit_indices, strides=self.strides,
@@ -250,7 +250,7 @@ class Pad(Op):
         out[tuple(inside)] = x
         return out[tuple(slice(max(-lo, 0), w - max(-hi, 0)) for w, (lo, hi, _) in zip(wide, self.padding_config))]
 
-    def emit(self, b: Builder, x: Any, value: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted, value: Emitted) -> Emitted | Sequence[Emitted]:
         low, high, interior = (tuple(c) for c in zip(*self.padding_config)) if self.padding_config else ((), (), ())
         return b.op(
             "stablehlo.pad", [x, value], b.out_avals,
@@ -360,7 +360,7 @@ class Concatenate(Op):
     def moved(self, *xs: np.ndarray) -> np.ndarray:
         return np.concatenate(xs, self.dimension)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.concatenate", operands, b.out_avals, dimension=self.dimension)[0]
 
 

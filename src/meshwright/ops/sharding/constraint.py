@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ir.rewrite import in_regions, renamed, replaced, resolve
@@ -95,15 +95,13 @@ class ShardingConstraint(Moves):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return pointwise_rule([x.ndim], x.shape)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         ndim, mesh = b.in_avals[0].ndim, self.sharding.abstract_mesh
         manual = mesh.expand(self.leeway.manual)
         layout = self.sharding.layout(ndim)
         text = str(layout_to_hlo(layout, mesh, manual) if manual else named_to_hlo(self.sharding, ndim))
-        return b.op(
-            "stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"',
-            **{"mhlo.sharding": f'"{text}"'},
-        )[0]  # fmt: skip
+        attributes: dict[str, Any] = {"mhlo.sharding": f'"{text}"'}
+        return b.op("stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"', **attributes)[0]
 
 
 #: moves an array to another sharding

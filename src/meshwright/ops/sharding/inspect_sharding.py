@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.sharding import Layout
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
@@ -43,7 +43,7 @@ class InspectSharding(Op):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return pointwise_rule([x.ndim], x.shape, num_results=0)
 
-    def emit(self, b: Builder, x: Any) -> list[Any]:
+    def emit(self, b: Builder, x: Emitted) -> list[Emitted]:
         return []
 
     def localize(self, ctx: Localizer, x: Any) -> list[Any]:

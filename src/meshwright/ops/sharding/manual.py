@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError, ShardingError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.passes import dead_code
@@ -250,7 +250,7 @@ class ShardMap(RegionOp):
         entries[dim] = axes
         return ShardingConstraint(NamedSharding(self.mesh, PartitionSpec(*entries))).bind(x)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         """A manual region as GSPMD writes it: what its operands are cut into, a call, and what its results make up.
         Along automatic axes its values have shardings of their own, or leave them open."""
         if self.automatic:
@@ -269,7 +269,7 @@ class ShardMap(RegionOp):
             for x, local, whole, lo in outs
         ]
 
-    def _emit_in_part(self, b: Builder, operands: Sequence[Any]) -> Any:
+    def _emit_in_part(self, b: Builder, operands: Sequence[Emitted]) -> list[Emitted]:
         mesh, names = self.mesh.abstract_mesh, (*self.around, *self.manual)
         around, atoms = mesh.expand(self.around), mesh.expand(names)
 
@@ -293,32 +293,39 @@ class ShardMap(RegionOp):
             parts.append(_custom(b, cut, local, FULL_TO_SHARD, inside(local), range(local.ndim)))
         results = b.call("shmap_body", replaced(self.jaxpr, noted), parts)
         outs = zip(results, self.jaxpr.out_avals, b.out_avals, self.layouts(self.out_specs, b.out_avals))
-        found = []
+        results = []
         for x, local, whole, lo in outs:
             free = [d for d, axes in enumerate(lo.dims) if not axes]
             ended = _marked(b, x, local, inside(local), range(local.ndim))
-            found.append(_custom(b, ended, whole, SHARD_TO_FULL, layout_to_hlo(lo, mesh, around), free))
-        return found
+            results.append(_custom(b, ended, whole, SHARD_TO_FULL, layout_to_hlo(lo, mesh, around), free))
+        return results
 
 
 FULL_TO_SHARD, SHARD_TO_FULL = "SPMDFullToShardShape", "SPMDShardToFullShape"
 
 
-def _marked(b: Builder, x: Any, aval: ShapedArray, sharding: HloSharding, free: Sequence[int] = ()) -> Any:
+def _marked(b: Builder, x: Emitted, aval: ShapedArray, sharding: HloSharding, free: Sequence[int] = ()) -> Emitted:
     return _custom(b, x, aval, "Sharding", sharding, free)
 
 
-def _custom(b: Builder, x: Any, aval: ShapedArray, target: str, sharding: HloSharding, free: Sequence[int] = ()) -> Any:
+def _custom(
+    b: Builder, x: Emitted, aval: ShapedArray, target: str, sharding: HloSharding, free: Sequence[int] = ()
+) -> Emitted:
     """A custom call with a sharding, which leaves the ``free`` dimensions open."""
-    said = {"mhlo.sharding": f'"{sharding}"'}
+    attributes: dict[str, Any] = {"mhlo.sharding": f'"{sharding}"'}
     if free:
-        said["backend_config"] = f'"unspecified_dims=[{",".join(map(str, free))}]"'
-    return b.op("stablehlo.custom_call", [x], [aval], call_target_name=f'"{target}"', **said)[0]
+        attributes["backend_config"] = f'"unspecified_dims=[{",".join(map(str, free))}]"'
+    return b.op("stablehlo.custom_call", [x], [aval], call_target_name=f'"{target}"', **attributes)[0]
 
 
 def _reshaped(
-    b: Builder, x: Any, aval: ShapedArray, target: str, layout: Layout | None = None, mesh: AbstractMesh | None = None
-) -> Any:
+    b: Builder,
+    x: Emitted,
+    aval: ShapedArray,
+    target: str,
+    layout: Layout | None = None,
+    mesh: AbstractMesh | None = None,
+) -> Emitted:
     """``x`` where a region begins or ends: as the other side of its border sees it."""
     sharding = HloSharding("manual") if layout is None or mesh is None else layout_to_hlo(layout, mesh)
     return _custom(b, x, aval, target, sharding)

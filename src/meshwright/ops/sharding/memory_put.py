@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Linear1
@@ -49,13 +50,15 @@ class MemoryPut(Linear1):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return pointwise_rule([x.ndim], x.shape)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         if b.platform == "cpu":
             return x
-        said = {"mhlo.frontend_attributes": f'{{_xla_buffer_placement = "{self.kind or "device"}"}}'}
+        attributes: dict[str, Any] = {
+            "mhlo.frontend_attributes": f'{{_xla_buffer_placement = "{self.kind or "device"}"}}'
+        }
         placed = b.op(
             "stablehlo.custom_call", [x], b.out_avals, call_target_name='"annotate_device_placement"',
-            has_side_effect=True, **said,
+            has_side_effect=True, **attributes,
         )  # fmt: skip
         return placed[0]
 

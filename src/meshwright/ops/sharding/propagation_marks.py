@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Unchanged
 
@@ -52,12 +52,12 @@ class ShardingGroup(PropagationMark):
         # The values of a group may be batched differently, or not at all.
         return args[0], dims[0]
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         if not self.group.isdecimal():
             return x
         text = f"{{unknown {'shard_as' if self.exact else 'shard_like'} {self.group}}}"
-        said = {"call_target_name": '"Sharding"', "mhlo.sharding": f'"{text}"'}
-        return b.op("stablehlo.custom_call", [x], b.out_avals, **said)[0]
+        attributes: dict[str, Any] = {"call_target_name": '"Sharding"', "mhlo.sharding": f'"{text}"'}
+        return b.op("stablehlo.custom_call", [x], b.out_avals, **attributes)[0]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent, Zero
 from meshwright.ir.probing import MOST_ARGUMENTS, grid, run, used
@@ -216,7 +216,7 @@ class Sort(_Sorting):
             return dataclasses.replace(self, is_stable=True), [*keys, *arrays[n:]], n
         return Sort(d, n + 1), [*keys, positions, *arrays[n:]], n
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         if len(operands) == 1 and b.in_avals[0].dtype in _ORDERED_BITS:
             return emit_traced(b, self._floats, "sort_floats", *operands)
         scalars = tuple(ShapedArray((), a.dtype) for a in b.in_avals for _ in range(2))
@@ -276,7 +276,7 @@ class SortBody(_Sorting):
         body = traced(compare, "positioned", (*self.computation.in_avals, index, index))
         return SortBody(self.dimension, body), [*arrays, positions], n
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
             "stablehlo.sort",
             operands,

@@ -15,7 +15,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -76,7 +76,7 @@ class TopK(Op):
             positions = gather_along(positions, order, last)
         return [values, positions]
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("chlo.top_k", [x], b.out_avals, k=self.k)
 
 

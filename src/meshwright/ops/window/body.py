@@ -17,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.reading import Reader
@@ -100,7 +100,7 @@ class ReduceWindowBody(_BodyWindow):
                     arrays[i], windows[d] = fetch_for_result(ctx, arrays[i], i, d, window, rows, inits[i])
         return self.with_windows(windows).bind(*arrays, *inits)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         n = len(operands) // 2
         region = b.jaxpr_region(self.computation)
         return self.emit_reduce_window(b, operands[:n], operands[n:], b.out_avals, region)
@@ -209,7 +209,7 @@ class SelectAndScatterBody(_BodyWindow):
         seen = [name if w.is_trivial else None for name, w in zip(names, windows)]
         return make_rule([names, seen, []], [names], dict(zip(names, operand.shape)), kinds)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
             "stablehlo.select_and_scatter", operands, b.out_avals,
             regions=[b.jaxpr_region(self.choice), b.jaxpr_region(self.computation)],

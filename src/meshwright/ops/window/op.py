@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Emitted, Region
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import Monoid
@@ -106,8 +106,13 @@ class WindowOp(Op):
 
     # --- StableHLO ------------------------------------------------------------------------------------------
     def emit_reduce_window(
-        self, b: Builder, operands: Sequence[Any], values: Sequence[Any], outs: Sequence[ShapedArray], region: Any
-    ) -> list[Any]:
+        self,
+        b: Builder,
+        operands: Sequence[Emitted],
+        values: Sequence[Emitted],
+        outs: Sequence[ShapedArray],
+        region: Region,
+    ) -> list[Emitted]:
         """``stablehlo.reduce_window`` of operands of ``outs``' dtypes, with initial values."""
         padding, base = self.padding, self.base_dilation
         if any(min(pair) < 0 for pair in padding) or any(d != 1 for d in base):
@@ -129,8 +134,13 @@ class WindowOp(Op):
 
 
 def emit_pad(
-    b: Builder, x: Any, value: Any, aval: ShapedArray, padding: Sequence[tuple[int, int]], dilation: Sequence[int]
-) -> Any:
+    b: Builder,
+    x: Emitted,
+    value: Emitted,
+    aval: ShapedArray,
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> Emitted:
     """``stablehlo.pad`` to ``aval`` with ``dilation - 1`` rows between rows."""
     return b.op(
         "stablehlo.pad", [x, value], [aval],

@@ -16,7 +16,7 @@ from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import Builder, Cotangents, Dual, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -55,7 +55,7 @@ class ReduceWindow(WindowOp):
             windows.append(window)
         return self.with_windows(windows).bind(x)
 
-    def emit(self, b: Builder, x: Any) -> Any:
+    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (aval,) = b.in_avals
         region = self.monoid.region(b, aval.dtype)
         init = b.constant(self.monoid.identity(aval.dtype), ShapedArray((), aval.dtype))

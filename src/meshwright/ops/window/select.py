@@ -17,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Cotangents, Dual, Tangent, Zero
 from meshwright.ir.reading import Reader, reads, scalar_of
@@ -92,10 +92,10 @@ class SelectAndGatherAdd(_Select):
                 operand, windows[d] = fetch_for_result(ctx, operand, 1, d, window, rows, fill)
         return self.with_windows(windows).bind(tangents, operand)
 
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         (tangents, operand), (out,) = b.in_avals, b.out_avals
         pair = [out.update(dtype=operand.dtype), out]
-        first = (worst(self.selects, operand.dtype), 0)
+        first: tuple[ArrayLike, ArrayLike] = (worst(self.selects, operand.dtype), 0)
         inits = [b.constant(value, ShapedArray((), a.dtype)) for value, a in zip(first, pair)]
         region = b.jaxpr_region(_keep_selected(self.selects, operand.dtype, tangents.dtype))
         return self.emit_reduce_window(b, operands[::-1], inits, pair, region)[1]
@@ -127,7 +127,7 @@ class SelectAndScatterAdd(_Select):
         return local.result()
 
     # --- StableHLO ------------------------------------------------------------------------------------------
-    def emit(self, b: Builder, *operands: Any) -> Any:
+    def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         source, operand = b.in_avals
         offsets = int(np.prod(self.window_dimensions))
         if self.is_dilated or offsets <= _MOST_OFFSETS or 0 in source.shape:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Var
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ COLLECTIVES = frozenset("all_gather all_reduce all_to_all collective_permute red
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class Node(Emitted):
     """One operation: its name without dialect, operands, results' types, and what else identifies it.
 
     ``get`` nodes take result ``attributes["index"]`` of their operand; ``reorder`` nodes hold the operand's elements in

@@ -49,12 +49,12 @@ class Recorder(Interpreter[Node]):
     def op(
         self,
         name: str,
-        operands: Sequence[Node],
+        operands: Sequence[Any],
         out_avals: Sequence[ShapedArray],
         *,
         regions: Sequence[Any] = (),
         **attributes: Any,
-    ) -> list[Node]:
+    ) -> list[Any]:
         dialect, _, short = name.partition(".")
         names = [r for r in regions if isinstance(r, str)]
         if names:
@@ -86,20 +86,20 @@ class Recorder(Interpreter[Node]):
             scalar = self._known[key] = Node("constant", (), (ShapedArray((), aval.dtype),), given)
         return splat(self._make, scalar, aval)
 
-    def broadcast(self, value: Node, aval: ShapedArray, dims: Sequence[int]) -> Node:
+    def broadcast(self, value: Any, aval: ShapedArray, dims: Sequence[int]) -> Node:
         return self._make("broadcast_in_dim", (value,), aval, {"broadcast_dimensions": tuple(dims)})
 
-    def reducer(self, name: str, avals: Sequence[ShapedArray]) -> str:
+    def reducer(self, name: str, avals: Sequence[ShapedArray]) -> Any:
         return name
 
-    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:
+    def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None) -> Any:
         closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr)
         return Recorder(self.mesh).graph(closed, captured)
 
     def host_callback(self, function: Any) -> int:
         return 0
 
-    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Node]) -> list[Node]:
+    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
         saved = self.in_avals, self.out_avals, self._source
         outs = self.run(jaxpr, operands)
         self.in_avals, self.out_avals, self._source = saved
@@ -149,8 +149,8 @@ class Recorder(Interpreter[Node]):
         self._source = eqn.source
         self.in_avals = [a.aval for a in eqn.invars]
         self.out_avals = [v.aval for v in eqn.outvars]
-        out = eqn.op.emit(self, *args)
-        nodes = out if eqn.op.multiple_results else [out]
+        out: Any = eqn.op.emit(self, *args)
+        nodes: Sequence[Node] = out if eqn.op.multiple_results else [out]
         for var, node in zip(eqn.outvars, nodes):
             node.var = node.var or var
         return nodes
