@@ -362,7 +362,7 @@ class Op:
         """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")
 
-    def localize(self, ctx: Localizer, *operands: ArrayLike) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         """The op on local shapes (``ctx``: :class:`meshwright.spmd.localize.context.LocalContext`).
 
         The default masks the padding of reduced dimensions and binds :meth:`localized`.

@@ -187,7 +187,7 @@ class DynamicSlice(Op):
         kinds = {n: WINDOW for n, k, s in zip(names, self.slice_sizes, x.shape) if k != s}
         return make_rule([names, *[[]] * len(starts)], [names], dict(zip(names, x.shape)), kinds)
 
-    def localize(self, ctx: Localizer, x: Any, *starts: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike, *starts: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         shape, sizes = ctx.in_avals[0].shape, list(self.slice_sizes)
         begin: list[Any] = list(starts)
         windows = []
@@ -268,7 +268,9 @@ class DynamicUpdateSlice(Op):
         updates = [n if w else None for n, w in zip(names, whole)]
         return make_rule([names, updates, *[[]] * len(starts)], [names], dict(zip(names, x.shape)), kinds)
 
-    def localize(self, ctx: Localizer, x: Any, update: Any, *starts: Any) -> Any:
+    def localize(
+        self, ctx: Localizer, x: ArrayLike, update: ArrayLike, *starts: ArrayLike
+    ) -> ArrayLike | Sequence[ArrayLike]:
         shape, lengths = ctx.in_avals[0].shape, ctx.in_avals[1].shape
         split = [d for d in range(len(shape)) if ctx.is_split(0, d) and lengths[d] != shape[d]]
         if not split:

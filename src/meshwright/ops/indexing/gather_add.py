@@ -149,7 +149,7 @@ class Gather(Op):
         kind = "or" if dtypes.is_bool(x.dtype) else "sum"
         return make_rule([f.operand, f.indices], [f.result], f.sizes, f.kinds, kind)
 
-    def localize(self, ctx: Localizer, x: Any, indices: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike, indices: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         n, shape = self.dimension_numbers, ctx.in_avals[0].shape
         whole = set(n.window_dims(len(shape)))
         sizes = tuple(
@@ -342,7 +342,7 @@ class ScatterBase(Op):
         operands = [*[f.operand] * count, names(f.indices), *[names(f.result)] * count]
         return make_rule(operands, [f.operand] * count, f.sizes, kinds, monoid.kind)
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         count = len(operands) // 2
         n = self.dimension_numbers.gather()
         op = dataclasses.replace(self, indices_are_sorted=False, unique_indices=False)

@@ -69,7 +69,7 @@ class Factorization(Batched):
     """Base of those whose algorithm may fail, or not end, on garbage: problems that are padding become the
     factorization of an identity matrix."""
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         return self.bind(*(self._masked(ctx, i, x) for i, x in enumerate(operands)))
 
     def _masked(self, ctx: Localizer, operand: int, x: Any) -> Any:

@@ -111,7 +111,7 @@ class Fft(Batched):
         sizes = {n: x.shape[d] for d, n in enumerate(names) if n is not None}
         return make_rule([names], [names], sizes, {"rows": WINDOW}, passes={"rows": SentTimes(2)}, points=rank * x.size)
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = len(ctx.in_avals[0].shape) - len(self.fft_lengths)
         if len(self.fft_lengths) == 1 or not ctx.is_split(0, d):
             return self.bind(x)

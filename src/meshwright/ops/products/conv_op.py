@@ -289,7 +289,7 @@ class ConvGeneralDilated(Bilinear):
         points = self.infer(lhs, rhs).size * rhs.shape[rspec[1]] * taps
         return make_rule([left, right], [out], sizes, kinds, points=points)
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         x, y = operands
         lspec, rspec, ospec = self.dimension_numbers
         lhs, rhs = ctx.in_avals

@@ -156,7 +156,7 @@ class RngBitGenerator(Op):
         sizes = dict(zip(names, self.shape))
         return make_rule([[None]], [[None], out], sizes, dict.fromkeys(names, WINDOW))
 
-    def localize(self, ctx: Localizer, state: Any) -> Any:
+    def localize(self, ctx: Localizer, state: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         shape = ctx.out_local_shapes[1]
         if shape == self.shape:
             return self.bind(state)

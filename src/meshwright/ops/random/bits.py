@@ -197,7 +197,7 @@ class RandomBits(Composite):
         sizes = {**dict(zip(keys, key.shape)), **dict(zip(names, self.shape))}
         return make_rule([[*keys, None]], [[*keys, *names]], sizes, dict.fromkeys(names, WINDOW))
 
-    def localize(self, ctx: Localizer, key: Any) -> Any:
+    def localize(self, ctx: Localizer, key: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         lead = typeof(key).ndim - 1
         shape = ctx.out_local_shapes[0][lead:]
         starts: list[Any] = []

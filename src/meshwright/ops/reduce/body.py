@@ -88,7 +88,7 @@ class ReduceBody(Op):
         passes = {names[d]: GatheredParts(shape[d]) for d in self.axes}
         return make_rule([names] * n + [[]] * n, [kept] * n, dict(zip(names, shape)), kinds, passes=passes)
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         n = len(operands) // 2
         arrays, inits = operands[:n], operands[n:]
         split = [d for d in self.axes if ctx.is_split(0, d)]

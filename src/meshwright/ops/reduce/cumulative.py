@@ -141,7 +141,7 @@ class Cumulative(Op):
         names = [f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [names], dict(zip(names, x.shape)), {names[self.axis]: WINDOW})
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         axis = self.axis
         if not ctx.is_split(0, axis):
             return self.bind(x)

@@ -148,7 +148,7 @@ class ReduceXor(_Bitwise):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return _exchanging_rule(x, self.axes)
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         for d in self.axes:
             x = ctx.mask(x, 0, d, self.monoid.identity(typeof(x).dtype))
         y = self.bind(x)
@@ -208,7 +208,7 @@ class _ArgExtremum(Composite):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return _exchanging_rule(x, self.axes)
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         (d,) = self.axes
         if not ctx.is_split(0, d):
             return self.bind(x)

@@ -212,7 +212,7 @@ class Iota(Op):
         names = [f"d{d}" for d in range(len(self.shape))]
         return make_rule([], [names], dict(zip(names, self.shape)), {names[self.dimension]: WINDOW})
 
-    def localize(self, ctx: Localizer) -> Any:
+    def localize(self, ctx: Localizer) -> ArrayLike | Sequence[ArrayLike]:
         local = Iota(self.dtype, ctx.out_local_shapes[0], self.dimension).bind()
         return ctx.add_tile_offset(local, self.dimension)
 

@@ -74,7 +74,7 @@ class CyclicWindow(Linear1, Composite):
         names = [f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [names], dict(zip(names, x.shape)), {names[self.dimension]: WINDOW})
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d, first = self.dimension, self.start
         if not ctx.is_split(0, d):
             return self.expand(x)[0]

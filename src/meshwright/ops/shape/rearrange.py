@@ -227,7 +227,7 @@ class ReshapeRows(Reshape):
         sides = [[*head, "rows", *[None] * (count - 1), *tail] for count in (ins, outs)]
         return make_rule(sides[:1], sides[1:], sizes, {"rows": WINDOW}, passes={"rows": SentTimes()})
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d, ins, outs = regrouped(ctx.in_avals[0].shape, self.new_sizes)  # type: ignore[misc]
         local = ctx.out_local_shapes[0]
         if ctx.is_split(0, d):
@@ -441,7 +441,7 @@ class Rev(Linear1):
         names = [f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [names], dict(zip(names, x.shape)), {f"d{d}": WINDOW for d in self.dimensions})
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         for d in self.dimensions:
             size = ctx.in_avals[0].shape[d]
             if ctx.is_split(0, d):

@@ -104,6 +104,6 @@ class RowMoves(Composite):
         passes = {rows: MovedRows(self.map)}
         return make_rule([names] * len(avals), [names] * len(self.map.targets), sizes, {rows: WINDOW}, passes=passes)
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         axes = ctx.axes(0, self.dimension)
         return list(ctx.move_rows(operands, self.dimension, axes, self.map) if axes else self.expand(*operands))

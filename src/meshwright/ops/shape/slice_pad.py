@@ -78,7 +78,7 @@ class Slice(Moves):
         kind = "or" if dtypes.is_bool(x.dtype) else "sum"
         return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, kind)
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)
         chosen = []
         for d, (size, rows) in enumerate(zip(ctx.in_avals[0].shape, ctx.out_avals[0].shape)):
@@ -215,7 +215,7 @@ class Pad(Op):
         kinds = {n: WINDOW for n in names if padded[n]}
         return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds)
 
-    def localize(self, ctx: Localizer, x: Any, value: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike, value: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         config = list(self.padding_config)
         for d, (lo, _, inner) in enumerate(self.padding_config):
             if not ctx.is_split_result(0, d) or config[d] == (0, 0, 0):
@@ -340,7 +340,7 @@ class Concatenate(Op):
         ins = [one if a.shape[self.dimension] == 1 else names for a in avals]
         return make_rule(ins, [names], sizes, {joined: WINDOW})
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = self.dimension
         if not ctx.is_split_result(0, d):
             return self.bind(*operands)
@@ -355,6 +355,7 @@ class Concatenate(Op):
                 part = ctx.fetch_window(x, i, d, _starts(n, start), n, fill=zero)
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
             start += aval.shape[d]
+        assert total is not None, "there is an operand"
         return total
 
     def moved(self, *xs: np.ndarray) -> np.ndarray:

@@ -46,6 +46,6 @@ class InspectSharding(Op):
     def emit(self, b: Builder, x: Emitted) -> list[Emitted]:
         return []
 
-    def localize(self, ctx: Localizer, x: Any) -> list[Any]:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> list[ArrayLike]:
         outs: list[Any] = InspectSharding(self.callback, ctx.in_layouts[0]).bind(x)
         return outs

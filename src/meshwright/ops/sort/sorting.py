@@ -165,7 +165,7 @@ class _Sorting(Op):
         passes = NetworkPasses((size + 4 * self.carries_positions(avals, False)) / size)
         return make_rule(same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes})
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = self.dimension
         if not ctx.is_split(0, d):
             return self.bind(*operands)

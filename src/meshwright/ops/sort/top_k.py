@@ -61,7 +61,7 @@ class TopK(Op):
         passes = {last: GatheredParts(x.shape[-1], 2 * max(1, self.k))}
         return make_rule([names], [out, out], sizes, {last: WINDOW}, passes=passes)
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         last = typeof(x).ndim - 1
         if not ctx.is_split(0, last) or self.k == 0:
             return self.bind(x)

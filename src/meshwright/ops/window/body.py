@@ -90,7 +90,7 @@ class ReduceWindowBody(_BodyWindow):
         sizes = {f"d{d}": s for d, s in enumerate(shape)}
         return make_rule([names] * n + [[]] * n, [names] * n, sizes, kinds)
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         n = len(operands) // 2
         arrays, inits, windows = list(operands[:n]), operands[n:], list(self.windows)
         for d, window in enumerate(self.windows):
@@ -148,7 +148,7 @@ class CumulativeBody(Composite):
         passes = {name: GatheredParts(shape[self.axis])}
         return make_rule([names] * n + [[]] * n, [names] * n, dict(zip(names, shape)), {name: WINDOW}, passes=passes)
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         axis, n = self.axis, len(operands) // 2
         arrays, inits = operands[:n], operands[n:]
         if not ctx.is_split(0, axis):

@@ -42,7 +42,7 @@ class ReduceWindow(WindowOp):
     def infer(self, x: ShapedArray) -> ShapedArray:
         return x.update(shape=self.result_shape(x))
 
-    def localize(self, ctx: Localizer, x: Any) -> Any:
+    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         (aval,) = ctx.in_avals
         fill = self.monoid.identity(aval.dtype)
         windows = []

@@ -81,7 +81,7 @@ class SelectAndGatherAdd(_Select):
             return [Zero(args[0].aval), None]
         return [self.partner(SelectAndScatterAdd).bind(ct, args[1]), None]
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         tangents, operand = operands
         fill = worst(self.selects, ctx.in_avals[1].dtype)
         windows = list(self.windows)
@@ -119,7 +119,7 @@ class SelectAndScatterAdd(_Select):
     def transpose(self, ct: Any, *args: Any) -> Cotangents:
         return [self.partner(SelectAndGatherAdd).bind(ct, args[1]), None]
 
-    def localize(self, ctx: Localizer, *operands: Any) -> Any:
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         local = _LocalScatter(ctx, self, *operands)
         for d, window in enumerate(self.windows):
             if ctx.is_split(1, d) and not window.is_trivial:

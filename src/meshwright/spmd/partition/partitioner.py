@@ -264,11 +264,11 @@ class Partitioner:
         if any(any(lo.dims) for lo in (*ins, *outs)):
             written = isinstance(op, Collective)  # not put in here: the program has it
             self.trace.note = None if written else Reason(eqn.op.name, rule=rule, user=eqn)
-            found = op.localize(LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs)), *locals_)
+            results: Any = op.localize(LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs)), *locals_)
             self.trace.note = None
         else:
-            found = eqn.op.bind(*locals_)
-        return found if eqn.op.multiple_results else [found]
+            results = eqn.op.bind(*locals_)
+        return results if eqn.op.multiple_results else [results]
 
     def choose(
         self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]
