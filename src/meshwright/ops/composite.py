@@ -15,7 +15,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import Setting, config
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import Emitted
+from meshwright.ir.contract import Emitted, Value
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import trace_to_jaxpr
@@ -44,7 +44,7 @@ def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands:
 class Composite(Op):
     """Base of ops that are written with other ops."""
 
-    def expand(self, *operands: Any) -> list[Any]:
+    def expand(self, *operands: Value) -> list[Value]:
         """The results, computed with other ops."""
         raise NotImplementedError
 

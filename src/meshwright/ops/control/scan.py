@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import Emitted
+from meshwright.ir.contract import Emitted, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Var, has_effects
 from meshwright.ir.op import Builder, Cotangents, Linear, Zero
 from meshwright.ir.passes import dead_code
@@ -155,7 +155,7 @@ class Scan(ControlOp):
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, self.expand, self.name, *operands)
 
-    def expand(self, *operands: Any) -> list[Any]:
+    def expand(self, *operands: Value) -> list[Value]:
         """The loop as a ``while`` of ``length // unroll`` steps; what is left of the division is written out."""
         consts, carry, xs = self._split(operands)
         ys_avals = self.jaxpr.out_avals[self.num_carry :]

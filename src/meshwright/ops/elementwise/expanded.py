@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import Emitted
+from meshwright.ir.contract import Emitted, Value
 from meshwright.ir.op import Builder
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import emit_traced
@@ -28,7 +28,7 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 class Expanded(Elementwise):
     """Base of elementwise ops that are written with other ops."""
 
-    def expand(self, *operands: Any) -> Any:
+    def expand(self, *operands: Value) -> Value:
         """The result, of float32 or float64 operands of one shape."""
         raise NotImplementedError
 

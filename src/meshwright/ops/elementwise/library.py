@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import CONSTANT, Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.base import Partial
@@ -58,7 +58,7 @@ class StraightThrough(Expanded):
     accepts: ClassVar[tuple[str, ...]] = ("fc", "fc")
     partials: ClassVar[tuple[Partial, ...]] = (CONSTANT, lambda t, y, value, x: t)
 
-    def expand(self, value: Any, x: Any) -> Any:
+    def expand(self, value: Value, x: Value) -> Value:
         return value
 
 
@@ -73,7 +73,7 @@ class FloorRemainder(Expanded):
         lambda t, y, a, b: neg(mul(t, _floored_quotient(a, b, y))),
     )
 
-    def expand(self, a: Any, b: Any) -> Any:
+    def expand(self, a: Value, b: Value) -> Value:
         r, nil = rem(a, b), scalar_like(0, a)
         crosses = and_(ne(lt(r, nil), lt(b, nil)), ne(r, nil))
         zero = select(lt(b, nil), constant(-0.0, b), constant(0, b))
@@ -98,7 +98,7 @@ class LogAddExp(Expanded):
         lambda t, y, a, b: mul(t, _share(b, a, y)),
     )
 
-    def expand(self, a: Any, b: Any) -> Any:
+    def expand(self, a: Value, b: Value) -> Value:
         top, gap = max_(a, b), sub(a, b)
         far = select(eq(top, a), neg(gap), gap)
         # Equal infinities have no difference; their sum is the infinity (or NaN) itself.
@@ -149,7 +149,7 @@ class SincDerivative(Expanded):
         (x,), (t,) = primals, tangents
         return self.bind(x), mul(t, SincDerivative(self.order + 1).bind(x))
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Value) -> Value:
         u = mul(x, scalar_like(np.pi, x))
         size = abs_(u)
         near = lt(size, scalar_like(self.order + 1, size))

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -37,7 +37,7 @@ class Cholesky(Factorization, Composite):
         require_square(self.name, a)
         return a
 
-    def expand(self, a: Any) -> list[Any]:
+    def expand(self, a: Value) -> list[Value]:
         aval = typeof(a)
         factor, info = lapack("potrf", [a], [(aval.shape[-2:], aval.dtype), ((), np.dtype(np.int32))], uplo="L")
         return [tril(nan_where_failed(info, factor))]

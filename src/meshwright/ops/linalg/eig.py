@@ -15,7 +15,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -51,7 +51,7 @@ class Eig(Factorization, Composite):
         vectors = ShapedArray(a.shape, dtype)
         return ShapedArray(a.shape[:-1], dtype), *[vectors] * (self.left + self.right)
 
-    def expand(self, a: Any) -> list[Any]:
+    def expand(self, a: Value) -> list[Value]:
         n, dtype = typeof(a).shape[-1], typeof(a).dtype
         wide = _complex_of(dtype)
         parts = 1 if dtypes.is_complex(dtype) else 2  # eigenvalues of real matrices come as real and imaginary parts

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -47,7 +47,7 @@ class Eigh(Factorization, Composite):
         require_lapack_dtype(self.name, a)
         return a.strong(), ShapedArray(a.shape[:-1], dtypes.real_of(a.dtype))
 
-    def expand(self, a: Any) -> list[Any]:
+    def expand(self, a: Value) -> list[Value]:
         n, dtype = typeof(a).shape[-1], typeof(a).dtype
         shapes = [((n, n), dtype), ((n,), dtypes.real_of(dtype)), ((), np.dtype(np.int32))]
         vectors, values, info = lapack("syevd", [a], shapes, mode="V", uplo="L")

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Op, Tangent, Zero
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.composite import Composite
@@ -56,7 +56,7 @@ class Lu(Factorization, Composite):
         *lead, m, n = a.shape
         return a.strong(), ShapedArray((*lead, min(m, n)), _I32), ShapedArray((*lead, m), _I32)
 
-    def expand(self, a: Any) -> list[Any]:
+    def expand(self, a: Value) -> list[Value]:
         *_, m, n = typeof(a).shape
         shapes = [((m, n), typeof(a).dtype), ((min(m, n),), _I32), ((), _I32)]
         factors, pivots, info = lapack("getrf", [a], shapes)
@@ -110,7 +110,7 @@ class PivotsToPermutation(Batched, Composite):
     def infer(self, pivots: ShapedArray) -> ShapedArray:
         return pivots.update(shape=(*pivots.shape[:-1], self.size))
 
-    def expand(self, pivots: Any) -> list[Any]:
+    def expand(self, pivots: Value) -> list[Value]:
         *lead, k = typeof(pivots).shape
         order = iota(_I32, (*lead, self.size), len(lead))
         if k == 0 or typeof(order).size == 0:

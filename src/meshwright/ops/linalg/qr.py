@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -65,7 +65,7 @@ class Qr(Factorization, Composite):
         order = (ShapedArray((*lead, n), _I32),) if self.pivoting else ()
         return a.update(shape=(*lead, m, k)).strong(), a.update(shape=(*lead, k, n)).strong(), *order
 
-    def expand(self, a: Any) -> list[Any]:
+    def expand(self, a: Value) -> list[Value]:
         *_, m, n = typeof(a).shape
         k = min(m, n)
         packed, scales, *order = self._packed(a)

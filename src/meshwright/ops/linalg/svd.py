@@ -16,7 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -61,7 +61,7 @@ class Svd(Factorization, Composite):
         values = ShapedArray(s, dtypes.real_of(a.dtype))
         return (values, a.update(shape=u).strong(), a.update(shape=vh).strong()) if self.compute_uv else (values,)
 
-    def expand(self, a: Any) -> list[Any]:
+    def expand(self, a: Value) -> list[Value]:
         *_, m, n = typeof(a).shape
         dtype = typeof(a).dtype
         s, u, vh = self._shapes(m, n)

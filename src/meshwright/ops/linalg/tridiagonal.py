@@ -11,7 +11,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Cotangents, Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -106,7 +106,7 @@ class TridiagonalSolve(Factorization, Composite):
             raise ShapeError(f"tridiagonal_solve: diagonals {dl}, {d}, {du} must have as many elements as {b} has rows")
         return b
 
-    def expand(self, dl: Any, d: Any, du: Any, b: Any) -> list[Any]:
+    def expand(self, dl: Value, d: Value, du: Value, b: Value) -> list[Value]:
         n, dtype = typeof(d).shape[-1], typeof(d).dtype
         shapes = [((n,), dtype)] * 3 + [(typeof(b).shape[-2:], dtype), ((), _I32)]
         *_, x, info = lapack("gtsv", [dl, d, du, b], shapes)

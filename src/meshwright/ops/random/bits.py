@@ -17,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
@@ -172,7 +172,7 @@ class RandomBits(Composite):
         key, dim = not_last(key, dim)
         return self.bind(key), dim
 
-    def expand(self, key: Any) -> list[Any]:
+    def expand(self, key: Value) -> list[Value]:
         return [self._words(key, self.shape, [None] * len(self.shape))]
 
     def _words(self, key: Any, shape: tuple[int, ...], starts: Sequence[Any]) -> Any:

@@ -19,7 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -238,7 +238,7 @@ class CumLogSumExp(Cumulative, Composite):
     def combine_tangents(self, a: Arrays, b: Arrays) -> Arrays:
         return logaddexp.jvp((a[0], b[0]), (a[1], b[1]))
 
-    def expand(self, x: Any) -> list[Any]:
+    def expand(self, x: Value) -> list[Value]:
         identity = self.identity(typeof(x).dtype)
         return list(map(principal, self._directed(lambda a, b: (self.combine(a[0], b[0]),), (x,), (identity,))))
 

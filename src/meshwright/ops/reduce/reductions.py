@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -187,7 +187,7 @@ class _ArgExtremum(Composite):
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
         return type(self)(new, self.index_dtype).bind(*args), out
 
-    def expand(self, x: Any) -> list[Any]:
+    def expand(self, x: Value) -> list[Value]:
         # Two plain reductions: XLA's CPU code for a reduction of (value, index) pairs is ten times slower.
         shape = typeof(x).shape
         extremum = self.reduction(self.axes).bind(x)

@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Localizer, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents
 from meshwright.ir.rewrite import in_regions
@@ -52,7 +52,7 @@ class CyclicWindow(Linear1, Composite):
             yield low, high
             low, left = 0, left - (high - low)
 
-    def expand(self, x: Any) -> list[Any]:
+    def expand(self, x: Value) -> list[Value]:
         d = self.dimension
         return [concatenate([slice_in_dim(x, low, high, 1, d) for low, high in self.pieces(x.shape[d])], d)]
 
@@ -74,7 +74,7 @@ class CyclicWindow(Linear1, Composite):
         names = [f"d{d}" for d in range(x.ndim)]
         return make_rule([names], [names], dict(zip(names, x.shape)), {names[self.dimension]: WINDOW})
 
-    def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
+    def localize(self, ctx: Localizer, x: Value) -> ArrayLike | Sequence[ArrayLike]:
         d, first = self.dimension, self.start
         if not ctx.is_split(0, d):
             return self.expand(x)[0]

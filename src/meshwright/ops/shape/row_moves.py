@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents, Dual, Linear, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -48,7 +48,7 @@ class RowMoves(Composite):
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
         return (tuple(range(len(avals))),)
 
-    def expand(self, *operands: Any) -> list[Any]:
+    def expand(self, *operands: Value) -> list[Value]:
         return [self._joined(spans, operands) for spans in self.map.targets]
 
     def _joined(self, spans: Spans, operands: Sequence[Any]) -> Any:
@@ -104,6 +104,6 @@ class RowMoves(Composite):
         passes = {rows: MovedRows(self.map)}
         return make_rule([names] * len(avals), [names] * len(self.map.targets), sizes, {rows: WINDOW}, passes=passes)
 
-    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
+    def localize(self, ctx: Localizer, *operands: Value) -> ArrayLike | Sequence[ArrayLike]:
         axes = ctx.axes(0, self.dimension)
         return list(ctx.move_rows(operands, self.dimension, axes, self.map) if axes else self.expand(*operands))

@@ -16,7 +16,7 @@ from numpy.polynomial.chebyshev import chebinterpolate
 
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike
+from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.reading import reads
 from meshwright.ops.elementwise.expanded import Expanded, chebyshev
@@ -82,7 +82,7 @@ class _Scaled(Expanded):
             above = mul(add(scaled_bessel(self.order - 1)(x), above), scalar_like(0.5, x))
         return y, mul(t, sub(above, mul(sign(x), y)))
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Value) -> Value:
         size, odd = abs_(x), self.order % 2
         near, far = mul(integer_pow(x, self.order), _below(self.order, size)), _above(self.order, size)
         return select(le(size, scalar_like(8, x)), near, mul(sign(x), far) if odd else far)

@@ -17,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
 from meshwright.ir.reading import Reader
@@ -127,7 +127,7 @@ class CumulativeBody(Composite):
         at = lambda place: dataclasses.replace(self, axis=above(self.axis, place))  # noqa: E731
         return batched_with_initial(self, at, axis, args, dims)
 
-    def expand(self, *operands: Any) -> list[Any]:
+    def expand(self, *operands: Value) -> list[Value]:
         shape = typeof(operands[0]).shape
         rows = shape[self.axis]
         if not rows:
