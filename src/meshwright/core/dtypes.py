@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from meshwright.core.config import Setting, config
+from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.core.source import warn
 from meshwright.errors import DTypeError, DTypeWarning, TypePromotionError
@@ -274,13 +274,13 @@ def _node(dtype: np.dtype, weak: bool) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _promote(types: frozenset[tuple[np.dtype, bool]], setting: Setting) -> tuple[np.dtype, bool]:
+def _promote(types: frozenset[tuple[np.dtype, bool]], strict: bool) -> tuple[np.dtype, bool]:
     if any(is_key(d) for d, _ in types):
         listed = ", ".join(sorted(str(d) for d, _ in types))
         raise TypePromotionError(f"no implicit promotion between dtypes {listed}: random keys are no numbers")
     nodes = frozenset(_node(d, w) for d, w in types)
     top = _join(nodes)
-    if config.numpy_dtype_promotion == "strict":
+    if strict:
         _check_strict(nodes)
     if top in ("i*", "f*", "c*"):
         # Operands are weak or bool, or uint64 beside signed ones: the widest of those of that kind, else the default.
@@ -308,13 +308,18 @@ def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
     if len(pairs) == 1:
         (only,) = pairs
         return only
-    dtype, weak = _promote(pairs, config.tracing)
+    dtype, weak = _promote(pairs, config.numpy_dtype_promotion == "strict")
     return canonical(dtype), weak
 
 
 def promote_wide(types: Iterable[tuple[np.dtype, bool]]) -> np.dtype:
     """The dtype of :func:`promote`, at full width whatever ``enable_x64`` says."""
-    return _promote(frozenset(types), config.tracing)[0]
+    return _promote(frozenset(types), config.numpy_dtype_promotion == "strict")[0]
+
+
+def product_dtype(types: Iterable[tuple[np.dtype, bool]]) -> np.dtype:
+    """The dtype of :func:`promote` whatever ``numpy_dtype_promotion`` says: of an op that takes operands of two."""
+    return canonical(_promote(frozenset(types), strict=False)[0])
 
 
 def _check_strict(nodes: frozenset[str]) -> None:

@@ -42,6 +42,7 @@ from meshwright.lax.products import batch_matmul, conv_general_dilated, dot, dot
 from meshwright.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from meshwright.lax.random_bits import RandomAlgorithm, rng_bit_generator, rng_uniform
 from meshwright.lax.reductions import approx_max_k, approx_min_k, reduce, reduce_sum, sort_key_val
+from meshwright.lax.results import gives_arrays as _gives_arrays
 from meshwright.lax.shapes import (
     broadcast,
     broadcast_in_dim,
@@ -197,5 +198,15 @@ from meshwright.ops.special.incomplete_gamma import igamma, igamma_grad_a, igamm
 from meshwright.ops.window.reductions import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.implicit import custom_linear_solve, custom_root
+
+#: may have nothing to do to what they are given
+for _name in (
+    "associative_scan", "broadcast", "broadcast_in_dim", "broadcast_like", "broadcast_to_rank", "collapse",
+    "concatenate", "convert_element_type", "expand_dims", "index_in_dim", "pad", "reduce", "reduce_and", "reduce_max",
+    "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reduce_xor", "reshape", "rev", "slice", "slice_in_dim",
+    "split", "squeeze", "stack", "stop_gradient", "tile", "transpose", "unstack",
+):  # fmt: skip
+    globals()[_name] = _gives_arrays(_name, globals()[_name])
+del _name
 
 __getattr__ = _absent("lax")

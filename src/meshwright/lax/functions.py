@@ -37,7 +37,6 @@ from meshwright.ops.elementwise.table import mul as multiply
 from meshwright.ops.indexing.gather_scatter import ScatterBody
 from meshwright.ops.indexing.indexed import GatherScatterMode, index_array
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.runtime.executable import as_array
 
 
 class RoundingMethod(enum.Enum):
@@ -131,8 +130,7 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
       >>> lax.convert_element_type(jnp.array([1.7, -2.9, 0.]), np.int32).tolist()
       [1, -2, 0]
     """
-    converted = convert(operand, dtypes.requested(new_dtype, "convert_element_type"))
-    return converted if hasattr(converted, "aval") else as_array(converted)
+    return convert(operand, dtypes.requested(new_dtype, "convert_element_type"))
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:

@@ -25,7 +25,7 @@ from meshwright.ops.shape import broadcast_reduce
 from meshwright.ops.shape import rearrange as shape
 from meshwright.ops.shape.rearrange import expand_dims, squeeze, transpose
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
-from meshwright.runtime.executable import as_array
+from meshwright.runtime.executable import as_result
 
 
 def existing_axis(name: str, axis: int, ndim: int) -> int:
@@ -58,9 +58,7 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
     wanted = aval.dtype if dtype is None else dtypes.requested(dtype, "full")
     scalar = convert(fill_value, wanted, weak_type=dtype is None and aval.weak_type)
     sizes = shape if isinstance(shape, Iterable) else (shape,)
-    return laid_out(
-        broadcast_reduce.broadcast_in_dim(scalar if hasattr(scalar, "aval") else as_array(scalar), sizes, ()), sharding
-    )
+    return laid_out(broadcast_reduce.broadcast_in_dim(as_result(scalar), sizes, ()), sharding)
 
 
 def full_like(

@@ -33,7 +33,6 @@ from meshwright.numpy.indexing import (
 )
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import (
-    as_result,
     aval_of,
     broadcast_shapes,
     converted,
@@ -52,6 +51,7 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import reshape, rev
 from meshwright.ops.shape.slice_pad import pad
 from meshwright.runtime.array import Array
+from meshwright.runtime.executable import as_result
 
 _DROP = GatherScatterMode.FILL_OR_DROP
 

@@ -12,10 +12,11 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import arctan2
 from meshwright.numpy.complex_values import standard_values
 from meshwright.numpy.makers import unary
-from meshwright.numpy.promotion import as_result, aval_of, is_arraylike, operands, scalar_like, strong_array
+from meshwright.numpy.promotion import aval_of, is_arraylike, operands, scalar_like, strong_array
 from meshwright.ops.elementwise import library as library_functions
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
+from meshwright.runtime.executable import as_result
 
 
 def _analytic(name: str, op: Any, what: str, example: tuple[str, str]) -> Any:

@@ -17,7 +17,6 @@ from meshwright.numpy.axes import no_out
 from meshwright.numpy.makers import Unary, binary, unary
 from meshwright.numpy.promotion import (
     apply_plan,
-    as_result,
     aval_of,
     broadcast_shapes,
     operand_plan,
@@ -30,6 +29,7 @@ from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.random.keys import unwrap_keys
 from meshwright.ops.reduce.reductions import reduce_and, reduce_or
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
+from meshwright.runtime.executable import as_result
 
 
 def _or_keys(compare: Any, fold: Any) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 
 from meshwright.core import dtypes
 from meshwright.core.config import config
-from meshwright.numpy.promotion import apply_plan, as_result, aval_of, operand_plan, operands
+from meshwright.numpy.promotion import apply_plan, aval_of, operand_plan, operands
+from meshwright.runtime.executable import as_result
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]

@@ -35,7 +35,6 @@ from meshwright.ir.tracing import EVAL, typeof
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.array import Array, from_numpy
-from meshwright.runtime.executable import as_array
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 _WEAK = {int: dtypes.int32, float: dtypes.float32, complex: dtypes.complex64}
@@ -125,11 +124,6 @@ def strong_array(x: Any) -> Any:
 def as_operand(x: Any, name: str) -> Any:
     """An argument of function ``name`` as something ops take; Python numbers become rank-0 constants."""
     return x if hasattr(x, "aval") else operands(name, (x,))[0]
-
-
-def as_result(x: Any) -> Any:
-    """What a function returns of an argument that it need not change: an array, never a NumPy value."""
-    return x if hasattr(x, "aval") else as_array(x)
 
 
 def _too_large(value: Any, dtype: np.dtype, name: str) -> IntegerRangeError:

@@ -15,13 +15,14 @@ from meshwright.numpy.axes import no_out, normal_axes, normal_axis, split_names
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.logic import truth, where
 from meshwright.numpy.logic import where as choose_where
-from meshwright.numpy.promotion import as_operand, as_result, aval_of, inexact, is_python_number, operands, scalar_like
+from meshwright.numpy.promotion import as_operand, aval_of, inexact, is_python_number, operands, scalar_like
 from meshwright.ops.collective.named_axis import pmax, pmean, pmin, psum
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.reduce import reductions as red
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.shape.rearrange import reshape
+from meshwright.runtime.executable import as_result
 
 Axis = Any
 _chosen = where  # parameters have its name
@@ -152,6 +153,7 @@ def _extremum(name: str, reduction: Any, limit: Any, combine: Any, over: Any, re
             # An integer that does not fit is refused by the promotion, a float is cut off, as in JAX.
             first = int(initial) if isinstance(initial, float) and not dtypes.is_inexact(typeof(x).dtype) else initial
             first = bool(first) if is_python_number(first) and dtypes.is_bool(typeof(x).dtype) else first
+            first = first if is_python_number(first) else convert(as_operand(first, name), typeof(x).dtype)
             result = convert(combine(result, first), typeof(x).dtype)
         return keep_dims(result, shape, axes, keepdims)
 

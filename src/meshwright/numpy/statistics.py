@@ -98,6 +98,7 @@ def _by_position(x: Any, q: Any, method: str, skip_nan: bool) -> Any:
     if skip_nan:
         count = reduce_sum(convert(ops.eq(x, x), typeof(x).dtype), (len(kept),))
         last = ops.max_(ops.sub(count, scalar_like(1, count)), scalar_like(0, count))
+        last = reshape(last, (*[1] * len(lead), *kept))
     else:
         last = np.asarray(n - 1, typeof(x).dtype)
     # A ``q`` outside of [0, 1] is the nearest one inside, as in JAX.

@@ -232,6 +232,11 @@ def as_array(x: Any) -> Array:
     return from_numpy(x)
 
 
+def as_result(x: Any) -> Any:
+    """What a function returns of an argument that it need not change: an array, never a NumPy value or a number."""
+    return x if hasattr(x, "aval") else as_array(x)
+
+
 def compile_jaxpr(
     jaxpr: ClosedJaxpr, name: str, out_shardings: Sequence[Sharding], out_committed: bool = False, quick: bool = False,
     place: Place | None = None, options: tuple[tuple[str, Any], ...] = (),

@@ -193,7 +193,7 @@ def dot_general(
     if preferred_element_type is not None:
         preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
     elif typeof(lhs).dtype != typeof(rhs).dtype:
-        preferred_element_type = dtypes.promote((a.dtype, a.weak_type) for a in (typeof(lhs), typeof(rhs)))[0]
+        preferred_element_type = dtypes.product_dtype((a.dtype, a.weak_type) for a in (typeof(lhs), typeof(rhs)))
     both = precisions("dot_general", precision)
     name = both and max(both)  # in order: default, high, highest
     return DotGeneral(numbers, name, preferred_element_type).bind(lhs, rhs)

@@ -10,13 +10,13 @@ import numpy as np
 from meshwright.core.pytree_classes import register_pytree_node_class
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.nn.normalization import logsumexp
-from meshwright.numpy.creation import asarray, full
+from meshwright.numpy.creation import asarray, full, zeros
 from meshwright.numpy.functions import exp, log
 from meshwright.numpy.linalg import cholesky, diagonal, solve_triangular
-from meshwright.numpy.manipulation import atleast_1d, atleast_2d
+from meshwright.numpy.manipulation import atleast_1d, atleast_2d, moveaxis
 from meshwright.numpy.reductions import sum as sum_of
 from meshwright.numpy.statistics import cov
-from meshwright.random import categorical, normal, split
+from meshwright.random import choice, multivariate_normal, split
 
 
 @register_pytree_node_class
@@ -92,7 +92,7 @@ class gaussian_kde:
         ours, theirs = (solve_triangular(factor, v, lower=True) for v in (self.dataset, points))
         distances = sum_of((theirs[:, :, None] - ours[:, None, :]) ** 2, 0)
         size = sum_of(log(diagonal(factor))) + self.d / 2 * math.log(2 * np.pi)
-        return logsumexp(log(self.weights) - distances / 2, axis=1) - size
+        return logsumexp(log(self.weights)[None] - distances / 2, axis=1) - size
 
     def pdf(self, x: Any) -> Any:
         """The estimate at points, as for :meth:`logpdf`."""
@@ -103,6 +103,6 @@ class gaussian_kde:
     def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
         """Points drawn from the estimate, shape (d, *shape)."""
         first, second = split(key)
-        chosen = self.dataset[:, categorical(first, log(self.weights), shape=shape)]
-        noise = normal(second, (self.d, int(np.prod(shape))), self.dataset.dtype)
-        return chosen + (cholesky(self.covariance) @ noise).reshape(self.d, *shape)
+        chosen = self.dataset[:, choice(first, self.n, shape, p=self.weights)]
+        zero = zeros(self.d, self.covariance.dtype)
+        return chosen + moveaxis(multivariate_normal(second, zero, self.covariance, shape, self.dataset.dtype), -1, 0)

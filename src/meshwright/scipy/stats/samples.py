@@ -15,7 +15,7 @@ from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import isnan, where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel
 from meshwright.numpy.nan_reductions import nanstd
-from meshwright.numpy.promotion import inexact
+from meshwright.numpy.promotion import inexact, operands
 from meshwright.numpy.reductions import any as any_of
 from meshwright.numpy.reductions import argmax, std
 from meshwright.numpy.reductions import max as max_of
@@ -140,7 +140,7 @@ def sem(
     0.8819
     """
     _check_nan_policy("sem", nan_policy, ("propagate", "omit"))
-    x = asarray(a) + 0.0
+    (x,) = operands("sem", (asarray(a),), to_inexact=True)
     if nan_policy == "omit":
         count = sum_of(~isnan(x), axis, keepdims=keepdims)
         return nanstd(x, axis, ddof=ddof, keepdims=keepdims) / count**0.5

@@ -1,0 +1,23 @@
+"""What functions give that may have nothing to do to their argument."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.runtime.executable import as_result
+
+
+def gives_arrays(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, the public ``name`` of ``lax``, that makes arrays of the NumPy values and numbers that it returns as
+    they are: sharing memory with the caller's array, a result would change with that."""
+
+    @functools.wraps(function)
+    def with_arrays(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        return out if hasattr(out, "aval") else pytree.map(as_result, out)
+
+    with_arrays.__module__, with_arrays.__name__, with_arrays.__qualname__ = "meshwright.lax", name, name
+    return with_arrays
