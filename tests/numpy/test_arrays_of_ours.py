@@ -43,7 +43,8 @@ NOTHING_TO_DO = {
     "scan of nothing": lambda: lax.scan(lambda c, x: (c, x), F, F[:0]),
     "fori_loop of nothing": lambda: lax.fori_loop(0, 0, lambda i, x: x, F),
     "while_loop of nothing": lambda: lax.while_loop(lambda x: False, lambda x: x, F),
-    "device_put": lambda: mw.device_put(F, may_alias=False), "permutation": lambda: random.permutation(random.key(0), F[:1]),
+    "device_put": lambda: mw.device_put(F, may_alias=False),
+    "permutation": lambda: random.permutation(random.key(0), F[:1]),
 }  # fmt: skip
 
 #: the same of ``lax``, whose functions are the ops themselves: each of an array and of a number

@@ -11,8 +11,8 @@ from meshwright.runtime.executable import as_result
 
 
 def gives_arrays(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, the public ``name`` of ``lax``, that makes arrays of the NumPy values and numbers that it returns as
-    they are: sharing memory with the caller's array, a result would change with that."""
+    """``function``, the public ``name`` of ``lax``, that makes arrays of the NumPy values and numbers which it returns
+    as they are: sharing memory with the caller's array, a result would change with that."""
 
     @functools.wraps(function)
     def with_arrays(*args: Any, **kwargs: Any) -> Any:

@@ -279,7 +279,7 @@ def power(x1: Any, x2: Any, /) -> Any:
     >>> power(2, 10).item()
     1024
     """
-    if isinstance(x2, bool) and dtypes.is_inexact(aval_of(x1, "power").dtype):
+    if isinstance(x2, (bool, np.integer)) and dtypes.is_inexact(aval_of(x1, "power").dtype):
         x2 = int(x2)
     if type(x2) is int and not isinstance(x1, (bool, np.bool_)):
         (x,) = operands("power", (x1,))

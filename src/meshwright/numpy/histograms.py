@@ -17,7 +17,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import stack
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import ravel, reshape
-from meshwright.numpy.promotion import converted, inexact, operands, result_type, scalar_like
+from meshwright.numpy.promotion import converted, inexact, operands, promotes_freely, result_type, scalar_like
 from meshwright.numpy.ranges import linspace
 from meshwright.numpy.reductions import max, min, sum
 from meshwright.numpy.searching import bincount, searchsorted
@@ -137,6 +137,7 @@ def histogramdd(
     return _binned(columns, edges, mass, density)
 
 
+@promotes_freely()
 def _binned(columns: Sequence[Any], edges: list[Any], mass: Any, density: bool) -> tuple[Any, list[Any]]:
     sizes = [typeof(e).size + 1 for e in edges]  # with a place before and one after all bins
     flat: Any = None

@@ -15,7 +15,7 @@ from meshwright.numpy.applying import apply_along_axis
 from meshwright.numpy.axes import static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.manipulation import take_static
-from meshwright.numpy.promotion import converted, scalar_like
+from meshwright.numpy.promotion import converted, promotes_freely, scalar_like
 from meshwright.numpy.reductions import max as max_over
 from meshwright.numpy.reductions import mean, min
 from meshwright.numpy.statistics import median
@@ -167,6 +167,7 @@ def _rounded(x: Any, dtype: np.dtype) -> Any:
     return ops.round_half_even(x) if exact else x
 
 
+@promotes_freely()
 def _edges(x: Any, widths: Sequence[tuple[int, int]], make: Callable[..., Any]) -> Any:
     """``make(x, dimension, at the low end?, width)`` gives what stands before and after."""
     for d, (before, after) in enumerate(widths):

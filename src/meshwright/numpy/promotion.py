@@ -254,8 +254,8 @@ def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, se
     return OperandPlan(dtype, weak, shape, converts, spreads, ready, _rank_warning(name, avals))
 
 
-#: functions that choose among operands, whose ranks JAX lets differ
-_RANKS_DIFFER = frozenset({"where", "heaviside"})
+#: functions of operands whose ranks JAX lets differ
+_RANKS_DIFFER = frozenset({"where", "heaviside", "gcd"})
 
 
 def _rank_warning(name: str, avals: Sequence[ShapedArray]) -> str:

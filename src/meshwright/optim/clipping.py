@@ -8,10 +8,12 @@ from meshwright.core import pytree
 from meshwright.errors import ArgumentError
 from meshwright.numpy.arithmetic import add, clip, divide, maximum, multiply, sqrt
 from meshwright.numpy.functions import astype
+from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.reductions import sum
 from meshwright.ops.elementwise.table import abs_, square
 
 
+@promotes_freely()
 def global_norm(tree: Any) -> Any:
     """The Euclidean norm of all leaves together; 0 of none.
 
@@ -24,6 +26,7 @@ def global_norm(tree: Any) -> Any:
     return sqrt(total)
 
 
+@promotes_freely()
 def clip_by_global_norm(grads: Any, limit: float) -> Any:
     """Gradients scaled down so that their :func:`global_norm` is at most ``limit`` (Pascanu et al. 2013).
 

@@ -12,6 +12,7 @@ from meshwright.core.records import dataclass
 from meshwright.numpy.arithmetic import add, divide, multiply, power, sign, sqrt, square, subtract
 from meshwright.numpy.creation import full_like, zeros_like
 from meshwright.numpy.functions import astype
+from meshwright.numpy.promotion import promotes_freely
 
 #: a number, or a function of the step number
 Schedule = Any
@@ -58,6 +59,7 @@ def sgd(learning_rate: Schedule, momentum: float = 0.0, nesterov: bool = False) 
     def init(params: Any) -> Any:
         return {"step": _start(), "momentum": _zeros(params) if momentum else None}
 
+    @promotes_freely()  # parameters of several dtypes share scalars in float32
     def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
         velocity, direction = state["momentum"], grads
         if momentum:
@@ -85,6 +87,7 @@ def adamw(
     def init(params: Any) -> Any:
         return {"step": _start(), "mean": _zeros(params), "square": _zeros(params)}
 
+    @promotes_freely()
     def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
         step = add(state["step"], 1)
         mean = _averaged(b1, state["mean"], grads)
@@ -126,6 +129,7 @@ def rmsprop(learning_rate: Schedule, decay: float = 0.9, eps: float = 1e-8, mome
     def init(params: Any) -> Any:
         return {"step": _start(), "square": _zeros(params), "momentum": _zeros(params) if momentum else None}
 
+    @promotes_freely()
     def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
         squares = _averaged(decay, state["square"], pytree.map(square, grads))
         rate, velocity = _rate(learning_rate, state["step"]), state["momentum"]
@@ -152,6 +156,7 @@ def adagrad(learning_rate: Schedule, eps: float = 1e-7, initial: float = 0.1) ->
     def init(params: Any) -> Any:
         return {"step": _start(), "sum": pytree.map(lambda p: full_like(p, initial), params)}
 
+    @promotes_freely()
     def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
         total = pytree.map(lambda s, g: add(s, square(g)), state["sum"], grads)
         direction = pytree.map(lambda g, s: divide(g, sqrt(add(s, eps))), grads, total)
@@ -172,6 +177,7 @@ def lion(learning_rate: Schedule, b1: float = 0.9, b2: float = 0.99, weight_deca
     def init(params: Any) -> Any:
         return {"step": _start(), "mean": _zeros(params)}
 
+    @promotes_freely()
     def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
         direction = pytree.map(
             lambda d, p: add(sign(d), multiply(weight_decay, p)), _averaged(b1, state["mean"], grads), params

@@ -164,7 +164,7 @@ def cond(x: Any, p: Any = None) -> Any:
     return where((product != product) & ~has_nan, np.inf, product)
 
 
-@promotes_freely("M", "rtol", "tol", ranks=False)
+@promotes_freely()
 def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = False) -> Any:
     """How many singular values are not negligible: integers of shape (...).
 

@@ -263,6 +263,7 @@ def polar(
     return _adjoint(u), h
 
 
+@promotes_freely("a", "b", ranks=False)
 def solve(
     a: Any, b: Any, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False, debug: bool = False,
     check_finite: bool = True, assume_a: str = "gen",
