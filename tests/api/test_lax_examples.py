@@ -14,7 +14,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.ops.elementwise.base import Elementwise
-from meshwright.ops.elementwise.docs import SAID
+from meshwright.ops.elementwise.docs import DOCS
 
 GLOBALS = {"mw": mw, "mnp": mnp, "jnp": mnp, "np": np, "lax": lax, "P": mw.PartitionSpec}
 
@@ -26,7 +26,7 @@ def functions(module: ModuleType) -> dict[str, Any]:
 
 
 FUNCTIONS = {**functions(lax), **{f"linalg.{n}": f for n, f in functions(lax.linalg).items()}}
-OPS = [n for n, f in FUNCTIONS.items() if isinstance(f, Elementwise) and f.name in SAID]
+OPS = [n for n, f in FUNCTIONS.items() if isinstance(f, Elementwise) and f.name in DOCS]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

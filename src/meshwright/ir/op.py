@@ -333,14 +333,14 @@ class Op:
         return known[0] if self.moves_only else ANYWHERE
 
     def domain(
-        self, wanted: Sequence[Interval], known: Sequence[Interval], avals: Sequence[ShapedArray]
+        self, wishes: Sequence[Interval], known: Sequence[Interval], avals: Sequence[ShapedArray]
     ) -> Sequence[Interval]:
-        """Where operands should lie so that the op is defined there and its results lie in ``wanted``.
+        """Where operands should lie so that the op is defined there and its results lie in ``wishes``.
 
         What it says is for inputs that are drawn at random; it need not be exact.
         """
         rest = [ANYWHERE] * (len(avals) - 1)
-        return [wanted[0].without_columns(), *rest] if self.moves_only else [ANYWHERE] * len(avals)
+        return [wishes[0].without_columns(), *rest] if self.moves_only else [ANYWHERE] * len(avals)
 
     def body(self) -> ClosedJaxpr | None:
         """The jaxpr that this op does nothing but call, if it may be written out in its place."""

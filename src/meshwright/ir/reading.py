@@ -68,7 +68,7 @@ class Reader(Protocol):
         """How many regions there are."""
         ...
 
-    def made_by(self, operand: int) -> JaxprEqn | None:
+    def producer_of(self, operand: int) -> JaxprEqn | None:
         """The equation that made an operand; None for parameters and constants."""
         ...
 

@@ -29,10 +29,10 @@ from meshwright.ops.sort import sorting  # noqa: F401
 from meshwright.ops.special import incomplete_beta, incomplete_gamma  # noqa: F401
 from meshwright.ops.window import reductions as windowed  # noqa: F401
 
-Wishes = Sequence[Interval]
+Intervals = Sequence[Interval]
 Avals = Sequence[ShapedArray]
-Domain = Callable[[Any, Wishes, Wishes, Avals], Wishes]
-Image = Callable[[Wishes], Interval]
+Domain = Callable[[Any, Intervals, Intervals, Avals], Intervals]
+Image = Callable[[Intervals], Interval]
 
 
 def _declare(names: str, domain: Domain | None = None, image: Image | None = None) -> None:
@@ -47,13 +47,13 @@ def _declare(names: str, domain: Domain | None = None, image: Image | None = Non
 
 def _fixed(*domains: Interval) -> Domain:
     """Operands that lie there, whatever is wanted of the result."""
-    return lambda op, wanted, known, avals: domains
+    return lambda op, wishes, known, avals: domains
 
 
 def _bounds(f: Callable[[float], float], low: float = -INF) -> Image:
     """The image under a function that grows, defined from ``low`` on."""
 
-    def image(known: Wishes) -> Interval:
+    def image(known: Intervals) -> Interval:
         ends = [_or_infinite(f, max(x, low), x) for x in (known[0].low, known[0].high)]
         return Interval(min(ends), max(ends))
 
@@ -70,29 +70,29 @@ def _or_infinite(f: Callable[[float], float], x: float, sign: float) -> float:
 def _inverse(inverse: Callable[[float], float], domain: Interval = ANYWHERE) -> Domain:
     """Operands of a function that grows, so that its results lie where they should and it is defined."""
 
-    def rule(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-        wish = wanted[0]
+    def rule(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+        wish = wishes[0]
         low, high = (_or_infinite(inverse, x, x) for x in (wish.low, wish.high))
         return [wish.between(low, high).meet(domain) if domain.holds(Interval(low, high)) else domain]
 
     return rule
 
 
-def _through(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
+def _through(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
     """What is wanted of the result is wanted of all operands."""
-    return [wanted[0].without_columns()] * len(avals)
+    return [wishes[0].without_columns()] * len(avals)
 
 
-def _signs(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
+def _signs(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
     """Sums and products of what is not negative are not negative."""
-    return [NON_NEGATIVE if wanted[0].low >= 0 else ANYWHERE] * len(avals)
+    return [NON_NEGATIVE if wishes[0].low >= 0 else ANYWHERE] * len(avals)
 
 
-def _hull(known: Wishes) -> Interval:
-    found = known[0]
+def _hull(known: Intervals) -> Interval:
+    hull = known[0]
     for other in known[1:]:
-        found = found.hull(other)
-    return found
+        hull = hull.hull(other)
+    return hull
 
 
 # --- functions of one number --------------------------------------------------------------------------------
@@ -107,23 +107,23 @@ _declare("acosh", _fixed(Interval(low=1)))
 _declare("tanh erf sin cos", image=lambda known: UNIT)
 _declare("logistic is_finite not eq ne lt le gt ge", image=lambda known: BITS)
 _declare("square abs exp2 cosh erfc rsqrt", image=lambda known: NON_NEGATIVE)
-_declare("neg", lambda op, wanted, known, avals: [-wanted[0]], lambda known: -known[0])
+_declare("neg", lambda op, wishes, known, avals: [-wishes[0]], lambda known: -known[0])
 _declare("floor ceil round_nearest_even round_nearest_afz reduce_precision copy stop_gradient rev", _through, _hull)
 _declare("convert_element_type real sort", _through, _hull)
 _declare("zeta", _fixed(Interval(1.1, 10), POSITIVE))
 _declare("polygamma", _fixed(Interval(0, 4, whole=True), POSITIVE))
 _declare("igamma igammac igamma_grad_a gamma_density random_gamma_grad", _fixed(POSITIVE, NON_NEGATIVE))
 _declare("betainc", _fixed(POSITIVE, POSITIVE, Interval(0, 1)))
-_declare("random_gamma", lambda op, wanted, known, avals: [*[ANYWHERE] * (len(avals) - 1), POSITIVE])
+_declare("random_gamma", lambda op, wishes, known, avals: [*[ANYWHERE] * (len(avals) - 1), POSITIVE])
 
 
-def _square(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    root = math.sqrt(wanted[0].high) if wanted[0].high > 0 else INF
-    return [wanted[0].between(-root, root)]
+def _square(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    root = math.sqrt(wishes[0].high) if wishes[0].high > 0 else INF
+    return [wishes[0].between(-root, root)]
 
 
-def _power(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    return [NON_NEGATIVE if op.y % 2 and wanted[0].low >= 0 else ANYWHERE]
+def _power(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    return [NON_NEGATIVE if op.y % 2 and wishes[0].low >= 0 else ANYWHERE]
 
 
 _declare("square", _square)
@@ -148,15 +148,15 @@ def _is_bounded(x: Interval) -> bool:
     return x.low > -INF and x.high < INF
 
 
-def _add(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    (wish,), (a, b) = wanted, known
+def _add(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    (wish,), (a, b) = wishes, known
     if _is_bounded(a) or _is_bounded(b):
         return [_term(wish, b) if _is_bounded(b) else ANYWHERE, _term(wish, a) if _is_bounded(a) else ANYWHERE]
     return [_halved(wish), _halved(wish)]
 
 
-def _sub(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    (wish,), (a, b) = wanted, known
+def _sub(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    (wish,), (a, b) = wishes, known
     minus_a = Interval(-a.high, -a.low)
     return [
         _term(wish, Interval(-b.high, -b.low)) if _is_bounded(b) else ANYWHERE,
@@ -173,21 +173,21 @@ def _factor(wish: Interval, other: Interval) -> Interval:
     return wish.between(0, INF) if wish.low >= 0 else ANYWHERE
 
 
-def _mul(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    (wish,), (a, b) = wanted, known
+def _mul(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    (wish,), (a, b) = wishes, known
     return [_factor(wish, b), _factor(wish, a)]
 
 
-def _div(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    (wish,), (_, b) = wanted, known
+def _div(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    (wish,), (_, b) = wishes, known
     if not dtypes.is_inexact(avals[1].dtype):
         return [ANYWHERE, Interval(low=1)]
     inverse = Interval(1 / b.high, 1 / b.low) if 0 < b.low and b.high < INF else ANYWHERE
     return [_factor(wish, inverse), POSITIVE if wish.low >= 0 else ANYWHERE]
 
 
-def _pow(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    (wish,), (a, b) = wanted, known
+def _pow(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    (wish,), (a, b) = wishes, known
     if b.low == b.high and b.low.is_integer():
         return [NON_NEGATIVE if b.low % 2 and wish.low >= 0 else ANYWHERE, ANYWHERE]
     if 0 < a.low and a.high < 1 and wish.high <= 1:
@@ -195,16 +195,16 @@ def _pow(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
     return [POSITIVE, ANYWHERE]
 
 
-def _of_power(known: Wishes) -> Interval:
+def _of_power(known: Intervals) -> Interval:
     a, b = known
     if 0 <= a.low and a.high <= 1 and b.low >= 0:
         return Interval(0, a.high if b.low >= 1 else 1)
     return NON_NEGATIVE if a.low >= 0 else ANYWHERE
 
 
-def _clamp(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
+def _clamp(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
     inside = Interval(known[0].low, known[2].high)
-    wish = inside if dtypes.is_integer(avals[1].dtype) else wanted[0]
+    wish = inside if dtypes.is_integer(avals[1].dtype) else wishes[0]
     return [ANYWHERE, wish if wish.low <= wish.high else ANYWHERE, ANYWHERE]
 
 
@@ -219,8 +219,8 @@ _declare("clamp", _clamp, lambda known: Interval(known[0].low, known[2].high))
 _declare("max", _through, lambda known: Interval(max(k.low for k in known), max(k.high for k in known)))
 _declare("min", _through, lambda known: Interval(min(k.low for k in known), min(k.high for k in known)))
 _declare("shift_left shift_right_logical shift_right_arithmetic", _fixed(ANYWHERE, Interval(0, 7)))
-_declare("select_n", lambda op, wanted, known, avals: [
-    BITS if len(avals) == 3 else Interval(0, len(avals) - 2), *[wanted[0].without_columns()] * (len(avals) - 1)
+_declare("select_n", lambda op, wishes, known, avals: [
+    BITS if len(avals) == 3 else Interval(0, len(avals) - 2), *[wishes[0].without_columns()] * (len(avals) - 1)
 ], lambda known: _hull(known[1:]))  # fmt: skip
 _declare("and or xor", image=lambda known: BITS if all(BITS.holds(k) for k in known) else ANYWHERE)
 
@@ -231,15 +231,15 @@ def _beside(other: Interval, below: float, above: float) -> Interval:
     return Interval(other.low - below, other.high + above, weak=True) if _is_bounded(other) else ANYWHERE
 
 
-def _equality(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
+def _equality(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
     """Equal sometimes: a mask of zeros and ones, a label among the classes, a padding token among tokens."""
-    found = [_beside(k, 0, 1 if k.low == k.high else 0) for k in known[::-1]]
+    intervals = [_beside(k, 0, 1 if k.low == k.high else 0) for k in known[::-1]]
     if dtypes.is_inexact(avals[0].dtype):
-        return [replace(f, whole=True) if f.low == 0 and f.high == 1 else ANYWHERE for f in found]
-    return found
+        return [replace(f, whole=True) if f.low == 0 and f.high == 1 else ANYWHERE for f in intervals]
+    return intervals
 
 
-def _order(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
+def _order(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
     if dtypes.is_inexact(avals[0].dtype):
         return [ANYWHERE, ANYWHERE]
     return [_beside(k, 0, 1) for k in known[::-1]]
@@ -258,25 +258,25 @@ _declare("reduce_sum cumsum dot_general conv_general_dilated reduce_prod cumprod
 _declare("reduce_sum cumsum reduce_prod cumprod", image=lambda known: NON_NEGATIVE if known[0].low >= 0 else ANYWHERE)
 _declare("dot_general", image=lambda known: NON_NEGATIVE if min(k.low for k in known) >= 0 else ANYWHERE)
 _declare("reduce_max reduce_min cummax cummin pmax pmin", _through, lambda known: known[0])
-_declare("optimization_barrier", lambda op, wanted, known, avals: [w.without_columns() for w in wanted])
+_declare("optimization_barrier", lambda op, wishes, known, avals: [w.without_columns() for w in wishes])
 _declare("cholesky", _fixed(Interval(definite=True)))
 
 
-def _concatenate(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    columns = wanted[0].columns
+def _concatenate(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    columns = wishes[0].columns
     if not columns or op.dimension != avals[0].ndim - 1:
-        return _through(op, wanted, known, avals)
-    found, at = [], 0
+        return _through(op, wishes, known, avals)
+    intervals, at = [], 0
     for aval in avals:
         mine = columns[at : at + aval.shape[-1]]
-        found.append(mine[0] if len(mine) == 1 else replace(_hull(mine), columns=mine) if mine else ANYWHERE)
+        intervals.append(mine[0] if len(mine) == 1 else replace(_hull(mine), columns=mine) if mine else ANYWHERE)
         at += aval.shape[-1]
-    return found
+    return intervals
 
 
-def _slice(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
+def _slice(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
     """A column of an index matrix has a dimension of its own to point into."""
-    wish, shape = wanted[0].without_columns(), avals[0].shape
+    wish, shape = wishes[0].without_columns(), avals[0].shape
     if not shape or not 1 < shape[-1] <= _MOST_COLUMNS or wish.says_nothing or wish.definite:
         return [wish]
     taken = range(op.start_indices[-1], op.limit_indices[-1], op.strides[-1])
@@ -287,7 +287,7 @@ def _slice(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
 
 _declare("concatenate", _concatenate, _hull)
 _declare("slice", _slice)
-_declare("pad", lambda op, wanted, known, avals: [wanted[0].without_columns(), ANYWHERE], _hull)
+_declare("pad", lambda op, wishes, known, avals: [wishes[0].without_columns(), ANYWHERE], _hull)
 REGISTRY["iota"].image = lambda self, known, avals: Interval(0, max(0, self.shape[self.dimension] - 1))  # type: ignore
 
 
@@ -302,19 +302,19 @@ def _vectors(limits: Sequence[int]) -> Interval:
     return replace(_hull(columns), columns=columns) if columns else ANYWHERE
 
 
-def _gather(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    return [wanted[0].without_columns(), _vectors(op.dimension_numbers.limits(avals[0].shape, op.slice_sizes))]
+def _gather(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    return [wishes[0].without_columns(), _vectors(op.dimension_numbers.limits(avals[0].shape, op.slice_sizes))]
 
 
-def _scatter(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    x, updates, count = avals[0], avals[-1], len(wanted)
+def _scatter(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    x, updates, count = avals[0], avals[-1], len(wishes)
     sizes = op.window(x.shape, updates.shape)
-    values = [w.without_columns() for w in wanted]
+    values = [w.without_columns() for w in wishes]
     return [*values, _vectors(op.dimension_numbers.gather().limits(x.shape, sizes)), *values][: 2 * count + 1]
 
 
-def _starts(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
-    wish = wanted[0].without_columns()
+def _starts(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
+    wish = wishes[0].without_columns()
     if op.name == "dynamic_slice":
         return [wish, *(_position(n - k) for n, k in zip(avals[0].shape, op.slice_sizes))]
     return [wish, wish, *(_position(n - k) for n, k in zip(avals[0].shape, avals[1].shape))]
@@ -323,4 +323,4 @@ def _starts(op: Any, wanted: Wishes, known: Wishes, avals: Avals) -> Wishes:
 _declare("gather", _gather)
 _declare(" ".join(name for name, cls in REGISTRY.items() if issubclass(cls, ScatterBase)), _scatter)
 _declare("dynamic_slice dynamic_update_slice", _starts)
-_declare("cond", lambda op, wanted, known, avals: [_position(len(op.branches) - 1), *[ANYWHERE] * (len(avals) - 1)])
+_declare("cond", lambda op, wishes, known, avals: [_position(len(op.branches) - 1), *[ANYWHERE] * (len(avals) - 1)])

@@ -92,11 +92,11 @@ def check_body(name: str, body: ClosedJaxpr, operands: Sequence[ShapedArray], si
     Raises:
       ShapeError: it takes something else.
     """
-    wanted = [a.dtype for _ in range(sides) for a in operands]
-    if [a.dtype for a in body.in_avals] != wanted or any(a.shape for a in body.in_avals):
+    expected = [a.dtype for _ in range(sides) for a in operands]
+    if [a.dtype for a in body.in_avals] != expected or any(a.shape for a in body.in_avals):
         raise ShapeError(
             f"{name}: the body takes ({', '.join(map(str, body.in_avals))}), expected scalars of dtypes "
-            f"({', '.join(map(str, wanted))})"
+            f"({', '.join(map(str, expected))})"
         )
 
 

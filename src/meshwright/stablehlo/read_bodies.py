@@ -79,7 +79,7 @@ class OperationReader:
     def region(self, number: int = 0) -> Region:
         return self.body.region(self.operation.regions[number])
 
-    def made_by(self, operand: int) -> JaxprEqn | None:
+    def producer_of(self, operand: int) -> JaxprEqn | None:
         value = self.operands[operand]
         var = getattr(value, "variable", None)
         eqns = getattr(value.owner, "eqns", ()) if var is not None else ()

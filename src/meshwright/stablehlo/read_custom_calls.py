@@ -101,7 +101,7 @@ def _approximate_top_k(r: Any) -> list[Any]:
     k = r.out_avals[0].shape[dim]
     (name,) = r.attr("called_computations")
     comparator = inline_calls(r.module.functions[name])
-    made = r.made_by(1) if len(operands) == 2 else None
+    made = r.producer_of(1) if len(operands) == 2 else None
     order = _order_of_first(comparator)
     if order and made is not None and isinstance(made.op, Iota) and made.op.dimension == dim:
         values, positions = largest(operands[0], k, dim, order == "gt")

@@ -45,7 +45,7 @@ def _numbers(r: Reader, operand: int) -> list[int]:
     x = r.operands[operand]
     if not isinstance(x, Tracer):
         return [int(v) for v in np.asarray(x).reshape(-1)]
-    made = r.made_by(operand)  # equal elements are read as a broadcast
+    made = r.producer_of(operand)  # equal elements are read as a broadcast
     if made is None or made.op.name != "broadcast_in_dim" or not isinstance(made.invars[0], Literal):
         r.fail(f"operand {operand} is computed, so that shapes are; export the program with static shapes")
     return [int(made.invars[0].val)] * typeof(x).size

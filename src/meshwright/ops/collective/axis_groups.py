@@ -110,12 +110,12 @@ def axis_groups(
     """
     if groups is None:
         return None
-    found = tuple(tuple(int(i) for i in group) for group in groups)
+    members = tuple(tuple(int(i) for i in group) for group in groups)
     positions = math.prod(sizes)
-    made = AxisGroups(names, sizes, found)
-    if sorted(i for group in found for i in group) != list(range(positions)) or not (uneven or made.even):
+    grouping = AxisGroups(names, sizes, members)
+    if sorted(i for group in members for i in group) != list(range(positions)) or not (uneven or grouping.even):
         raise ArgumentError(
-            f"{name}: axis_index_groups {[list(g) for g in found]} must be groups{'' if uneven else ' of one size'} "
+            f"{name}: axis_index_groups {[list(g) for g in members]} must be groups{'' if uneven else ' of one size'} "
             f"that have each of the positions 0 to {positions - 1} along {names} once"
         )
-    return made
+    return grouping

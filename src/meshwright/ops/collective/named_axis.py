@@ -341,10 +341,10 @@ def all_to_all(
 
 def _check_parts(name: str, shape: Sequence[int], dim: int, parts: int, tiled: bool) -> None:
     if shape[dim] % parts if tiled else shape[dim] != parts:
-        wanted = f"a multiple of {parts}" if tiled else f"{parts}"
+        size = f"a multiple of {parts}" if tiled else f"{parts}"
         hint = "pad it" if tiled else "for tiles pass tiled=True"
         raise ShapeError(
-            f"{name}: dimension {dim} of shape {tuple(shape)} must have size {wanted}, the number of positions; {hint}"
+            f"{name}: dimension {dim} of shape {tuple(shape)} must have size {size}, the number of positions; {hint}"
         )
 
 

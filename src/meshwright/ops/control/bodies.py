@@ -94,10 +94,10 @@ def threaded(body: Body, at: int, types: Sequence[ShapedArray], run: Run) -> Clo
 def jvp_body(t: Any, jaxpr: ClosedJaxpr, flags: Sequence[Flags], asked: Flags) -> ClosedJaxpr:
     """Constants, their tangents, what is carried, its tangents, slices, their tangents; results likewise."""
     consts, carry, xs = flags
-    body, found = t.jvp(jaxpr, (*consts, *carry, *xs), asked)
+    body, nonzero = t.jvp(jaxpr, (*consts, *carry, *xs), asked)
     k = len(carry)
     c, p, x, ct, pt, xt = split(body.jaxpr.invars, len(consts), k, len(xs), sum(consts), sum(carry))
-    co, yo, cto, yto = split(body.jaxpr.outvars, k, len(found) - k, sum(carry))
+    co, yo, cto, yto = split(body.jaxpr.outvars, k, len(nonzero) - k, sum(carry))
     return arranged(body, [*c, *ct, *p, *pt, *x, *xt], [*co, *cto, *yo, *yto])
 
 
@@ -106,9 +106,9 @@ def with_more_carry(t: Any, jaxpr: ClosedJaxpr, extra: Sequence[ShapedArray]) ->
     return arranged(jaxpr, [*jaxpr.jaxpr.invars, *(Var(a) for a in extra)])
 
 
-def known_part(t: Any, jaxpr: ClosedJaxpr, known: Flags, wanted: Flags) -> ClosedJaxpr:
+def known_part(t: Any, jaxpr: ClosedJaxpr, known: Flags, asked: Flags) -> ClosedJaxpr:
     """The part of a body that depends on what is known, without what it keeps for the rest."""
-    parts = t.partial_eval(jaxpr, known, tuple(not want for want in wanted))
+    parts = t.partial_eval(jaxpr, known, tuple(not want for want in asked))
     inner = parts.known.jaxpr
     return dead_code(arranged(parts.known, inner.invars, inner.outvars[: sum(parts.known_out)]))
 

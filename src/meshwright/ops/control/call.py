@@ -132,8 +132,8 @@ class Jit(FunctionCall):
         jaxpr, nonzero_out = t.transpose(self.jaxpr, linear, nonzero)
         values = [x for x, lin in zip(args, linear) if not lin]
         outs = iter(Jit(self.fun_name, jaxpr, self.inline).bind(*values, *(c for c in cts if not isinstance(c, Zero))))
-        wanted = iter(nonzero_out)
-        return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
+        flags = iter(nonzero_out)
+        return [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
 
 
 def batched_everywhere(

@@ -82,8 +82,8 @@ class Callback(Op):
         except CallbackError:
             raise
         except Exception as error:
-            said = f"raised {type(error).__name__}: {error}"
-            raise CallbackError(f"{self.name}: the Python function {self.label} {said}") from error
+            failure = f"raised {type(error).__name__}: {error}"
+            raise CallbackError(f"{self.name}: the Python function {self.label} {failure}") from error
 
     def _checked(self, number: int, value: Any, aval: ShapedArray) -> np.ndarray:
         if isinstance(value, np.ndarray):

@@ -61,8 +61,8 @@ class Cond(ControlOp):
         first, *rest = self.branches
         parts = t.derive(_split_branches, first, tuple(rest), tuple(known[1:]))
         op = Cond(parts.known)
-        wanted = parts.known[0].out_avals or op.has_effects
-        outs = op.bind(args[0], *pick(args[1:], known[1:])) if wanted else []
+        needed = parts.known[0].out_avals or op.has_effects
+        outs = op.bind(args[0], *pick(args[1:], known[1:])) if needed else []
         n = sum(parts.known_out)
         recorded: Sequence[Any] = ()
         if not all(parts.known_out):
@@ -73,12 +73,12 @@ class Cond(ControlOp):
         index, *operands = args
         linear = tuple(isinstance(x, Linear) for x in operands)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
-        wanted = _any(t.transpose(b, linear, nonzero)[1] for b in self.branches)
-        branches = tuple(t.transpose(b, linear, nonzero, wanted)[0] for b in self.branches)
-        outs = iter(Cond(branches).bind(index, *omit(operands, linear), *pick(cts, nonzero)) if any(wanted) else ())
-        flags = iter(wanted)
-        found = [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(operands, linear)]
-        return [None, *found]
+        has_ct = _any(t.transpose(b, linear, nonzero)[1] for b in self.branches)
+        branches = tuple(t.transpose(b, linear, nonzero, has_ct)[0] for b in self.branches)
+        outs = iter(Cond(branches).bind(index, *omit(operands, linear), *pick(cts, nonzero)) if any(has_ct) else ())
+        flags = iter(has_ct)
+        in_cts = [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(operands, linear)]
+        return [None, *in_cts]
 
     # --- batching -------------------------------------------------------------------------------------------
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
@@ -86,8 +86,8 @@ class Cond(ControlOp):
             return super().batch_call(t, axis, args, dims)
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
         inner = tuple(dims[1:])
-        found = zip(*(t.batch(b, axis, inner)[1] for b in self.branches))
-        places = tuple(next((d for d in ds if d is not None), 0) for ds in found)
+        out_dims = zip(*(t.batch(b, axis, inner)[1] for b in self.branches))
+        places = tuple(next((d for d in ds if d is not None), 0) for ds in out_dims)
         first, *rest = self.branches
         op = t.derive(_each_its_own, first, tuple(rest), axis, inner, places, tuple(map(typeof, args)))
         return op.bind(*args), list(places)
@@ -134,9 +134,9 @@ class Selection(CallOp):
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         _, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
-        wanted = tuple(d or 0 for d in out_dims)
-        jaxprs = (t.batch(j, axis, tuple(dims), wanted)[0] for j in (self.jaxpr, self.apart))
-        return Selection(*jaxprs).bind(*args), list(wanted)
+        places = tuple(d or 0 for d in out_dims)
+        jaxprs = (t.batch(j, axis, tuple(dims), places)[0] for j in (self.jaxpr, self.apart))
+        return Selection(*jaxprs).bind(*args), list(places)
 
     def body(self) -> ClosedJaxpr | None:
         return self.jaxpr
@@ -171,19 +171,19 @@ def _taking(operands: Sequence[Any], dims: Dims, taken: Any, size: int) -> list[
     """The operands of a branch, in which entries that do not take it are like the first that does."""
     numbers = select(taken, iota(np.int32, (size,), 0), np.full((size,), size - 1, np.int32))
     first = reduce_min(numbers, (0,))
-    found = []
+    replaced = []
     for x, dim in zip(operands, dims):
         if dim is None:
             # What all entries have in common gets cotangents from those that take the branch, if there are any.
             shape = typeof(x).shape
             any_ = broadcast_in_dim(reduce_or(taken, (0,)), shape, ())
-            found.append(select(any_, x, stop_gradient(x)) if is_inexact(typeof(x).dtype) else x)
+            replaced.append(select(any_, x, stop_gradient(x)) if is_inexact(typeof(x).dtype) else x)
         else:
             row = dynamic_slice_in_dim(x, first, 1, dim)
             like = broadcast_in_dim(row, typeof(x).shape, range(typeof(x).ndim))
             like = stop_gradient(like) if is_inexact(typeof(x).dtype) else like
-            found.append(_choose(taken, dim, x, like))
-    return found
+            replaced.append(_choose(taken, dim, x, like))
+    return replaced
 
 
 def _names(jaxpr: ClosedJaxpr, axis: Any) -> bool:

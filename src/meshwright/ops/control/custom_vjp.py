@@ -41,8 +41,8 @@ def linear_part(
     linear = tuple(is_inexact(typeof(p).dtype) for p in primals)
     given = [materialize(x) for x, lin in zip(tangents, linear) if lin]
     avals = tuple(a.strong() for a in out_avals)
-    made = iter(CustomLin(name, bwd, len(residuals), linear, avals, symbolic_zeros).bind(*residuals, *given))
-    return [next(made) if is_inexact(a.dtype) else Zero(a) for a in avals]
+    outs = iter(CustomLin(name, bwd, len(residuals), linear, avals, symbolic_zeros).bind(*residuals, *given))
+    return [next(outs) if is_inexact(a.dtype) else Zero(a) for a in avals]
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class CustomLin(CallOp):
         given = iter(cts)
         full = [next(given) if is_inexact(a.dtype) else Zero(a) for a in self.out_avals]
         full = full if self.symbolic_zeros else [materialize(ct) for ct in full]
-        found = self.bwd(residuals, full)
-        wanted = [ct for ct, lin in zip(found, self.linear) if lin]
+        all_cts = self.bwd(residuals, full)
+        in_cts = [ct for ct, lin in zip(all_cts, self.linear) if lin]
         tangents = args[self.num_residuals :]
-        cotangents = [Zero(x.aval) if ct is None else ct for x, ct in zip(tangents, wanted) if isinstance(x, Linear)]
+        cotangents = [Zero(x.aval) if ct is None else ct for x, ct in zip(tangents, in_cts) if isinstance(x, Linear)]
         results = iter(cotangents)
         return [None] * len(residuals) + [next(results) if isinstance(x, Linear) else None for x in tangents]
 

@@ -121,5 +121,5 @@ class LinearCall(FunctionCall):
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         n = self.num_residuals
         swapped = LinearCall(self.fun_name, self.transposed, self.jaxpr, n)
-        found = swapped.bind(*args[:n], *map(materialize, cts))
-        return [None] * n + [ct if isinstance(x, Linear) else None for x, ct in zip(args[n:], found)]
+        in_cts = swapped.bind(*args[:n], *map(materialize, cts))
+        return [None] * n + [ct if isinstance(x, Linear) else None for x, ct in zip(args[n:], in_cts)]

@@ -124,8 +124,8 @@ class ControlOp(RegionOp):
         parts = self.parts(avals)
         for number, body in enumerate(self.bodies()):
             consts, carry, rows = body.split(body.jaxpr.in_avals)
-            wanted = [*consts, *carry, *map(self.stacked, rows)]
-            check_operands(f"{self.name} {body.label}".strip(), parts.of(number), wanted)
+            expected = [*consts, *carry, *map(self.stacked, rows)]
+            check_operands(f"{self.name} {body.label}".strip(), parts.of(number), expected)
             self._check_results(body, parts.carry)
         _, first = self.working()[0]
         carried = first.split(first.jaxpr.in_avals)[1]
@@ -181,9 +181,9 @@ class ControlOp(RegionOp):
         of results last, and what they were found to be."""
         k, asked = len(parts.carry), tuple(outs)
         while True:
-            found = [list(after(b.jaxpr, tuple(parts.of(n)), asked)) for n, b in self.working()]
-            both = [join(column) for column in zip(*found)]
-            if both[:k] == parts.carry and all(f == both for f in found):
+            by_body = [list(after(b.jaxpr, tuple(parts.of(n)), asked)) for n, b in self.working()]
+            both = [join(column) for column in zip(*by_body)]
+            if both[:k] == parts.carry and all(f == both for f in by_body):
                 return parts, asked, both
             parts, asked = replace(parts, carry=both[:k]), tuple(both)
 
@@ -194,7 +194,7 @@ class ControlOp(RegionOp):
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         flags = self.parts([not isinstance(x, Zero) for x in tangents])
-        flags, asked, found = self._settled(
+        flags, asked, nonzero = self._settled(
             flags, self._outs(flags.carry, False), lambda j, ins, outs: t.jvp(j, ins, outs)[1], any
         )
         k, values, given = len(flags.carry), self.parts(primals), self.parts(tangents)
@@ -214,9 +214,9 @@ class ControlOp(RegionOp):
             xs=[*values.xs, *pick(given.xs, flags.xs)],
         )  # fmt: skip
         outs = self.with_bodies(bodies).bind(*operands.flat())
-        carry, carry_ts, ys, ys_ts = split(outs, k, sum(flags.carry), len(found) - k)
+        carry, carry_ts, ys, ys_ts = split(outs, k, sum(flags.carry), len(nonzero) - k)
         results = [*carry, *ys]
-        return results, merge(found, [*carry_ts, *ys_ts], [Zero(typeof(x)) for x in omit(results, found)])
+        return results, merge(nonzero, [*carry_ts, *ys_ts], [Zero(typeof(x)) for x in omit(results, nonzero)])
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         """What is known of the results (and of how often a step runs) is computed alone; the rest is recorded with all
@@ -230,16 +230,16 @@ class ControlOp(RegionOp):
         recorded = tape.record(self, args)
         if not all(flags.choice):
             return recorded
-        flags, asked, found = self._settled(flags, self._outs(flags.carry, True), after, all)
+        flags, asked, known_out = self._settled(flags, self._outs(flags.carry, True), after, all)
         bodies = list(self.bodies())
         tests = [t.partial_eval(b.jaxpr, tuple(flags.of(n))).known_out[0] for n, b in enumerate(bodies) if b.tests]
-        if not any(found) or not all(tests):
+        if not any(known_out) or not all(tests):
             return recorded
         for n, body in enumerate(bodies):
             jaxpr = t.derive(known_part, body.jaxpr, tuple(flags.of(n)), () if body.tests else asked)
             bodies[n] = replace(body, jaxpr=jaxpr, num_consts=sum(flags.consts[n]), num_carry=sum(flags.carry))
         outs = self.with_bodies(bodies).bind(*pick(args, flags.flat()))
-        return merge(found, outs, omit(recorded, found))
+        return merge(known_out, outs, omit(recorded, known_out))
 
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         raise DifferentiationError(
@@ -253,15 +253,15 @@ class ControlOp(RegionOp):
         # The dimension that slices are taken along stays in front.
         values = replace(values, xs=[move_dim(x, 0, 1) if d == 0 else x for x, d in zip(values.xs, places.xs)])
         inner = replace(places, xs=[None if d is None else max(d, 1) - 1 for d in places.xs])
-        inner, asked, found = self._settled(
+        inner, asked, out_dims = self._settled(
             inner, self._outs(inner.carry, None), lambda j, ins, outs: t.batch(j, axis, ins, outs)[1], _first
         )
         bodies = list(self.bodies())
         tests = [t.batch(b.jaxpr, axis, tuple(inner.of(n)))[1][0] for n, b in enumerate(bodies) if b.tests]
         apart = any(d is not None for d in tests)
         if apart:  # entries end apart from each other, so that all of the carry differs between them
-            found = [d or 0 for d in found]
-            inner, asked = replace(inner, carry=found), tuple(found)
+            out_dims = [d or 0 for d in out_dims]
+            inner, asked = replace(inner, carry=out_dims), tuple(out_dims)
         for n, body in enumerate(bodies):
             outs = ((0,) if apart else ()) if body.tests else asked
             bodies[n] = replace(body, jaxpr=t.batch(body.jaxpr, axis, tuple(inner.of(n)), outs)[0])
@@ -273,7 +273,7 @@ class ControlOp(RegionOp):
             bodies, values = each_to_its_end(t, bodies, values, asked)
         outs = self.with_bodies(bodies).bind(*values.flat())
         k, above = len(values.carry), int(not self.chooses)
-        return outs, [*found[:k], *(None if d is None else d + above for d in found[k:])]
+        return outs, [*out_dims[:k], *(None if d is None else d + above for d in out_dims[k:])]
 
     # --- state ----------------------------------------------------------------------------------------------
     def threaded(self, args: Sequence[Any], state: list[Any], run: Run) -> tuple[list[Any], list[Any]]:
@@ -297,11 +297,11 @@ class ControlOp(RegionOp):
         return outs[n:], list(outs[:n])
 
 
-def check_operands(what: str, avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]) -> None:
+def check_operands(what: str, avals: Sequence[ShapedArray], expected: Sequence[ShapedArray]) -> None:
     """Raise if operands have other types than a body takes."""
-    if len(avals) != len(wanted):
-        raise ShapeError(f"{what}: expected {len(wanted)} operands, got {len(avals)}")
-    for i, (got, want) in enumerate(zip(avals, wanted)):
+    if len(avals) != len(expected):
+        raise ShapeError(f"{what}: expected {len(expected)} operands, got {len(avals)}")
+    for i, (got, want) in enumerate(zip(avals, expected)):
         if not _alike([got], [want]):
             raise ShapeError(f"{what}: operand {i} is {got}, the body takes {want}")
 

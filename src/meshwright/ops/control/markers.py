@@ -59,12 +59,12 @@ class OptimizationBarrier(Op):
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         given = [t for t in tangents if not isinstance(t, Zero)]
-        made = iter(self.bind(*given) if given else ())
-        return self.bind(*primals), [t if isinstance(t, Zero) else next(made) for t in tangents]
+        outs = iter(self.bind(*given) if given else ())
+        return self.bind(*primals), [t if isinstance(t, Zero) else next(outs) for t in tangents]
 
     def transpose(self, cts: Sequence[Any], *args: Any) -> Cotangents:
-        made = iter(self.bind(*map(materialize, cts)))
-        return [ct if isinstance(x, Linear) else None for x, ct in zip(args, made)]
+        outs = iter(self.bind(*map(materialize, cts)))
+        return [ct if isinstance(x, Linear) else None for x, ct in zip(args, outs)]
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), list(dims)

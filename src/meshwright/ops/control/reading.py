@@ -93,8 +93,8 @@ def _read_if(r: Reader) -> list[Any]:
 def _read_case(r: Reader) -> list[Any]:
     (index,) = r.operands
     last = np.int32(r.num_regions() - 1)
-    made = r.made_by(0)
-    if made is None or made.op.name != "clamp":  # an index that is out of range means the last branch
+    producer = r.producer_of(0)
+    if producer is None or producer.op.name != "clamp":  # an index that is out of range means the last branch
         index = select(and_(ge(index, np.int32(0)), lt(index, last)), index, last)
     return _bind_branches(index, [r.region(i) for i in range(r.num_regions())])
 

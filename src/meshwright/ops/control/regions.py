@@ -72,11 +72,11 @@ def arranged(jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Any] |
 
 def depends(jaxpr: Jaxpr, flags: Sequence[bool]) -> list[bool]:
     """Which results depend on a parameter that is flagged."""
-    found = {v for v, flag in zip(jaxpr.invars, flags) if flag}
+    dependent = {v for v, flag in zip(jaxpr.invars, flags) if flag}
     for eqn in jaxpr.eqns:
-        if any(a in found for a in eqn.invars if isinstance(a, Var)):
-            found.update(eqn.outvars)
-    return [isinstance(a, Var) and a in found for a in jaxpr.outvars]
+        if any(a in dependent for a in eqn.invars if isinstance(a, Var)):
+            dependent.update(eqn.outvars)
+    return [isinstance(a, Var) and a in dependent for a in jaxpr.outvars]
 
 
 def pick(values: Sequence[Any], flags: Sequence[bool]) -> list[Any]:

@@ -76,10 +76,10 @@ class Checkpoint(CallOp):
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         linear = tuple(isinstance(x, Linear) for x in args)
         nonzero = tuple(not isinstance(c, Zero) for c in cts)
-        jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.prevent_cse)
+        jaxpr, nonzero_out = t.derive(_transposed, self.jaxpr, linear, nonzero, self.prevent_cse)
         outs = iter(self._with(jaxpr, True).bind(*omit(args, linear), *pick(cts, nonzero)))
-        wanted = iter(found)
-        return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
+        flags = iter(nonzero_out)
+        return [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
 
     def body(self) -> ClosedJaxpr | None:
         return self.jaxpr
@@ -166,11 +166,11 @@ def _kept(jaxpr: Jaxpr, policy: Policy | None) -> list[Var]:
 def _transposed(
     t: Any, jaxpr: ClosedJaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...], barrier: bool
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-    back, found = t.transpose(jaxpr, linear, nonzero)
+    back, nonzero_out = t.transpose(jaxpr, linear, nonzero)
     if not barrier:
-        return back, found
+        return back, nonzero_out
 
     def fun(*args: Any) -> list[Any]:
         return eval_jaxpr(back, back.consts, *optimization_barrier(args))
 
-    return trace_to_jaxpr(fun, back.in_avals, jaxpr.jaxpr.debug_name), found
+    return trace_to_jaxpr(fun, back.in_avals, jaxpr.jaxpr.debug_name), nonzero_out

@@ -20,7 +20,7 @@ from meshwright.ir.varying import axes_of, cast, in_order
 from meshwright.ops.collective.all_reduce import PVary
 from meshwright.ops.collective.base import Collective
 
-_found: WeakKeys[ClosedJaxpr, dict[Any, ClosedJaxpr]] = WeakKeys()
+_retyped: WeakKeys[ClosedJaxpr, dict[Any, ClosedJaxpr]] = WeakKeys()
 
 
 def in_axes(jaxpr: ClosedJaxpr) -> list[Axes]:
@@ -51,7 +51,7 @@ def retyped(jaxpr: ClosedJaxpr, ins: Sequence[Axes], outs: Sequence[Axes] = ()) 
     outs = list(outs) or have
     if ins == in_axes(jaxpr) and all(want <= axes for want, axes in zip(outs, have)):
         return jaxpr
-    entries = _found.setdefault(jaxpr, {})
+    entries = _retyped.setdefault(jaxpr, {})
     key = (tuple(ins), tuple(outs), scope())
     if key not in entries:
         avals = [a.update(vma=axes) for a, axes in zip(jaxpr.in_avals, ins)]

@@ -119,8 +119,8 @@ class Scan(ControlOp):
         consts, carry, xs = self._split(linear)
         k = self.num_carry
         while True:
-            found = depends(self.jaxpr.jaxpr, (*consts, *carry, *xs))[:k]
-            grown = [a or b for a, b in zip(carry, found)]  # a carry may be made afresh at each step
+            dependent = depends(self.jaxpr.jaxpr, (*consts, *carry, *xs))[:k]
+            grown = [a or b for a, b in zip(carry, dependent)]  # a carry may be made afresh at each step
             if grown == carry:
                 break
             carry = grown
@@ -136,19 +136,19 @@ class Scan(ControlOp):
         outs = op.bind(*values, *sums, *carry_cts, *pick(cts[k:], nonzero), *omit(xs_args, xs))
         const_cts, init_cts, xs_cts = split(outs, len(sums), k)
         zeros = [Zero(x.aval) for x in omit(pick(const_args, consts), const_out)]
-        const_found = merge(const_out, const_cts, zeros)
-        xs_found = merge(xs_out, xs_cts, [Zero(x.aval) for x in omit(pick(xs_args, xs), xs_out)])
-        init_found = [ct if isinstance(x, Linear) else None for x, ct in zip(init_args, init_cts)]
-        spread = [merge(f, found, [None] * len(f)) for f, found in ((consts, const_found), (xs, xs_found))]
-        return [*spread[0], *init_found, *spread[1]]
+        linear_const_cts = merge(const_out, const_cts, zeros)
+        linear_xs_cts = merge(xs_out, xs_cts, [Zero(x.aval) for x in omit(pick(xs_args, xs), xs_out)])
+        carried_cts = [ct if isinstance(x, Linear) else None for x, ct in zip(init_args, init_cts)]
+        all_const_cts = merge(consts, linear_const_cts, [None] * len(consts))
+        return [*all_const_cts, *carried_cts, *merge(xs, linear_xs_cts, [None] * len(xs))]
 
     def _transpose_rest(self, t: Any, cts: Sequence[Any], args: Sequence[Any], linear: Flags) -> Sequence[Any]:
         """Some of the carry does not depend on linear operands: run that first."""
         known = tuple(not lin for lin in linear)
         parts = t.derive(_split_body, self.jaxpr, self.num_consts, self.num_carry, known)
         _, op, operands = self._run_known(parts, known, args)
-        found = op.transpose_call(t, omit(cts, parts.known_out), *operands)
-        given = iter([ct for x, ct in zip(operands, found) if isinstance(x, Linear)])
+        in_cts = op.transpose_call(t, omit(cts, parts.known_out), *operands)
+        given = iter([ct for x, ct in zip(operands, in_cts) if isinstance(x, Linear)])
         return [next(given) if lin else None for lin in linear]
 
     # --- lowering -------------------------------------------------------------------------------------------
@@ -263,11 +263,11 @@ def _split_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, kno
 
 def _invariant(jaxpr: ClosedJaxpr, fixed: Sequence[Var]) -> set[Var]:
     """Values that are the same in each step: computed from constants alone."""
-    found = {*fixed, *jaxpr.jaxpr.constvars}
+    invariant = {*fixed, *jaxpr.jaxpr.constvars}
     for eqn in jaxpr.eqns:
-        if not eqn.op.has_effects and all(a in found for a in eqn.invars if isinstance(a, Var)):
-            found.update(eqn.outvars)
-    return found
+        if not eqn.op.has_effects and all(a in invariant for a in eqn.invars if isinstance(a, Var)):
+            invariant.update(eqn.outvars)
+    return invariant
 
 
 def _transposed_body(
@@ -278,9 +278,9 @@ def _transposed_body(
     It takes the other constants; carried sums of the constants' cotangents and the carry's cotangents; the cotangents
     of a step's outputs and its other inputs.
     """
-    wanted = (*[False] * sum(consts), *[True] * k, *[False] * sum(xs))
-    back, found = t.transpose(jaxpr, (*consts, *[True] * k, *xs), (*[True] * k, *nonzero), wanted)
-    const_out, xs_out = found[: sum(consts)], found[sum(consts) + k :]
+    instantiate = (*[False] * sum(consts), *[True] * k, *[False] * sum(xs))
+    back, nonzero_out = t.transpose(jaxpr, (*consts, *[True] * k, *xs), (*[True] * k, *nonzero), instantiate)
+    const_out, xs_out = nonzero_out[: sum(consts)], nonzero_out[sum(consts) + k :]
     n, m = len(consts) - sum(consts), len(xs) - sum(xs)
     values, others, carry_cts, ys_cts = split(back.in_avals, n, m, k)
     sums = back.out_avals[: sum(const_out)]

@@ -74,9 +74,9 @@ class Elementwise(Op):
         """Raise unless each operand's dtype is accepted and all agree."""
         for position, (dtype, kinds) in enumerate(zip(operand_dtypes, self.accepts)):
             if not any(_KINDS[k](dtype) for k in kinds):
-                wanted = ", ".join(_WORDS[k] for k in kinds)
+                expected = ", ".join(_WORDS[k] for k in kinds)
                 raise DTypeError(
-                    f"{self.name}: operand {position} has dtype {dtype}, expected {wanted}; convert it with .astype"
+                    f"{self.name}: operand {position} has dtype {dtype}, expected {expected}; convert it with .astype"
                 )
         if len(set(operand_dtypes)) > 1:
             raise DTypeError(

@@ -106,8 +106,8 @@ class _InGroups:
         number = b.op("stablehlo.partition_id", [], [ShapedArray((), dtypes.uint32)])
         place = b.op("stablehlo.convert", number, [scalar])
         values = b.constant(table, ShapedArray(table.shape, dtypes.int32))
-        found = b.op("stablehlo.dynamic_slice", [values, *place], [one], slice_sizes=(1,))
-        return b.op("stablehlo.reshape", found, [scalar])[0]
+        entry = b.op("stablehlo.dynamic_slice", [values, *place], [one], slice_sizes=(1,))
+        return b.op("stablehlo.reshape", entry, [scalar])[0]
 
 
 # --- any groups ---------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class ShardingAnnotation(Linear1):
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         free = list(self.unspecified)
         if isinstance(self.sharding, SdySharding):
-            free = [d for d, said in enumerate(self.sharding.dimensions) if not said.is_closed]
+            free = [d for d, dimension in enumerate(self.sharding.dimensions) if not dimension.is_closed]
         attributes: dict[str, Any] = {"backend_config": f'"unspecified_dims={free}"'} if free else {}
         attributes["mhlo.sharding"] = f'"{annotation_text(self.sharding, b.in_avals[0].ndim)}"'
         return b.op("stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"', **attributes)[0]

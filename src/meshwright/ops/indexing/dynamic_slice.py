@@ -121,8 +121,10 @@ def _shifted(x: Any, dim: int, start: Any, length: int) -> Any:
 # --- dynamic_slice ------------------------------------------------------------------------------------------
 def _outside(starts: Sequence[Any], shape: Sequence[int], sizes: Sequence[int]) -> Any:
     """Whether a window lies partly outside."""
-    found = [or_(lt(s, scalar_like(0, s)), not_(le(s, scalar_like(d - k, s)))) for s, d, k in zip(starts, shape, sizes)]
-    return reduce(or_, found)
+    beyond = [
+        or_(lt(s, scalar_like(0, s)), not_(le(s, scalar_like(d - k, s)))) for s, d, k in zip(starts, shape, sizes)
+    ]
+    return reduce(or_, beyond)
 
 
 @dataclass(frozen=True)
@@ -311,12 +313,12 @@ def _start_indices(name: str, starts: Any, shape: Sequence[int], allowed: bool |
         raise ShapeError(
             f"{name}: an operand of shape {tuple(shape)} needs {len(shape)} start indices, got {len(starts)}"
         )
-    found = {typeof(s).dtype for s in starts if not isinstance(s, int)}
+    index_dtypes = {typeof(s).dtype for s in starts if not isinstance(s, int)}
     for s in starts:
         if not dtypes.is_integer(typeof(s).dtype):
             raise DTypeError(f"{name}: start indices must be integers, got {typeof(s)}; convert them with .astype(int)")
-    wide = any(dtypes.bit_width(d) == 64 for d in found)
-    dtype = found.pop() if len(found) == 1 else dtypes.int64 if wide else dtypes.int32
+    wide = any(dtypes.bit_width(d) == 64 for d in index_dtypes)
+    dtype = index_dtypes.pop() if len(index_dtypes) == 1 else dtypes.int64 if wide else dtypes.int32
     if dtypes.bit_width(dtype) < 32:
         dtype = dtypes.int32
     result = []

@@ -431,10 +431,10 @@ def _is_filled_with(x: Any, value: np.ndarray) -> bool:
     """Whether a value of the program being recorded is a constant repeated: the zeros that gradients are added to."""
     if not isinstance(x, JaxprTracer) or not isinstance(x.owner, JaxprTrace):
         return False
-    made = next((e for e in reversed(x.owner.eqns) if x.variable in e.outvars), None)
-    if made is None or not isinstance(made.op, BroadcastInDim):
+    producer = next((e for e in reversed(x.owner.eqns) if x.variable in e.outvars), None)
+    if producer is None or not isinstance(producer.op, BroadcastInDim):
         return False
-    source = made.invars[0]
+    source = producer.invars[0]
     return isinstance(source, Literal) and bool(source.val == value)
 
 

@@ -66,7 +66,7 @@ class Fft(Batched):
         if not 1 <= len(lengths) <= 3:
             raise ShapeError(f"fft: {len(lengths)} dimensions to transform, expected 1 to 3; transform some at a time")
         half = (*lengths[:-1], lengths[-1] // 2 + 1)
-        given, made = {RFFT: (lengths, half), IRFFT: (half, lengths)}.get(self.fft_type, (lengths, lengths))
+        given, out_lengths = {RFFT: (lengths, half), IRFFT: (half, lengths)}.get(self.fft_type, (lengths, lengths))
         if x.shape[len(lead) :] != given:
             raise ShapeError(
                 f"fft: {self.fft_type} of lengths {lengths} takes the last sizes {given}, got shape {x.shape}; pad or "
@@ -75,10 +75,10 @@ class Fft(Batched):
         if self.fft_type == RFFT:
             if x.dtype not in _COMPLEX:
                 raise DTypeError(f"fft: RFFT takes float32 or float64, got {x}; use FFT for complex numbers")
-            return ShapedArray((*lead, *made), _COMPLEX[x.dtype])
+            return ShapedArray((*lead, *out_lengths), _COMPLEX[x.dtype])
         if not dtypes.is_complex(x.dtype):
             raise DTypeError(f"fft: {self.fft_type} takes complex numbers, got {x}; convert it with .astype(complex)")
-        return ShapedArray((*lead, *made), dtypes.real_of(x.dtype) if self.fft_type == IRFFT else x.dtype)
+        return ShapedArray((*lead, *out_lengths), dtypes.real_of(x.dtype) if self.fft_type == IRFFT else x.dtype)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         return self.bind(*primals), self.bind(*tangents)

@@ -182,10 +182,10 @@ def kernel_of(target: str) -> str:
 
 def flags_of(r: Reader) -> dict[str, Flag]:
     """The flags of a kernel in a program from elsewhere."""
-    said = r.attr("mhlo.backend_config", None) or r.attr("backend_config", None) or {}
-    if not isinstance(said, dict):
+    backend_config = r.attr("mhlo.backend_config", None) or r.attr("backend_config", None) or {}
+    if not isinstance(backend_config, dict):
         raise Unreadable("a kernel without a dictionary of flags")
-    return {n: v if isinstance(v, bool) or n in _NUMBERS else chr(v) for n, v in said.items()}
+    return {n: v if isinstance(v, bool) or n in _NUMBERS else chr(v) for n, v in backend_config.items()}
 
 
 def leading_dims(r: Reader, kernel: str) -> int:

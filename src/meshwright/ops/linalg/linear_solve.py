@@ -70,16 +70,16 @@ class LinearSolve(CallOp):
             right = [sub(materialize(r), p) for r, p in zip(right, products)]
         if all(isinstance(r, Zero) for r in right):
             return outs, [Zero(a.strong()) for a in self.solve.out_avals]
-        found = self.bind(*primals[:n], *map(materialize, right))[: self.size]
-        return outs, [*found, *(Zero(a.strong()) for a in self.solve.out_avals[self.size :])]
+        solution_tangents = self.bind(*primals[:n], *map(materialize, right))[: self.size]
+        return outs, [*solution_tangents, *(Zero(a.strong()) for a in self.solve.out_avals[self.size :])]
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         n = self.num_consts
         ins = (*dims[:n], *(0,) * self.size)
 
         def batched(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-            made: ClosedJaxpr = t.batch(jaxpr, axis, ins, (0,) * len(jaxpr.out_avals))[0]
-            return made
+            batched_jaxpr: ClosedJaxpr = t.batch(jaxpr, axis, ins, (0,) * len(jaxpr.out_avals))[0]
+            return batched_jaxpr
 
         back = [None if j is None else batched(j) for j in (self.vecmat, self.transpose_solve)]
         moved = [leading(x, d, axis.size) for x, d in zip(args[n:], dims[n:])]
@@ -100,8 +100,8 @@ class LinearSolve(CallOp):
         swapped = LinearSolve(
             self.fun_name, self.vecmat, self.transpose_solve, self.matvec, self.solve, n
         )  # fmt: skip
-        found = swapped.bind(*args[:n], *map(materialize, cts[: self.size]))[: self.size]
-        return [None] * n + [ct if isinstance(x, Linear) else None for x, ct in zip(args[n:], found)]
+        in_cts = swapped.bind(*args[:n], *map(materialize, cts[: self.size]))[: self.size]
+        return [None] * n + [ct if isinstance(x, Linear) else None for x, ct in zip(args[n:], in_cts)]
 
     def body(self) -> ClosedJaxpr | None:
         return self.solve

@@ -138,10 +138,10 @@ def conv_general_dilated(
     sizes = [lhs_shape[d] for d in numbers.lhs_spec[2:]]
     extents = [dilate(rhs_shape[d], r) for d, r in zip(numbers.rhs_spec[2:], rdil)]
     pads = pad_pairs(op, padding, sizes, extents, strides)
-    wanted = None if preferred_element_type is None else dtypes.requested(preferred_element_type, op)
+    result_dtype = None if preferred_element_type is None else dtypes.requested(preferred_element_type, op)
     groups = int(feature_group_count), int(batch_group_count)
     exact = precisions(op, precision)
-    return ConvGeneralDilated(strides, pads, ldil, rdil, numbers, *groups, exact, wanted).bind(lhs, rhs)
+    return ConvGeneralDilated(strides, pads, ldil, rdil, numbers, *groups, exact, result_dtype).bind(lhs, rhs)
 
 
 def conv(

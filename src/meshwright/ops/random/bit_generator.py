@@ -193,17 +193,17 @@ class RngBitGenerator(Op):
         carry = convert(lt(low, counter), dtypes.uint32)
         high = add(start[1], carry)
         if self.algorithm == "THREE_FRY":
-            made = threefry2x32(key[0], key[1], low, high)
+            words = threefry2x32(key[0], key[1], low, high)
         else:
             above = upper[0] if upper else key
             carry = and_(carry, convert(eq(high, _u32(0)), dtypes.uint32))
             third = add(above[0], carry)
             fourth = add(above[1], and_(carry, convert(eq(third, _u32(0)), dtypes.uint32)))
-            made = Philox4x32().bind(key[0], key[1], low, high, third, fourth)
+            words = Philox4x32().bind(key[0], key[1], low, high, third, fourth)
         if self.wide:
-            made = [_joined(a, b) for a, b in zip(made[::2], made[1::2])]
-        bits = made[0]
-        for number, other in enumerate(made[1:], 1):
+            words = [_joined(a, b) for a, b in zip(words[::2], words[1::2])]
+        bits = words[0]
+        for number, other in enumerate(words[1:], 1):
             bits = select(eq(word, _u32(number)), other, bits)
         return convert(bits, self.dtype)
 

@@ -87,8 +87,8 @@ def _pair_reduction(jaxpr: ClosedJaxpr) -> str:
     for kind, better in (("max", a > b), ("min", a < b)):
         first = better | (a != a)
         place = np.where(first | ((a == b) & (i < j)), i, j)
-        wanted = np.where(first, a, b), place
-        if all(_same(x[decided], y[decided]) for x, y in zip(outs, wanted)):
+        expected = np.where(first, a, b), place
+        if all(_same(x[decided], y[decided]) for x, y in zip(outs, expected)):
             return kind
     return ""
 
@@ -99,5 +99,5 @@ def _same(x: np.ndarray, y: np.ndarray) -> bool:
 
 def _counts(r: Reader, axis: int) -> bool:
     """Whether the second operand of a pair reduction counts along ``axis``."""
-    eqn = r.made_by(1)
+    eqn = r.producer_of(1)
     return eqn is not None and isinstance(eqn.op, Iota) and eqn.op.dimension == axis

@@ -46,11 +46,11 @@ class Reduction(Op):
     axes: tuple[int, ...]
     monoid: ClassVar[Monoid]
     accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(lambda d: True)
-    wanted: ClassVar[str] = ""
+    expects: ClassVar[str] = ""
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         if not type(self).accepts(x.dtype):
-            raise DTypeError(f"{self.name}: operand {x} has dtype {x.dtype}, expected {self.wanted}; convert it first")
+            raise DTypeError(f"{self.name}: operand {x} has dtype {x.dtype}, expected {self.expects}; convert it first")
         return infer_reduce(self.name, x, self.axes)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
@@ -126,7 +126,7 @@ def _tree_product(x: Any, t: Any, axis: int) -> tuple[Any, Any]:
 @dataclass(frozen=True)
 class _Bitwise(Reduction):
     accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(_bits)
-    wanted: ClassVar[str] = "bool or integer"
+    expects: ClassVar[str] = "bool or integer"
 
 
 ReduceAnd = member(_Bitwise, AND, "ReduceAnd", "reduce_and", "Bitwise and over ``axes``.")
@@ -257,7 +257,7 @@ def _reducer(op: type[Reduction], what: str, example: str) -> Callable[[Any, Seq
         axes = _normal(operand, axes)
         return op(axes).bind(operand) if axes else operand
 
-    takes = f"      DTypeError: ``operand`` does not hold {op.wanted}.\n" if op.wanted else ""
+    takes = f"      DTypeError: ``operand`` does not hold {op.expects}.\n" if op.expects else ""
     reduce.__name__ = reduce.__qualname__ = op.name
     reduce.__doc__ = f"""{what} of the elements of ``operand`` over its dimensions ``axes``, which go.
 

@@ -109,7 +109,7 @@ def stretched(args: Sequence[Any]) -> Sequence[Any]:
     if len(shapes) < 2 or len({len(s) for s in shapes}) > 1:
         return args
     common = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*shapes))
-    if any(n not in (1, wanted) for shape in shapes for n, wanted in zip(shape, common)):
+    if any(n not in (1, size) for shape in shapes for n, size in zip(shape, common)):
         return args
     return [broadcast_in_dim(x, common, range(len(common))) if getattr(x, "shape", ()) else x for x in args]
 

@@ -42,11 +42,11 @@ def joined_pads(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     def joined(eqn: JaxprEqn) -> JaxprEqn:
         if eqn.op.holds_jaxprs:
             return in_regions(eqn, joined_pads)
-        found = _padded(eqn, zeros) if isinstance(eqn.op, Pad) else _sum(eqn, known, uses) if eqn.op == add else None
-        if found is None:
+        padded = _padded(eqn, zeros) if isinstance(eqn.op, Pad) else _sum(eqn, known, uses) if eqn.op == add else None
+        if padded is None:
             return eqn
-        dim, rows = found
-        known[eqn.outvars[0]] = found
+        dim, rows = padded
+        known[eqn.outvars[0]] = padded
         if len(rows) < 2 or rows[0].low or rows[-1].high < eqn.outvars[0].aval.shape[dim]:
             return eqn
         if any(a.high < b.low for a, b in pairwise(rows)):
@@ -58,11 +58,11 @@ def joined_pads(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 def zeros_of(jaxpr: ClosedJaxpr) -> set[Atom]:
     """The scalars of a program, constants and conversions of them, that are known to be zero."""
-    found: set[Atom] = {v for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts) if v.aval.ndim == 0 and _is_zero(c)}
+    zeros: set[Atom] = {v for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts) if v.aval.ndim == 0 and _is_zero(c)}
     for eqn in jaxpr.jaxpr.eqns:
-        if isinstance(eqn.op, ConvertElementType) and is_zero(eqn.invars[0], found):
-            found.add(eqn.outvars[0])
-    return found
+        if isinstance(eqn.op, ConvertElementType) and is_zero(eqn.invars[0], zeros):
+            zeros.add(eqn.outvars[0])
+    return zeros
 
 
 def is_zero(atom: Atom, zeros: Container[Atom]) -> bool:
@@ -71,8 +71,8 @@ def is_zero(atom: Atom, zeros: Container[Atom]) -> bool:
 
 
 def _is_zero(value: Any) -> bool:
-    found = np.asarray(value)
-    return found.ndim == 0 and found.dtype.kind in "biufV" and not found and not np.signbit(found.astype(np.float64))
+    array = np.asarray(value)
+    return array.ndim == 0 and array.dtype.kind in "biufV" and not array and not np.signbit(array.astype(np.float64))
 
 
 def _padded(eqn: JaxprEqn, zeros: Container[Atom]) -> _Parts | None:

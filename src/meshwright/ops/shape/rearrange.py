@@ -126,8 +126,8 @@ class _Cutting:
 
     def rest(self) -> list[tuple[int, int]]:
         """What has not been cut: (dimension, size)."""
-        found = [(self.at, self.left)] if self.left > 1 else []
-        return found + [(i, n) for i, n in enumerate(self.sizes) if i > self.at]
+        remaining = [(self.at, self.left)] if self.left > 1 else []
+        return remaining + [(i, n) for i, n in enumerate(self.sizes) if i > self.at]
 
 
 def reshape_rule(src: Sequence[int], dst: Sequence[int]) -> ShardingRule:
@@ -216,10 +216,10 @@ class ReshapeRows(Reshape):
     name: ClassVar[str] = "reshape_rows"
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        found = regrouped(x.shape, self.new_sizes)
-        if found is None:
+        regrouping = regrouped(x.shape, self.new_sizes)
+        if regrouping is None:
             return super().sharding_rule(x)
-        before, ins, outs = found
+        before, ins, outs = regrouping
         names = [f"d{d}" for d in range(x.ndim + len(self.new_sizes))]
         head, tail = names[:before], names[before + 1 : x.ndim - ins + 1]
         sizes = dict(zip([*head, "rows"], x.shape)) | dict(zip(tail, x.shape[before + ins :]))

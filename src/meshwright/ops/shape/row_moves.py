@@ -67,7 +67,7 @@ class RowMoves(Composite):
         return self.bind(*primals), self.bind(*full)
 
     def transpose(self, cts: Any, *args: Any) -> Cotangents:
-        found: list[Any] = [None] * len(args)
+        cotangents: list[Any] = [None] * len(args)
         for ct, spans in zip(cts, self.map.targets):
             if isinstance(ct, Zero):
                 continue
@@ -75,9 +75,9 @@ class RowMoves(Composite):
             for source, low, high in spans:
                 if source != ZEROS and isinstance(args[source], Linear):
                     back = self._padded(ct, at, low, high, self.map.sources[source])
-                    found[source] = back if found[source] is None else add(found[source], back)
+                    cotangents[source] = back if cotangents[source] is None else add(cotangents[source], back)
                 at += high - low
-        return [Zero(x.aval) if isinstance(x, Linear) and mine is None else mine for x, mine in zip(args, found)]
+        return [Zero(x.aval) if isinstance(x, Linear) and mine is None else mine for x, mine in zip(args, cotangents)]
 
     def _padded(self, ct: Any, at: int, low: int, high: int, size: int) -> Any:
         config = [(0, 0, 0)] * typeof(ct).ndim

@@ -67,8 +67,8 @@ class ShardingConstraint(Moves):
 
     @property
     def params(self) -> dict[str, Any]:
-        said = {"sharding": self.sharding}
-        return said if self.leeway == STRICT else {**said, "leeway": self.leeway}
+        sharding = {"sharding": self.sharding}
+        return sharding if self.leeway == STRICT else {**sharding, "leeway": self.leeway}
 
     def is_open(self, dim: int) -> bool:
         """Whether the partitioner may split a dimension further."""
@@ -152,12 +152,12 @@ class Reshard(ShardingConstraint):
 
 def with_type(x: Any, aval: ShapedArray, mesh: Any = None) -> Any:
     """``x`` with the explicit sharding of a type, over ``mesh`` or the mesh of that type."""
-    mine, wanted = typeof(x).explicit, aval.explicit
-    if mine is wanted or (mine is None and wanted is None) or mine == wanted:
+    mine, target = typeof(x).explicit, aval.explicit
+    if mine is target or (mine is None and target is None) or mine == target:
         return x
     if mesh is None:
-        mesh = mesh_of_type((wanted or mine).mesh)
-    return Reshard(NamedSharding(mesh, PartitionSpec() if wanted is None else wanted.spec)).bind(x)
+        mesh = mesh_of_type((target or mine).mesh)
+    return Reshard(NamedSharding(mesh, PartitionSpec() if target is None else target.spec)).bind(x)
 
 
 def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
@@ -177,10 +177,10 @@ def constrain(
     This is what the shardings of a jitted function mean where it is called by another.
     """
     inner = jaxpr.jaxpr
-    wanted = list(zip(inner.constvars, map(_placed, jaxpr.consts)))
-    wanted += zip(inner.invars, in_shardings or ())
+    shardings = list(zip(inner.constvars, map(_placed, jaxpr.consts)))
+    shardings += zip(inner.invars, in_shardings or ())
     before: list[JaxprEqn] = []
-    constrained = {var: _constrained(var, s, before) for var, s in wanted if isinstance(s, NamedSharding)}
+    constrained = {var: _constrained(var, s, before) for var, s in shardings if isinstance(s, NamedSharding)}
     eqns = [renamed(e, constrained) for e in inner.eqns]
     outs = [resolve(constrained, a) for a in inner.outvars]
     after: list[JaxprEqn] = []

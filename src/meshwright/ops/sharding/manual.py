@@ -197,14 +197,14 @@ class ShardMap(RegionOp):
         sizes = tuple(self.manual.items())
         with self.scope():
             if self.check_vma:
-                jaxpr, found = t.transpose(self.jaxpr, linear, nonzero)
+                jaxpr, has_ct = t.transpose(self.jaxpr, linear, nonzero)
             else:
-                jaxpr, found = t.derive(_transposed, self.jaxpr, linear, nonzero, self.in_specs, self.out_specs, sizes)
+                jaxpr, has_ct = t.derive(_transposed, self.jaxpr, linear, nonzero, self.in_specs, self.out_specs, sizes)
         specs = pick(self.in_specs, linear)
-        op = self._over(jaxpr, [*omit(self.in_specs, linear), *pick(self.out_specs, nonzero)], pick(specs, found))
-        outs = iter(op.bind(*omit(args, linear), *pick(cts, nonzero)) if any(found) else ())
-        wanted = iter(found)
-        return [(next(outs) if next(wanted) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
+        op = self._over(jaxpr, [*omit(self.in_specs, linear), *pick(self.out_specs, nonzero)], pick(specs, has_ct))
+        outs = iter(op.bind(*omit(args, linear), *pick(cts, nonzero)) if any(has_ct) else ())
+        flags = iter(has_ct)
+        return [(next(outs) if next(flags) else Zero(x.aval)) if lin else None for x, lin in zip(args, linear)]
 
     # --- batching -------------------------------------------------------------------------------------------
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
@@ -356,8 +356,8 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], manual: tuple[st
     parts = t.partial_eval(jaxpr, known)
     n = sum(parts.known_out)
     inner = parts.known.jaxpr
-    wanted = inner.outvars[n:]
-    sources = _before_casts(inner, wanted)
+    residual_outs = inner.outvars[n:]
+    sources = _before_casts(inner, residual_outs)
     residuals = list(dict.fromkeys(sources))
     first_part = dead_code(arranged(parts.known, inner.invars, [*inner.outvars[:n], *residuals]))
     is_input = [a in inner.invars for a in residuals]
@@ -374,7 +374,7 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], manual: tuple[st
         stacked, given, rest = split(args, len(kept), len(forwarded))
         values = merge(is_input, given, [squeeze(x, [0]) if spread else x for x, spread in zip(stacked, axes)])
         have = dict(zip(residuals, values))
-        back = [cast(have[source], a.aval.vma) for source, a in zip(sources, wanted)]
+        back = [cast(have[source], a.aval.vma) for source, a in zip(sources, residual_outs)]
         return eval_jaxpr(parts.unknown, parts.unknown.consts, *back, *rest)
 
     known_jaxpr = trace_to_jaxpr(first, parts.known.in_avals, jaxpr.jaxpr.debug_name)
@@ -386,12 +386,12 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], manual: tuple[st
 def _before_casts(jaxpr: Jaxpr, atoms: Sequence[Atom]) -> list[Atom]:
     """Values, or what they are casts of: that is kept once, and not for each device."""
     casts = {e.outvars[0]: e.invars[0] for e in jaxpr.eqns if isinstance(e.op, PVary)}
-    found = []
+    sources = []
     for atom in atoms:
         while isinstance(atom, Var) and atom in casts:
             atom = casts[atom]
-        found.append(atom)
-    return found
+        sources.append(atom)
+    return sources
 
 
 def _transposed(
@@ -403,17 +403,17 @@ def _transposed(
     out_specs: Specs,
     sizes: tuple[tuple[str, int], ...],
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-    back, found = t.transpose(jaxpr, linear, nonzero)
+    back, nonzero_out = t.transpose(jaxpr, linear, nonzero)
     n = len(linear) - sum(linear)
     ct_specs = pick(out_specs, nonzero)
-    specs = pick(pick(in_specs, linear), found)
+    specs = pick(pick(in_specs, linear), nonzero_out)
 
     def fun(*args: Any) -> list[Any]:
         cts = [_shared(ct, _absent(spec, sizes)) for ct, spec in zip(args[n:], ct_specs)]
         outs = eval_jaxpr(back, back.consts, *args[:n], *cts)
         return [_summed(ct, _absent(spec, sizes)) for ct, spec in zip(outs, specs)]
 
-    return trace_to_jaxpr(fun, back.in_avals, jaxpr.jaxpr.debug_name), found
+    return trace_to_jaxpr(fun, back.in_avals, jaxpr.jaxpr.debug_name), nonzero_out
 
 
 def _absent(spec: PartitionSpec, sizes: tuple[tuple[str, int], ...]) -> list[tuple[str, int]]:

@@ -43,10 +43,10 @@ class MeshCast(PropagationMark):
         return self.infer(x)
 
     def transpose(self, ct: Any, x: Any) -> Cotangents:
-        wanted = x.aval.cotangent()
+        ct_aval = x.aval.cotangent()
         free = self.mesh.update_axis_types(dict.fromkeys(self.mesh.axis_names, AxisType.Auto))
-        mesh = free if wanted.explicit is None else wanted.explicit.mesh
-        return [with_type(MeshCast(mesh).bind(ct), wanted)]
+        mesh = free if ct_aval.explicit is None else ct_aval.explicit.mesh
+        return [with_type(MeshCast(mesh).bind(ct), ct_aval)]
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]

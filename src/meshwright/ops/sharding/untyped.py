@@ -44,9 +44,9 @@ def without_axes(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     env: dict[Atom, Atom] = {}
 
     def fresh(variables: Sequence[Var]) -> list[Var]:
-        made = [Var(v.aval.update(vma=NOWHERE, explicit=None)) for v in variables]
-        env.update(zip(variables, made))
-        return made
+        untyped = [Var(v.aval.update(vma=NOWHERE, explicit=None)) for v in variables]
+        env.update(zip(variables, untyped))
+        return untyped
 
     def read(atom: Atom) -> Atom:
         return env.get(atom, atom) if isinstance(atom, Var) else atom

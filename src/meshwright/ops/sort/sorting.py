@@ -235,8 +235,8 @@ class Sort(_Sorting):
             return self._by_bits(x)
         minus_zero = and_(eq(x, scalar_like(0, x)), lt(_bits(x), scalar_like(0, _bits(x))))
         branches = [traced(f, "sort", (typeof(x),)) for f in (self._by_bits, self._by_comparison)]
-        found = reduce_or(minus_zero, range(typeof(x).ndim))
-        outs: list[Any] = Cond(tuple(branches)).bind(convert(found, dtypes.int32), x)
+        has_minus_zero = reduce_or(minus_zero, range(typeof(x).ndim))
+        outs: list[Any] = Cond(tuple(branches)).bind(convert(has_minus_zero, dtypes.int32), x)
         return outs
 
     def _by_comparison(self, x: Any) -> list[Any]:
@@ -365,8 +365,8 @@ def _sort_keys(comparator: ClosedJaxpr) -> tuple[tuple[int, ...], bool]:
     known = ~np.any([v != v for v in values.values()], axis=0)
     ordered = not (outs[0] & ~known).any()  # a plain comparison leaves the place of NaN open
     for keys in itertools.permutations(pairs):
-        wanted = _lexicographic([(values[2 * k], values[2 * k + 1]) for k in keys])
-        if np.array_equal(outs[0], wanted) or (ordered and np.array_equal(outs[0][known], wanted[known])):
+        expected = _lexicographic([(values[2 * k], values[2 * k + 1]) for k in keys])
+        if np.array_equal(outs[0], expected) or (ordered and np.array_equal(outs[0][known], expected[known])):
             return keys, False
     if len(pairs) == 1 and ordered:
         a, b = values[arguments[0]], values[arguments[1]]

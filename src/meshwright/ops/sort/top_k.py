@@ -108,8 +108,8 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     if dtypes.is_bool(typeof(operand).dtype):
         values, positions = top_k(convert(operand, dtypes.uint8), k, axis=axis)
         return convert(values, dtypes.bool_), positions
-    found = TopK(int(k)).bind(move_dim(operand, axis % ndim, last))
-    values, positions = (move_dim(y, last, axis % ndim) for y in found)
+    outs = TopK(int(k)).bind(move_dim(operand, axis % ndim, last))
+    values, positions = (move_dim(y, last, axis % ndim) for y in outs)
     return values, positions
 
 

@@ -122,14 +122,14 @@ def _below(b: Any, x: Any, fall: float) -> Any:
     return -min_(2 * fall / (b - x + root), constant(1, b))
 
 
-def _tail(a: Any, x: Any, upper: Any, wanted: Any) -> tuple[Any, Any]:
+def _tail(a: Any, x: Any, upper: Any, mask: Any) -> tuple[Any, Any]:
     """The tail from ``x`` up or down, and its derivative, both over D."""
     places, weights, fall = _nodes(typeof(x).dtype)
-    # Where it is not wanted, the numbers are to be harmless; where it is wanted nowhere, the loop does not begin.
-    a, x = select(wanted, a, constant(1, a)), select(wanted, x, constant(1, x))
+    # Where the mask is false, the numbers are to be harmless; where it holds nowhere, the loop does not begin.
+    a, x = select(mask, a, constant(1, a)), select(mask, x, constant(1, x))
     share = select(upper, _above(a - 1, x, fall), _below(a - 1, x, fall))
     shift = _shift(a, x) + 1 / a
-    needed = reduce_or(wanted, range(typeof(wanted).ndim))
+    needed = reduce_or(mask, range(typeof(mask).ndim))
     first = select(needed, np.int32(0), np.int32(len(places)))
 
     def again(number: Any, total: Any, slope: Any) -> list[Any]:

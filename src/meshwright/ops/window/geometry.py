@@ -137,12 +137,12 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
     if value is None and default is not None:
         return (default,) * rank
     try:
-        found = tuple(int(v.__index__()) for v in value)
+        ints = tuple(int(v.__index__()) for v in value)
     except (TypeError, AttributeError):
         raise ArgumentError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
-    if len(found) != rank:
-        raise ArgumentError(f"{op}: {what} needs {rank} entries, one a window dimension, got {found}")
-    return found
+    if len(ints) != rank:
+        raise ArgumentError(f"{op}: {what} needs {rank} entries, one a window dimension, got {ints}")
+    return ints
 
 
 def pad_pairs(op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[int], strides: Sequence[int]) -> Pads:

@@ -235,16 +235,16 @@ def reduce_window(
     )
     name = _op_name(computation)
     if name:
-        found = _reduction(name, first.dtype)
-        if found is None:
+        reduction = _reduction(name, first.dtype)
+        if reduction is None:
             raise ArgumentError(f"reduce_window: no reduction has the name {name!r}; give a function of two scalars")
-        computation = found.monoid.combine
+        computation = reduction.monoid.combine
     asked = reduction_function("reduce_window", operand, init_value, computation)
-    found = _reduction(name or asked.op_name, first.dtype)
-    if found is None:
+    reduction = _reduction(name or asked.op_name, first.dtype)
+    if reduction is None:
         outs = ReduceWindowBody(**params, computation=asked.body).bind(*asked.arrays, *asked.inits)
     else:
-        outs = [found.monoid.started(asked.inits[0], found(**params).bind(*asked.arrays))]
+        outs = [reduction.monoid.started(asked.inits[0], reduction(**params).bind(*asked.arrays))]
     if all(typeof(x).weak_type for x in (*leaves, *pytree.leaves(init_value))):
         outs = [convert(x, typeof(x).dtype, True) for x in outs]
     return pytree.unflatten(asked.tree, outs)
