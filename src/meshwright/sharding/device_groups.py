@@ -96,7 +96,7 @@ class ManualGrid:
 
     def _by_automatic(self, groups: Groups, what: str) -> Groups:
         """Groups of manual positions, checked to be the same for every automatic position."""
-        found: list[set[tuple[int, ...]]] = [set() for _ in self.devices]
+        by_position: list[set[tuple[int, ...]]] = [set() for _ in self.devices]
         for group in groups:
             unknown = [d for d in group if d not in self._places]
             if unknown:
@@ -104,17 +104,17 @@ class ManualGrid:
             rows = {self._places[d][0] for d in group}
             if len(rows) > 1:
                 raise ShardingError(
-                    f"{what} {group} goes along axes that are not manual here ({self._said()}); make all axes that it "
+                    f"{what} {group} goes along axes that are not manual here ({self._axes()}); make all axes that it "
                     "goes along manual"
                 )
-            found[rows.pop() if rows else 0].add(tuple(self._places[d][1] for d in group))
-        if any(f != found[0] for f in found):
+            by_position[rows.pop() if rows else 0].add(tuple(self._places[d][1] for d in group))
+        if any(f != by_position[0] for f in by_position):
             raise ShardingError(
-                f"each {what} must be there for all positions along the axes that are not manual here ({self._said()})"
+                f"each {what} must be there for all positions along the axes that are not manual here ({self._axes()})"
             )
-        return tuple(sorted(found[0]))
+        return tuple(sorted(by_position[0]))
 
-    def _said(self) -> str:
+    def _axes(self) -> str:
         return f"manual: {', '.join(self.manual) or 'none'} of {self.mesh!r}"
 
     def groups(self, groups: Groups) -> Groups:
@@ -149,16 +149,16 @@ class ManualGrid:
         Raises:
           ShardingError: pairs that go along other axes, or differ along them; numbers that are no devices.
         """
-        found = self._by_automatic(pairs, "source_target_pair")
+        position_pairs = self._by_automatic(pairs, "source_target_pair")
         kept = self.grid.atoms
         for atom in self.grid.atoms:
             fewer = tuple(a for a in kept if a != atom)
             along = tile_numbers(self.grid, (atom,))
             size = self.grid.axis_size(atom)
-            parts = [self._along(fewer, [p for p in found if along[p[0]] == i]) for i in range(size)]
-            if all(along[s] == along[t] for s, t in found) and all(part == parts[0] for part in parts):
+            parts = [self._along(fewer, [p for p in position_pairs if along[p[0]] == i]) for i in range(size)]
+            if all(along[s] == along[t] for s, t in position_pairs) and all(part == parts[0] for part in parts):
                 kept = fewer
-        return self.grid.coalesce(kept), tuple(sorted(self._along(kept, found)))
+        return self.grid.coalesce(kept), tuple(sorted(self._along(kept, position_pairs)))
 
     def _along(self, atoms: tuple[str, ...], pairs: Sequence[tuple[int, ...]]) -> set[tuple[int, int]]:
         """Pairs of manual positions as pairs of positions along some atoms."""

@@ -34,16 +34,16 @@ class GSPMDSharding(Sharding):
 
     def __init__(self, devices: Sequence[Any], op_sharding: Any, *, memory_kind: str | None = None) -> None:
         self._devices = tuple(np.array(devices, object).flat)
-        found = op_sharding if isinstance(op_sharding, HloSharding) else parse_hlo_sharding(_text_of(op_sharding))
-        if found.kind not in ("replicated", "tiled", "maximal") or {"manual", "unreduced"} & set(found.subgroups):
+        sharding = op_sharding if isinstance(op_sharding, HloSharding) else parse_hlo_sharding(_text_of(op_sharding))
+        if sharding.kind not in ("replicated", "tiled", "maximal") or {"manual", "unreduced"} & set(sharding.subgroups):
             raise ShardingError(
-                f"GSPMDSharding: {found} does not say which device holds which part of an array; give tiles, as in "
+                f"GSPMDSharding: {sharding} does not say which device holds which part of an array; give tiles, as in "
                 "{devices=[4,2]<=[8]}, or {replicated}"
             )
-        found.check(found.rank or 0, len(self._devices), "GSPMDSharding")
-        self.op_sharding = found
+        sharding.check(sharding.rank or 0, len(self._devices), "GSPMDSharding")
+        self.op_sharding = sharding
         self.host_kind = checked_kind(memory_kind, "GSPMDSharding")
-        self._hash = hash((self._devices, found, self.host_kind))
+        self._hash = hash((self._devices, sharding, self.host_kind))
 
     @classmethod
     def get_replicated(cls, device_assignment: Sequence[Any], *, memory_kind: str | None = None) -> GSPMDSharding:

@@ -57,11 +57,11 @@ def sdy_to_hlo(sharding: SdySharding, manual: Sequence[str] = ()) -> HloSharding
     """The tile assignment of a sharding over a mesh; that dimensions are open is lost."""
     mesh = sharding.mesh
     layout = Layout(tuple(mesh.expand(d.axes) for d in sharding.dimensions))
-    found = layout_to_hlo(layout.with_partial(mesh.expand(sharding.unreduced), "sum", mesh), mesh, mesh.expand(manual))
-    if found.tiles is None or not sharding.device_ids:
-        return found
-    numbers = tuple(sharding.device_ids[i] for i in found.tiles.devices.reshape(-1).tolist())
-    return HloSharding.tiled(TileAssignment(found.tiles.dims, numbers), found.subgroups)
+    hlo = layout_to_hlo(layout.with_partial(mesh.expand(sharding.unreduced), "sum", mesh), mesh, mesh.expand(manual))
+    if hlo.tiles is None or not sharding.device_ids:
+        return hlo
+    numbers = tuple(sharding.device_ids[i] for i in hlo.tiles.devices.reshape(-1).tolist())
+    return HloSharding.tiled(TileAssignment(hlo.tiles.dims, numbers), hlo.subgroups)
 
 
 # --- from HLO -----------------------------------------------------------------------------------------------
@@ -187,14 +187,14 @@ def _counted(sharding: HloSharding, order: Sequence[int] | None) -> np.ndarray:
 
 
 def _tilings(shardings: Sequence[HloSharding], num_devices: int) -> list[HloSharding]:
-    found: list[HloSharding] = []
+    tilings: list[HloSharding] = []
     for sharding in shardings:
         if sharding.kind == "tuple":
-            found += _tilings(sharding.elements, num_devices)
+            tilings += _tilings(sharding.elements, num_devices)
         elif sharding.kind == "tiled" and sharding.rank is not None:
             sharding.check(sharding.rank, num_devices)
-            found.append(sharding)
-    return list(dict.fromkeys(found))
+            tilings.append(sharding)
+    return list(dict.fromkeys(tilings))
 
 
 def _counted_dims(sharding: HloSharding) -> int:
@@ -209,12 +209,12 @@ def _boundaries(numbers: np.ndarray) -> list[int] | None:
     Taken apart from the least significant end: as long as the numbers repeat in runs the digit is not counted,
     then comes one that is.
     """
-    found: list[int] = []
+    boundaries: list[int] = []
     stride = 1
     while numbers.size > 1:
         changes = np.flatnonzero(np.diff(numbers))
         if not changes.size:
-            return found if numbers[0] == 0 else None
+            return boundaries if numbers[0] == 0 else None
         run = int(changes[0]) + 1
         if numbers.size % run or (numbers.reshape(-1, run) != numbers[::run, None]).any():
             return None
@@ -223,10 +223,10 @@ def _boundaries(numbers: np.ndarray) -> list[int] | None:
         size = _digit_size(numbers)
         if size is None:
             return None
-        found += [stride, stride * size]
+        boundaries += [stride, stride * size]
         stride *= size
         numbers = numbers[::size]
-    return found if numbers[0] == 0 else None
+    return boundaries if numbers[0] == 0 else None
 
 
 def _digit_size(numbers: np.ndarray) -> int | None:

@@ -45,12 +45,12 @@ def parse_annotation(text: str) -> HloSharding | SdySharding:
 
 def parse_hlo_sharding(text: str) -> HloSharding:
     """A sharding in either notation as an ``HloSharding``."""
-    found = parse_annotation(text)
-    if isinstance(found, SdySharding):
-        return sdy_to_hlo(found)
-    if any(isinstance(e, SdySharding) for e in found.elements):
-        return HloSharding.tuple_of([sdy_to_hlo(e) if isinstance(e, SdySharding) else e for e in found.elements])
-    return found
+    annotation = parse_annotation(text)
+    if isinstance(annotation, SdySharding):
+        return sdy_to_hlo(annotation)
+    if any(isinstance(e, SdySharding) for e in annotation.elements):
+        return HloSharding.tuple_of([sdy_to_hlo(e) if isinstance(e, SdySharding) else e for e in annotation.elements])
+    return annotation
 
 
 class _Parser:
@@ -65,8 +65,8 @@ class _Parser:
         return ShardingSyntaxError(f"sharding {self.text!r}, position {self.at}: {message}")
 
     def skip_space(self) -> None:
-        found = _SPACE.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
 
     def accept(self, token: str) -> bool:
         self.skip_space()
@@ -89,11 +89,11 @@ class _Parser:
 
     def ints(self) -> tuple[int, ...]:
         self.skip_space()
-        found = _INTS.match(self.text, self.at)
-        if found is None:
+        match = _INTS.match(self.text, self.at)
+        if match is None:
             raise self.error(f"expected numbers, found {self.text[self.at : self.at + 20]!r}")
-        self.at = found.end()
-        return tuple(map(int, found[0].split(",")))
+        self.at = match.end()
+        return tuple(map(int, match[0].split(",")))
 
     def integer(self) -> int:
         numbers = self.ints()
@@ -127,21 +127,21 @@ class _Parser:
                 raise self.error(f"device_ids must be the numbers 0 to {mesh.size - 1}, each once")
         self.expect("[")
         dimensions = tuple(self.several(self.dimension, "]"))
-        said: dict[str, tuple[str, ...]] = {}
+        axes: dict[str, tuple[str, ...]] = {}
         while self.accept(","):
             kind = next((k for k in ("replicated", "unreduced", "manual") if self.accept(f"{k}={{")), None)
             if kind is None:
                 raise self.error(
                     f"expected replicated, unreduced or manual, found {self.text[self.at : self.at + 20]!r}"
                 )
-            said[kind] = tuple(self.several(self.axis, "}"))
+            axes[kind] = tuple(self.several(self.axis, "}"))
         self.expect("}")
         natural = device_ids == tuple(range(mesh.size))
-        found = SdySharding(
-            mesh, dimensions, said.get("replicated", ()), said.get("unreduced", ()), () if natural else device_ids
+        sharding = SdySharding(
+            mesh, dimensions, axes.get("replicated", ()), axes.get("unreduced", ()), () if natural else device_ids
         )
-        self.check_axes(found, said.get("manual", ()))
-        return sdy_to_hlo(found, said["manual"]) if said.get("manual") else found
+        self.check_axes(sharding, axes.get("manual", ()))
+        return sdy_to_hlo(sharding, axes["manual"]) if axes.get("manual") else sharding
 
     def mesh(self) -> AbstractMesh:
         axes = list(self.several(self.mesh_axis, "]"))
@@ -182,11 +182,11 @@ class _Parser:
     def integer_alone(self) -> int:
         """One number, which a comma may follow that is not its own."""
         self.skip_space()
-        found = re.compile(r"\d+").match(self.text, self.at)
-        if found is None:
+        match = re.compile(r"\d+").match(self.text, self.at)
+        if match is None:
             raise self.error(f"expected a number, found {self.text[self.at : self.at + 20]!r}")
-        self.at = found.end()
-        return int(found[0])
+        self.at = match.end()
+        return int(match[0])
 
     def several(self, one: Callable[[], T], end: str) -> Iterator[T]:
         """Entries with commas between them, up to ``end``."""
@@ -300,8 +300,8 @@ class _Parser:
         self.expect("{")
         depth = 1
         while depth:
-            found = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]').search(self.text, self.at)
-            if found is None:
+            match = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]').search(self.text, self.at)
+            if match is None:
                 raise self.error("metadata is not closed")
-            self.at = found.end()
-            depth += {"{": 1, "}": -1}.get(found[0], 0)
+            self.at = match.end()
+            depth += {"{": 1, "}": -1}.get(match[0], 0)

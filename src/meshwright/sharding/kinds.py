@@ -146,10 +146,10 @@ def reordered(sharding: NamedSharding, mesh: AnyMesh) -> tuple[NamedSharding, Pl
     them. None if the devices are others, or the axes cut them elsewhere."""
     if mesh.size != sharding.mesh.size or (places := _places(mesh, sharding.mesh)) is None:
         return None
-    found = over(NamedSharding(sharding.abstract_mesh, sharding.spec), mesh.abstract_mesh)
-    if found is None:
+    translated = over(NamedSharding(sharding.abstract_mesh, sharding.spec), mesh.abstract_mesh)
+    if translated is None:
         return None
-    return NamedSharding(mesh, found.spec), tuple(places.tolist())
+    return NamedSharding(mesh, translated.spec), tuple(places.tolist())
 
 
 @lru_cache(maxsize=4096)

@@ -170,32 +170,32 @@ class AbstractMesh:
 
     def atoms_of(self, axis: str) -> tuple[str, ...]:
         """The atoms of an axis, of a sub-axis such as ``data:(1)4``, or of an atom (itself)."""
-        found = self._atoms_of.get(axis)
-        if found is None:
-            found = self._atoms_of[axis] = self._find_atoms(axis)
-        return found
+        atoms = self._atoms_of.get(axis)
+        if atoms is None:
+            atoms = self._atoms_of[axis] = self._find_atoms(axis)
+        return atoms
 
     def _find_atoms(self, axis: str) -> tuple[str, ...]:
         shape = self.shape
         if axis in shape:
             return tuple(part.name(shape[axis]) for part in atomic_parts(axis, shape[axis]))
-        wanted = parse_part(axis) if isinstance(axis, str) else None
-        if wanted is None or wanted.axis not in shape:
+        sub_axis = parse_part(axis) if isinstance(axis, str) else None
+        if sub_axis is None or sub_axis.axis not in shape:
             raise ShardingError(
                 f"axis {axis!r} is not an axis of the mesh: expected one of {self._known()}; "
                 f"use one of these names or make a mesh that has {axis!r}"
             )
-        parts = atomic_parts(wanted.axis, shape[wanted.axis])
-        inside = [p for p in parts if wanted.pre <= p.pre and p.pre * p.size <= wanted.pre * wanted.size]
-        starts_right = wanted.size == 1 or (bool(inside) and inside[0].pre == wanted.pre)
-        if not starts_right or math.prod(p.size for p in inside) != wanted.size:
-            splits = ", ".join(p.name(shape[wanted.axis]) for p in parts) or "none: its size is 1"
+        parts = atomic_parts(sub_axis.axis, shape[sub_axis.axis])
+        inside = [p for p in parts if sub_axis.pre <= p.pre and p.pre * p.size <= sub_axis.pre * sub_axis.size]
+        starts_right = sub_axis.size == 1 or (bool(inside) and inside[0].pre == sub_axis.pre)
+        if not starts_right or math.prod(p.size for p in inside) != sub_axis.size:
+            splits = ", ".join(p.name(shape[sub_axis.axis]) for p in parts) or "none: its size is 1"
             raise ShardingError(
-                f"sub-axis {axis!r} is not a part of axis {wanted.axis!r} of size {shape[wanted.axis]}: "
+                f"sub-axis {axis!r} is not a part of axis {sub_axis.axis!r} of size {shape[sub_axis.axis]}: "
                 f"expected consecutive parts of ({splits}); "
                 "write it as these, or split the axis in the mesh itself"
             )
-        return tuple(p.name(shape[wanted.axis]) for p in inside)
+        return tuple(p.name(shape[sub_axis.axis]) for p in inside)
 
     def axis_size(self, axis: str) -> int:
         """The number of positions of an axis, sub-axis or atom."""
@@ -301,8 +301,8 @@ class Mesh:
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> Mesh:
         """The same devices with other types of some axes."""
-        found = self.abstract_mesh.update_axis_types(types).axis_types
-        return self if found == self.axis_types else Mesh(self.devices, self.axis_names, found, machine=self.machine)
+        new = self.abstract_mesh.update_axis_types(types).axis_types
+        return self if new == self.axis_types else Mesh(self.devices, self.axis_names, new, machine=self.machine)
 
     def __enter__(self) -> Mesh:
         _CURRENT.set((*_CURRENT.get(), self))

@@ -60,8 +60,8 @@ class PmapSharding(Sharding):
             return cls(devices, ShardingSpec([NoSharding() for _ in shape], [Replicated(len(devices))]))
         dim = range(len(shape))[sharded_dim]
         cuts = [Unstacked(size) if d == dim else NoSharding() for d, size in enumerate(shape)]
-        found = OWN_DEVICES.value()[: shape[dim]] if devices is None else devices
-        return cls(found, ShardingSpec(cuts, [ShardedAxis(0)]))
+        chosen = OWN_DEVICES.value()[: shape[dim]] if devices is None else devices
+        return cls(chosen, ShardingSpec(cuts, [ShardedAxis(0)]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PmapSharding):

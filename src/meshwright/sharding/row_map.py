@@ -177,23 +177,23 @@ def _plan(m: RowMap, tiles: int) -> RowPlan:
 def _segments(spans: Spans, size: int, tiles: int, tile: int, held: Sequence[int]) -> list[_Segment]:
     """The rows of a tile of a target, cut where the sources' tiles end."""
     rows = -(-size // tiles)
-    at, found = 0, []
+    at, segments = 0, []
     for source, low, high in cut(spans, min(tile * rows, size), min((tile + 1) * rows, size)):
         while low < high:
             end = high if source == ZEROS else min(high, (low // held[source] + 1) * held[source])
-            found.append(_Segment(at, end - low, source, low))
+            segments.append(_Segment(at, end - low, source, low))
             at += end - low
             low = end
-    return found
+    return segments
 
 
 def _messages(segments: Sequence[Sequence[Sequence[_Segment]]], tiles: int, held: Sequence[int]) -> list[_Message]:
     """What each tile lacks, joined where it is rows of one tile next to each other; the longest first."""
-    found: list[_Message] = []
+    messages: list[_Message] = []
     for t in range(tiles):
-        wanted = {(s.source, s.low, s.low + s.rows) for target in segments for s in target[t] if s.source != ZEROS}
+        needed = {(s.source, s.low, s.low + s.rows) for target in segments for s in target[t] if s.source != ZEROS}
         lacking: list[_Message] = []
-        for source, low, high in sorted(wanted):
+        for source, low, high in sorted(needed):
             sender, last = low // held[source], lacking[-1] if lacking else None
             if sender == t:
                 continue
@@ -201,8 +201,8 @@ def _messages(segments: Sequence[Sequence[Sequence[_Segment]]], tiles: int, held
                 lacking[-1] = last._replace(high=max(last.high, high))
             else:
                 lacking.append(_Message(source, low, high, sender, t))
-        found += lacking
-    return sorted(found, key=lambda m: m.low - m.high)
+        messages += lacking
+    return sorted(messages, key=lambda m: m.low - m.high)
 
 
 def _rounds(messages: Sequence[_Message], tiles: int, held: Sequence[int]) -> list[tuple[Round, list[_Message]]]:
@@ -306,9 +306,9 @@ def _whole_places(held: Sequence[int], tiles: int) -> Callable[[int, _Segment], 
     return lambda _, s: zeros if s.source == ZEROS else begins[s.source] + s.low
 
 
-def _slots(found: Sequence[Sequence[_Placed]], rows: int) -> tuple[Slot, ...]:
+def _slots(by_tile: Sequence[Sequence[_Placed]], rows: int) -> tuple[Slot, ...]:
     """Where the rows of all tiles are: cut at the same rows in all of them, if that makes few pieces."""
-    tiles = [_contiguous(placed) for placed in found]
+    tiles = [_contiguous(placed) for placed in by_tile]
     cuts = sorted({p.at for placed in tiles for p in placed} | {0})
     if len(cuts) <= MOST_PIECES:
         return tuple(_slot(tiles, at) for at in cuts)

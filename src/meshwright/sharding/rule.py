@@ -100,10 +100,10 @@ class ShardingRule:
         values = (*self.operands, *self.results)
         groups: list[set[int]] = []
         for dims in values:
-            found = self._split_by(dims)
-            if found:
-                met = [g for g in groups if g & found]
-                groups = [g for g in groups if not g & found] + [found.union(*met)]
+            factors = self._split_by(dims)
+            if factors:
+                met = [g for g in groups if g & factors]
+                groups = [g for g in groups if not g & factors] + [factors.union(*met)]
         # A sum leaves every result partial, whatever that is made of, and windows look at all that is split.
         one = any(f.kind not in (PARALLEL, REPLICATED) for f in self.factors)
         if len(groups) < 2 or one:
@@ -118,7 +118,7 @@ class ShardingRule:
     def _part(self, group: set[int], first: bool) -> Part:
         def chosen(values: tuple[tuple[DimFactors, ...], ...]) -> tuple[int, ...]:
             used = map(self._split_by, values)
-            return tuple(i for i, found in enumerate(used) if (found <= group if found else first))
+            return tuple(i for i, factors in enumerate(used) if (factors <= group if factors else first))
 
         ins, outs = chosen(self.operands), chosen(self.results)
         mine = (*(self.operands[i] for i in ins), *(self.results[i] for i in outs))

@@ -148,7 +148,7 @@ class SdyShardingRule:
                 f"sharding rule {self}: it has {len(mappings)} {what}s, the function {len(shapes)}; separate them by "
                 "commas"
             )
-        found = []
+        named = []
         for number, (mapping, shape) in enumerate(zip(mappings, shapes)):
             batch = mapping[0] if mapping and _is_batching(mapping[0]) else None
             rest = mapping if batch is None else mapping[1:]
@@ -163,8 +163,8 @@ class SdyShardingRule:
             for factors, size in zip(dims, shape):
                 if len(factors) == 1:
                     sizes.setdefault(factors[0], size)
-            found.append(dims)
-        return found
+            named.append(dims)
+        return named
 
 
 def _is_batching(dim: str | CompoundFactor) -> bool:
@@ -180,8 +180,8 @@ def _dim_text(dim: str | CompoundFactor) -> str:
     return dim if isinstance(dim, str) else f"({' '.join(dim)})"
 
 
-def parse_sharding_rule(text: str, **said: object) -> SdyShardingRule:
-    """The rule that ``text`` says; ``said`` are the factors of other kinds, and sizes.
+def parse_sharding_rule(text: str, **options: object) -> SdyShardingRule:
+    """The rule that ``text`` says; ``options`` are the factors of other kinds, and sizes.
 
     Raises:
       ShardingSyntaxError: text that is no rule. ShardingError: as :class:`SdyShardingRule`.
@@ -192,7 +192,7 @@ def parse_sharding_rule(text: str, **said: object) -> SdyShardingRule:
     if len(sides) != 2:
         raise ShardingSyntaxError(f"sharding rule {text!r}: expected operands, one '->', and results")
     ins, outs = ([ArrayMapping(*_dims(value, text)) for value in side.split(",")] for side in sides)
-    return SdyShardingRule(ins, outs, **said)  # type: ignore[arg-type]
+    return SdyShardingRule(ins, outs, **options)  # type: ignore[arg-type]
 
 
 def _dims(value: str, text: str) -> Iterator[str | CompoundFactor]:
@@ -217,11 +217,11 @@ def _tokens(value: str, text: str) -> Iterator[str]:
     at = 0
     value = value.strip()
     while at < len(value):
-        found = _TOKEN.match(value, at)
-        if found is None:
+        match = _TOKEN.match(value, at)
+        if match is None:
             raise ShardingSyntaxError(
                 f"sharding rule {text!r}: {value[at:]!r} begins with no name; write names of factors with spaces "
                 "between, '(a b)' for a dimension of several, '...' first for leading dimensions"
             )
-        yield BATCHING if found[1] == f"{BATCHING}0" else found[1]
-        at = found.end()
+        yield BATCHING if match[1] == f"{BATCHING}0" else match[1]
+        at = match.end()

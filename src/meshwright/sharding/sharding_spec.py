@@ -122,10 +122,10 @@ class ShardingSpec:
         self.check(shape)
         mesh, spec = self.named()
         table = NamedSharding(mesh, spec).tile_table(len(self.sharding))
-        found = np.empty(len(table), object)
+        pieces = np.empty(len(table), object)
         for i, tiles in enumerate(table.tolist()):
-            found[i] = tuple(map(_index, self.sharding, shape, tiles))
-        return found.reshape(self.mesh_shape)
+            pieces[i] = tuple(map(_index, self.sharding, shape, tiles))
+        return pieces.reshape(self.mesh_shape)
 
     def check(self, shape: Sequence[int], what: str = "array") -> None:
         """Raise unless an array of ``shape`` can be cut so.
@@ -150,15 +150,15 @@ class ShardingSpec:
         Raises:
           ShardingError: a sharding of a single device, or one that pads.
         """
-        found = sharding.to_named()
-        if not isinstance(found, NamedSharding):
+        named = sharding.to_named()
+        if not isinstance(named, NamedSharding):
             raise ShardingError(f"ShardingSpec.of: {sharding!r} is of one device; it has no grid")
-        mesh, layout = found.abstract_mesh, found.layout(len(shape))
+        mesh, layout = named.abstract_mesh, named.layout(len(shape))
         parts: list[tuple[str, ...]] = []  # the atoms of each cut
         entries: list[Cut] = []
         for dim, (size, atoms) in enumerate(zip(shape, layout.dims)):
             own = [mesh.atoms_of(name) for name in mesh.coalesce(atoms)]
-            if not own and size == 1 and found.spec.axes(dim):
+            if not own and size == 1 and named.spec.axes(dim):
                 own = [()]  # cut by an axis of size one
             entries.append(_entry(size, [mesh.sizes(part) for part in own]))
             parts += own

@@ -46,10 +46,10 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         normal = tuple(_normal(entry, i) for i, entry in enumerate(entries))
         if not unreduced and not reduced:
             return super().__new__(PartitionSpec, normal)
-        made = super().__new__(_SpecOfSums, normal)
-        made._sums = frozenset(unreduced), frozenset(reduced)
-        _check_sums(made)
-        return made
+        spec = super().__new__(_SpecOfSums, normal)
+        spec._sums = frozenset(unreduced), frozenset(reduced)
+        _check_sums(spec)
+        return spec
 
     @property
     def partitions(self) -> tuple[SpecEntry, ...]:
@@ -114,8 +114,8 @@ class _SpecOfSums(PartitionSpec):
 
     def __repr__(self) -> str:
         named = (("unreduced", self.unreduced), ("reduced", self.reduced))
-        said = [*map(repr, self), *(f"{n}={{{', '.join(map(repr, sorted(axes)))}}}" for n, axes in named if axes)]
-        return f"PartitionSpec({', '.join(said)})"
+        arguments = [*map(repr, self), *(f"{n}={{{', '.join(map(repr, sorted(axes)))}}}" for n, axes in named if axes)]
+        return f"PartitionSpec({', '.join(arguments)})"
 
 
 def _spec_of_sums(entries: Iterable[Any], unreduced: Iterable[str], reduced: Iterable[str]) -> PartitionSpec:

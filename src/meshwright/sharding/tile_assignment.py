@@ -70,17 +70,17 @@ class IotaOrder:
         """The digits of device numbers that each of ``dims`` runs over, as (dimension, pre-size, size)."""
         todo = [(dim, 1, self.reshape[dim]) for dim in self.transpose][::-1]  # the most significant last
         groups: list[list[tuple[int, int, int]]] = []
-        for wanted in dims:
+        for remaining in dims:
             group = []
-            while wanted > 1:
+            while remaining > 1:
                 dim, pre, size = todo.pop()
-                if wanted % size == 0:
+                if remaining % size == 0:
                     group.append((dim, pre, size))
-                    wanted //= size
-                elif size % wanted == 0:
-                    group.append((dim, pre, wanted))
-                    todo.append((dim, pre * wanted, size // wanted))
-                    wanted = 1
+                    remaining //= size
+                elif size % remaining == 0:
+                    group.append((dim, pre, remaining))
+                    todo.append((dim, pre * remaining, size // remaining))
+                    remaining = 1
                 else:
                     return None
             groups.append(group)

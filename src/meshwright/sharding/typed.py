@@ -66,8 +66,8 @@ def type_over(
 ) -> TypeSharding | None:
     """The sharding that a type holds; None if nothing is split, summed or to be summed."""
     spec = PartitionSpec(*entries, unreduced=unreduced, reduced=reduced)
-    said = any(spec) or spec.unreduced or spec.reduced
-    return TypeSharding(mesh, spec) if said else None
+    is_typed = any(spec) or spec.unreduced or spec.reduced
+    return TypeSharding(mesh, spec) if is_typed else None
 
 
 #: meshes with devices by those without: types name the latter, and the devices are needed outside of programs
@@ -104,10 +104,10 @@ def typed_by(aval: ShapedArray, sharding: Sharding | None) -> ShapedArray:
         return aval
     if not sharding.is_explicit and aval.explicit is None:
         return aval if sharding.host_kind == aval.memory else aval.update(memory=sharding.host_kind)
-    found = explicit_of(sharding, aval.ndim)
-    if found is not None:
-        check_divisible(aval.shape, found, "a sharding of explicit axes")
-    return aval.update(explicit=found, memory=sharding.host_kind)
+    explicit = explicit_of(sharding, aval.ndim)
+    if explicit is not None:
+        check_divisible(aval.shape, explicit, "a sharding of explicit axes")
+    return aval.update(explicit=explicit, memory=sharding.host_kind)
 
 
 def check_divisible(shape: Sequence[int], sharding: TypeSharding, what: str) -> None:

@@ -65,9 +65,9 @@ def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int, stop: int
     windows: list[list[_Segment]] = []
     complete = True
     for begin in starts:
-        wanted = begin + length if stop is None else min(begin + length, stop)
-        low, high = max(begin, 0), min(wanted, size)
-        complete &= begin >= wanted or (low == begin and high == wanted)
+        end = begin + length if stop is None else min(begin + length, stop)
+        low, high = max(begin, 0), min(end, size)
+        complete &= begin >= end or (low == begin and high == end)
         sources = range(low // rows, -(-high // rows)) if low < high else range(0)
         windows.append([_Segment(s, max(low - s * rows, 0), min(high - s * rows, rows)) for s in sources])
     if not any(windows):  # every window lies outside

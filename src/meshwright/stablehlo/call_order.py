@@ -36,15 +36,15 @@ def in_call_order(entry: str, functions: dict[str, ir.Operation]) -> list[str]:
 
 
 def _callees(function: ir.Operation) -> list[str]:
-    found: dict[str, None] = {}
+    callees: dict[str, None] = {}
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
         for attribute in ("callee", "decomposition"):
             if attribute in operation.attributes:
-                found[operation.attributes[attribute].value] = None
+                callees[operation.attributes[attribute].value] = None
         if "called_computations" in operation.attributes:
-            found.update((symbol.value, None) for symbol in operation.attributes["called_computations"])
+            callees.update((symbol.value, None) for symbol in operation.attributes["called_computations"])
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
-    return list(found)
+    return list(callees)

@@ -107,23 +107,23 @@ _stacks: dict[SourceLocation, ir.Location] = {}
 def location(source: SourceLocation, name: str) -> ir.Location:
     """The MLIR location of what is called ``name`` and comes from a line of the user's program."""
     key = (source, name)
-    found = _locations.get(key)
-    if found is None:
+    loc = _locations.get(key)
+    if loc is None:
         ctx = context()
         where = _call_stack(source) if source.file else ir.Location.unknown(ctx)
-        found = _locations[key] = ir.Location.name(name, where, context=ctx)
-    return found
+        loc = _locations[key] = ir.Location.name(name, where, context=ctx)
+    return loc
 
 
 def _call_stack(source: SourceLocation) -> ir.Location:
     """A place in a function, called from others: what XLA makes its table of stack frames of."""
     caller: ir.Location | None = None
     for place in reversed(list(source.stack)):
-        found = _stacks.get(place)
-        if found is None:
-            found = _stacks[place] = _frame(place, caller)
-        caller = found
-    return found
+        frame = _stacks.get(place)
+        if frame is None:
+            frame = _stacks[place] = _frame(place, caller)
+        caller = frame
+    return frame
 
 
 def _frame(place: SourceLocation, caller: ir.Location | None) -> ir.Location:
@@ -131,7 +131,7 @@ def _frame(place: SourceLocation, caller: ir.Location | None) -> ir.Location:
     first, last, start, end = place.range
     known = last is not None and start is not None and end is not None
     columns = (start, last, end) if known else (start or 0,)
-    found = ir.Location.file(place.file, first, *columns, context=ctx)
+    frame = ir.Location.file(place.file, first, *columns, context=ctx)
     if place.function:
-        found = ir.Location.name(place.function, found, context=ctx)
-    return found if caller is None else ir.Location.callsite(found, [caller], context=ctx)
+        frame = ir.Location.name(place.function, frame, context=ctx)
+    return frame if caller is None else ir.Location.callsite(frame, [caller], context=ctx)

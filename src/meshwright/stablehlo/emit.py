@@ -281,24 +281,24 @@ class ModuleBuilder(Interpreter[Any]):
         return {"mhlo.memory_kind": ir.StringAttr.get(aval.memory)} if kept else {}
 
     def _arg_attributes(self, i: int) -> dict[str, ir.Attribute]:
-        options, found = self.options, {}
+        options, attributes = self.options, {}
         if options.arg_shardings is not None and options.arg_shardings[i] is not None:
-            found["mhlo.sharding"] = ir.StringAttr.get(options.arg_shardings[i])
+            attributes["mhlo.sharding"] = ir.StringAttr.get(options.arg_shardings[i])
         if i in options.donated:
             target = options.donated[i]
             if target is None:
-                found["jax.buffer_donor"] = ir.BoolAttr.get(True)
+                attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
             else:
-                found["tf.aliasing_output"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), target)
-        return found
+                attributes["tf.aliasing_output"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), target)
+        return attributes
 
     def _result_attributes(self, i: int) -> dict[str, ir.Attribute]:
-        options, found = self.options, {}
+        options, attributes = self.options, {}
         if options.result_names:
-            found["jax.result_info"] = ir.StringAttr.get(options.result_names[i])
+            attributes["jax.result_info"] = ir.StringAttr.get(options.result_names[i])
         if options.result_shardings is not None and options.result_shardings[i] is not None:
-            found["mhlo.sharding"] = ir.StringAttr.get(options.result_shardings[i])
-        return found
+            attributes["mhlo.sharding"] = ir.StringAttr.get(options.result_shardings[i])
+        return attributes
 
 
 def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = None) -> ir.Module:

@@ -109,9 +109,9 @@ class _Regions:
             side = region.entries if eqns[number].op.enters else region.exits  # type: ignore[attr-defined]
             side.append(number)
         for number in self.inside:
-            found = regions.get(self._region_of(eqns[number]))
-            if found is not None:  # without a border it belongs to a region of the caller
-                found.inside.append(number)
+            enclosing = regions.get(self._region_of(eqns[number]))
+            if enclosing is not None:  # without a border it belongs to a region of the caller
+                enclosing.inside.append(number)
         for atom in self.jaxpr.outvars:
             if isinstance(atom, Var) and self.depth.get(atom) and self._root(atom) in regions:
                 raise ImportProgramError(
@@ -129,19 +129,19 @@ class _Regions:
         operands: list[Atom] = [e.invars[0] for e in entries]
         params = [Var(e.outvars[0].aval) for e in entries]
         renamed: dict[Var, Var] = {}
-        made = {v for e in (*entries, *inside) for v in e.outvars}
+        defined = {v for e in (*entries, *inside) for v in e.outvars}
         for eqn in (*inside, *exits):
             for atom in eqn.invars:
-                if isinstance(atom, Var) and atom not in made and atom not in renamed:
+                if isinstance(atom, Var) and atom not in defined and atom not in renamed:
                     renamed[atom] = Var(atom.aval)
                     operands.append(atom)
                     params.append(renamed[atom])
-        in_shardings = [self._said(e) for e in entries] + [None] * (len(operands) - len(entries))
+        in_shardings = [self._entry_sharding(e) for e in entries] + [None] * (len(operands) - len(entries))
         body: list[JaxprEqn] = []
         for entry, param in zip(entries, list(params)):
-            said = Var(param.aval)
-            body += _annotation(entry, param, said)
-            renamed[entry.outvars[0]] = said if body and body[-1].outvars[0] is said else param
+            annotated = Var(param.aval)
+            body += _annotation(entry, param, annotated)
+            renamed[entry.outvars[0]] = annotated if body and body[-1].outvars[0] is annotated else param
 
         def read(atom: Atom) -> Atom:
             return renamed.get(atom, atom) if isinstance(atom, Var) else atom
@@ -164,20 +164,20 @@ class _Regions:
         )
         return [JaxprEqn(op, operands, results, (exits or entries)[0].source), *after]
 
-    def _said(self, entry: JaxprEqn) -> Annotation | None:
+    def _entry_sharding(self, entry: JaxprEqn) -> Annotation | None:
         op: Any = entry.op
         operand = entry.invars[0]
         if op.manual:
             return op.sharding
         if not operand.aval.ndim:
             return HloSharding.replicated()
-        found = self.annotation.get(operand) if isinstance(operand, Var) else None
-        if found is None:
+        annotation = self.annotation.get(operand) if isinstance(operand, Var) else None
+        if annotation is None:
             raise ImportProgramError(
                 f"the operand of SPMDFullToShardShape at {entry.source} has no sharding; annotate it (custom call "
                 "Sharding), so that it is known how it is cut"
             )
-        return found
+        return annotation
 
     def _manual(self, entries: Sequence[JaxprEqn], exits: Sequence[JaxprEqn]) -> ManualAxes:
         """The manual axes, or the sharding of the values of the region."""
@@ -187,8 +187,8 @@ class _Regions:
         if entries:
             return op.sharding
         inner = exits[0].invars[0]
-        found = self.annotation.get(inner) if isinstance(inner, Var) else None
-        return found if isinstance(found, HloSharding) else ALL_MANUAL
+        annotation = self.annotation.get(inner) if isinstance(inner, Var) else None
+        return annotation if isinstance(annotation, HloSharding) else ALL_MANUAL
 
 
 def _annotation(border: JaxprEqn, value: Var, result: Var) -> list[JaxprEqn]:
@@ -239,10 +239,10 @@ def _in_order(nodes: Sequence[tuple[int, list[JaxprEqn]]], jaxpr: Jaxpr) -> list
             users[j].add(i)
     ready = [(number, i) for i, (number, _) in enumerate(nodes) if not waits[i]]
     heapq.heapify(ready)
-    found: list[JaxprEqn] = []
+    ordered: list[JaxprEqn] = []
     while ready:
         _, i = heapq.heappop(ready)
-        found += nodes[i][1]
+        ordered += nodes[i][1]
         for j in users[i]:
             waits[j] -= 1
             if not waits[j]:
@@ -253,4 +253,4 @@ def _in_order(nodes: Sequence[tuple[int, list[JaxprEqn]]], jaxpr: Jaxpr) -> list
             f"a manual region of {jaxpr.debug_name!r} (at {blocked.source}) needs a value that is computed from its "
             "own results outside of it; give the region that takes it back up values of its own"
         )
-    return found
+    return ordered

@@ -141,19 +141,19 @@ class ModuleReader:
     def _meshes(self) -> Meshes:
         """The meshes that the module declares, as operations or (in HLO) as a frontend attribute."""
         module = self.module.operation
-        found = {}
+        meshes = {}
         for view in self.module.body.operations:
             operation = view.operation
             if operation.name == "sdy.mesh":
-                found[operation.attributes["sym_name"].value] = mesh_declaration(operation.attributes["mesh"])
+                meshes[operation.attributes["sym_name"].value] = mesh_declaration(operation.attributes["mesh"])
         named = shardy_attributes(module.attributes).get("sdy.meshes")
         if named is not None:
-            found.update((entry.name, mesh_declaration(entry.attr)) for entry in ir.DictAttr(named))
-        for name, declared in found.items():
+            meshes.update((entry.name, mesh_declaration(entry.attr)) for entry in ir.DictAttr(named))
+        for name, declared in meshes.items():
             ids = declared.device_ids
             if declared.mesh.axis_names and ids and sorted(ids) != list(range(declared.mesh.size)):
                 raise Failure(module, f"mesh {name}: device_ids {list(ids)} are not 0 to {declared.mesh.size - 1}")
-        return Meshes(found, self.num_partitions, named is not None)
+        return Meshes(meshes, self.num_partitions, named is not None)
 
     def _entry(self, functions: dict[str, ir.Operation]) -> str:
         if "main" in functions:
@@ -173,8 +173,8 @@ class ModuleReader:
         with set_trace(trace):
             args = [self._argument(trace, a, operation) for a in block.arguments]
             outs = body.block(block, args)
-        said = chain.from_iterable(self._shardings(operation, "argument", [a.type for a in block.arguments]))
-        known = {v: s for v, s in zip(trace.invars, said) if s is not None}
+        shardings = chain.from_iterable(self._shardings(operation, "argument", [a.type for a in block.arguments]))
+        known = {v: s for v, s in zip(trace.invars, shardings) if s is not None}
         try:
             return shallow(form_regions(trace.finish(list(leaves(outs)), name), known))
         except NestingError as error:
@@ -182,17 +182,17 @@ class ModuleReader:
 
     def _shardings(self, operation: ir.Operation, side: str, types: Sequence[ir.Type]) -> list[list[Annotation | None]]:
         """What a function says of the leaves of each ``argument`` or ``result``."""
-        found = []
+        shardings = []
         attributes = _attribute_list(operation, "arg_attrs" if side == "argument" else "res_attrs", len(types))
-        for number, (type_, said) in enumerate(zip(types, attributes)):
+        for number, (type_, entry) in enumerate(zip(types, attributes)):
             try:
                 avals = list(leaves([self.attributes.type(type_)]))
-                found.append(read_sharding(said, len(avals), self.meshes))
-                for sharding, aval in zip(found[-1], avals):
+                shardings.append(read_sharding(entry, len(avals), self.meshes))
+                for sharding, aval in zip(shardings[-1], avals):
                     check_rank(sharding, aval)
             except (UnsupportedType, MeshwrightError) as error:
                 raise Failure(operation, f"{side} {number}: {error}") from None
-        return found
+        return shardings
 
     def _entry_block(self, operation: ir.Operation, name: str) -> ir.Block:
         blocks = list(operation.regions[0].blocks)
@@ -219,12 +219,12 @@ class ModuleReader:
             )
         name = _module_name(self.module) or entry
         results = ir.FunctionType(operation.attributes["function_type"].value).results
-        said = tuple(chain.from_iterable(self._shardings(operation, "result", list(results))))
+        shardings = tuple(chain.from_iterable(self._shardings(operation, "result", list(results))))
         if self.meshes.approximated:  # results are annotated in the function
             last = {e.outvars[0]: e.op.sharding for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingAnnotation)}
-            said = tuple(last.get(a) if isinstance(a, Var) else None for a in jaxpr.jaxpr.outvars)
+            shardings = tuple(last.get(a) if isinstance(a, Var) else None for a in jaxpr.jaxpr.outvars)
         return ParsedProgram(
-            name.removeprefix("jit_"), jaxpr, self._entry_parameters(operation, jaxpr), said, self.num_partitions,
+            name.removeprefix("jit_"), jaxpr, self._entry_parameters(operation, jaxpr), shardings, self.num_partitions,
             self.meshes.declared, list(self.notes), list(self.warnings), self.elided,
         )  # fmt: skip
 
@@ -232,20 +232,20 @@ class ModuleReader:
         arguments = self._entry_block(operation, "main").arguments
         attributes = _attribute_list(operation, "arg_attrs", len(arguments))
         aliases = _hlo_aliases(self.module)
-        found: list[Argument] = []
+        params: list[Argument] = []
         avals = iter(jaxpr.in_avals)
         given = self._shardings(operation, "argument", [a.type for a in arguments])
-        for argument, said, shardings in zip(arguments, attributes, given):
-            name = argument.location.name_str if isinstance(argument.location, ir.NameLoc) else f"arg{len(found)}"
-            alias = said["tf.aliasing_output"].value if said is not None and "tf.aliasing_output" in said else None
+        for argument, entry, shardings in zip(arguments, attributes, given):
+            name = argument.location.name_str if isinstance(argument.location, ir.NameLoc) else f"arg{len(params)}"
+            alias = entry["tf.aliasing_output"].value if entry is not None and "tf.aliasing_output" in entry else None
             if alias is not None and alias not in range(len(jaxpr.out_avals)):
-                raise Failure(operation, f"argument {len(found)}: tf.aliasing_output is {alias!r}, which is no result")
-            donor = said is not None and "jax.buffer_donor" in said
+                raise Failure(operation, f"argument {len(params)}: tf.aliasing_output is {alias!r}, which is no result")
+            donor = entry is not None and "jax.buffer_donor" in entry
             for i, sharding in enumerate(shardings):
-                target = aliases.get(len(found), alias)
+                target = aliases.get(len(params), alias)
                 suffix = f".{i}" if len(shardings) > 1 else ""
-                found.append(Argument(name + suffix, next(avals), sharding, donor or target is not None, target))
-        return tuple(found)
+                params.append(Argument(name + suffix, next(avals), sharding, donor or target is not None, target))
+        return tuple(params)
 
     # --- errors ---------------------------------------------------------------------------------------------
     def _error(self, failure: Failure) -> ImportProgramError:
@@ -254,8 +254,8 @@ class ModuleReader:
         where = self.attributes.location(operation.location)
         line = line_of(self.text, self.module, operation)
         place = f"{self.file}:{line}" if line else self.file
-        made = f" (from {where})" if where is not UNKNOWN and where.file != self.file else ""
-        return ImportProgramError(f"{place}: {operation.name}{made}: {failure}")
+        origin = f" (from {where})" if where is not UNKNOWN and where.file != self.file else ""
+        return ImportProgramError(f"{place}: {operation.name}{origin}: {failure}")
 
 
 # --- pieces -------------------------------------------------------------------------------------------------
@@ -285,9 +285,9 @@ def _attribute_list(operation: ir.Operation, name: str, count: int) -> list[Any]
 def _hlo_aliases(module: ir.Module) -> dict[int, int]:
     """From parameter to result number, as modules that come from HLO say it."""
     attributes = module.operation.attributes
-    found: dict[int, int] = {}
+    aliases: dict[int, int] = {}
     for entry in attributes["mhlo.input_output_alias"] if "mhlo.input_output_alias" in attributes else ():
         alias, output = entry["alias"], list(entry["output_index"])
         if not list(alias["parameter_index"]):
-            found[alias["parameter_number"].value] = output[0] if output else 0
-    return found
+            aliases[alias["parameter_number"].value] = output[0] if output else 0
+    return aliases

@@ -57,10 +57,10 @@ class Attributes:
         Raises:
           UnsupportedType: dynamic shapes, quantized elements and other types without arrays.
         """
-        found = self._types.get(type_, self)
-        if found is self:
-            found = self._types[type_] = self._type(type_)
-        return found
+        aval = self._types.get(type_, self)
+        if aval is self:
+            aval = self._types[type_] = self._type(type_)
+        return aval
 
     def _type(self, type_: ir.Type) -> Any:
         if isinstance(type_, ir.RankedTensorType):
@@ -74,10 +74,10 @@ class Attributes:
     # --- attributes -----------------------------------------------------------------------------------------
     def value(self, attribute: ir.Attribute) -> Any:
         """An attribute as a Python value (see :class:`meshwright.ir.reading.Reader`)."""
-        found = self._values.get(attribute, self)
-        if found is self:
-            found = self._values[attribute] = self._value(attribute)
-        return found
+        decoded = self._values.get(attribute, self)
+        if decoded is self:
+            decoded = self._values[attribute] = self._value(attribute)
+        return decoded
 
     def _value(self, a: ir.Attribute) -> Any:
         if isinstance(a, (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr, ir.StringAttr, ir.FlatSymbolRefAttr)):
@@ -100,10 +100,10 @@ class Attributes:
     def location(self, location: ir.Location) -> SourceLocation:
         """File, line and function of the innermost frame, with the op's name path."""
         key = location.attr
-        found = self._locations.get(key)
-        if found is None:
-            found = self._locations[key] = _source(location, self.file, self.name)
-        return found
+        source = self._locations.get(key)
+        if source is None:
+            source = self._locations[key] = _source(location, self.file, self.name)
+        return source
 
 
 def _static_shape(type_: ir.RankedTensorType) -> tuple[int, ...]:
@@ -168,8 +168,8 @@ def resource_name(operation: ir.Operation) -> str | None:
         return None
     if isinstance(value, ir.DenseElementsAttr):
         return None
-    found = _RESOURCE.match(str(value))
-    return found[1].strip('"') if found else None
+    match = _RESOURCE.match(str(value))
+    return match[1].strip('"') if match else None
 
 
 def resource_blobs(text: str) -> dict[str, bytes]:

@@ -173,10 +173,10 @@ class BodyReader:
     def _annotate(self, reader: OperationReader, outs: list[Any]) -> list[Any]:
         """Results with the shardings that the operation carries, one for each leaf of tuples."""
         count = sum(1 for _ in leaves(outs))
-        found = iter(read_sharding(reader.operation.attributes, count, self.module.meshes))
+        shardings = iter(read_sharding(reader.operation.attributes, count, self.module.meshes))
 
         def annotated(x: Any) -> Any:
-            return tuple(map(annotated, x)) if isinstance(x, tuple) else annotate(x, next(found))
+            return tuple(map(annotated, x)) if isinstance(x, tuple) else annotate(x, next(shardings))
 
         return [annotated(x) for x in outs]
 

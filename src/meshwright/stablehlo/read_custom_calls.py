@@ -84,8 +84,8 @@ def largest(x: Any, k: int, dim: int, descending: bool = True) -> tuple[Any, Any
 
 @reads("custom_call:mhlo.topk", "custom_call:TopK", "custom_call:__gpu$TopK", "mhlo.topk")
 def _top_k(r: Any) -> list[Any]:
-    said = r.attr("mhlo.attributes", {})
-    descending = said.get("largest", r.attr("largest", True))
+    attributes = r.attr("mhlo.attributes", {})
+    descending = attributes.get("largest", r.attr("largest", True))
     values_aval, positions_aval = r.out_avals
     values, positions = largest(r.operands[0], values_aval.shape[-1], values_aval.ndim - 1, descending)
     return [values, convert(positions, positions_aval.dtype)]
@@ -94,16 +94,16 @@ def _top_k(r: Any) -> list[Any]:
 @reads("custom_call:ApproxTopK", "custom_call:PartialReduce")
 def _approximate_top_k(r: Any) -> list[Any]:
     """Exactly what is asked for approximately; as many as the result holds, which may be more than are asked for."""
-    said = r.attr("mhlo.backend_config", None) or json.loads(r.attr("backend_config", "") or "{}")
-    if "reduction_dim" not in said:
+    backend_config = r.attr("mhlo.backend_config", None) or json.loads(r.attr("backend_config", "") or "{}")
+    if "reduction_dim" not in backend_config:
         r.fail("has no reduction_dim in its backend_config, which says along what to look")
-    dim, operands = said["reduction_dim"], r.operands[: len(r.operands) // 2]
+    dim, operands = backend_config["reduction_dim"], r.operands[: len(r.operands) // 2]
     k = r.out_avals[0].shape[dim]
     (name,) = r.attr("called_computations")
     comparator = inline_calls(r.module.functions[name])
-    made = r.producer_of(1) if len(operands) == 2 else None
+    producer = r.producer_of(1) if len(operands) == 2 else None
     order = _order_of_first(comparator)
-    if order and made is not None and isinstance(made.op, Iota) and made.op.dimension == dim:
+    if order and producer is not None and isinstance(producer.op, Iota) and producer.op.dimension == dim:
         values, positions = largest(operands[0], k, dim, order == "gt")
         return [values, convert(positions, r.out_avals[1].dtype)]
     outs: Sequence[Any] = SortBody(dim, comparator).bind(*operands)

@@ -45,10 +45,10 @@ def _numbers(r: Reader, operand: int) -> list[int]:
     x = r.operands[operand]
     if not isinstance(x, Tracer):
         return [int(v) for v in np.asarray(x).reshape(-1)]
-    made = r.producer_of(operand)  # equal elements are read as a broadcast
-    if made is None or made.op.name != "broadcast_in_dim" or not isinstance(made.invars[0], Literal):
+    producer = r.producer_of(operand)  # equal elements are read as a broadcast
+    if producer is None or producer.op.name != "broadcast_in_dim" or not isinstance(producer.invars[0], Literal):
         r.fail(f"operand {operand} is computed, so that shapes are; export the program with static shapes")
-    return [int(made.invars[0].val)] * typeof(x).size
+    return [int(producer.invars[0].val)] * typeof(x).size
 
 
 @reads("stablehlo.real_dynamic_slice")

@@ -95,11 +95,11 @@ def _leave(r: Any) -> Any:
 
 
 def _crossed(r: Any, attribute: str, cross: Callable[..., Any]) -> Any:
-    said = shardy_attributes(r.operation.attributes)
-    if "sdy.manual_axes" not in said:
+    frontend = shardy_attributes(r.operation.attributes)
+    if "sdy.manual_axes" not in frontend:
         r.fail("has no xla.sdy.manual_axes among its frontend attributes; expected the axes that the region is for")
-    axes = manual_axes_of(said["sdy.manual_axes"])
-    shardings = per_value(said, attribute, len(r.out_avals), r.module.meshes)
+    axes = manual_axes_of(frontend["sdy.manual_axes"])
+    shardings = per_value(frontend, attribute, len(r.out_avals), r.module.meshes)
     return [cross(x, s, aval, axes) for x, s, aval in zip(r.operands, shardings, r.out_avals, strict=True)]
 
 
@@ -149,13 +149,13 @@ _AXIS = re.compile(r'name = "([^"]*)"(?:, sub_axis_info = (\(\d+\)\d+))?')
 def _axis_groups(r: Any, attribute: str) -> np.ndarray | None:
     """Groups that are written as axes of a mesh, as a table; None for others."""
     attributes = r.operation.attributes
-    found = _MESH_AXES.fullmatch(str(attributes[attribute])) if attribute == "replica_groups" in attributes else None
-    if found is None:
+    match = _MESH_AXES.fullmatch(str(attributes[attribute])) if attribute == "replica_groups" in attributes else None
+    if match is None:
         return None
-    declared = r.module.meshes.declared.get(found[1])
+    declared = r.module.meshes.declared.get(match[1])
     if declared is None:
-        return r.fail(f"{attribute} are over the mesh {found[1]!r}, which the program does not declare")
-    axes = [f"{name}:{part}" if part else name for name, part in _AXIS.findall(found[2])]
+        return r.fail(f"{attribute} are over the mesh {match[1]!r}, which the program does not declare")
+    axes = [f"{name}:{part}" if part else name for name, part in _AXIS.findall(match[2])]
     return axis_groups(declared.mesh, axes, declared.device_ids)
 
 
@@ -241,8 +241,8 @@ def _one_for_each(r: Any, groups: Groups, n: int) -> Any:
     if len(r.operands) != n:
         r.fail(f"has {len(r.operands)} operands and no split_dimension, its groups have {n} devices; expected the same")
     rows = concatenate([expand_dims(x, [0]) for x in r.operands], 0)
-    found = _exchanged(r, groups, rows, 0, 0, n)
-    return [squeeze(slice_in_dim(found, i, i + 1), [0]) for i in range(n)]
+    exchanged = _exchanged(r, groups, rows, 0, 0, n)
+    return [squeeze(slice_in_dim(exchanged, i, i + 1), [0]) for i in range(n)]
 
 
 @reads("stablehlo.collective_permute")

@@ -63,10 +63,10 @@ def _einsum(r: Reader) -> Any:
         _summed(r, v, mine, out + other) for v, mine, other in zip(r.operands, (left, right), (right, left))
     )
     shared = [label for label in left if label in right]
-    batch, contracted = ([c for c in shared if (c in out) == wanted] for wanted in (True, False))
+    batch, contracted = ([c for c in shared if (c in out) == kept] for kept in (True, False))
     numbers = (_places(contracted, left, right), _places(batch, left, right))
-    made = "".join(batch) + "".join(c for side in (left, right) for c in side if c not in shared)
-    return transpose(_product(r, x, y, numbers), [made.index(c) for c in out])
+    product_labels = "".join(batch) + "".join(c for side in (left, right) for c in side if c not in shared)
+    return transpose(_product(r, x, y, numbers), [product_labels.index(c) for c in out])
 
 
 # --- ragged products ----------------------------------------------------------------------------------------

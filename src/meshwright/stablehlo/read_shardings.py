@@ -150,17 +150,17 @@ def shardy_attributes(attributes: Any) -> dict[str, ir.Attribute]:
     Raises:
       ShardingError: text that is no attribute.
     """
-    found = {}
+    parsed = {}
     if "mhlo.frontend_attributes" in attributes:
         texts = ir.DictAttr(attributes["mhlo.frontend_attributes"])
         for entry in texts:
             if entry.name.startswith("xla.sdy."):
                 text = ir.StringAttr(entry.attr).value
                 try:
-                    found[entry.name.removeprefix("xla.")] = ir.Attribute.parse(text, texts.context)
+                    parsed[entry.name.removeprefix("xla.")] = ir.Attribute.parse(text, texts.context)
                 except ir.MLIRError:
                     raise ShardingError(f"frontend attribute {entry.name} = {text!r} cannot be read") from None
-    return found
+    return parsed
 
 
 # --- where they stand ---------------------------------------------------------------------------------------
@@ -168,15 +168,15 @@ def read_sharding(attributes: Any, count: int, meshes: Meshes) -> list[Annotatio
     """What the attributes of a parameter or result say of each of its ``count`` leaves."""
     if attributes is None:
         return [None] * count
-    said = shardy_attributes(attributes) or attributes
-    if "sdy.sharding" in said:
-        sharding = said["sdy.sharding"]
+    shardy = shardy_attributes(attributes) or attributes
+    if "sdy.sharding" in shardy:
+        sharding = shardy["sdy.sharding"]
         if sdy.TensorShardingPerValueAttr.isinstance(sharding):
-            return per_value(said, "sdy.sharding", count, meshes)
+            return per_value(shardy, "sdy.sharding", count, meshes)
         return [_tensor_sharding(sharding, meshes)] * count
     if "mhlo.sharding" in attributes and not meshes.approximated:
-        found = _elements(hlo_annotation(_hlo_text(attributes["mhlo.sharding"])), count)
-        return [None if s is None else meshes.checked(s) for s in found]
+        annotations = _elements(hlo_annotation(_hlo_text(attributes["mhlo.sharding"])), count)
+        return [None if s is None else meshes.checked(s) for s in annotations]
     return [None] * count
 
 
@@ -259,10 +259,10 @@ def _group_call(r: Any) -> Any:
 
 
 def _frontend_number(r: Any, name: str) -> int:
-    said = shardy_attributes(r.operation.attributes)
-    if name not in said:
+    frontend = shardy_attributes(r.operation.attributes)
+    if name not in frontend:
         r.fail(f"has no xla.{name} among its frontend attributes")
-    return ir.IntegerAttr(said[name]).value
+    return ir.IntegerAttr(frontend[name]).value
 
 
 def _join_group(r: Any, number: int) -> None:

@@ -83,8 +83,8 @@ class _Child:
     def _ended(self) -> ChildEnded:
         self.close(kill=False)
         self.errors.seek(0)
-        said = self.errors.read().decode(errors="replace").strip()
-        return ChildEnded(self.process.returncode, said)
+        stderr = self.errors.read().decode(errors="replace").strip()
+        return ChildEnded(self.process.returncode, stderr)
 
     def close(self, kill: bool = True) -> None:
         if kill:
@@ -106,22 +106,22 @@ class _Child:
 class ChildEnded(Exception):
     """The process that reads has ended instead of giving an answer: by a signal, if ``status`` is negative."""
 
-    def __init__(self, status: int, said: str) -> None:
+    def __init__(self, status: int, stderr: str) -> None:
         super().__init__(status)
         self.status = status
-        self.said = said
+        self.stderr = stderr
 
     def why(self, seconds: int, memory: int) -> str:
         """What happened, and what to do about it."""
         if self.status == -signal.SIGALRM:
             return f"reading it takes longer than {seconds} s; if it is not damaged, raise config.load_seconds"
-        if "bad_alloc" in self.said or "out of memory" in self.said.lower():
+        if "bad_alloc" in self.stderr or "out of memory" in self.stderr.lower():
             size = f"{memory / 2**30:.1f} GiB"
             return f"reading it takes more than {size} of memory; if it is not damaged, raise config.load_memory"
         if self.status < 0:
             name = signal.Signals(-self.status).name
             return f"XLA's reader ended with {name}: the program is damaged, or has something it does not expect"
-        lines = self.said.splitlines()
+        lines = self.stderr.splitlines()
         return f"the process that reads it failed: {lines[-1] if lines else 'no message'}"
 
 

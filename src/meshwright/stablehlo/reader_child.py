@@ -98,8 +98,8 @@ def _parse_shardy(module: ir.Module, context: ir.Context) -> None:
     seen: set[str] = set()
     for operation in _operations(module.operation):
         for holder in _attribute_lists(operation):
-            found = holder["mhlo.frontend_attributes"] if "mhlo.frontend_attributes" in holder else ()
-            seen.update(ir.StringAttr(e.attr).value for e in found if e.name.startswith("xla.sdy."))
+            entries = holder["mhlo.frontend_attributes"] if "mhlo.frontend_attributes" in holder else ()
+            seen.update(ir.StringAttr(e.attr).value for e in entries if e.name.startswith("xla.sdy."))
     for text in seen:
         try:
             ir.Attribute.parse(text, context)
@@ -182,9 +182,9 @@ def main() -> None:
         request = json.loads(line)
         data = requests.read(request["bytes"])
         _limit(request["seconds"], request["memory"])
-        said, result = _answer(request, data)
+        answer, result = _answer(request, data)
         signal.alarm(0)
-        answers.write(json.dumps({**said, "bytes": len(result)}).encode() + b"\n" + result)
+        answers.write(json.dumps({**answer, "bytes": len(result)}).encode() + b"\n" + result)
         answers.flush()
 
 

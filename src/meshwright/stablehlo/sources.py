@@ -113,12 +113,12 @@ def _has_plain_names(bytecode: bytes) -> bool:
 
 def _complaint(place: str, message: str, what: str) -> str:
     """A complaint of MLIR's, which has a place, or of XLA's."""
-    found = _MLIR_POSITION.match(place)
-    if found is not None:
-        name, line, column = found.groups()
+    match = _MLIR_POSITION.match(place)
+    if match is not None:
+        name, line, column = match.groups()
         return f"{what}:{line}:{column}: {message}" if name in ("-", "") else f"{what}: {message} (from {name}:{line})"
-    found = _HLO_POSITION.search(message)
-    return f"{what}:{found[1]}:{found[2]}: {found[3]}" if found else f"{what}: {message}"
+    match = _HLO_POSITION.search(message)
+    return f"{what}:{match[1]}:{match[2]}: {match[3]}" if match else f"{what}: {message}"
 
 
 def _as_bytes(text: str, file: str) -> bytes:
