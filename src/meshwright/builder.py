@@ -139,17 +139,17 @@ class Builder:
           ArgumentError: no such op; another number of operands, other attributes, values of another builder or region.
           ShapeError, DTypeError, ...: what the op does not take.
         """
-        made = _op(name, attributes)
-        _check_count(made, operands)
+        op = _op(name, attributes)
+        _check_count(op, operands)
         like = next((x.dtype for x in operands if isinstance(x, Value)), None)
-        atoms = [self._operand(made.name, i, x, like) for i, x in enumerate(operands)]
+        atoms = [self._operand(op.name, i, x, like) for i, x in enumerate(operands)]
         with set_trace(self._traces[-1]), wide_types():
-            found = made.bind(*atoms)
-        if made.multiple_results:
-            return [self._marked(self._value(x)) for x in found]
-        value = self._value(found)
-        if isinstance(made, ShardingAnnotation):
-            value.sharding = made.sharding
+            result = op.bind(*atoms)
+        if op.multiple_results:
+            return [self._marked(self._value(x)) for x in result]
+        value = self._value(result)
+        if isinstance(op, ShardingAnnotation):
+            value.sharding = op.sharding
             return value
         return self._marked(value)
 
@@ -198,8 +198,8 @@ class Builder:
         """
         with self._inside() as trace:
             avals = [type_of(t) for t in types]
-            found = fun(*(Value(self, trace.new_arg(a), a) for a in avals))
-            outs = list(found) if isinstance(found, (tuple, list)) else [found]
+            result = fun(*(Value(self, trace.new_arg(a), a) for a in avals))
+            outs = list(result) if isinstance(result, (tuple, list)) else [result]
             atoms = [self._operand("the region's results", i, x) for i, x in enumerate(outs)]
             return Region(trace.finish(atoms, getattr(fun, "__name__", "")))
 
@@ -218,11 +218,11 @@ class Builder:
                 raise ArgumentTypeError(f"Builder.set_sharding: expected a value of a builder, got {value!r}")
             self._following = value if value is None or isinstance(value, NamedSharding) else _annotation(value, None)
             return
-        said = _annotation(sharding, value.aval.ndim)
+        annotation = _annotation(sharding, value.aval.ndim)
         if all(value is not known for known, _, _ in self._parameters.values()):
             with set_trace(value._trace), wide_types():
-                value._atom = ShardingAnnotation(said).bind(value._atom)
-        value.sharding = said
+                value._atom = ShardingAnnotation(annotation).bind(value._atom)
+        value.sharding = annotation
 
     def clear_sharding(self) -> None:
         """What follows is not marked any more."""
@@ -261,8 +261,8 @@ class Builder:
         ordered = [self._parameters[i] for i in range(len(self._parameters))]
         parameters = tuple(Argument(name, v.aval, v.sharding, donated) for v, name, donated in ordered)
         jaxpr = self._finished(outs, [v._atom.variable for v, _, _ in ordered])
-        said = tuple(v.sharding for v in outs)
-        return ImportedProgram(ParsedProgram(self.name, jaxpr, parameters, said, None, {}))
+        shardings = tuple(v.sharding for v in outs)
+        return ImportedProgram(ParsedProgram(self.name, jaxpr, parameters, shardings, None, {}))
 
     def _finished(self, outs: Sequence[Value], invars: Sequence[Var]) -> ClosedJaxpr:
         trace = self._traces[0]
@@ -290,11 +290,11 @@ def type_of(spec: Any) -> ShapedArray:
     if isinstance(spec, ShapedArray):
         return spec
     if isinstance(spec, str):
-        found = _TYPE.fullmatch(spec)
-        dtype = _dtypes_by_name().get(found[1]) if found else None
-        if found is None or dtype is None:
+        match = _TYPE.fullmatch(spec)
+        dtype = _dtypes_by_name().get(match[1]) if match else None
+        if match is None or dtype is None:
             raise ArgumentError(f"Builder: {spec!r} is no type of an array; write 'f32[4,4]', 's32[]', 'pred[3]'")
-        return ShapedArray(tuple(int(n) for n in found[2].split(",") if n.strip()), dtype)
+        return ShapedArray(tuple(int(n) for n in match[2].split(",") if n.strip()), dtype)
     if hasattr(spec, "shape") and hasattr(spec, "dtype"):
         return ShapedArray(tuple(spec.shape), np.dtype(spec.dtype))
     raise ArgumentError(f"Builder: expected a type such as 'f32[4,4]', or something of a shape and dtype, got {spec!r}")
@@ -303,13 +303,13 @@ def type_of(spec: Any) -> ShapedArray:
 @cache
 def ops_by_name() -> dict[str, type[Op]]:
     """Ops by their names here and, for those with one operation of HLO and no attributes, by the name there."""
-    found = {hlo: REGISTRY[name] for hlo, name in _HLO_NAMES.items() if name in REGISTRY}
+    by_name = {hlo: REGISTRY[name] for hlo, name in _HLO_NAMES.items() if name in REGISTRY}
     for cls in (*REGISTRY.values(), ShardingAnnotation):
         hlo = getattr(cls, "hlo", "")
         plain = not dataclasses.fields(cls) and not hlo.endswith("compare") if isinstance(hlo, str) else False
         if plain and hlo:
-            found.setdefault(hlo.partition(".")[2], cls)
-    return {**found, **REGISTRY, ShardingAnnotation.name: ShardingAnnotation}
+            by_name.setdefault(hlo.partition(".")[2], cls)
+    return {**by_name, **REGISTRY, ShardingAnnotation.name: ShardingAnnotation}
 
 
 def _op(name: str, attributes: dict[str, Any]) -> Op:
@@ -363,16 +363,16 @@ def _annotation(sharding: Any, ndim: int | None) -> Annotation:
     """What a user says of a value's sharding; for so many dimensions, where they are known."""
     if isinstance(sharding, NamedSharding) and ndim is not None:
         return named_to_hlo(sharding, ndim)
-    found = parse_hlo_sharding(sharding) if isinstance(sharding, str) else sharding
-    if not isinstance(found, HloSharding):
+    hlo = parse_hlo_sharding(sharding) if isinstance(sharding, str) else sharding
+    if not isinstance(hlo, HloSharding):
         raise ArgumentTypeError(
             f"Builder: expected a sharding as in HLO ('{{devices=[2,2]<=[4]}}'), an HloSharding or NamedSharding, got "
             f"{sharding!r}"
         )
-    rank = annotated_rank(found)
+    rank = annotated_rank(hlo)
     if ndim is not None and rank not in (None, ndim):
         raise ShardingError(
-            f"Builder: sharding {found} is for {rank} dimensions, the value has {ndim}; give one for each, or end the "
+            f"Builder: sharding {hlo} is for {rank} dimensions, the value has {ndim}; give one for each, or end the "
             "marking of what follows with clear_sharding()"
         )
-    return found
+    return hlo

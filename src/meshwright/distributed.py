@@ -52,10 +52,10 @@ def initialize(
     elif any(g is not None for g in given):
         job = _completed(coordinator_address, num_processes, process_id)
     else:
-        found = find_job(os.environ)
-        if found is None:
+        launched = find_job(os.environ)
+        if launched is None:
             return
-        job = found
+        job = launched
     join(job, initialization_timeout)
 
 
@@ -65,15 +65,15 @@ def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
     Raises:
       ArgumentError: the environment does not tell the rest.
     """
-    found = find_job(os.environ)
-    if found is None:
+    launched = find_job(os.environ)
+    if launched is None:
         raise ArgumentError(
             "distributed.initialize: give coordinator_address, num_processes and process_id, all three, or start the "
             "program with a launcher that says them (meshwright run -n 4 script.py)"
         )
     return Job(
-        found.rank if rank is None else rank, found.count if count is None else count,
-        address or found.coordinator, found.launcher, found.is_served and address is None,
+        launched.rank if rank is None else rank, launched.count if count is None else count,
+        address or launched.coordinator, launched.launcher, launched.is_served and address is None,
     )  # fmt: skip
 
 

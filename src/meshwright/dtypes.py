@@ -44,10 +44,10 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
     >>> canonicalize_dtype("float64")
     dtype('float32')
     """
-    found = _dtypes.as_dtype(dtype)
-    if is_key(found) and not allow_extended_dtype:
-        raise ArgumentTypeError(f"canonicalize_dtype: {found} is no dtype of numbers; pass allow_extended_dtype=True")
-    return _dtypes.canonical(found)
+    parsed = _dtypes.as_dtype(dtype)
+    if is_key(parsed) and not allow_extended_dtype:
+        raise ArgumentTypeError(f"canonicalize_dtype: {parsed} is no dtype of numbers; pass allow_extended_dtype=True")
+    return _dtypes.canonical(parsed)
 
 
 def itemsize_bits(dtype: Any) -> int:
@@ -56,8 +56,8 @@ def itemsize_bits(dtype: Any) -> int:
     >>> itemsize_bits("int4"), itemsize_bits("float32")
     (4, 32)
     """
-    found = _dtypes.as_dtype(dtype)
-    return 8 * found.itemsize if is_key(found) else _dtypes.bit_width(found)
+    parsed = _dtypes.as_dtype(dtype)
+    return 8 * parsed.itemsize if is_key(parsed) else _dtypes.bit_width(parsed)
 
 
 def scalar_type_of(x: Any) -> type:
@@ -70,11 +70,11 @@ def scalar_type_of(x: Any) -> type:
     (<class 'float'>, <class 'int'>)
     """
     is_value = hasattr(x, "shape") or isinstance(x, (int, float, complex))
-    found = _typeof(x).dtype if is_value else _dtypes.as_dtype(x)
+    dtype = _typeof(x).dtype if is_value else _dtypes.as_dtype(x)
     for test, kind in _PYTHON_KINDS:
-        if test(found):
+        if test(dtype):
             return kind
-    raise ArgumentTypeError(f"scalar_type_of: elements of {found} are no numbers")
+    raise ArgumentTypeError(f"scalar_type_of: elements of {dtype} are no numbers")
 
 
 def issubdtype(a: Any, b: Any) -> bool:

@@ -74,7 +74,7 @@ def snapshot() -> dict[str, Any]:
     """What this process holds: its number and name, and :meth:`Device.memory_stats` of its devices by their names."""
     stats = memory_stats(local_devices())
     name = " ".join(Path("/proc/self/cmdline").read_text().split("\0")).strip() if os.path.exists("/proc") else ""
-    return {"pid": os.getpid(), "name": name, "devices": {str(d): found for d, found in stats.items()}}
+    return {"pid": os.getpid(), "name": name, "devices": {str(d): counters for d, counters in stats.items()}}
 
 
 def _write(file: Path, interval: float) -> None:
@@ -86,17 +86,17 @@ def _write(file: Path, interval: float) -> None:
 
 def _processes() -> list[dict[str, Any]]:
     """What each process that is alive has written last; files of others are removed."""
-    found = []
+    records = []
     for file in sorted(_folder().glob("*.json")):
         try:
-            said = json.loads(file.read_text())
-            os.kill(said["pid"], 0)
+            record = json.loads(file.read_text())
+            os.kill(record["pid"], 0)
         except (OSError, ValueError, KeyError):
             file.unlink(missing_ok=True)
             continue
-        if time.time() - said["time"] < _MISSED * max(said["interval"], 1.0):
-            found.append(said)
-    return found
+        if time.time() - record["time"] < _MISSED * max(record["interval"], 1.0):
+            records.append(record)
+    return records
 
 
 def report() -> str:

@@ -59,11 +59,11 @@ def partition(
     console = Console(stderr=bool(text), highlight=False)
     start = time.perf_counter()
     program, part = partitioned(file, mesh, devices, console, combine_bytes, machine)
-    found = part.collectives
+    collectives = part.collectives
     elapsed = time.perf_counter() - start
     axes = " × ".join(f"{name}={size}" for name, size in part.mesh.shape.items())
     console.print(f"[bold]{program.name}[/bold] on mesh {axes}: read and partitioned in {elapsed:.2f} s")
-    console.print(_summary(part, found))
+    console.print(_summary(part, collectives))
     for note in (*program.notes, *part.notes):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if times:
@@ -91,8 +91,8 @@ def explain(
         def progress(done: int, count: int, tries: int) -> None:
             bar.update(task, completed=done, total=count, tries=tries)
 
-        found = part.explain(suggest, seconds=seconds, tries=sys.maxsize, progress=progress)
-    typer.echo(found)
+        explanation = part.explain(suggest, seconds=seconds, tries=sys.maxsize, progress=progress)
+    typer.echo(explanation)
 
 
 def passes() -> None:
@@ -175,12 +175,12 @@ def parse_mesh(text: str) -> AbstractMesh:
     return AbstractMesh([int(size) for *_, size in axes], [name.strip() for name, *_ in axes])
 
 
-def _summary(part: PartitionedProgram, found: list[Collective]) -> Table:
+def _summary(part: PartitionedProgram, collectives: list[Collective]) -> Table:
     table = Table("", "count", "bytes sent", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for kind in sorted({c.kind for c in found}):
-        mine = [c for c in found if c.kind == kind]
+    for kind in sorted({c.kind for c in collectives}):
+        mine = [c for c in collectives if c.kind == kind]
         table.add_row(kind, str(len(mine)), f"{sum(c.bytes_sent for c in mine):,}")
-    table.add_row("all collectives", str(len(found)), f"{part.bytes_sent:,}", style="bold")
+    table.add_row("all collectives", str(len(collectives)), f"{part.bytes_sent:,}", style="bold")
     table.add_row("peak memory of a device", "", human_bytes(part.peak_bytes))
     table.add_row("arithmetic of a device, of its part", "", f"{part.work.redundancy:.2f}")
     table.add_row(f"time of a run on {part.time().where}", "", human_seconds(part.time().seconds))

@@ -66,19 +66,19 @@ class ShapedArray:
             vma = frozenset(vma)
         if weak_type and dtype == _BOOL:
             weak_type = False  # there is no other dtype that a bool would give way to
-        found = cls._interned.get((shape, dtype, weak_type, vma, explicit, memory))
-        if found is None:
-            found = object.__new__(cls)
+        aval = cls._interned.get((shape, dtype, weak_type, vma, explicit, memory))
+        if aval is None:
+            aval = object.__new__(cls)
             set_ = object.__setattr__
-            set_(found, "shape", tuple(int(d) for d in shape))
-            set_(found, "dtype", dtype if is_key(dtype) else np.dtype(dtype))
-            set_(found, "weak_type", bool(weak_type))
-            set_(found, "vma", vma)
-            set_(found, "explicit", explicit)
-            set_(found, "memory", memory)
-            key = found.shape, found.dtype, found.weak_type, vma, explicit, memory
-            found = cls._interned.setdefault(key, found)
-        return found
+            set_(aval, "shape", tuple(int(d) for d in shape))
+            set_(aval, "dtype", dtype if is_key(dtype) else np.dtype(dtype))
+            set_(aval, "weak_type", bool(weak_type))
+            set_(aval, "vma", vma)
+            set_(aval, "explicit", explicit)
+            set_(aval, "memory", memory)
+            key = aval.shape, aval.dtype, aval.weak_type, vma, explicit, memory
+            aval = cls._interned.setdefault(key, aval)
+        return aval
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("ShapedArray is immutable; use .update(...)")
@@ -150,8 +150,8 @@ class ShapedArray:
     def __str__(self) -> str:
         split = self.explicit
         dims = map(str, self.shape) if split is None else split.dims_text(self.shape)
-        said = [("V", self.vma)] if split is None else [("V", self.vma), ("U", split.unreduced), ("R", split.reduced)]
-        notes = ",".join(f"{letter}:{axes_text(sorted(axes))}" for letter, axes in said if axes)
+        marks = [("V", self.vma)] if split is None else [("V", self.vma), ("U", split.unreduced), ("R", split.reduced)]
+        notes = ",".join(f"{letter}:{axes_text(sorted(axes))}" for letter, axes in marks if axes)
         where = "<host>" if self.memory else ""
         return f"{short_name(self.dtype)}{where}[{','.join(dims)}]" + (f"{{{notes}}}" if notes else "")
 

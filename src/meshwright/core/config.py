@@ -129,12 +129,12 @@ class Setting:
     _known: dict[tuple[Any, ...], Setting] = {}
 
     def __new__(cls, values: tuple[Any, ...]) -> Setting:
-        found = cls._known.get(values)
-        if found is None:
-            found = object.__new__(cls)
-            found.values = values
-            found = cls._known.setdefault(values, found)
-        return found
+        setting = cls._known.get(values)
+        if setting is None:
+            setting = object.__new__(cls)
+            setting.values = values
+            setting = cls._known.setdefault(values, setting)
+        return setting
 
     values: tuple[Any, ...]
 
@@ -313,8 +313,8 @@ def _summarize(shared: type[Config]) -> None:
 
 def platform_named(text: str | None) -> str:
     """The platform that JAX's name for it means: of several in a list, the preferred one comes first."""
-    found = (text or "cpu").partition(",")[0].strip()
-    return "cuda" if found == "gpu" else found
+    platform = (text or "cpu").partition(",")[0].strip()
+    return "cuda" if platform == "gpu" else platform
 
 
 def _parse(name: str, default: Any, text: str) -> Any:
@@ -343,9 +343,9 @@ def _parse(name: str, default: Any, text: str) -> Any:
         raise ConfigError(f"{variable}: expected one of {', '.join(map(str, OPTIONS[name].choices))}, got {text!r}")
     if name != "platform":
         return text
-    if not _is_platform(found := platform_named(text)):
+    if not _is_platform(platform := platform_named(text)):
         raise ConfigError(f"{variable}: expected {OPTIONS[name].expected}, got {text!r}")
-    return found
+    return platform
 
 
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count[= ](\d+)")

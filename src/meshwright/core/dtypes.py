@@ -236,14 +236,14 @@ _BY_SHORT = {short: dtype for dtype, short in _SHORT.items()}
 
 
 def _ancestors(node: str) -> frozenset[str]:
-    found: set[str] = {node}
+    ancestors: set[str] = {node}
     frontier = [node]
     while frontier:
         for above in _EDGES[frontier.pop()]:
-            if above not in found:
-                found.add(above)
+            if above not in ancestors:
+                ancestors.add(above)
                 frontier.append(above)
-    return frozenset(found)
+    return frozenset(ancestors)
 
 
 _ABOVE = {node: _ancestors(node) for node in _EDGES}

@@ -26,12 +26,12 @@ class _Origin:
     step: Hashable
 
 
-def made_of(made: Any, fun: Callable[..., Any], *step: Any) -> Any:
-    """``made``, which is to caches whatever else ``step`` (a name and options, trees of them) makes of ``fun``."""
+def made_of(derived: Any, fun: Callable[..., Any], *step: Any) -> Any:
+    """``derived``, which is to caches whatever else ``step`` (a name and options, trees of them) makes of ``fun``."""
     key = as_key(step)
     if key is not None:
-        made._origin = _Origin(weakref.ref(made), fun, key)
-    return made
+        derived._origin = _Origin(weakref.ref(derived), fun, key)
+    return derived
 
 
 def as_key(options: Any) -> Hashable | None:
@@ -70,5 +70,5 @@ class CachesOfFunctions(Generic[_Caches]):
         key = as_key(options)
         if type(root) is not FunctionType or key is None:
             return self._make()
-        found = self._of.setdefault(root, {})
-        return found.setdefault((steps, key), self._make())
+        caches = self._of.setdefault(root, {})
+        return caches.setdefault((steps, key), self._make())

@@ -361,8 +361,8 @@ def _up_to(treedef: PyTreeDef, tree: Any, function: str, argument: str) -> list[
 
 
 def _where(want: PyTreeDef, got: PyTreeDef) -> str:
-    found = difference(want, got)
-    return f" ({found})" if found else ""
+    where = difference(want, got)
+    return f" ({where})" if where else ""
 
 
 def difference(want: PyTreeDef, got: PyTreeDef, path: str = "", exact: bool = False) -> str:
@@ -381,9 +381,9 @@ def difference(want: PyTreeDef, got: PyTreeDef, path: str = "", exact: bool = Fa
         return f"at {path or 'the top'}: {_kind(want)} against {_kind(got)}"
     accessors = want.one_level().accessors()  # type: ignore[union-attr]
     for accessor, a, b in zip(accessors, want.children(), got.children()):
-        found = difference(a, b, path + accessor.codify(""), exact)
-        if found:
-            return found
+        inner = difference(a, b, path + accessor.codify(""), exact)
+        if inner:
+            return inner
     return ""
 
 

@@ -85,13 +85,13 @@ def _require_functions(function: str, **given: Any) -> None:
             raise ArgumentTypeError(f"{function}: {name} must be a function, got {value!r}")
 
 
-def _pair(function: str, cls: type, found: Any) -> tuple[Any, Any]:
-    if not isinstance(found, (tuple, list)) or len(found) != 2:
+def _pair(function: str, cls: type, pair: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise ArgumentTypeError(
             f"{function}: the flatten function of {cls.__name__} must return a pair (children, static data), got "
-            f"{found!r}"
+            f"{pair!r}"
         )
-    return tuple(found)
+    return tuple(pair)
 
 
 def register_pytree_node_class(cls: T) -> T:

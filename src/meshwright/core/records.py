@@ -37,14 +37,14 @@ def dataclass(
         has_hash = explicit_hash is not MISSING and not (explicit_hash is None and "__eq__" in cls.__dict__)
         _collect(cls, frozen)
         fields = dataclasses.fields(cls)
-        made: dict[str, Any] = {}
+        methods: dict[str, Any] = {}
         if repr:
-            made["__repr__"] = _repr(tuple(f.name for f in fields if f.repr))
+            methods["__repr__"] = _repr(tuple(f.name for f in fields if f.repr))
         if eq:
-            made["__eq__"] = _eq(_getter(tuple(f.name for f in fields if f.compare)))
+            methods["__eq__"] = _eq(_getter(tuple(f.name for f in fields if f.compare)))
         if init:
-            made["__init__"] = _init(cls, fields, frozen)
-        for name, function in made.items():
+            methods["__init__"] = _init(cls, fields, frozen)
+        for name, function in methods.items():
             if name not in cls.__dict__:
                 setattr(cls, name, function)
         if eq and not has_hash:
@@ -146,11 +146,11 @@ def _init(cls: type[Any], fields: tuple[Field[Any], ...], frozen: bool) -> Calla
         statements.append("self.__post_init__()")
     default = {f.name: f.default for f in fields}
     factory = {f.name: f.default_factory for f in fields}
-    made: Any = _maker(tuple(parameters), tuple(statements))(object.__setattr__, default, factory, MISSING)
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    made.__module__ = cls.__module__
-    made.__annotations__ = {f.name: f.type for f in taken} | {"return": None}
-    return made  # type: ignore[no-any-return]
+    init: Any = _maker(tuple(parameters), tuple(statements))(object.__setattr__, default, factory, MISSING)
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    init.__module__ = cls.__module__
+    init.__annotations__ = {f.name: f.type for f in taken} | {"return": None}
+    return init  # type: ignore[no-any-return]
 
 
 def _check_order(fields: list[Field[Any]]) -> None:
@@ -170,9 +170,9 @@ def _parameter(f: Field[Any]) -> str:
 
 def _statement(f: Field[Any], frozen: bool) -> str:
     """What sets a field; nothing if its default is the class's attribute."""
-    made = f"factory[{f.name!r}]()"
+    default = f"factory[{f.name!r}]()"
     if f.default_factory is not MISSING:
-        value = f"{made} if {f.name} is missing else {f.name}" if f.init else made
+        value = f"{default} if {f.name} is missing else {f.name}" if f.init else default
     elif f.init:
         value = f.name
     else:

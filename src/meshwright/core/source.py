@@ -162,10 +162,10 @@ def _place(
     code: CodeType | None, offset: int, name_stack: str, fixed: Fixed | None, caller: SourceLocation | None,
 ) -> SourceLocation:  # fmt: skip
     key = (fixed if code is None else id(code), offset, name_stack, id(caller))
-    found = _interned.get(key)
-    if found is None:
-        found = _interned[key] = SourceLocation(code, offset, name_stack, fixed, caller)
-    return found
+    location = _interned.get(key)
+    if location is None:
+        location = _interned[key] = SourceLocation(code, offset, name_stack, fixed, caller)
+    return location
 
 
 class _Recording(threading.local):
@@ -212,10 +212,10 @@ def current() -> SourceLocation:
             frames.append(frame)
             key += (id(code), frame.f_lasti)
         frame = frame.f_back
-    found = _recorded.get(tuple(key))
-    if found is None:
-        found = _recorded[tuple(key)] = _located(frames, key[0])
-    return found
+    location = _recorded.get(tuple(key))
+    if location is None:
+        location = _recorded[tuple(key)] = _located(frames, key[0])
+    return location
 
 
 def _located(frames: list[FrameType], name_stack: str) -> SourceLocation:

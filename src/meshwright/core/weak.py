@@ -56,8 +56,8 @@ class WeakValues(Generic[K, V]):
         self._refs: dict[K, ref[V]] = {}
 
     def get(self, key: K) -> V | None:
-        found = self._refs.get(key)
-        return None if found is None else found()
+        reference = self._refs.get(key)
+        return None if reference is None else reference()
 
     def __setitem__(self, key: K, value: V) -> None:
         self._refs[key] = ref(value, partial(self._refs.pop, key))  # the reference is pop's default
@@ -73,9 +73,9 @@ def once_for_each(function: Callable[[Any], V]) -> Callable[[Any], V]:
 
     @wraps(function)
     def remembered(key: Any) -> V:
-        found: Any = known._values.get(ref(key), unknown)
-        if found is unknown:
-            known[key] = found = function(key)
-        return found  # type: ignore[no-any-return]
+        result: Any = known._values.get(ref(key), unknown)
+        if result is unknown:
+            known[key] = result = function(key)
+        return result  # type: ignore[no-any-return]
 
     return remembered

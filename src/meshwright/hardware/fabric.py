@@ -46,15 +46,15 @@ class Fabric:
 @lru_cache(maxsize=4096)
 def _within(links: tuple[Link, ...], pre: int, size: int) -> tuple[Link, ...]:
     """The levels of a part of an axis: what lies between its ``pre`` major positions and the minor ones."""
-    found = []
+    levels = []
     for link in links:
         outer = gcd(pre, link.size)
         pre //= outer
         mine = gcd(size, link.size // outer) if pre == 1 else 1
         size //= mine
         if mine > 1:
-            found.append(link.part(mine, link.size // outer // mine))
-    return tuple(found)
+            levels.append(link.part(mine, link.size // outer // mine))
+    return tuple(levels)
 
 
 def fabric_of(axes: Mapping[str, int], machine: Machine | None) -> Fabric:

@@ -112,18 +112,18 @@ class Machine:
         """What connects devices, from far to near."""
         chip = self.chip
         network = ("network_bandwidth", "network_latency")
-        found = []
+        links = []
         for count in (self.slices, self.nodes):
-            found.append(Link(NETWORK, count, chip.network_bandwidth / self._parts, chip.network_latency, 1, network))
+            links.append(Link(NETWORK, count, chip.network_bandwidth / self._parts, chip.network_latency, 1, network))
         if chip.torus:
             for n, wraps in zip(self.shape, self.wrap):
-                found.append(Link(RING if wraps else LINE, n, chip.link_bandwidth / self._parts, chip.link_latency))
+                links.append(Link(RING if wraps else LINE, n, chip.link_bandwidth / self._parts, chip.link_latency))
         else:
-            found.append(Link(SWITCHED, math.prod(self.shape), chip.link_bandwidth / self._parts, chip.link_latency))
+            links.append(Link(SWITCHED, math.prod(self.shape), chip.link_bandwidth / self._parts, chip.link_latency))
         # Devices of one chip exchange through its memory.
-        found.append(Link(SWITCHED, self._parts, chip.memory_bandwidth / 2 / self._parts, 0.0, 1,
+        links.append(Link(SWITCHED, self._parts, chip.memory_bandwidth / 2 / self._parts, 0.0, 1,
                           ("memory_bandwidth", "memory_bandwidth")))  # fmt: skip
-        return [link for link in found if link.size > 1]
+        return [link for link in links if link.size > 1]
 
     def lay_out(self, axes: Mapping[str, int]) -> dict[str, tuple[Link, ...]]:
         """What each axis of a mesh lies on, from far to near.
@@ -157,26 +157,26 @@ def _whole_dimensions(sizes: Sequence[int], levels: Sequence[Link]) -> list[list
     """Whole levels for each axis: those of the torus in any order, all others in theirs; None if they do not fit."""
     if not any(link.is_torus for link in levels):
         return None
-    found: list[list[Link]] = [[] for _ in sizes]
+    by_axis: list[list[Link]] = [[] for _ in sizes]
     left = list(levels)
     for axis in sorted(range(len(sizes)), key=lambda i: (-sizes[i], -i)):
         chosen = next((c for c in _subsets(left) if math.prod(link.size for link in c) == sizes[axis]), None)
         if chosen is None:
             return None
-        found[axis] = list(chosen)
+        by_axis[axis] = list(chosen)
         left = [link for link in left if not any(link is c for c in chosen)]
-    return found
+    return by_axis
 
 
 def _subsets(levels: Sequence[Link]) -> list[tuple[Link, ...]]:
     """All, those of most dimensions of the torus and least network first."""
-    found = [c for n in range(len(levels) + 1) for c in itertools.combinations(levels, n)]
-    return sorted(found, key=lambda c: (sum(not link.is_torus for link in c), -len(c)))
+    subsets = [c for n in range(len(levels) + 1) for c in itertools.combinations(levels, n)]
+    return sorted(subsets, key=lambda c: (sum(not link.is_torus for link in c), -len(c)))
 
 
 def _aligned(sizes: Sequence[int], levels: Sequence[Link]) -> list[list[Link]] | None:
     """Axes and levels cut in the same places, both from far to near; None if sizes have no common parts."""
-    found: list[list[Link]] = [[] for _ in sizes]
+    by_axis: list[list[Link]] = [[] for _ in sizes]
     at, left = 0, levels[0].size if levels else 1
     for axis, size in enumerate(sizes):
         while size > 1:
@@ -188,8 +188,8 @@ def _aligned(sizes: Sequence[int], levels: Sequence[Link]) -> list[list[Link]] |
                 return None
             left //= part
             size //= part
-            found[axis].append(levels[at].part(part, left))
-    return found
+            by_axis[axis].append(levels[at].part(part, left))
+    return by_axis
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -205,15 +205,15 @@ def chip(name: str) -> Chip:
     plain = name.strip().lower()
     if plain in (THIS, "cpu"):
         return this.this_chip()
-    found = CHIPS.get(ALIASES.get(plain, plain))
-    if found is None:
+    entry = CHIPS.get(ALIASES.get(plain, plain))
+    if entry is None:
         near = difflib.get_close_matches(plain, [*CHIPS, *ALIASES, THIS], n=3, cutoff=0.5)
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise ArgumentError(
             f"no chip {name!r} is known{meant} There are {', '.join(CHIPS)} and {THIS!r}; describe another as "
             "hardware.Chip(...)"
         )
-    return found
+    return entry
 
 
 def machine(
@@ -234,18 +234,18 @@ def machine(
         return name
     shape: tuple[int, ...] = ()
     if isinstance(name, Chip):
-        made = name
+        model = name
     else:
-        found = _TEXT.match(name) if isinstance(name, str) else None
-        if found is None:
+        match = _TEXT.match(name) if isinstance(name, str) else None
+        if match is None:
             raise ArgumentError(
                 f"machine: expected a chip and a shape such as 'v5e:16x16', 'h100:16x8' or 'this', got {name!r}"
             )
-        made = chip(found["chip"])
-        shape = tuple(int(n) for n in re.split("[x×]", found["shape"])) if found["shape"] else ()
+        model = chip(match["chip"])
+        shape = tuple(int(n) for n in re.split("[x×]", match["shape"])) if match["shape"] else ()
     if nodes < 1 or slices < 1:
         raise ArgumentError(f"machine: nodes and slices must be positive, got {nodes} and {slices}")
-    result = _shaped(made, shape, nodes, slices, devices)
+    result = _shaped(model, shape, nodes, slices, devices)
     return replace(result, wrap=tuple(wrap)) if wrap is not None else result
 
 

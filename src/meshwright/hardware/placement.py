@@ -25,20 +25,20 @@ def arranged(grid: np.ndarray, torus: int, shape: tuple[int, ...]) -> np.ndarray
         return grid.reshape(shape)
     order = [d for axis in chosen for d in axis]
     rest = [d for d in range(grid.ndim) if d not in order]
-    found = grid.transpose(*order, *rest).reshape([grid.shape[d] for d in order])
+    array = grid.transpose(*order, *rest).reshape([grid.shape[d] for d in order])
     for axis, dims in enumerate(chosen):
-        found = _joined(found, axis, [grid.shape[d] for d in dims], [d in inside for d in dims])
-    return found
+        array = _joined(array, axis, [grid.shape[d] for d in dims], [d in inside for d in dims])
+    return array
 
 
 def placed(devices: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
     """``devices`` in an array of ``shape``: by their ``coords`` if they have some and fill a grid, else as they are
     given."""
-    found = np.empty(len(devices), object)
-    found[:] = devices
+    array = np.empty(len(devices), object)
+    array[:] = devices
     grid = _grid(devices)
     if grid is None:
-        return found.reshape(shape)
+        return array.reshape(shape)
     is_torus = getattr(devices[0], "platform", "") == "tpu"
     return arranged(grid, 1 if is_torus else 0, shape)
 
@@ -59,12 +59,12 @@ def _grid(devices: Sequence[Any]) -> np.ndarray | None:
     return grid
 
 
-def _joined(found: np.ndarray, axis: int, sizes: list[int], in_torus: list[bool]) -> np.ndarray:
+def _joined(array: np.ndarray, axis: int, sizes: list[int], in_torus: list[bool]) -> np.ndarray:
     """The dimensions from ``axis`` on, as many as ``sizes``, as one; those of a torus in a snake."""
     outer = math.prod(size for size, inside in zip(sizes, in_torus) if not inside)
     dims = [size for size, inside in zip(sizes, in_torus) if inside]
-    before, after = found.shape[:axis], found.shape[axis + len(sizes) :]
-    flat = found.reshape(*before, outer, math.prod(dims), *after)
+    before, after = array.shape[:axis], array.shape[axis + len(sizes) :]
+    flat = array.reshape(*before, outer, math.prod(dims), *after)
     flat = flat.take(snake(dims), axis=axis + 1)
     return flat.reshape(*before, outer * math.prod(dims), *after)
 
@@ -87,7 +87,7 @@ def _whole_levels(shape: Sequence[int], sizes: dict[int, int], torus: set[int]) 
 
     Large axes choose first, later ones before earlier ones: dimensions of a torus, many of them, before a network.
     """
-    found: list[tuple[int, ...]] = [()] * len(shape)
+    by_axis: list[tuple[int, ...]] = [()] * len(shape)
 
     def fill(axes: list[int], left: dict[int, int]) -> bool:
         if not axes:
@@ -95,15 +95,15 @@ def _whole_levels(shape: Sequence[int], sizes: dict[int, int], torus: set[int]) 
         axis, *rest = axes
         for chosen in _subsets(left, torus):
             if math.prod(left[d] for d in chosen) == shape[axis]:
-                found[axis] = chosen
+                by_axis[axis] = chosen
                 if fill(rest, {d: n for d, n in left.items() if d not in chosen}):
                     return True
         return False
 
     order = sorted(range(len(shape)), key=lambda i: (-shape[i], -i))
-    return found if fill(order, dict(sizes)) else None
+    return by_axis if fill(order, dict(sizes)) else None
 
 
 def _subsets(left: dict[int, int], torus: set[int]) -> list[tuple[int, ...]]:
-    found = [c for n in range(len(left) + 1) for c in itertools.combinations(left, n)]
-    return sorted(found, key=lambda c: (sum(d not in torus for d in c), -len(c)))
+    subsets = [c for n in range(len(left) + 1) for c in itertools.combinations(left, n)]
+    return sorted(subsets, key=lambda c: (sum(d not in torus for d in c), -len(c)))

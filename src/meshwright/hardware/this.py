@@ -75,9 +75,9 @@ def _model() -> str:
 
 def _read(path: Path) -> Chip | None:
     try:
-        found = json.loads(path.read_text())
-        same = (found["form"], found["on"], found["cores"]) == (_FORM, _model(), os.cpu_count())
-        return _chip(found) if same else None
+        record = json.loads(path.read_text())
+        same = (record["form"], record["on"], record["cores"]) == (_FORM, _model(), os.cpu_count())
+        return _chip(record) if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -186,10 +186,10 @@ class _Writer:
     def instance(self, op: Op) -> str:
         """An op without parameters: a module holds it, or its class."""
         module = type(op).__module__
-        found = next((name for name, value in vars(sys.modules[module]).items() if type(value) is type(op)), None)
-        if found is None:
+        attribute = next((name for name, value in vars(sys.modules[module]).items() if type(value) is type(op)), None)
+        if attribute is None:
             return f"{self.value(op, [], '')}.bind"
-        self.imports.add((module, f"{found} as {op.name}_op"))
+        self.imports.add((module, f"{attribute} as {op.name}_op"))
         return f"{op.name}_op"
 
     def value(self, x: Any, lines: list[str], indent: str) -> str:

@@ -306,8 +306,8 @@ class _Size:
 
 def _draw(grid: Grid, size: _Size) -> Iterator[tuple[Segment, ...]]:
     columns = list(zip(*grid.cells))
-    wanted = [max(len(line) for cell in column for line in cell.lines) + 2 for column in columns]
-    widths = size.widths(_extents(grid.widths, wanted, size.max_width))
+    natural = [max(len(line) for cell in column for line in cell.lines) + 2 for column in columns]
+    widths = size.widths(_extents(grid.widths, natural, size.max_width))
     needed = [max(len(cell.lines) for cell in row) for row in grid.cells]
     heights = size.heights(_extents(grid.heights, needed, 3 * len(needed)))
     yield (Segment(_border("┌┬┐", widths)),)

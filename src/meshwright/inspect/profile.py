@@ -47,17 +47,17 @@ class Profile:
     def add(self, event: Event, ops: dict[str, dict[str, Any]]) -> None:
         """Count an op of a program of which ``ops`` are described."""
         seconds = event.duration_ns / 1e9
-        said = ops.get(event.op, {})
+        description = ops.get(event.op, {})
         op = f"{event.module}/{event.op}"
         self.devices[f"device {event.device}"] += seconds  # type: ignore[assignment]
         self.ops[op] += seconds  # type: ignore[assignment]
         self.counts[op] += 1
-        self.lines[said.get("line") or "unknown"] += seconds  # type: ignore[assignment]
-        kind = said.get("name", "").rpartition("/")[2]
-        named = next((k for k in (kind, said.get("kind", "")) if k in COLLECTIVES), None)
+        self.lines[description.get("line") or "unknown"] += seconds  # type: ignore[assignment]
+        kind = description.get("name", "").rpartition("/")[2]
+        named = next((k for k in (kind, description.get("kind", "")) if k in COLLECTIVES), None)
         if named is not None:
             self.collectives[named] += seconds  # type: ignore[assignment]
-        devices = said.get("devices") or 1
+        devices = description.get("devices") or 1
         for number in range(devices if devices > 1 else 0):
             self.shares[f"virtual device {number}"] += seconds / devices  # type: ignore[assignment]
 
@@ -99,10 +99,10 @@ def read_profile(folder: str | Path) -> Profile:
     Raises:
       ArgumentError: there is none.
     """
-    found = sorted(Path(folder).glob("**/*.xplane.pb"))
-    if not found:
+    files = sorted(Path(folder).glob("**/*.xplane.pb"))
+    if not files:
         raise ArgumentError(f"profile: no profile in {str(folder)!r}; write one with profiler.trace({str(folder)!r})")
-    return summed(found[-1].parent, events(found[-1]))
+    return summed(files[-1].parent, events(files[-1]))
 
 
 def summed(folder: Path, recorded: Iterable[Event]) -> Profile:

@@ -209,15 +209,15 @@ class _Spread:
                 dims[d] = ()
             used.update(dict.fromkeys(dims[d], d))
         reduced = self._reduced().difference(used)
-        found = type_over(self.mesh, dims, self.unreduced.difference(used), reduced)
-        if found is not None:
-            check_divisible(out.shape, found, f"{self.op.name}: operands {_texts(self.avals)}, the result")
-        return found
+        sharding = type_over(self.mesh, dims, self.unreduced.difference(used), reduced)
+        if sharding is not None:
+            check_divisible(out.shape, sharding, f"{self.op.name}: operands {_texts(self.avals)}, the result")
+        return sharding
 
     def _joined(self, out: ShapedArray, dim: int, factors: DimFactors) -> Axes:
         """The axes of a result's dimension from those of its factors. Where all major ones are split, so is the
         dimension over all axes, although rows then move between devices, as in JAX."""
-        found: Axes = ()
+        joined: Axes = ()
         majors_split = True
         for f in factors:
             axes, size = self.axes[f], self.rule.factors[f].size
@@ -227,10 +227,10 @@ class _Spread:
                     f"result {out}",
                     _choices(self._bare(), (), out, self.mesh),
                 )
-                return found
+                return joined
             majors_split = majors_split and (bool(axes) or size == 1)
-            found += axes
-        return found
+            joined += axes
+        return joined
 
     # --- sums -----------------------------------------------------------------------------------------------
     def _unreduced(self) -> frozenset[str]:
@@ -275,11 +275,11 @@ class _Spread:
         kept = [f.kind not in (REDUCTION, REPLICATED) for f in self.rule.factors]
         dims = [tuple(a for f in fs if kept[f] for a in self.axes[f]) for fs in self.rule.results[0]]
         used: set[str] = set()
-        found = []
+        bare = []
         for axes in dims:
-            found.append(() if used.intersection(axes) else axes)
+            bare.append(() if used.intersection(axes) else axes)
             used.update(axes)
-        return found
+        return bare
 
     def _with(self, f: int, axes: Axes) -> PartitionSpec:
         dims = self._bare()
@@ -310,11 +310,11 @@ def _choices(
 ) -> list[PartitionSpec]:
     """What a result with these dimensions could be: whole along the axes that a sum is over, split by them, or with the
     sum still to be made."""
-    found = [PartitionSpec(*dims)]
+    choices = [PartitionSpec(*dims)]
     for d, mine in enumerate(dims if summed else ()):
         more = (*mine, *summed)
         if out is not None and mesh is not None and out.shape[d] % mesh.sizes(more) == 0:
-            found.append(PartitionSpec(*dims[:d], more, *dims[d + 1 :]))
+            choices.append(PartitionSpec(*dims[:d], more, *dims[d + 1 :]))
     if summed:
-        found.append(PartitionSpec(*dims, unreduced=summed))
-    return found
+        choices.append(PartitionSpec(*dims, unreduced=summed))
+    return choices

@@ -264,8 +264,8 @@ class Op:
 
     def typed(self, *avals: ShapedArray) -> Any:
         """What :meth:`infer` gives, with the axes over which the results vary, and how explicit axes split them."""
-        found = self.infer(*(a.update(vma=NOWHERE, explicit=None, memory=None) for a in avals))
-        outs = list(found) if self.multiple_results else [found]
+        inferred = self.infer(*(a.update(vma=NOWHERE, explicit=None, memory=None) for a in avals))
+        outs = list(inferred) if self.multiple_results else [inferred]
         axes = self.varies(*(a.vma for a in avals)) if STATE.checked else NOWHERE
         split = result_types(self, avals, outs) if is_explicit(avals) else [None] * len(outs)
         memory = common_memory(avals)

@@ -71,8 +71,8 @@ class Program(HoldsJaxpr):
         """Values for ``arguments`` in their places among all that the function takes; ``unused`` in the others."""
         if self.kept is None:
             return list(values)
-        found = dict(zip(self.kept, values))
-        return [found.get(i, unused) for i in range(len(self.all_arguments))]
+        by_number = dict(zip(self.kept, values))
+        return [by_number.get(i, unused) for i in range(len(self.all_arguments))]
 
     @property
     def names(self) -> list[str]:
@@ -89,18 +89,18 @@ class Program(HoldsJaxpr):
         """The result that takes each donated argument's memory: the one that is said, or else the first free one of the
         same type. Arguments that no result can take the place of are left out."""
         ins, outs = self.in_avals, self.out_avals
-        found: dict[int, int] = {}
+        aliases: dict[int, int] = {}
         for i in self.donated:
             alias = self.arguments[i].alias
             if alias is not None and _same_type(outs[alias], ins[i]):
-                found[i] = alias
-        free = [o for o in range(len(outs)) if o not in found.values()]
-        for i in (i for i in self.donated if i not in found):
+                aliases[i] = alias
+        free = [o for o in range(len(outs)) if o not in aliases.values()]
+        for i in (i for i in self.donated if i not in aliases):
             target = next((o for o in free if _same_type(outs[o], ins[i])), None)
             if target is not None:
                 free.remove(target)
-                found[i] = target
-        return found
+                aliases[i] = target
+        return aliases
 
     def precision(self) -> AbstractContextManager[Any]:
         """The mode in which it is traced, compiled and run."""

@@ -17,19 +17,19 @@ T = TypeVar("T")
 # --- who makes and uses a value -----------------------------------------------------------------------------
 def uses_of(jaxpr: Jaxpr) -> dict[Var, list[JaxprEqn | None]]:
     """The equations that use each value, once for each operand; None stands for the results of the jaxpr."""
-    found: dict[Var, list[JaxprEqn | None]] = {}
+    uses: dict[Var, list[JaxprEqn | None]] = {}
     for eqn in (*jaxpr.eqns, None):
         for atom in jaxpr.outvars if eqn is None else eqn.invars:
             if isinstance(atom, Var):
-                found.setdefault(atom, []).append(eqn)
-    return found
+                uses.setdefault(atom, []).append(eqn)
+    return uses
 
 
 def use_counts(eqns: Iterable[JaxprEqn], outs: Iterable[Atom] = ()) -> Counter[Var]:
     """How often each value is an operand of the equations, or one of ``outs``."""
-    found = Counter(a for e in eqns for a in e.invars if isinstance(a, Var))
-    found.update(a for a in outs if isinstance(a, Var))
-    return found
+    counts = Counter(a for e in eqns for a in e.invars if isinstance(a, Var))
+    counts.update(a for a in outs if isinstance(a, Var))
+    return counts
 
 
 def producers_of(jaxpr: Jaxpr) -> dict[Var, JaxprEqn]:

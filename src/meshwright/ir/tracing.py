@@ -347,13 +347,13 @@ def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
     if STATE.decided is not None and is_explicit(avals):
         return op.typed(*avals)
     key = (op, avals, STATE.checked)
-    found = None if op.holds_jaxprs else _infer_cache.get(key)
-    if found is None:
+    inferred = None if op.holds_jaxprs else _infer_cache.get(key)
+    if inferred is None:
         op.check_keys(avals)
-        found = (op.typed if STATE.checked or is_explicit(avals) else op.infer)(*avals)
+        inferred = (op.typed if STATE.checked or is_explicit(avals) else op.infer)(*avals)
         if not op.holds_jaxprs:
-            _infer_cache[key] = found
-    return found
+            _infer_cache[key] = inferred
+    return inferred
 
 
 class JaxprTracer(Tracer):

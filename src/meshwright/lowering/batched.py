@@ -85,7 +85,7 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units) -> ClosedJaxpr:
 def _unchanged(local: ClosedJaxpr, part: Partition) -> dict[int, int]:
     """The results that are arguments as they are, and which. A tile can also be that of an array with less padding."""
     number = {v: i for i, v in enumerate(local.jaxpr.invars)}
-    found = {o: number[v] for o, v in enumerate(local.jaxpr.outvars) if isinstance(v, Var) and v in number}
+    forwarded = {o: number[v] for o, v in enumerate(local.jaxpr.outvars) if isinstance(v, Var) and v in number}
     ins, outs = part.source.in_avals, part.source.out_avals
-    same = {o: i for o, i in found.items() if part.in_layouts[i] == part.out_layouts[o]}
+    same = {o: i for o, i in forwarded.items() if part.in_layouts[i] == part.out_layouts[o]}
     return {o: i for o, i in same.items() if ins[i].shape == outs[o].shape}

@@ -84,8 +84,8 @@ def lower(
     arg_names: Sequence[str] = (),
 ) -> DeviceProgram:
     """The program of one real device, ready to be written for ``target``."""
-    found, constants = hoist_constants(run_passes(jaxpr, LOWERING))
-    return DeviceProgram(name, found, constants, target, donated or {}, arg_names)
+    hoisted, constants = hoist_constants(run_passes(jaxpr, LOWERING))
+    return DeviceProgram(name, hoisted, constants, target, donated or {}, arg_names)
 
 
 def hoist_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:

@@ -57,15 +57,15 @@ class _Guard:
 
     def _inside(self, eqn: JaxprEqn, known: bool) -> tuple[JaxprEqn, bool]:
         """The equation with its jaxprs guarded; what one of them gives may come into another, or around again."""
-        found = []
+        flags = []
 
         def apply(inside: ClosedJaxpr) -> ClosedJaxpr:
             after, leaves = self.guarded(inside, known)
-            found.append(leaves)
+            flags.append(leaves)
             return after
 
         after = in_jaxprs(eqn, apply)
-        return self._inside(eqn, True) if any(found) and not known else (after, known)
+        return self._inside(eqn, True) if any(flags) and not known else (after, known)
 
 
 def _unless_nan(eqn: JaxprEqn) -> list[JaxprEqn]:

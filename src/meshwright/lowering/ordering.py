@@ -61,8 +61,8 @@ class _Threading(Interpreter[Any]):
         if inside:
             i = min(range(len(args)), key=lambda i: typeof(args[i]).nbytes or 2**62)
             args[i] = _after(self.token, args[i])
-        found = op.bind(*args)
-        outs = found if op.multiple_results else [found]
+        result = op.bind(*args)
+        outs = result if op.multiple_results else [result]
         if inside:
             self.token = _joined(op, self.token, outs)
         return outs
@@ -84,13 +84,13 @@ def _joined(op: Op, token: Any, outs: list[Any]) -> Any:
     Raises:
       RuleError: the op has none, so nothing can wait for it.
     """
-    found = [x for x in outs if typeof(x).size]
-    if not found:
+    nonempty = [x for x in outs if typeof(x).size]
+    if not nonempty:
         raise RuleError(
             f"an ordered callback in the body of a {op.name} that has no results cannot be ordered; return something "
             "from the body, or use ordered=False"
         )
-    smallest = min(found, key=lambda x: typeof(x).nbytes)
+    smallest = min(nonempty, key=lambda x: typeof(x).nbytes)
     ndim = typeof(smallest).ndim
     element = reshape(slice_(smallest, (0,) * ndim, (1,) * ndim), ())
     return IoCallback(_no_effect, "order", ordered=True, token=True).bind(token, element)[0]

@@ -57,13 +57,13 @@ def merge_dot_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 def _runs(dims: Sequence[int]) -> Runs:
     """Maximal runs of consecutive numbers, in the order given."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for d in dims:
-        if found and d == found[-1][-1] + 1:
-            found[-1].append(d)
+        if runs and d == runs[-1][-1] + 1:
+            runs[-1].append(d)
         else:
-            found.append([d])
-    return [tuple(r) for r in found]
+            runs.append([d])
+    return [tuple(r) for r in runs]
 
 
 def _paired_runs(left: Sequence[int], right: Sequence[int]) -> tuple[Runs, Runs]:
@@ -144,14 +144,14 @@ def _in_its_place(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> list[Jaxpr
 
 def _of_transposed(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> JaxprEqn:
     """The product with a right operand that is a transposed matrix, ``w.T``, as one of ``w``."""
-    made = permuted.get(eqn.invars[1])  # type: ignore[arg-type]
+    producer = permuted.get(eqn.invars[1])  # type: ignore[arg-type]
     (contracted, of_right), batch = eqn.op.dimension_numbers  # type: ignore[attr-defined]
-    if made is None or batch != ((), ()) or made.invars[0].aval.ndim != 2:
+    if producer is None or batch != ((), ()) or producer.invars[0].aval.ndim != 2:
         return eqn
-    order = made.op.permutation  # type: ignore[attr-defined]
+    order = producer.op.permutation  # type: ignore[attr-defined]
     numbers = (contracted, tuple(order[d] for d in of_right)), batch
     op = replace(eqn.op, dimension_numbers=numbers)  # type: ignore[call-arg]
-    return eqn.replace(op=op, invars=[eqn.invars[0], made.invars[0]])
+    return eqn.replace(op=op, invars=[eqn.invars[0], producer.invars[0]])
 
 
 def _is_wide(eqn: JaxprEqn) -> bool:

@@ -34,7 +34,7 @@ class _MergeReductions:
         self.virtual = virtual
         inner = jaxpr.jaxpr
         self.varying = varying(inner, inputs)
-        self.made = producers_of(inner)
+        self.producers = producers_of(inner)
         self.uses = use_counts(inner.eqns, inner.outvars)
 
     def run(self) -> ClosedJaxpr:
@@ -66,7 +66,7 @@ class _MergeReductions:
         (linear in this operand, their others equal along ``axes``), each result used once."""
         chain: list[JaxprEqn] = []
         while True:
-            eqn = self.made.get(var)
+            eqn = self.producers.get(var)
             if eqn is None or self.uses[var] != 1 or eqn.op.multiple_results:
                 return None
             chain.append(eqn)
@@ -85,8 +85,8 @@ class _MergeReductions:
             return None
         if any(f.kind == REDUCTION for f in eqn_rule(eqn).factors):
             return None
-        found = eqn.invars[differing[0]]
-        return found if isinstance(found, Var) else None
+        operand = eqn.invars[differing[0]]
+        return operand if isinstance(operand, Var) else None
 
     def _merge(self, psum: JaxprEqn, left: Op, chain: list[JaxprEqn], replaced: dict[int, list[JaxprEqn]]) -> None:
         source = chain[0]
@@ -113,8 +113,8 @@ class _MergeReductions:
         new_eqns, operands = [], []
         for atom, dims in zip(eqn.invars, rule.operands):
             where = [d for d, fs in enumerate(dims) if fs == (f,)]
-            found = self.varying.get(atom, frozenset()) if isinstance(atom, Var) else frozenset()
-            varies = found & set(axes)
+            all_axes = self.varying.get(atom, frozenset()) if isinstance(atom, Var) else frozenset()
+            varies = all_axes & set(axes)
             if len(where) != 1:
                 if varies or any(f in fs for fs in dims):
                     return None

@@ -50,8 +50,8 @@ def _until_accepted(
     def step(carry: Any) -> Any:
         value, accepted, key = carry
         key, key_u, key_v = split(key, 3)
-        found, good = propose(uniform(key_u, shape, dtype) - 0.5, uniform(key_v, shape, dtype))
-        return where(good, found, value), accepted | good, key
+        candidate, good = propose(uniform(key_u, shape, dtype) - 0.5, uniform(key_v, shape, dtype))
+        return where(good, candidate, value), accepted | good, key
 
     start = full(shape, -1, dtype), zeros(shape, "bool"), asarray(key)
     return _while_any(lambda carry: ~carry[1], step, start)

@@ -119,28 +119,28 @@ def categorical(
     sizes = typeof(logits).shape
     d = normal_axis(axis, len(sizes), "random.categorical")
     batch = sizes[:d] + sizes[d + 1 :]
-    wanted = batch if shape is None else normal_shape(shape, "random.categorical")
-    broadcast_shapes(wanted, batch, name="random.categorical")
-    lead = len(wanted) - len(batch)
+    out_shape = batch if shape is None else normal_shape(shape, "random.categorical")
+    broadcast_shapes(out_shape, batch, name="random.categorical")
+    lead = len(out_shape) - len(batch)
     if not replace:
-        return _without_replacement(key, logits, d, wanted, lead, mode)
+        return _without_replacement(key, logits, d, out_shape, lead, mode)
     place = lead + d
-    full = list(wanted[lead:])
+    full = list(out_shape[lead:])
     full.insert(d, sizes[d])
-    noise = gumbel(key, (*wanted[:lead], *full), typeof(logits).dtype, mode)
+    noise = gumbel(key, (*out_shape[:lead], *full), typeof(logits).dtype, mode)
     spread = broadcast_to(logits, typeof(noise).shape)
     return argmax(ops.add(noise, spread), place)
 
 
-def _without_replacement(key: Any, logits: Any, d: int, wanted: tuple[int, ...], lead: int, mode: str | None) -> Any:
+def _without_replacement(key: Any, logits: Any, d: int, out_shape: tuple[int, ...], lead: int, mode: str | None) -> Any:
     """The classes with the largest noisy logits, in order (Gumbel top-k: Kool et al. 2019)."""
-    shape, draws = typeof(logits).shape, math.prod(wanted[:lead])
-    if draws > shape[d] or wanted[lead:] != shape[:d] + shape[d + 1 :]:
+    shape, draws = typeof(logits).shape, math.prod(out_shape[:lead])
+    if draws > shape[d] or out_shape[lead:] != shape[:d] + shape[d + 1 :]:
         raise ArgumentError(
             f"random.categorical: {draws} different classes for logits of shape {shape} along axis {d} cannot be drawn "
-            f"into shape {wanted}; without replace there are at most {shape[d]} draws, and shape ends with "
+            f"into shape {out_shape}; without replace there are at most {shape[d]} draws, and shape ends with "
             f"{shape[:d] + shape[d + 1 :]}"
         )
     noisy = ops.add(logits, gumbel(key, shape, typeof(logits).dtype, mode))
     order = moveaxis(argsort(ops.neg(noisy), d), d, 0)
-    return reshape(order[:draws], wanted)
+    return reshape(order[:draws], out_shape)

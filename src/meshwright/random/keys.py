@@ -36,11 +36,11 @@ def _generator(impl: Any, name: str, dtype: Any = None) -> Generator:
     """
     if impl is not None and dtype is not None:
         raise ArgumentError(f"random.{name}: give impl or dtype, not both")
-    wanted = config.default_prng_impl if impl is None and dtype is None else impl if dtype is None else dtype
-    chosen = wanted.impl if isinstance(wanted, KeyType) else _SHORT.get(wanted, wanted)
+    requested = config.default_prng_impl if impl is None and dtype is None else impl if dtype is None else dtype
+    chosen = requested.impl if isinstance(requested, KeyType) else _SHORT.get(requested, requested)
     if chosen not in GENERATORS:
         known = ", ".join(map(repr, GENERATORS))
-        raise ArgumentError(f"random.{name}: impl must be one of {known}, or the dtype of keys, got {wanted!r}")
+        raise ArgumentError(f"random.{name}: impl must be one of {known}, or the dtype of keys, got {requested!r}")
     return GENERATORS[chosen]
 
 

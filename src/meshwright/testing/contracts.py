@@ -40,12 +40,12 @@ def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | N
     """
     if not hasattr(partitioned, "collectives") or not hasattr(partitioned, "peak_bytes"):
         raise ArgumentTypeError(f"contract: expected a partitioned program, got {type(partitioned).__name__}")
-    path, found = Path(file), summary(partitioned)
+    path, current = Path(file), summary(partitioned)
     if update or (update is None and os.environ.get(UPDATE) == "1"):
-        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        path.write_text(json.dumps(current, indent=1, ensure_ascii=False) + "\n")
         return
     pinned = _read(path)
-    changes = compared(pinned, found, reasons(partitioned))
+    changes = compared(pinned, current, reasons(partitioned))
     if changes:
         listed = "\n".join(f"  {c}" for c in changes)
         raise ContractError(

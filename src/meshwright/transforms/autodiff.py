@@ -256,14 +256,14 @@ def value_and_grad(
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         numbers = argument_numbers(argnums, len(args), "grad")
-        wanted = [args[i] for i in numbers]
+        inputs = [args[i] for i in numbers]
         for i in numbers:
             _check_input(fun, i, args[i], holomorphic, allow_int)
         call = function_of(fun, numbers, args, kwargs)
         if has_aux:
-            out, pull, aux = vjp(call, *wanted, has_aux=True)
+            out, pull, aux = vjp(call, *inputs, has_aux=True)
         else:
-            (out, pull), aux = vjp(call, *wanted), None
+            (out, pull), aux = vjp(call, *inputs), None
         aval = _check_output(out, fun, holomorphic)
         grads = pull(np.ones((), aval.dtype))
         grad_out = grads[0] if isinstance(argnums, int) else grads

@@ -270,5 +270,5 @@ def _any(x: Any) -> Any:
 
 
 def _has_nan(outs: Sequence[Any]) -> Any:
-    found = [_any(ne(x, x)) for x in outs if dtypes.is_inexact(typeof(x).dtype)]
-    return functools.reduce(or_, found)
+    flags = [_any(ne(x, x)) for x in outs if dtypes.is_inexact(typeof(x).dtype)]
+    return functools.reduce(or_, flags)

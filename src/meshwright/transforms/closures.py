@@ -81,8 +81,8 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
         return out, as_tree(rule, out, f"custom_gradient {name}")
 
     def bwd(rule: Partial, ct: Any) -> tuple[Any, ...]:
-        found = rule(ct)
-        return found if isinstance(found, tuple) else (found,)
+        cts = rule(ct)
+        return cts if isinstance(cts, tuple) else (cts,)
 
     primal.__name__, primal.__doc__ = name, fun.__doc__
     wrapped = custom_vjp(primal)
@@ -123,11 +123,11 @@ def linear_call(
     outs = [a.strong() for a in forward.out_avals]
     stand_ins = pytree.unflatten(pytree.structure(outs), [Stand(a) for a in outs])
     back, second, back_tree = closed_call(flat_call(fun_transpose, out_tree), [*residuals, *stand_ins], name)
-    wanted, found = [typeof(x) for x in linear], back.out_avals
-    if back_tree != linear_tree or [(a.shape, a.dtype) for a in wanted] != [(a.shape, a.dtype) for a in found]:
+    in_avals, ct_avals = [typeof(x) for x in linear], back.out_avals
+    if back_tree != linear_tree or [(a.shape, a.dtype) for a in in_avals] != [(a.shape, a.dtype) for a in ct_avals]:
         raise DifferentiationError(
             f"linear_call {name}: fun_transpose must return what linear_args is like, {pytree.show(linear_tree)} of "
-            f"{', '.join(map(str, wanted))}; it returned {pytree.show(back_tree)} of {', '.join(map(str, found))}"
+            f"{', '.join(map(str, in_avals))}; it returned {pytree.show(back_tree)} of {', '.join(map(str, ct_avals))}"
         )
     # What either function closes over is a residual of both.
     a, b = len(first), len(second)
@@ -137,5 +137,5 @@ def linear_call(
         return trace_to_jaxpr(lambda *xs: eval_jaxpr(jaxpr, (), *xs[own], *xs[a + b :]), [*shared, *arguments], name)
 
     transposed = widened(back, slice(a, a + b), outs)
-    op = LinearCall(name, widened(forward, slice(0, a), wanted), transposed, a + b + n)
+    op = LinearCall(name, widened(forward, slice(0, a), in_avals), transposed, a + b + n)
     return pytree.unflatten(out_tree, op.bind(*first, *second, *residuals, *linear))

@@ -160,8 +160,8 @@ class _Rule:
 
         def rule(consts: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
             given = [materialize(t) for t, i in zip(tangents, inexact) if i]
-            found = eval_jaxpr(jaxpr, jaxpr.consts, *consts[len(consts) - len(more) :], *primals, *given)
-            outs, rest = found[: len(zero)], iter(found[len(zero) :])
+            results = eval_jaxpr(jaxpr, jaxpr.consts, *consts[len(consts) - len(more) :], *primals, *given)
+            outs, rest = results[: len(zero)], iter(results[len(zero) :])
             return outs, [Zero(typeof(x)) if z else next(rest) for x, z in zip(outs, zero)]
 
         return rule, more
@@ -172,11 +172,11 @@ def _checked(
 ) -> tuple[list[Any], list[Any], Any]:
     outs, got = pytree.flatten(out)
     touts, tgot = pytree.flatten(tangent)
-    wanted = got if out_tree is None else out_tree
-    if got != wanted or tgot != wanted:
+    expected = got if out_tree is None else out_tree
+    if got != expected or tgot != expected:
         raise DifferentiationError(
             f"custom_jvp {name}: the rule returned structures {pytree.show(got)} and {pytree.show(tgot)}, the "
-            f"function returns {pytree.show(wanted)}"
+            f"function returns {pytree.show(expected)}"
         )
     avals = [typeof(x) for x in outs] if out_avals is None else out_avals
     for which, values in (("an output", outs), ("a tangent", touts)):

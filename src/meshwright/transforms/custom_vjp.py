@@ -177,17 +177,17 @@ def _traced_backward(rules: _Rules, residuals: Sequence[Any]) -> tuple[Any, list
 
     def back(*leaves: Any) -> list[Any]:
         cts = iter(leaves[count:])
-        found = rules.backward(leaves[:count], [next(cts) if i else Zero(a) for i, a in zip(inexact, out_avals)])
-        given[:] = [ct is not None for ct in found]
-        return [ct for ct in found if ct is not None]
+        in_cts = rules.backward(leaves[:count], [next(cts) if i else Zero(a) for i, a in zip(inexact, out_avals)])
+        given[:] = [ct is not None for ct in in_cts]
+        return [ct for ct in in_cts if ct is not None]
 
     stand_ins = [*map(Stand, residuals), *(Stand(a.strong()) for a, i in zip(out_avals, inexact) if i)]
     jaxpr, closed, _ = closed_call(back, stand_ins, rules.name)
 
     def backward(values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         arrived = [materialize(ct) for ct, i in zip(cts, inexact) if i]
-        found = iter(eval_jaxpr(jaxpr, jaxpr.consts, *values, *arrived))
-        return [next(found) if g else None for g in given]
+        in_cts = iter(eval_jaxpr(jaxpr, jaxpr.consts, *values, *arrived))
+        return [next(in_cts) if g else None for g in given]
 
     return backward, closed
 
@@ -244,15 +244,15 @@ class _Rules:
         static = [self.static[i] for i in sorted(self.static)]
         if not self.symbolic_zeros:
             cts = list(map(tangent_of, self.out_avals or (), cts))
-        found = self.bwd(*static, saved, pytree.unflatten(self.out_tree, cts))
+        in_cts = self.bwd(*static, saved, pytree.unflatten(self.out_tree, cts))
         arguments = self.in_tree.children()
-        if not isinstance(found, (tuple, list)) or len(found) != len(arguments):
+        if not isinstance(in_cts, (tuple, list)) or len(in_cts) != len(arguments):
             raise DifferentiationError(
                 f"custom_vjp {self.name}: the backward rule must return a tuple with one cotangent for each of the "
-                f"{len(arguments)} differentiable arguments, got {found!r}"
+                f"{len(arguments)} differentiable arguments, got {in_cts!r}"
             )
         flat: list[Any] = []
-        for number, (ct, tree) in enumerate(zip(found, arguments)):
+        for number, (ct, tree) in enumerate(zip(in_cts, arguments)):
             if ct is None:
                 flat += [None] * tree.num_leaves
                 continue

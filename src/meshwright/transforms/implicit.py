@@ -27,8 +27,8 @@ _Piece = tuple[ClosedJaxpr, list[Any]]
 
 
 def _check_alike(where: str, what: str, tree: Any, avals: Sequence[Any], want_tree: Any, want: Sequence[Any]) -> None:
-    found = [(a.shape, a.dtype) for a in avals]
-    if tree != want_tree or found != [(a.shape, a.dtype) for a in want]:
+    types = [(a.shape, a.dtype) for a in avals]
+    if tree != want_tree or types != [(a.shape, a.dtype) for a in want]:
         raise ArgumentError(
             f"{where}: {what} must be like the argument, {pytree.show(want_tree)} of {', '.join(map(str, want))}; got "
             f"{pytree.show(tree)} of {', '.join(map(str, avals))}"
@@ -56,8 +56,8 @@ def _solver(
 
     piece, out_tree = _piece(flat, example, where)
     solution, _ = pytree.unflatten(out_tree, piece[0].out_avals)
-    leaves, found = pytree.flatten(solution)
-    _check_alike(where, "the solution", found, leaves, tree, [typeof(x) for x in example])
+    leaves, solution_tree = pytree.flatten(solution)
+    _check_alike(where, "the solution", solution_tree, leaves, tree, [typeof(x) for x in example])
     return piece, out_tree
 
 
@@ -185,9 +185,9 @@ def custom_root(
     where = f"custom_root {name_of(f)}"
     guess, tree, residual = _equation(where, "f", f, initial_guess)
     avals = [typeof(x) for x in guess]
-    found, out_tree = _solver(where, solve, f, guess, tree, has_aux)
+    solver_piece, out_tree = _solver(where, solve, f, guess, tree, has_aux)
     n = len(residual[1])
-    consts, (function, solver) = _sharing([residual, found], avals)
+    consts, (function, solver) = _sharing([residual, solver_piece], avals)
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         outs = op.bind(*primals)

@@ -42,11 +42,11 @@ def _check(where: str, side: str, tree: Any, holomorphic: bool) -> None:
 def _basis(avals: Sequence[ShapedArray]) -> list[np.ndarray]:
     """For each type, the unit vectors of all of them together, stacked."""
     total = sum(a.size for a in avals)
-    found, at = [], 0
+    basis, at = [], 0
     for a in avals:
-        found.append(np.eye(total, a.size, -at, dtype=a.dtype).reshape(total, *a.shape))
+        basis.append(np.eye(total, a.size, -at, dtype=a.dtype).reshape(total, *a.shape))
         at += a.size
-    return found
+    return basis
 
 
 def _cut(x: Any, axis: int, avals: Sequence[ShapedArray]) -> list[Any]:

@@ -71,10 +71,10 @@ class JaxprTransforms:
         jaxpr: ClosedJaxpr,
         axis: BatchAxis,
         dims: tuple[int | None, ...],
-        wanted: tuple[int | None, ...] = (),
+        targets: tuple[int | None, ...] = (),
     ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
-        """The batched jaxpr and the batch dims of its results; where ``wanted`` names a dim, a result has it there."""
-        return self._cached("batch", jaxpr, axis, dims, wanted)
+        """The batched jaxpr and the batch dims of its results; where ``targets`` names a dim, a result has it there."""
+        return self._cached("batch", jaxpr, axis, dims, targets)
 
     def partial_eval(
         self, jaxpr: ClosedJaxpr, known: tuple[bool, ...], unknown_out: tuple[bool, ...] = ()

@@ -23,7 +23,7 @@ def on_words(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 def _of_one_kind(jaxpr: ClosedJaxpr, key: KeyType) -> ClosedJaxpr:
     axis = BatchAxis(key.words, key.name, key=key)
     dims = tuple(a.ndim if a.dtype is key else None for a in jaxpr.in_avals)
-    wanted = tuple(a.ndim if a.dtype is key else None for a in jaxpr.out_avals)
-    result, places = TRANSFORMS.batch(jaxpr, axis, dims, wanted)
-    assert places == wanted, "only keys have words"
+    out_dims = tuple(a.ndim if a.dtype is key else None for a in jaxpr.out_avals)
+    result, places = TRANSFORMS.batch(jaxpr, axis, dims, out_dims)
+    assert places == out_dims, "only keys have words"
     return result

@@ -200,20 +200,20 @@ class ResultTypes:
     """Structure and types of what a function returns, found by tracing it once for each types of operands."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, tuple[Any, Any]] = {}
+        self._types: dict[Any, tuple[Any, Any]] = {}
 
     def of(self, call: Callable[..., Any], flat: Sequence[Any], *key: Any) -> tuple[Any, Any]:
         """For these operands, and ``key``; None twice where the function can only run on values."""
         full = (tuple(map(typeof, flat)), key)
         try:
-            found = self._found.get(full)
+            types = self._types.get(full)
         except TypeError:  # a setting that is not hashable
             return None, None
-        if found is None:
+        if types is None:
             try:
                 jaxpr, _, tree = closed_call(call, flat, "types")
-                found = tree, tuple(jaxpr.out_avals)
+                types = tree, tuple(jaxpr.out_avals)
             except Exception:  # the function will say it better when it runs
-                found = None, None
-            self._found[full] = found
-        return found
+                types = None, None
+            self._types[full] = types
+        return types

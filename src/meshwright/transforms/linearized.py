@@ -73,11 +73,11 @@ def checked_leaves(
     Raises:
       DifferentiationError: another structure, shape or dtype; says where.
     """
-    flat, found = pytree.flatten(given)
-    if found != treedef:
+    flat, structure = pytree.flatten(given)
+    if structure != treedef:
         raise DifferentiationError(
-            f"{where} of {described(fun)}: the structure of the {what} is {pytree.show(found)}, that of the {side} "
-            f"{pytree.show(treedef)} ({pytree.difference(treedef, found, exact=True)})"
+            f"{where} of {described(fun)}: the structure of the {what} is {pytree.show(structure)}, that of the {side} "
+            f"{pytree.show(treedef)} ({pytree.difference(treedef, structure, exact=True)})"
         )
     for i, (want, x) in enumerate(zip(avals, flat)):
         got = typeof(x)
@@ -179,8 +179,8 @@ class Linearized:
             convert(ct, a.dtype) if dtypes.is_inexact(a.dtype) else Zero(a)
             for ct, a in zip(cts, self.signature.out_avals)
         ]
-        found = collect_cts(tape, self.tangents, inexact)
-        results = iter(backward(tape, self.records, found, [arg for arg in inputs if arg is not None]))
+        tape_cts = collect_cts(tape, self.tangents, inexact)
+        results = iter(backward(tape, self.records, tape_cts, [arg for arg in inputs if arg is not None]))
         arrived = [None if arg is None else next(results) for arg in inputs]
         return [tangent_of(a, ct) for a, ct in zip(self.signature.in_avals, arrived)]
 

@@ -50,7 +50,7 @@ def _jvp(
 
 
 def _batch(
-    jaxpr: ClosedJaxpr, axis: BatchAxis, dims: tuple[int | None, ...], wanted: tuple[int | None, ...] = ()
+    jaxpr: ClosedJaxpr, axis: BatchAxis, dims: tuple[int | None, ...], targets: tuple[int | None, ...] = ()
 ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
     out_dims: tuple[int | None, ...] = ()
 
@@ -62,7 +62,7 @@ def _batch(
             outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
         pairs = [trace.unwrap(x) for x in outs]
         trace.alive = False
-        for i, target in enumerate(wanted):
+        for i, target in enumerate(targets):
             if target is not None:
                 pairs[i] = put_batch_dim(*pairs[i], target, axis.size), target
         out_dims = tuple(d for _, d in pairs)
@@ -124,9 +124,9 @@ def _transpose(
         with set_trace(tape):
             outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
         arrived = iter(args[n:])
-        wanted = [x for x, lin in zip(values, linear) if lin]
+        linear_args = [x for x, lin in zip(values, linear) if lin]
         cts = collect_cts(tape, outs, [next(arrived) if nz else Zero(typeof(x)) for nz, x in zip(nonzero, outs)])
-        results = _forced(backward(tape, tape.records, cts, wanted), instantiate)
+        results = _forced(backward(tape, tape.records, cts, linear_args), instantiate)
         tape.alive = False
         nonzero_out = tuple(not isinstance(c, Zero) for c in results)
         return [c for c in results if not isinstance(c, Zero)]
@@ -138,12 +138,12 @@ def _transpose(
 
 def collect_cts(tape: Tape, outs: Sequence[Any], cts: Sequence[Any]) -> dict[int, Any]:
     """Cotangents by (the id of) tape value; several for one value are added."""
-    found: dict[int, Any] = {}
+    tape_cts: dict[int, Any] = {}
     for x, ct in zip(outs, cts):
         if tape.holds(x) and not isinstance(ct, Zero):
             ct = fitting(ct, x.aval, "a cotangent", "the output")
-            found[id(x)] = found[id(x)] + ct if id(x) in found else ct
-    return found
+            tape_cts[id(x)] = tape_cts[id(x)] + ct if id(x) in tape_cts else ct
+    return tape_cts
 
 
 def _batched_jvp_rule(rule: Callable[..., Any], mapped: Mapped) -> Callable[..., Any]:
@@ -206,11 +206,11 @@ def batched_backward(
     def batched_bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         trace = BatchTrace(STATE.trace, axis)
         with _naming(axis), set_trace(trace):
-            found = bwd(
+            in_cts = bwd(
                 [trace.wrap(x, d) for x, d in zip(residuals, residual_dims)],
                 [_unbatched(ct, d) if isinstance(ct, Zero) else trace.wrap(ct, d) for ct, d in zip(cts, out_dims)],
             )
-        pairs = [None if ct is None else trace.unwrap(ct) for ct in found]
+        pairs = [None if ct is None else trace.unwrap(ct) for ct in in_cts]
         trace.alive = False
         return [None if pair is None else _cotangent(*pair, d, axis.size) for pair, d in zip(pairs, dims)]
 
@@ -222,10 +222,10 @@ def _unbatched(zero: Zero, dim: int | None) -> Zero:
     return zero if dim is None else Zero(zero.aval.update(shape=shape[:dim] + shape[dim + 1 :]))
 
 
-def _cotangent(ct: Any, dim: int | None, wanted: int | None, size: int) -> Any:
-    """A batched cotangent of an operand with its batch dim at ``wanted``; without one, all entries contribute."""
-    if wanted is not None:
-        return put_batch_dim(ct, dim, wanted, size)
+def _cotangent(ct: Any, dim: int | None, target: int | None, size: int) -> Any:
+    """A batched cotangent of an operand with its batch dim at ``target``; without one, all entries contribute."""
+    if target is not None:
+        return put_batch_dim(ct, dim, target, size)
     return mul(ct, scalar_like(size, ct)) if dim is None else reduce_sum(ct, (dim,))
 
 

@@ -103,11 +103,11 @@ def _replay(records: Sequence[Record], env: dict[int, Any]) -> None:
         env.update(zip(map(id, record.outs), outs if record.op.multiple_results else [outs]))
 
 
-def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], wanted: Sequence[TapeTracer]) -> list[Any]:
-    """Cotangents of ``wanted``, given those of some of the tape's values by id; :class:`Zero` where none arrives."""
+def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], inputs: Sequence[TapeTracer]) -> list[Any]:
+    """Cotangents of ``inputs``, given those of some of the tape's values by id; :class:`Zero` where none arrives."""
     with decided():
         _backward(tape, records, cts)
-        return [Zero(x.aval) if (ct := cts.get(id(x))) is None else with_type(ct, x.aval.cotangent()) for x in wanted]
+        return [Zero(x.aval) if (ct := cts.get(id(x))) is None else with_type(ct, x.aval.cotangent()) for x in inputs]
 
 
 def _backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any]) -> None:

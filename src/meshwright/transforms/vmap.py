@@ -32,11 +32,11 @@ def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     """One axis a leaf of ``tree``, from a tree prefix of ints and None."""
     # None is a leaf here (not batched), a container elsewhere.
     marked = pytree.map(lambda a: _Axis(a), axes, is_leaf=_is_none)
-    found = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
-    for axis in found:
+    per_leaf = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
+    for axis in per_leaf:
         if axis is not None and not isinstance(axis, int):
             raise ArgumentError(f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument")
-    return found
+    return per_leaf
 
 
 class _Axis:
@@ -176,9 +176,9 @@ class MappedCall:
                 f"{self.what} of {name_of(self.fun)}: no argument is mapped; give axis_size, or an axis in in_axes"
             )
         if len(sizes) > 1:
-            found = "; ".join(f"{size}: {', '.join(which)}" for size, which in sizes.items())
+            listed = "; ".join(f"{size}: {', '.join(which)}" for size, which in sizes.items())
             raise ShapeError(
-                f"{self.what} of {name_of(self.fun)}: mapped axes must have one size, got {found}; map other axes "
+                f"{self.what} of {name_of(self.fun)}: mapped axes must have one size, got {listed}; map other axes "
                 "(in_axes), or pass an argument unmapped (None)"
             )
         return next(iter(sizes))

@@ -30,10 +30,10 @@ def require_callable(fun: Any, where: str) -> None:
 def found_by_name(function: Any) -> str | None:
     """The qualified name under which a pickle finds ``function`` itself, which a decorator may have put there."""
     name = getattr(function, "__qualname__", "")
-    found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+    named: Any = sys.modules.get(getattr(function, "__module__", None) or "")
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return name if found is function else None
+        named = getattr(named, part, None)
+    return name if named is function else None
 
 
 class Transformed:
@@ -46,7 +46,7 @@ class Transformed:
         self, call: Callable[..., Any], fun: Any, name: str, options: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
         functools.update_wrapper(self, fun)
-        self._call, self._made = call, (name, fun, options, keywords)
+        self._call, self._recipe = call, (name, fun, options, keywords)
         made_of(self, fun, name, options, keywords)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -60,12 +60,12 @@ class Transformed:
         return self if instance is None else MethodType(self, instance)
 
     def __repr__(self) -> str:
-        name, fun, *_ = self._made
+        name, fun, *_ = self._recipe
         return f"<{name} of {name_of(fun)}>"
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: only jitted functions have stages."""
-        name, fun, *_ = self._made
+        name, fun, *_ = self._recipe
         text = f"{name}({name_of(fun)})"
         raise ArgumentTypeError(
             f"{text} was not jitted, and only jitted functions can be traced and lowered; write jit({text}).lower(...)"
@@ -74,7 +74,7 @@ class Transformed:
     trace = lower
 
     def __reduce__(self) -> Any:
-        return found_by_name(self) or (_made_again, self._made)
+        return found_by_name(self) or (_rebuild, self._recipe)
 
     def __copy__(self) -> Transformed:
         return self
@@ -83,7 +83,7 @@ class Transformed:
         return self
 
 
-def _made_again(name: str, fun: Any, options: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _rebuild(name: str, fun: Any, options: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     return getattr(import_module("meshwright"), name)(fun, *options, **keywords)
 
 

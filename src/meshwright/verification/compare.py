@@ -36,20 +36,20 @@ class Difference:
 def compare(got: Any, want: Any, rtol: float = 0.0, atol: float = 0.0) -> Difference:
     """The difference of two arrays of one shape and dtype."""
     a, b = _flat(got), _flat(want)
-    found = Difference(size=b.size)
+    difference = Difference(size=b.size)
     if dtypes.is_inexact(b.dtype):
         with np.errstate(invalid="ignore", over="ignore"):
-            found.largest = max((_largest(block) for _, block in _blocks(a, b)), default=0.0)
+            difference.largest = max((_largest(block) for _, block in _blocks(a, b)), default=0.0)
             for block in _blocks(a, b):
-                _take(found, *block, rtol, atol)
+                _take(difference, *block, rtol, atol)
     else:
         wrong = a != b
-        found.finite = b.size
+        difference.finite = b.size
         if wrong.any():
-            found.absolute = float(np.max(np.abs(a[wrong].astype(np.float64) - b[wrong].astype(np.float64))))
-            found.largest = float(np.max(np.abs(b.astype(np.float64))))
-            found.excess = found.absolute
-    return found
+            difference.absolute = float(np.max(np.abs(a[wrong].astype(np.float64) - b[wrong].astype(np.float64))))
+            difference.largest = float(np.max(np.abs(b.astype(np.float64))))
+            difference.excess = difference.absolute
+    return difference
 
 
 def _flat(x: Any) -> np.ndarray:
@@ -69,8 +69,8 @@ def _largest(b: np.ndarray) -> float:
     return top if np.isfinite(top) else float(np.max(np.where(np.isfinite(sizes), sizes, 0)))
 
 
-def _take(found: Difference, a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> None:
-    """Add a block to what was found."""
+def _take(total: Difference, a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> None:
+    """Add a block to the total."""
     delta, sizes = np.abs(a - b), np.abs(b)
     finite = np.isfinite(delta) & np.isfinite(sizes)
     count = int(np.count_nonzero(finite))
@@ -78,7 +78,7 @@ def _take(found: Difference, a: np.ndarray, b: np.ndarray, rtol: float, atol: fl
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         delta = np.where(finite, delta, np.where(same, 0, np.inf))
         sizes = np.where(finite, sizes, 0)
-    found.finite += count
-    found.absolute = max(found.absolute, float(delta.max()))
-    allowed = atol + rtol * _OF_LARGEST * found.largest
-    found.excess = max(found.excess, float((delta - rtol * sizes).max()) - allowed)
+    total.finite += count
+    total.absolute = max(total.absolute, float(delta.max()))
+    allowed = atol + rtol * _OF_LARGEST * total.largest
+    total.excess = max(total.excess, float((delta - rtol * sizes).max()) - allowed)

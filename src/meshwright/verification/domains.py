@@ -27,13 +27,13 @@ def input_domains(jaxpr: ClosedJaxpr) -> list[Interval]:
     walk = _Walk()
     walk.forward(jaxpr)
     walk.backward(jaxpr)
-    return [walk.wanted.get(v, ANYWHERE) for v in jaxpr.jaxpr.invars]
+    return [walk.wishes.get(v, ANYWHERE) for v in jaxpr.jaxpr.invars]
 
 
 class _Walk:
     def __init__(self) -> None:
         self.known: dict[Var, Interval] = {}
-        self.wanted: dict[Var, Interval] = {}
+        self.wishes: dict[Var, Interval] = {}
         #: what a value is a positive multiple of
         self.multiple_of: dict[Atom, Atom] = {}
 
@@ -47,7 +47,7 @@ class _Walk:
         """One more wish for a value; none for what is known to fulfil it."""
         special = wish.definite or wish.columns
         if isinstance(atom, Var) and not wish.says_nothing and (special or not wish.holds(self.where(atom))):
-            self.wanted[atom] = self.wanted[atom].meet(wish) if atom in self.wanted else wish
+            self.wishes[atom] = self.wishes[atom].meet(wish) if atom in self.wishes else wish
 
     def forward(self, jaxpr: ClosedJaxpr) -> None:
         for var, value in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
@@ -81,8 +81,8 @@ class _Walk:
         for eqn in reversed(jaxpr.eqns):
             if isinstance(eqn.op, RegionOp):
                 self._leave(eqn, eqn.op)
-            wanted = [self.wanted.get(v, ANYWHERE) for v in eqn.outvars]
-            for atom, wish in zip(eqn.invars, eqn.op.domain(wanted, [self.where(a) for a in eqn.invars], _avals(eqn))):
+            wishes = [self.wishes.get(v, ANYWHERE) for v in eqn.outvars]
+            for atom, wish in zip(eqn.invars, eqn.op.domain(wishes, [self.where(a) for a in eqn.invars], _avals(eqn))):
                 self.wish(atom, wish)
 
     def _leave(self, eqn: JaxprEqn, op: RegionOp) -> None:
@@ -95,7 +95,7 @@ class _Walk:
 
     def _pass(self, eqn: JaxprEqn, ties: Sequence[Sequence[End]], sources: Sequence[str], to: Sequence[str]) -> None:
         for tie in ties:
-            wishes = [self.wanted.get(_atom(eqn, end), ANYWHERE) for end in tie if end.side in sources]  # type: ignore
+            wishes = [self.wishes.get(_atom(eqn, end), ANYWHERE) for end in tie if end.side in sources]  # type: ignore
             for end in tie:
                 if end.side in to:
                     for wish in wishes:

@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 class FirstDifference:
     """Where two programs part: the value of the program, the equation that makes it on a device, and by how much."""
 
-    made: JaxprEqn | None
+    whole: JaxprEqn | None
     local: JaxprEqn
     layout: Layout
     difference: Difference
@@ -55,7 +55,7 @@ class FirstDifference:
     def __str__(self) -> str:
         op = self.local.op
         over = f" over {', '.join(self.part.mesh.coalesce(op.axes))}" if isinstance(op, Collective) else ""
-        value = f"the result of {self.made.op.name} at {self.made.source}" if self.made else "an input"
+        value = f"the result of {self.whole.op.name} at {self.whole.source}" if self.whole else "an input"
         reason = f" ({self.local.note})" if self.local.note is not None else ""
         return (
             f"they first differ after {op.name}{over} at {self.local.source}{self.inside}, which makes {value}, "
@@ -136,19 +136,19 @@ class _Pair:
         """Evaluate two jaxprs side by side; values that nothing needs any more are forgotten."""
         self.whole.enter(whole, args)
         self.local.enter(local, local_args)
-        made = {v: e for e in whole.eqns for v in e.outvars}
+        producers = {v: e for e in whole.eqns for v in e.outvars}
         pending = iter(whole.eqns)
-        wanted = [self.stands_for[v][0] for e in local.eqns for v in e.outvars if v in self.stands_for]
-        kept = _Kept(self.whole, whole.jaxpr, wanted), _Kept(self.local, local.jaxpr, [])
+        compared = [self.stands_for[v][0] for e in local.eqns for v in e.outvars if v in self.stands_for]
+        kept = _Kept(self.whole, whole.jaxpr, compared), _Kept(self.local, local.jaxpr, [])
         for number, eqn in enumerate(local.eqns):
             if not inside:
                 self.progress(number, len(local.eqns))
             with set_trace(self.top):
                 self.local.do(eqn)
             for var in eqn.outvars:
-                found = self.check(eqn, var, made, pending, kept[0], inside)
-                if found is not None:
-                    return found
+                difference = self.check(eqn, var, producers, pending, kept[0], inside)
+                if difference is not None:
+                    return difference
             kept[1].done(eqn)
         for eqn in pending:
             self.do_whole(eqn, kept[0])
@@ -164,21 +164,21 @@ class _Pair:
         kept.done(eqn)
 
     def check(
-        self, eqn: JaxprEqn, var: Var, made: dict[Var, JaxprEqn], pending: Any, kept: _Kept, inside: str
+        self, eqn: JaxprEqn, var: Var, producers: dict[Var, JaxprEqn], pending: Any, kept: _Kept, inside: str
     ) -> FirstDifference | None:
         """Compare what ``eqn`` made with what it stands for, once that is there."""
         meant, layout = self.stands_for.get(var, (None, None))
-        if meant is None or layout is None or (meant not in made and meant not in self.whole.values):
+        if meant is None or layout is None or (meant not in producers and meant not in self.whole.values):
             return None
         while meant not in self.whole.values:
             self.do_whole(next(pending), kept)
         difference = compare(self.joined(var, layout, meant), self.whole.values[meant], self.rtol, self.atol)
-        maker = made.get(meant)
+        producer = producers.get(meant)
         kept.used(meant)
         if difference.excess <= 0:
             return None
-        here = FirstDifference(maker, eqn, layout, difference, self.part, inside)
-        return self.inner(maker, eqn, inside) or here
+        here = FirstDifference(producer, eqn, layout, difference, self.part, inside)
+        return self.inner(producer, eqn, inside) or here
 
     def joined(self, var: Var, layout: Layout, meant: Var) -> np.ndarray:
         """The value of the whole mesh."""
@@ -212,20 +212,20 @@ class _Pair:
         for run in range(_MOST_ROUNDS if trips is None else min(trips, _MOST_ROUNDS)):
             for number, body in enumerate(bodies):
                 which = f"the condition before round {run}" if body.tests else f"round {run}"
-                found = self.run_of(sides, number, run, where.format(which))
-                if found is not None or (body.tests and not bool(self.whole.read(body.jaxpr.jaxpr.outvars[0]))):
-                    return found
+                difference = self.run_of(sides, number, run, where.format(which))
+                if difference is not None or (body.tests and not bool(self.whole.read(body.jaxpr.jaxpr.outvars[0]))):
+                    return difference
         return None
 
     def run_of(self, sides: Sequence[_Entered], body: int, run: int, inside: str) -> FirstDifference | None:
         """One run of a body on both sides; what is carried goes on."""
         whole, local = (side.op.bodies()[body] for side in sides)
-        found = self.bodies(whole.jaxpr, sides[0].args(body, run), local.jaxpr, sides[1].args(body, run), inside)
-        if found is None and not whole.tests:
+        difference = self.bodies(whole.jaxpr, sides[0].args(body, run), local.jaxpr, sides[1].args(body, run), inside)
+        if difference is None and not whole.tests:
             for side, each in zip(sides, (whole, local)):
                 carry = each.jaxpr.jaxpr.outvars[: each.num_carry]
                 side.parts = replace(side.parts, carry=[side.side.read(a) for a in carry])
-        return found
+        return difference
 
 
 class _Entered:
@@ -244,9 +244,9 @@ class _Entered:
 class _Kept:
     """Forgets the values of one side once their last use is over; results, and operands of loops, are kept."""
 
-    def __init__(self, side: _Side, jaxpr: Jaxpr, wanted: Sequence[Var]) -> None:
+    def __init__(self, side: _Side, jaxpr: Jaxpr, compared: Sequence[Var]) -> None:
         self.side = side
-        self.uses: Counter[Any] = Counter(wanted)
+        self.uses: Counter[Any] = Counter(compared)
         self.uses.update(a for e in jaxpr.eqns for a in e.invars if isinstance(a, Var))
         kept = [*jaxpr.outvars, *(a for e in jaxpr.eqns if isinstance(e.op, RegionOp) for a in e.invars)]
         self.uses.update(a for a in kept if isinstance(a, Var))

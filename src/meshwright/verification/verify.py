@@ -118,11 +118,11 @@ def _once(
     request: Request, wide: _Wide, whole: Executable, parts: Executable, args: Sequence[Any] | None
 ) -> list[OutputDifference]:
     """Run both programs once, and compare."""
-    values, wanted = _run(request, whole, args)
-    found = [compare(g, w, request.rtol, request.atol) for g, w in zip(parts(values), wanted)]
-    allowed = _allowed(request, wide, values, wanted, found)
-    outputs = _outputs(request.part, found, allowed)
-    wrong = [d for d, f in zip(outputs, found) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
+    values, expected = _run(request, whole, args)
+    differences = [compare(g, w, request.rtol, request.atol) for g, w in zip(parts(values), expected)]
+    allowed = _allowed(request, wide, values, expected, differences)
+    outputs = _outputs(request.part, differences, allowed)
+    wrong = [d for d, f in zip(outputs, differences) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
     if wrong:
         raise _differs(request, wide, values, wrong)
     poor = [d for d in outputs if d.finite < request.finite]
@@ -195,17 +195,17 @@ def _finite(x: Array) -> float:
 
 # --- what rounding makes ------------------------------------------------------------------------------------
 def _allowed(
-    request: Request, wide: _Wide, values: Sequence[Array], wanted: Sequence[Array], found: Sequence[Difference]
+    request: Request, wide: _Wide, values: Sequence[Array], expected: Sequence[Array], differences: Sequence[Difference]
 ) -> list[float | None]:
     """For outputs that differ, how far rounding alone may take them; None where nothing is known of that."""
     source = request.part.source
-    suspects = [f.excess > 0 and dtypes.is_inexact(a.dtype) for f, a in zip(found, source.out_avals)]
+    suspects = [f.excess > 0 and dtypes.is_inexact(a.dtype) for f, a in zip(differences, source.out_avals)]
     same_types = [v.aval.dtype for v in source.jaxpr.invars] == [v.aval.dtype for v in wide.part.source.jaxpr.invars]
     if not any(suspects) or (same_types and not wide.narrow and not _has_narrow_floats(source)):
-        return [None] * len(found)
+        return [None] * len(differences)
     request.progress("comparing with the rounding of the unpartitioned program", 3, 4)
     own = _compiled(source, request.name)(values)
-    errors = [compare(np.asarray(x).astype(np.asarray(w).dtype), w) for x, w in zip(own, wanted)]
+    errors = [compare(np.asarray(x).astype(np.asarray(w).dtype), w) for x, w in zip(own, expected)]
     return [_rounding(e, wide) if suspect else None for e, suspect in zip(errors, suspects)]
 
 
@@ -222,10 +222,12 @@ def _has_narrow_floats(jaxpr: ClosedJaxpr) -> bool:
 
 
 # --- what is said -------------------------------------------------------------------------------------------
-def _outputs(part: Partition, found: Sequence[Difference], allowed: Sequence[float | None]) -> list[OutputDifference]:
+def _outputs(
+    part: Partition, differences: Sequence[Difference], allowed: Sequence[float | None]
+) -> list[OutputDifference]:
     return [
         OutputDifference(f"output {i}", f.absolute, f.relative, f.finite / f.size if f.size else 1.0, aval, most)
-        for i, (f, aval, most) in enumerate(zip(found, part.source.out_avals, allowed))
+        for i, (f, aval, most) in enumerate(zip(differences, part.source.out_avals, allowed))
     ]
 
 

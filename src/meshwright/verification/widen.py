@@ -68,8 +68,8 @@ class _Widener:
         return Jaxpr(constvars, invars, [self.read(a) for a in jaxpr.outvars], eqns, jaxpr.debug_name)
 
     def new(self, var: Var) -> Var:
-        found = self.vars[var] = Var(wide_aval(var.aval))
-        return found
+        wide = self.vars[var] = Var(wide_aval(var.aval))
+        return wide
 
     def read(self, atom: Atom) -> Atom:
         if isinstance(atom, Var):
@@ -123,8 +123,8 @@ def _fits(op: Op, operands: Sequence[Atom], results: Sequence[Var]) -> bool:
         out = op.infer(*(a.aval for a in operands))
     except MeshwrightError:
         return False
-    found = out if op.multiple_results else [out]
-    return [(a.shape, a.dtype) for a in found] == [(v.aval.shape, v.aval.dtype) for v in results]
+    outs = out if op.multiple_results else [out]
+    return [(a.shape, a.dtype) for a in outs] == [(v.aval.shape, v.aval.dtype) for v in results]
 
 
 def _kept(eqn: JaxprEqn, operands: Sequence[Atom], results: Sequence[Var]) -> list[JaxprEqn]:

@@ -67,8 +67,8 @@ class ShardingConstraint(Moves):
 
     @property
     def params(self) -> dict[str, Any]:
-        sharding = {"sharding": self.sharding}
-        return sharding if self.leeway == STRICT else {**sharding, "leeway": self.leeway}
+        params = {"sharding": self.sharding}
+        return params if self.leeway == STRICT else {**params, "leeway": self.leeway}
 
     def is_open(self, dim: int) -> bool:
         """Whether the partitioner may split a dimension further."""
