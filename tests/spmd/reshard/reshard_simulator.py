@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.sharding import AbstractMesh, Layout, atom_coordinates, tile_numbers, tile_slices, tile_table
 from meshwright.spmd.reshard.exchange import exchange_recipe
+from meshwright.spmd.reshard.overlap import Overlaps
 from meshwright.spmd.reshard.plan import ReshardPlan
 from meshwright.spmd.reshard.steps import (
     AllGather,
@@ -21,6 +22,7 @@ from meshwright.spmd.reshard.steps import (
     AllToAll,
     Exchange,
     MakePartial,
+    Overlap,
     Permute,
     ReduceScatter,
     Slice,
@@ -103,10 +105,10 @@ def check_plan(plan: ReshardPlan, shape: tuple[int, ...], src: Layout, dst: Layo
     array = np.arange(1.0, 1 + math.prod(shape)).reshape(shape)
     local = distribute(array, src, mesh)
     layout = src
-    for step, after in plan.steps:
+    for (step, after), padded in zip(plan.steps, plan.shapes):
         assert step.apply(layout, mesh) == after
-        local = run_step(step, local, shape, layout, after, mesh)
-        expected = after.local_shape(shape, mesh)
+        local = run_step(step, local, padded, layout, after, mesh)
+        expected = after.local_shape(padded, mesh)
         assert all(one.shape == expected for one in local), (step, expected, {one.shape for one in local})
         layout = after
     assert layout == dst
@@ -160,6 +162,8 @@ def _run(
             return [values[0], *[empty] * (len(values) - 1)]
         case Exchange():
             return _exchange(step, values, shape, mesh)
+        case Overlap():
+            return _overlap(step.plan(mesh), values)
     raise AssertionError(step)
 
 
@@ -199,6 +203,29 @@ def _exchange(step: Exchange, values: Locals, shape: tuple[int, ...], mesh: Abst
                 chunk, slot = (tuple(np.unravel_index(k, recipe.groups)) for k in (j, i))
                 received[group[j]][slot] = fronts[group[i]][chunk]
     return [value.transpose(recipe.backward).reshape(recipe.result) for value in received]
+
+
+def _overlap(plan: Overlaps, values: Locals) -> Locals:
+    results = [np.full(plan.rows, np.nan) for _ in values]
+    values = [np.pad(value, plan.margin, constant_values=np.nan) for value in values]
+    for turn in plan.rounds:
+        senders, receivers = zip(*turn.perm) if turn.perm else ((), ())
+        assert len(set(senders)) == len(senders) and len(set(receivers)) == len(receivers)
+        pairs = turn.perm or [(device, device) for device in np.flatnonzero(turn.receives)]
+        assert sorted(target for _, target in pairs) == list(np.flatnonzero(turn.receives))
+        for source, target in pairs:
+            chunk = values[source][_at(turn.takes, source, turn.chunk)]
+            assert chunk.shape == turn.chunk
+            valid = [slice(None)] * chunk.ndim
+            for dim, low, high in turn.valid:
+                valid[dim] = slice(low[target], high[target])
+            results[target][_at(turn.puts, target, turn.chunk)][tuple(valid)] = chunk[tuple(valid)]
+    return results
+
+
+def _at(tables: tuple[tuple[int, ...], ...], device: int, chunk: tuple[int, ...]) -> tuple[slice, ...]:
+    assert all(table[device] >= 0 for table in tables)
+    return tuple(slice(table[device], table[device] + rows) for table, rows in zip(tables, chunk))
 
 
 def _shifted(

@@ -81,9 +81,12 @@ def _term(x: Any, layout: Layout, mesh: AbstractMesh) -> Any:
 
 def _emit(x: Any, shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> Any:
     before = src
-    for step, after in plan_reshard(shape, 4, src, dst, mesh).steps:
-        x = emit_step(x, step, shape, before, after, mesh)
-        assert typeof(x).shape == after.local_shape(shape, mesh), f"{src} -> {dst}: {step} made {typeof(x)} for {after}"
+    plan = plan_reshard(shape, 4, src, dst, mesh)
+    for (step, after), padded in zip(plan.steps, plan.shapes):
+        x = emit_step(x, step, padded, before, after, mesh)
+        assert typeof(x).shape == after.local_shape(padded, mesh), (
+            f"{src} -> {dst}: {step} made {typeof(x)} for {after}"
+        )
         before = after
     assert before == dst
     return x

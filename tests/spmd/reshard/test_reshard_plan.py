@@ -16,6 +16,7 @@ from meshwright.spmd.reshard.steps import (
     AllGather,
     AllReduce,
     AllToAll,
+    Overlap,
     Permute,
     ReduceScatter,
     Slice,
@@ -119,6 +120,18 @@ SWEEPS = {
 }
 
 
+def test_uneven_tiles_are_close_to_the_lower_bound_too():
+    every = list(itertools.product(all_layouts(M42, 2, True), repeat=2))
+    plans = [(src, dst, plan_reshard((61, 45), ITEMSIZE, src, dst, M42)) for src, dst in every]
+    bounds = [lower_bound((61, 45), ITEMSIZE, src, dst, M42) for src, dst in every]
+    found = [plan.bytes_sent / bound for (_, _, plan), bound in zip(plans, bounds) if bound]
+    limits = [max(buffer_bytes((61, 45), ITEMSIZE, layout, M42) for layout in pair) for pair in every]
+    assert math.exp(sum(map(math.log, found)) / len(found)) <= 1.035
+    assert max(found) <= 1.2
+    assert max(plan.largest_bytes / limit for (_, _, plan), limit in zip(plans, limits)) <= 1.05
+    assert max(plan.collectives(M42) for _, _, plan in plans) <= 8
+
+
 @pytest.mark.parametrize("name", SWEEPS)
 def test_bytes_are_close_to_the_lower_bound(name):
     shape, mesh, chosen = SWEEPS[name]
@@ -167,9 +180,20 @@ def test_bytes_and_memory_of_a_gather():
     assert plan.peak_bytes == 64 * 64 * 4 * 5 // 4
 
 
-def test_an_uneven_dimension_whose_tiles_do_not_join_is_gathered_whole():
+def test_tiles_that_do_not_join_get_what_they_overlap():
     # 5 rows in 4 tiles of 2 and in 2 tiles of 3: two neighbours of the four make 4 rows, not 3
-    assert steps((5,), Layout((D,)), Layout(((D1,),))) == [AllGather(D, 0), Slice((D1,), 0)]
+    (step,) = steps((5,), Layout((D,)), Layout(((D1,),)), itemsize=ITEMSIZE)
+    own, *rounds = step.plan(M42).rounds
+    assert own.perm == () and all(len(dict(turn.perm)) == len(turn.perm) for turn in rounds)
+    assert [turn.chunk for turn in rounds] == [(2,), (1,), (1,)]
+
+
+def test_a_dimension_is_padded_where_all_tiles_nest_then():
+    # 61 rows in 2 tiles of 31 and 8 tiles of 8: one row more in the first of two, and four of the eight make one
+    plan = plan_reshard((61, 48), ITEMSIZE, Layout((("model",), D)), Layout((("model", *D), ())), M42)
+    assert [type(step) for step, _ in plan.steps] == [Overlap, AllToAll]
+    assert plan.shapes == ((64, 48), (64, 48))
+    assert plan.bytes_sent == ITEMSIZE * (12 + 3 * 8 * 12)
 
 
 def test_an_axis_that_is_partial_before_and_after_stays():

@@ -21,13 +21,12 @@ from meshwright.ops.elementwise.monoid import monoid_of
 from meshwright.ops.elementwise.table import add, and_, convert, eq, ge, lt, mul, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
-from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap, Slot
 from meshwright.sharding.rule import REDUCTION, ShardingRule
-from meshwright.sharding.window import Piece, affine, plan_ring, plan_window
-from meshwright.spmd.reshard.emit import named_axes, tile_index
+from meshwright.sharding.window import Piece, plan_ring, plan_window
+from meshwright.spmd.reshard.emit import lookup, named_axes, tile_index
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,7 @@ class LocalContext:
 
     def lookup(self, table: Sequence[int], axes: Sequence[str]) -> Any:
         """``table[position along axes]``: an int32 scalar."""
-        line = affine(table)
-        if line is None:
-            row = dynamic_slice(np.asarray(table, np.int32), [self.tile_index(axes)], (1,))
-            return squeeze(row, [0])
-        first, step = line
-        if step == 0:
-            return np.int32(first)
-        return add(mul(self.tile_index(axes), np.int32(step)), np.int32(first))
+        return lookup(table, axes, self.mesh)
 
     # --- the default localization ---------------------------------------------------------------------------
     def default(self, op: Op, *operands: Any) -> Any:

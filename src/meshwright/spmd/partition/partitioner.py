@@ -180,10 +180,12 @@ class Partitioner:
         self.trace.note = Reason(
             op, number, before, layout, value.made_by, value.source, self.mesh, value=value.atom, user=user
         )
-        for step, after in plan.steps:
-            local = emit_step(local, step, value.aval.shape, before, after, self.mesh)
+        for (step, after), padded in zip(plan.steps, plan.shapes):
+            local = emit_step(local, step, padded, before, after, self.mesh)
             before = after
-            if not after.partial:
+            if not after.partial and after.local_shape(padded, self.mesh) == after.local_shape(
+                value.aval.shape, self.mesh
+            ):
                 value.versions.append((after, local))
         self.trace.note = None
         if plan.steps and layout.partial:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.avals import ShapedArray
 from meshwright.errors import PartitionError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
@@ -15,14 +17,28 @@ from meshwright.ops.collective.base import axis_index_of
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.tiles import AllGather, AllSlice, ReduceScatter
 from meshwright.ops.elementwise.monoid import monoid_of
-from meshwright.ops.elementwise.table import add, eq, rem, select, sub, zeros_like
+from meshwright.ops.elementwise.table import (
+    add,
+    and_,
+    eq,
+    ge,
+    lt,
+    mul,
+    rem,
+    scalar_like,
+    select,
+    sub,
+    zeros_like,
+)
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice, dynamic_update_slice
-from meshwright.ops.shape.broadcast_reduce import match_shape
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.rearrange import reshape, squeeze, transpose
 from meshwright.ops.shape.slice_pad import pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.window import affine
 from meshwright.spmd.reshard import steps as S
 from meshwright.spmd.reshard.exchange import Recipe, exchange_recipe
+from meshwright.spmd.reshard.overlap import Overlaps, Round
 
 
 def named_axes(axes: Sequence[str], mesh: AbstractMesh) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -48,12 +64,26 @@ def fit_rows(x: Any, dim: int, rows: int) -> Any:
     return x
 
 
+def lookup(table: Sequence[int], axes: Sequence[str], mesh: AbstractMesh) -> Any:
+    """``table[position along axes]``: an int32 scalar."""
+    line = affine(table)
+    if line is None:
+        row = dynamic_slice(np.asarray(table, np.int32), [tile_index(axes, mesh)], (1,))
+        return squeeze(row, [0])
+    first, step = line
+    if step == 0:
+        return np.int32(first)
+    return add(mul(tile_index(axes, mesh), np.int32(step)), np.int32(first))
+
+
 def emit_step(x: Any, step: S.Step, shape: Sequence[int], before: Layout, after: Layout, mesh: AbstractMesh) -> Any:
-    """One step on this device's array of a global ``shape``."""
+    """One step on this device's array of a global ``shape``, padding that a step adds included."""
     rows = after.local_shape(shape, mesh)
     if isinstance(step, S.Permute):
         names, sizes = named_axes(step.axes, mesh)
         return Ppermute(names, sizes, step.perm).bind(x)
+    if isinstance(step, S.Overlap):
+        return _emit_overlaps(x, step.plan(mesh), mesh)
     if isinstance(step, S.Exchange):
         return _emit_exchange(x, exchange_recipe(shape, step.before, step.after, mesh), mesh)
     names, sizes = named_axes(step.axes, mesh)
@@ -118,3 +148,34 @@ def _in_rounds(x: Any, recipe: Recipe, mesh: AbstractMesh) -> Any:
         ]
         result = dynamic_update_slice(result, chunk, [*put, *zeros])
     return result
+
+
+# --- overlaps -----------------------------------------------------------------------------------------------
+def _emit_overlaps(x: Any, plan: Overlaps, mesh: AbstractMesh) -> Any:
+    """Chunks cut out of ``x`` and put where they belong; see ``overlap``."""
+    names, sizes = named_axes(plan.axes, mesh)
+    result = match_shape(scalar_like(0, x), ShapedArray(plan.rows, typeof(x).dtype))
+    if any(map(any, plan.margin)):
+        x = pad(x, scalar_like(0, x), [(low, high, 0) for low, high in plan.margin])
+    for turn in plan.rounds:
+        chunk = dynamic_slice(x, [lookup(table, plan.axes, mesh) for table in turn.takes], turn.chunk)
+        if turn.perm:
+            chunk = Ppermute(names, sizes, turn.perm).bind(chunk)
+        at = [lookup(table, plan.axes, mesh) for table in turn.puts]
+        came = _came(turn, plan.axes, mesh)
+        if came is not None:
+            chunk = select(came, chunk, dynamic_slice(result, at, turn.chunk))
+        result = dynamic_update_slice(result, chunk, at)
+    return result
+
+
+def _came(turn: Round, axes: Sequence[str], mesh: AbstractMesh) -> Any:
+    """Which elements of a chunk there are; None if all on every device."""
+    if not turn.valid:
+        return None if all(turn.receives) else eq(lookup(turn.receives, axes, mesh), np.int32(1))
+    inside = []
+    for dim, low, high in turn.valid:
+        rows = iota(np.int32, turn.chunk[dim : dim + 1], 0)
+        here = and_(ge(rows, lookup(low, axes, mesh)), lt(rows, lookup(high, axes, mesh)))
+        inside.append(broadcast_in_dim(here, turn.chunk, (dim,)))
+    return reduce(and_, inside)

@@ -11,12 +11,13 @@ Memory: a plan in which no buffer is larger than the larger of source and target
 one that needs more; together with the buffer that a step reads, this is "the larger shard plus one staging
 buffer".
 
-Uneven dimensions: see ``steps``. Steps that do not fit the tiles do not exist; in the worst case the
-dimension is gathered whole, which always works.
+Uneven dimensions: see ``steps``. Steps that do not fit the tiles do not exist; gathering a dimension whole always
+works, and ``uneven`` says what else does.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -28,19 +29,24 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of, in_blocks
 from meshwright.spmd.reshard.exchange import chains
 from meshwright.spmd.reshard.permutation import permute_between
-from meshwright.spmd.reshard.search import Move, Price, Search, State
+from meshwright.spmd.reshard.search import COLLECTIVE_BYTES, Move, Price, Search, State
 from meshwright.spmd.reshard.steps import (
     AllGather,
     AllReduce,
     AllToAll,
     Exchange,
     MakePartial,
+    Overlap,
     Permute,
     ReduceScatter,
     Slice,
     Step,
     buffer_bytes,
+    collectives,
 )
+from meshwright.spmd.reshard.uneven import Way, uneven_ways
+
+LARGER_BUFFER = 2  # a buffer larger than source and target by some percent has to save so many times as many
 
 #: the collectives that steps are done by
 _KINDS: dict[type[Any], str] = {
@@ -53,13 +59,20 @@ _KINDS: dict[type[Any], str] = {
 class ReshardPlan:
     """The steps with the layout after each, the bytes a device sends, and the most it holds at a time.
 
-    ``price``: where the mesh is on a machine, the time that it takes, as bytes on the machine's fastest links.
+    ``shapes``: how the array is padded after each step, before it is cut into tiles. ``largest_bytes``: the largest
+    buffer. ``price``: where the mesh is on a machine, the time that it takes, as bytes on the machine's fastest links.
     """
 
     steps: tuple[tuple[Step, Layout], ...]
+    shapes: tuple[tuple[int, ...], ...]
     bytes_sent: int
     peak_bytes: int
+    largest_bytes: int
     price: int
+
+    def collectives(self, mesh: AbstractMesh) -> int:
+        """How many collectives the steps are."""
+        return sum(collectives(step, mesh) for step, _ in self.steps)
 
     def __str__(self) -> str:
         steps = "\n".join(f"  {step} -> {layout}" for step, layout in self.steps) or "  nothing to do"
@@ -75,10 +88,22 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     kept = tuple(atom for atom in src.partial if same_kind and atom in dst.partial)
     added = tuple(atom for atom in dst.partial if atom not in kept)
     combined = Layout(dst.dims, kept, src.reduction if kept else "")
-    steps = _merge(_search(shape, itemsize, src, combined, mesh), mesh)
-    if added:
-        steps.append(MakePartial(added, dst.reduction))
-    return _finish(shape, itemsize, src, steps, mesh)
+    last: Way = [(MakePartial(added, dst.reduction), shape)] if added else []
+    limit = max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
+
+    def search(padded: tuple[int, ...], first: Layout, goal: Layout) -> list[Step]:
+        return _merge(_search(padded, itemsize, first, goal, mesh), mesh)
+
+    plain = [(step, shape) for step in search(shape, src, combined)]
+    ways = itertools.chain([plain], uneven_ways(shape, src, combined, mesh, search))
+    plans = (_finish(shape, itemsize, src, way + last, mesh) for way in ways)
+    return min(plans, key=lambda plan: _rank(plan, limit, mesh))
+
+
+def _rank(plan: ReshardPlan, limit: int, mesh: AbstractMesh) -> float:
+    """What a plan costs, with a little for each collective, and more where it needs a larger buffer than its ends."""
+    larger = max(1.0, plan.largest_bytes / limit) if limit else 1.0
+    return (plan.price + COLLECTIVE_BYTES * plan.collectives(mesh)) * larger**LARGER_BUFFER
 
 
 @lru_cache(maxsize=262144)
@@ -186,17 +211,23 @@ def _merged(first: Step, second: Step) -> Step | None:
     return None
 
 
-def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, steps: list[Step], mesh: AbstractMesh) -> ReshardPlan:
-    layout, sent, price = src, 0, 0
-    held = peak = buffer_bytes(shape, itemsize, src, mesh)
+def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, way: Way, mesh: AbstractMesh) -> ReshardPlan:
+    layout, size, sent, price = src, shape, 0, 0
+    held = peak = largest = buffer_bytes(shape, itemsize, src, mesh)
     pairs = []
-    for step in steps:
-        mine = step.bytes_sent(shape, itemsize, layout, mesh)
-        layout = step.apply(layout, mesh)
-        before, held = held, buffer_bytes(shape, itemsize, layout, mesh)
+    for step, padded in way:
+        mine = step.bytes_sent(size, itemsize, layout, mesh)
+        layout, size = step.apply(layout, mesh), padded
+        before, held = held, buffer_bytes(size, itemsize, layout, mesh)
         sent += mine
-        timed = mine and mesh.fabric.is_given
-        price += max(mine, mesh.wire_price(_KINDS[type(step)], step.axes, before, held)) if timed else mine
-        peak = max(peak, before + held)
+        price += max(mine, _wire_price(step, itemsize, before, held, mesh)) if mine and mesh.fabric.is_given else mine
+        peak, largest = max(peak, before + held), max(largest, held)
         pairs.append((step, layout))
-    return ReshardPlan(tuple(pairs), sent, peak, price)
+    return ReshardPlan(tuple(pairs), tuple(padded for _, padded in way), sent, peak, largest, price)
+
+
+def _wire_price(step: Step, itemsize: int, before: int, after: int, mesh: AbstractMesh) -> int:
+    if isinstance(step, Overlap):
+        chunks = (itemsize * elements for elements in step.plan(mesh).sent)
+        return sum(mesh.wire_price("collective_permute", step.axes, chunk, chunk) for chunk in chunks)
+    return mesh.wire_price(_KINDS[type(step)], step.axes, before, after)

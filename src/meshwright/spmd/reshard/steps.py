@@ -10,6 +10,7 @@ all_gather             minor-most axes of ``dim`` join            out * (g-1) / 
 all_slice              each device keeps its own part of ``dim``  0
 all_to_all             minor-most axes of one dim go to another   n * (g-1) / g
 collective_permute     whole tiles change places                  n
+overlap                tiles become any others, in permutes       the chunks of all of them
 reduce_scatter         a partial value is combined and split      in * (g-1) / g
 all_reduce             a partial value is combined                2 * n * (g-1) / g
 make_partial           kept on index 0, identity elsewhere        0
@@ -19,7 +20,8 @@ Uneven dimensions follow the flat convention (see ``meshwright.sharding.layout``
 rows. A gather of b out of (a, b) therefore needs g_b * ceil(D / (n_a * n_b)) == ceil(D / n_a), unless nothing
 is left to split the dimension (the rows past D are then cut off); a slice needs the same, unless the
 dimension was whole (it is then padded first). ``joins`` states this; where it does not hold the step does not
-exist.
+exist. What they cannot do, ``overlap`` does: it may also change how far a dimension is padded, so that the steps
+that follow exist.
 
 Source: Rink et al. 2021, "Memory-efficient array redistribution through portable collective communication".
 """
@@ -32,6 +34,7 @@ from typing import ClassVar
 
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.reshard.overlap import Overlaps, Tiling, plan_overlaps
 
 
 def joins(size: int, kept: int, moved: int) -> bool:
@@ -156,6 +159,35 @@ class Permute:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Tiles become others that need not nest in them: every device gets what its new tile lacks.
+
+    ``size`` is that of the array. Its dimensions are padded as ``before`` and ``after`` say.
+    """
+
+    axes: tuple[str, ...]
+    size: tuple[int, ...]
+    before: Tiling
+    after: Tiling
+    kind: ClassVar[str] = "collective_permute"
+
+    def plan(self, mesh: AbstractMesh) -> Overlaps:
+        found = plan_overlaps(self.size, self.before, self.after, mesh)
+        assert found is not None, "only overlaps that have a plan are made steps"
+        return found
+
+    def apply(self, layout: Layout, mesh: AbstractMesh) -> Layout:
+        return Layout(self.after.dims, layout.partial, layout.reduction)
+
+    def bytes_sent(self, shape: Sequence[int], itemsize: int, before: Layout, mesh: AbstractMesh) -> int:
+        return itemsize * sum(self.plan(mesh).sent)
+
+    def __str__(self) -> str:
+        padded = f", padded to {self.after.shape}" if self.after.shape != self.size else ""
+        return f"collective_permute of overlaps over {_names(self.axes)} to {Layout(self.after.dims)}{padded}"
+
+
+@dataclass(frozen=True)
 class ReduceScatter:
     """The value is combined over ``axes``, which then split ``dim``, minor-most."""
 
@@ -215,7 +247,19 @@ class MakePartial:
         return f"make partial {self.reduction} over {_names(self.axes)}"
 
 
-Step = AllGather | Slice | AllToAll | Exchange | Permute | ReduceScatter | AllReduce | MakePartial
+Step = AllGather | Slice | AllToAll | Exchange | Permute | Overlap | ReduceScatter | AllReduce | MakePartial
+
+
+def collectives(step: Step, mesh: AbstractMesh) -> int:
+    """How many collectives a step is."""
+    match step:
+        case Overlap():
+            return len(step.plan(mesh).sent)
+        case Exchange():
+            return step.rounds
+        case Slice() | MakePartial():
+            return 0
+    return 1
 
 
 def _names(axes: tuple[str, ...]) -> str:
