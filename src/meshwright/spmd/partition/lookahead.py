@@ -25,6 +25,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import factor_axes_of
+from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.propagate import Order, Propagation, scanned
 from meshwright.spmd.report import collectives, totals
@@ -41,6 +42,8 @@ EXCHANGED = 2_500
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
 GAIN = 0.97
+#: how much a device may hold more for it: peaks are predictions
+HELD = 1.02
 #: how much of the time in which the links are busy counts even where it is hidden: schedules are not perfect
 HIDDEN = 0.25
 
@@ -75,13 +78,14 @@ class _Search:
         return self.best, self.order
 
     def exchange(self) -> None:
-        """Share products along other dimensions too, if that is quicker and sends no more."""
+        """Share products along other dimensions too, if that is quicker, sends no more and holds no more."""
         sent, rules = totals(self.best.jaxpr.jaxpr)[1], self.best.propagation.rules
         if not sent or len(rules) > EXCHANGED or not any(rule.is_product for rule in rules):
             return
         order = replace(self.order, exchanges=True)
         part = self.planner.partition(self.planner.propagate(order))
-        if price(part) < GAIN * self.price and totals(part.jaxpr.jaxpr)[1] <= sent:
+        quicker = price(part) < GAIN * self.price and totals(part.jaxpr.jaxpr)[1] <= sent
+        if quicker and _peak(part) <= HELD * _peak(self.best):
             self.best, self.order = part, order
 
     def improve(self) -> bool:
@@ -110,6 +114,10 @@ def price(part: Partition) -> float:
     """The seconds of a step, and a share of those in which the links are busy."""
     time = step_time(part.jaxpr.jaxpr, part.mesh)
     return time.seconds + HIDDEN * time.links
+
+
+def _peak(part: Partition) -> int:
+    return predict(part.jaxpr, part.mesh).peak_bytes
 
 
 def _signature(found: Propagation) -> int:

@@ -105,7 +105,11 @@ def plan_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: Ab
     if mesh.sizes(axes) > MAX_DEVICES or 0 in size:
         return None
     held, wanted = _starts(before, axes, mesh), _starts(after, axes, mesh)
-    pieces = list(_pieces(size, held, wanted, before.rows(mesh), after.rows(mesh)))
+    pieces: list[_Piece] = []
+    for of_target in _pieces(size, held, wanted, before.rows(mesh), after.rows(mesh)):
+        if len(of_target) > MAX_ROUNDS + 1:
+            return None
+        pieces += of_target
     kept = [_Sent(p.target, p) for p in pieces if p.target in p.holders]
     lacking = sorted((p for p in pieces if p.target not in p.holders), key=lambda p: -math.prod(p.shape))
     found = _in_rounds(lacking)
@@ -139,8 +143,8 @@ def _starts(tiling: Tiling, axes: tuple[str, ...], mesh: AbstractMesh) -> list[B
 
 def _pieces(
     size: tuple[int, ...], held: Sequence[Box], wanted: Sequence[Box], have: Box, want: Box
-) -> Iterator[_Piece]:
-    """What each device's new tile has of each old one, and who holds that."""
+) -> Iterator[list[_Piece]]:
+    """For each device what its new tile has of each old one, and who holds that."""
     holders: dict[Box, list[int]] = defaultdict(list)
     for device, start in enumerate(held):
         holders[start].append(device)
@@ -151,9 +155,8 @@ def _pieces(
              for tile in range(low // mine * mine, min(low + rows, end), mine) if low < end]
             for low, rows, mine, end in zip(start, want, have, map(min, size, last))
         ]  # fmt: skip
-        for cell in itertools.product(*spans):
-            tiles, low, high = zip(*cell)
-            yield _Piece(target, tuple(holders[tiles]), low, high)
+        cells = (tuple(zip(*cell)) for cell in itertools.product(*spans))
+        yield [_Piece(target, tuple(holders[tiles]), low, high) for tiles, low, high in cells]
 
 
 def _in_rounds(pieces: Sequence[_Piece]) -> list[list[_Sent]] | None:
