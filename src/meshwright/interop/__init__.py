@@ -51,7 +51,8 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
 
     Args:
       f: a function or jitted function, a ``Lowered``, an MLIR module of StableHLO or its text, a
-        ``jax.export.Exported`` or its serialized bytes.
+        ``jax.export.Exported`` or its serialized bytes; a named tuple of functions, as optax's transformations are,
+        becomes one of functions of ours.
       args: for a function, arguments at whose types it is traced (``jax.ShapeDtypeStruct`` will do); without them it is
         traced when called.
       kwargs: keyword arguments of the same kind.
@@ -59,7 +60,9 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
     Returns:
       a program: ``program(*args)`` gives the function's output with our arrays, ``program.partition(mesh)`` what each
       device runs, also called with the function's arguments. Shardings, donation and unused arguments are kept. Of a
-      text or module, whose trees are not known, an :class:`ImportedProgram`.
+      text or module, whose trees are not known, an :class:`ImportedProgram`. What is made of a function is jitted,
+      differentiated, batched and partitioned like ours, within ours too. (JAX's own functions take no arrays of ours,
+      and so ``optax.adamw(1e-3)`` none either, unless it goes through here.)
 
     Raises:
       ImportProgramError: a program that cannot be read.

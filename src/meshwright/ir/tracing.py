@@ -69,7 +69,8 @@ def typeof(x: Any) -> ShapedArray:
     """
     try:
         aval: ShapedArray = x.aval
-        return aval
+        if aval.__class__ is ShapedArray:
+            return aval
     except AttributeError:
         pass
     kind = type(x)
@@ -90,10 +91,10 @@ def typeof(x: Any) -> ShapedArray:
     for base in (bool, int, float, complex):
         if isinstance(x, base):
             return _scalar_aval(base, keeps_wide())
-    raise ArgumentTypeError(
-        f"expected an array or a number, got {x!r} of type {type(x).__name__}; "
-        "if it is a container of arrays, apply the function to its leaves (meshwright.tree.map)"
-    )
+    remedy = "if it is a container of arrays, apply the function to its leaves (meshwright.tree.map)"
+    if hasattr(x, "__dlpack__"):
+        remedy = "meshwright.numpy.from_dlpack makes an array of the same memory of it"
+    raise ArgumentTypeError(f"expected an array or a number, got {x!r} of type {type(x).__name__}; {remedy}")
 
 
 def _check_int(x: int) -> None:

@@ -257,12 +257,14 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
         return of_lowered(f)
     if isinstance(f, str):
         return load(f)
+    if isinstance(f, tuple) and hasattr(f, "_fields") and all(map(callable, f)):
+        return type(f)(*map(JaxFunction, f))
     if hasattr(f, "operation") and hasattr(f, "body"):
         return load(f.operation.get_asm(enable_debug_info=True))
     if not callable(f):
         raise ArgumentTypeError(
-            "from_jax: expected a function, a jitted or lowered one, an MLIR module or its text, or an exported "
-            f"program or its bytes, got {type(f).__name__}"
+            "from_jax: expected a function, a jitted or lowered one, a named tuple of functions, an MLIR module or its "
+            f"text, or an exported program or its bytes, got {type(f).__name__}"
         )
     function = JaxFunction(f)
     return function.lower(*args, **kwargs) if args or kwargs else function
