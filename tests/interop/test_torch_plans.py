@@ -76,3 +76,14 @@ def test_fully_sharded_is_on_top_of_tensor_parallelism():
     assert both["0.up.weight"].spec == mw.P(("tp", "fsdp"), None)
     assert both["0.down.weight"].spec == mw.P("fsdp", "tp")
     assert both["0.down.bias"].spec == mw.P("fsdp")
+
+
+def test_the_forward_of_vit_b_split_by_its_batch_sends_nothing():
+    vision = pytest.importorskip("torchvision.models", reason="torchvision is not installed: make test-torch")
+    with torch.device("meta"):
+        module, x = vision.vit_b_16().eval(), torch.zeros(8, 3, 224, 224)
+    model = mw.from_torch(module, (x,))
+    rows = mw.NamedSharding(mw.AbstractMesh((8,), ("data",)), mw.P("data"))
+    run = mw.jit(model, in_shardings=(None, rows), out_shardings=rows)
+    part = run.lower(model.params, mw.ShapeDtypeStruct(x.shape, "float32")).partition()
+    assert part.collectives == [], part.explain()

@@ -347,3 +347,46 @@ def test_transformations_and_tensors_back():
     back = mw.interop.torch.to_torch(batched)
     assert back.dtype == torch.bfloat16
     close(back.float(), module(x), 1e-2)
+
+
+class Mapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.vmap(lambda v: torch.tanh(self.inner(v)).sum())(x)
+
+
+class MappedFunction(nn.Module):
+    class Cube(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x**3
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return 3.5 * cotangent * ctx.saved_tensors[0] ** 2
+
+    def __init__(self, mapped):
+        super().__init__()
+        self.function = torch.vmap(self.Cube.apply) if mapped else self.Cube.apply
+
+    def forward(self, x):
+        return self.function(x).sum()
+
+
+def test_maps_of_torch_and_ours(refuses):
+    check(Mapped(), torch.randn(4, 3))
+    x = np.arange(6, dtype="f4").reshape(2, 3)
+    model = mw.from_torch(MappedFunction(False), (torch.ones(3),))
+    np.testing.assert_allclose(mw.vmap(mw.grad(lambda x: model({}, x)))(x), 3.5 * x**2, rtol=1e-6)
+    np.testing.assert_allclose(mw.vmap(lambda x: model({}, x))(x), (x**3).sum(1), rtol=1e-6)
+    with refuses(errors.ImportProgramError, "test_torch_traps.py", "meshwright.vmap"):
+        mw.from_torch(MappedFunction(True), (torch.ones(2, 3),))

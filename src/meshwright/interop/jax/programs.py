@@ -258,7 +258,8 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(f, str):
         return load(f)
     if isinstance(f, tuple) and hasattr(f, "_fields") and all(map(callable, f)):
-        return type(f)(*map(JaxFunction, f))
+        functions: list[Any] = [JaxFunction(g) for g in f]
+        return type(f)(*functions)
     if hasattr(f, "operation") and hasattr(f, "body"):
         return load(f.operation.get_asm(enable_debug_info=True))
     if not callable(f):

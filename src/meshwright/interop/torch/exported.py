@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -33,14 +34,14 @@ def export(
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+            for part in program.graph_module.modules():
+                if isinstance(part, fx.GraphModule):
+                    detach_no_grad(part)
+            program = decomposed(program)
         except MeshwrightError:
             raise
         except Exception as error:
             raise _explained(error, module) from error
-        for part in program.graph_module.modules():
-            if isinstance(part, fx.GraphModule):
-                detach_no_grad(part)
-        program = decomposed(program)
     sink_views(program.graph_module)
     refuse_unknown(program.graph_module, module)
     return program, functions
@@ -51,7 +52,23 @@ def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
     what = "cannot be exported"
     if any(word in type(error).__name__ + text for word in ("DataDependent", "data-dependent", "unbacked")):
         what = "has shapes or control flow that depend on values"
-    return ImportProgramError(f"from_torch: {name} {what}, at {user_line(error)}: {type(error).__name__}: {text}")
+    return ImportProgramError(
+        f"from_torch: {name} {what}, at {user_line(error)}: {type(error).__name__}: {text}{_remedy(error)}"
+    )
+
+
+def _remedy(error: Exception) -> str:
+    """What to do where torch's export stops in a transformation of torch's."""
+    trace, files = error.__traceback__, set()
+    while trace is not None:
+        files.add(trace.tb_frame.f_code.co_filename.replace(os.sep, "/"))
+        trace = trace.tb_next
+    if not any("/torch/_functorch/" in f for f in files):
+        return ""
+    return (
+        "\nTorch does not export transformations (torch.vmap, torch.func.grad) of this function: convert what it is "
+        "of, and use meshwright.vmap and meshwright.grad"
+    )
 
 
 # --- regions without a gradient -----------------------------------------------------------------------------
