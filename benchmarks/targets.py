@@ -26,6 +26,7 @@ import meshwright.numpy as mnp
 from benchmarks.programs import FOLDER
 from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
+from meshwright.api.targets import memory_on
 from meshwright.errors import CompileError, MissingExtraError
 from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.spmd.report import human_bytes
@@ -34,7 +35,6 @@ from meshwright.targets.child import compile_in_child
 from meshwright.targets.compiling import Job, described
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.schedule import schedule_of
-from meshwright.targets.tiling import hardware_memory
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "targets.json"
@@ -197,8 +197,7 @@ def render(kept: dict[str, Any]) -> str:
 def _predicted(name: str, where: str) -> Any:
     """The memory that we predict of a device of the target."""
     target = mw.target(where)
-    part = subject(name, target.size).part
-    return hardware_memory(part.memory, part.jaxpr, target.platform)
+    return memory_on(subject(name, target.size).part, target)
 
 
 def _summary(platform: str, errors: list[tuple[str, float, float]]) -> str:
@@ -223,5 +222,5 @@ def main() -> None:
         print(f"{name} for {where}: {time.perf_counter() - start:.0f} s", flush=True)
         KEPT.write_text(json.dumps(kept, indent=1) + "\n")
     page = DOCS / "targets.md"
-    text, mark = page.read_text(), "<!-- figures -->\n"
-    page.write_text(text[: text.index(mark) + len(mark)] + render(kept))
+    before, mark, after = page.read_text().partition("<!-- figures -->\n")
+    page.write_text(before + mark + render(kept) + "\n" + after[after.index("## ") :])

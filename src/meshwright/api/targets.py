@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from meshwright.spmd.memory.compilers import compiler_for
+from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.report import human_bytes
 from meshwright.spmd.steptime.report import time_of
 from meshwright.stablehlo.hlo import module_bytecode
@@ -30,10 +32,19 @@ def compile_for_target(
     chosen.order_of(part.mesh)  # which says what does not fit before anything is compiled
     subject = Subject(
         part.name, module_bytecode(part.module(chosen.platform)), part.mesh, part.collectives,
-        Prediction(hardware_memory(part.memory, part.jaxpr, chosen.platform), part.bytes_sent, _seconds(part, chosen)),
+        Prediction(memory_on(part, chosen), part.bytes_sent, _seconds(part, chosen)),
     )  # fmt: skip
     with _shown(f"compiling {part.name} for {chosen.name}", progress) as told:
         return compile_for(subject, chosen, told)
+
+
+def memory_on(part: PartitionedProgram, chosen: CompileTarget) -> Memory:
+    """The memory of one device of a target, predicted without compiling."""
+    compiler = compiler_for(chosen.platform, chosen.machine.chip.name)
+    mesh, known = part.mesh.abstract_mesh, part.part.stands_for
+    return hardware_memory(
+        predict(part.jaxpr, mesh, part.donated, known, part.names, compiler), part.jaxpr, chosen.platform
+    )
 
 
 def _seconds(part: PartitionedProgram, chosen: CompileTarget) -> float | None:

@@ -91,6 +91,10 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         return [live.of[k][0] for k in kernel.operands]
     if "output_operand_aliases" in root.attributes:
         return _new(live, _of_custom_call(live, kernel, step))
+    if "in_place" in root.attributes:
+        pairs = zip(root.avals, kernel.operands)
+        places = ((a, tuple(b for b in live.of[k][:1] if b is not None)) for a, k in pairs)
+        return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over) for a, over in places])
     over = tuple(
         b
         for k in kernel.inputs

@@ -14,6 +14,7 @@ from typing import Any
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import COLLECTIVES, Node
 from meshwright.spmd.memory.simplify import Make, keeps_order
 
@@ -46,9 +47,11 @@ _FIXED = COLLECTIVES | {
 }
 
 
-def ordered(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+def ordered(
+    make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], compiler: Compiler = CPU
+) -> Node | None:
     """The operation with the copies that it needs around it, or ``None`` if it takes its operands as they are."""
-    if op in _NARROW and operands[0].avals[0].dtype in _NARROW[op]:
+    if not compiler.narrow and op in _NARROW and operands[0].avals[0].dtype in _NARROW[op]:
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
     if op == "dot_general":
@@ -59,7 +62,9 @@ def ordered(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, gi
         updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
         return make(op, (*operands[:2], updates), aval, {**given, "ordered": True})
     if op == "convolution" and "ordered" not in given:
-        return _convolution(make, operands, aval, given)
+        return _convolution(make, operands, aval, given, compiler.swaps)
+    if op == "all_reduce" and compiler.in_place and "in_place" not in given:
+        return make(op, operands, aval, {**given, "in_place": True})
     if op in _MAJOR:
         return _collective(make, op, operands, aval, given)
     return None
@@ -120,14 +125,17 @@ def _matrix(make: Make, x: Node, batch: Sequence[int], first: Sequence[int], sec
     return make("reshape", (x,), x.avals[0].update(shape=shape), {})
 
 
-def _convolution(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+def _convolution(
+    make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], swaps: bool
+) -> Node:
     """On batch, positions, features; kernels are positions, features in, features out."""
     labels = [[d.strip() for d in text.split(",")] for text in _BRACKETS.findall(str(given["dimension_numbers"]))]
     positions = [str(i) for i in range(len(aval.shape) - 2)]
     wanted = ["b", *positions, "f"], [*positions, "i", "o"], ["b", *positions, "f"]
     orders = [tuple(have.index(d) for d in want) for have, want in zip(labels, wanted)]
     x, kernel = (_permuted(make, node, order) for node, order in zip(operands, orders))
-    if given.get("feature_group_count", 1) == 1 and _size(kernel, range(len(positions))) > _size(x, positions_of(x)):
+    swaps = swaps and given.get("feature_group_count", 1) == 1
+    if swaps and _size(kernel, range(len(positions))) > _size(x, positions_of(x)):
         # More positions in the kernel than in the input: they change roles, and the kernel is reversed.
         reverse = make("reverse", (kernel,), kernel.avals[0], {"dimensions": tuple(range(len(positions)))})
         x, kernel = reverse, x

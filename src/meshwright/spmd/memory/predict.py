@@ -14,10 +14,13 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place
 from meshwright.spmd.memory.combine import combine
+from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.fusion import depends, fuse
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel, Use, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
+from meshwright.spmd.memory.on_chip import alive_at_once
+from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
@@ -94,13 +97,14 @@ def predict(
     donated: Sequence[int] = (),
     stands_for: Mapping[Var, tuple[Var, Layout]] | None = None,
     names: Sequence[str] = (),
+    compiler: Compiler = CPU,
 ) -> Memory:
     """The memory of a per-device program; ``donated`` are argument numbers, ``names`` the arguments' names.
 
     ``stands_for`` says of which values of the unpartitioned program, in which layouts, its values are parts.
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
-    found = _Plan(record(jaxpr, mesh), donated, known=known, names=names).memory
+    found = _Plan(record(jaxpr, mesh, compiler), donated, known=known, names=names, compiler=compiler).memory
     return replace(found, host_bytes=_in_host_memory(jaxpr))
 
 
@@ -121,8 +125,10 @@ class _Plan:
         aliases: dict[int, int] | None = None,
         known: Mapping[Var, tuple[ShapedArray, str]] = MappingProxyType({}),
         names: Sequence[str] = (),
+        compiler: Compiler = CPU,
     ) -> None:
-        self.known = known
+        self.known, self.compiler = known, compiler
+        self._regions: dict[Graph, int] = {}
         self.names = names
         scatter_in_place(graph)
         found = kernels_of(graph)
@@ -131,9 +137,12 @@ class _Plan:
         effects = [found[e] for e in graph.effects]
         kernels = list(found.values())
         kept = {*self.results, *effects}
-        fuse_reductions(kernels, kept)
-        kernels = [k for k in kernels if k.users or k in kept or k.root.op == "parameter"]
-        fuse(kernels, kept)
+        if compiler.by_bytes:
+            fuse_by_bytes(kernels, kept, compiler)
+        else:
+            fuse_reductions(kernels, kept)
+            kernels = [k for k in kernels if k.users or k in kept or k.root.op == "parameter"]
+            fuse(kernels, kept)
         combine(self.results, effects)
         self.aliases = _matched(self.results, self.parameters, donated) if aliases is None else aliases
         self._copy_results()
@@ -144,7 +153,7 @@ class _Plan:
                 self._copy_carry(kernel)
         self._copy_donated()
         kernels = kernel_post_order([*self.parameters, *roots])
-        self.order = breadth_first(kernels, self.parameters)
+        self.order = kernels if compiler.depth_first else breadth_first(kernels, self.parameters)
 
     # --- copies ---------------------------------------------------------------------------------------------
     def _copy_results(self) -> None:
@@ -194,11 +203,20 @@ class _Plan:
                 if user is not copy:
                     user.read(copy, parameter)
 
+    def _inner(self, region: Graph, loop: bool) -> int:
+        """What a region needs besides its operands and results; a loop's results go where its parameters are."""
+        carried = {i: i for i in range(len(region.results))} if loop and len(region.results) > 1 else {}
+        found = self._regions.get(region)
+        if found is None:
+            inside = replace(self.compiler, on_chip=0)
+            found = self._regions[region] = _Plan(region, aliases=carried, compiler=inside).memory.temp_bytes
+        return found
+
     # --- figures --------------------------------------------------------------------------------------------
     @cached_property
     def memory(self) -> Memory:
         """Bytes, and what is alive at the peak."""
-        live = liveness(self.order, self.results, inner_bytes)
+        live = liveness(self.order, self.results, self._inner)
         arguments = [live.of[p][0] for p in self.parameters]
         results = [live.of[r][0] for r in self.results]
         donated = {
@@ -218,9 +236,13 @@ class _Plan:
             sum(p.root.avals[0].nbytes for p in self.parameters),
             sum(r.root.avals[0].nbytes for r in self.results),
             sum(self.parameters[a].root.avals[0].nbytes for a in self.aliases.values()),
-            packed(spans),
+            self._temporaries(spans, written),
             tuple(self._shown(b) for b in sorted(held, key=lambda b: -b.nbytes)),
         )
+
+    def _temporaries(self, spans: Sequence[tuple[int, int, int]], results: Sequence[Buffer]) -> int:
+        room = self.compiler.on_chip
+        return alive_at_once(spans, self.order, self.parameters, results, room) if room else packed(spans)
 
     def _shown(self, buffer: Buffer) -> LiveBuffer:
         kernel = buffer.kernel
@@ -232,12 +254,6 @@ class _Plan:
             node = node.operands[0]
         whole = self.known.get(node.var, (None, "")) if node.var is not None else (None, "")
         return LiveBuffer(buffer.nbytes, buffer.kind, what, buffer.aval, kernel.root.source, *whole)
-
-
-def inner_bytes(region: Graph, loop: bool) -> int:
-    """What a region needs besides its operands and results; a loop's results go where its parameters are."""
-    carried = {i: i for i in range(len(region.results))} if loop and len(region.results) > 1 else {}
-    return _Plan(region, aliases=carried).memory.temp_bytes
 
 
 def _copy(kernel: Kernel) -> Kernel:

@@ -17,6 +17,7 @@ from meshwright.core.source import UNKNOWN
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
 from meshwright.sharding import AbstractMesh
+from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
 from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.simplify import simplified, splat
@@ -26,9 +27,9 @@ _EFFECTS = ("infeed", "outfeed", "send", "recv")
 _TRANSPARENT = ("optimization_barrier",)
 
 
-def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh) -> Graph:
+def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh, compiler: Compiler = CPU) -> Graph:
     """The graph of a per-device program; constants that it closes over are constants of the compiled program."""
-    return Recorder(mesh).graph(jaxpr)
+    return Recorder(mesh, compiler).graph(jaxpr)
 
 
 class Recorder(Interpreter[Node]):
@@ -37,8 +38,8 @@ class Recorder(Interpreter[Node]):
     #: memory is predicted for what LAPACK does itself
     platform = "cpu"
 
-    def __init__(self, mesh: AbstractMesh) -> None:
-        self.mesh = mesh
+    def __init__(self, mesh: AbstractMesh, compiler: Compiler = CPU) -> None:
+        self.mesh, self.compiler = mesh, compiler
         self.in_avals: Sequence[ShapedArray] = ()
         self.out_avals: Sequence[ShapedArray] = ()
         self._source = UNKNOWN
@@ -94,7 +95,7 @@ class Recorder(Interpreter[Node]):
 
     def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None) -> Any:
         closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr)
-        return Recorder(self.mesh).graph(closed, captured)
+        return Recorder(self.mesh, self.compiler).graph(closed, captured)
 
     def host_callback(self, function: Any) -> int:
         return 0
@@ -128,7 +129,8 @@ class Recorder(Interpreter[Node]):
         key = (op, operands, aval.shape, aval.dtype, tuple(_hashable(v) for v in given.values()))
         found = self._known.get(key)
         if found is None:
-            found = simplified(self._make, op, operands, aval, given) or ordered(self._make, op, operands, aval, given)
+            found = simplified(self._make, op, operands, aval, given)
+            found = found or ordered(self._make, op, operands, aval, given, self.compiler)
             if found is None:
                 found = Node(op, operands, (aval,), given, self._source)
             if op not in COLLECTIVES:

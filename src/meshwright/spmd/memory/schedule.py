@@ -1,4 +1,5 @@
-"""The order of execution: breadth first, as XLA's CPU runtime wants it, which runs independent kernels at once."""
+"""The order of execution: breadth first, as XLA's CPU runtime wants it, which runs independent kernels at once; or
+depth first, as for accelerators."""
 
 from __future__ import annotations
 

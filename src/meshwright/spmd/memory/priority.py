@@ -1,0 +1,123 @@
+"""Fusion as XLA does it for accelerators: the value first whose computation in its users saves most time.
+
+A value is computed in all of its users or in none. What is saved is that it is neither written nor read; what it costs
+is that each user reads what it is computed from, and computes it again. Source: XLA's ``PriorityFusion`` and its model
+of a GPU's time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernels import Kernel, Use
+
+#: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
+_LAUNCH, _OPERATION, _FUNCTION = 4_000_000, 0.05, 1.0
+#: operations of one kernel, and arrays that it reads
+_MEMBERS, _INPUTS = 400, 60
+_PRODUCTS = ("matmul", "convolution")
+
+
+def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compiler) -> list[Kernel]:
+    """Fuse in place; returns the kernels that are left, in post-order."""
+    gone: set[Kernel] = set()
+    queue = [(-saved, k.number, k) for k in kernels if (saved := _saved(k, kept, compiler)) > 0]
+    heapq.heapify(queue)
+    while queue:
+        negative, _, producer = heapq.heappop(queue)
+        if producer in gone:
+            continue
+        saved = _saved(producer, kept, compiler)
+        if saved <= 0:
+            continue
+        if saved < -negative:
+            heapq.heappush(queue, (-saved, producer.number, producer))
+            continue
+        near = {*producer.inputs, *producer.users}
+        for user in list(producer.users):
+            user.absorb(producer)
+            user.library = user.library or is_product(producer)
+        gone.add(producer)
+        for kernel in near:
+            saved = _saved(kernel, kept, compiler)
+            if saved > 0:
+                heapq.heappush(queue, (-saved, kernel.number, kernel))
+    return [k for k in kernels if k not in gone]
+
+
+def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
+    """Bytes saved by computing a value in its users; 0 or less where that cannot be done, or does not pay."""
+    users = producer.users
+    if producer in kept or not users or not _can_be_inside(producer, compiler):
+        return 0.0
+    if not all(_can_hold(u, producer, compiler) for u in users):
+        return 0.0
+    size = producer.root.avals[0].nbytes
+    unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
+    fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
+    work = _work(producer)
+    again = work * (sum(_repeats(u, producer) for u in users) - 1)
+    return unfused - fused - again + _LAUNCH
+
+
+def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
+    if is_product(producer):
+        return _has_epilogue(producer, compiler)
+    return producer.loop and producer.root.op not in ("reduce", "parameter", "constant")
+
+
+def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
+    if len(user.members) + len(producer.members) > _MEMBERS or len({*user.inputs, *producer.inputs}) > _INPUTS:
+        return False
+    if is_product(user):
+        return compiler.into_products
+    return user.loop
+
+
+def is_product(kernel: Kernel) -> bool:
+    """A matrix product or a convolution, with what is computed along with it."""
+    return kernel.root.op in _PRODUCTS or (kernel.library and any(n.op in _PRODUCTS for n in kernel.members))
+
+
+def _has_epilogue(product: Kernel, compiler: Compiler) -> bool:
+    """Whether the one user of a product can be computed where its result is written: on GPUs, a bias that is added."""
+    if len(product.users) != 1:
+        return False
+    if product.library and not (compiler.into_products and product.root.op == "reshape"):
+        return False
+    (user,) = product.users
+    if user.library or not user.loop or user.root.op == "reduce":
+        return False
+    if user.root.op == "reshape":
+        return True
+    if compiler.into_products:
+        return user.inputs[product] is Use.INPLACE
+    others = [x for x in user.root.operands if x not in product.members]
+    return user.root.op == "add" and len(user.members) <= 3 and all(x.op == "broadcast_in_dim" for x in others)
+
+
+def _read(kernel: Kernel, source: Kernel) -> float:
+    """Bytes that a kernel reads of a value: no more than it has elements, unless it sums them up."""
+    aval = source.root.avals[0]
+    if kernel.root.op == "reduce" or kernel.inputs.get(source) is Use.REUSED or kernel.root.op in _PRODUCTS:
+        return aval.nbytes
+    return min(aval.nbytes, kernel.root.avals[0].size * aval.dtype.itemsize)
+
+
+def _work(kernel: Kernel) -> float:
+    """What its operations cost, in bytes."""
+    return kernel.root.avals[0].size * sum(map(_cost, kernel.members))
+
+
+def _cost(node: Node) -> float:
+    return _FUNCTION if node.expensive and node.op not in ("reduce", "gather", "divide") else _OPERATION
+
+
+def _repeats(user: Kernel, producer: Kernel) -> float:
+    """How often each element of a value is computed in a user."""
+    if user.inputs[producer] is not Use.REUSED or user.root.op == "reduce" or user.root.op in _PRODUCTS:
+        return 1.0
+    return max(1.0, user.root.avals[0].size / max(producer.root.avals[0].size, 1))

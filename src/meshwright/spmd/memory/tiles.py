@@ -1,0 +1,42 @@
+"""Tiles: TPUs keep arrays in those of 8 × 128 elements, so that small and narrow ones are padded.
+
+Measured on libtpu 0.0.42, the arguments of seven programs to the byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from meshwright.core.avals import ShapedArray
+
+#: elements along the minor dimension of a tile, along the next one, and of a tile of a vector
+_LANES, _SUBLANES, _VECTOR = 128, 8, 1024
+_SCALAR = 512
+#: rows of narrower types share a word
+_WORD = 4
+
+
+def tiled_bytes(aval: ShapedArray) -> int:
+    """Bytes of an array in the layout that pads it least: any two dimensions may be those of the tiles."""
+    size = aval.dtype.itemsize
+    if aval.ndim == 0:
+        return _SCALAR
+    if aval.ndim == 1:
+        return size * _up(aval.shape[0], min(_VECTOR, max(_LANES, _power(aval.shape[0]))))
+    return min(
+        aval.size // max(1, minor * rows) * _up(rows, _tile_rows(rows, size)) * _up(minor, _LANES) * size
+        for minor, rows in itertools.permutations(aval.shape, 2)
+    )
+
+
+def _tile_rows(rows: int, size: int) -> int:
+    return min(_SUBLANES, max(_power(rows), _WORD // size))
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _up(n: int, tile: int) -> int:
+    return -(-n // tile) * tile

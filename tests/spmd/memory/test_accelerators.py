@@ -1,0 +1,99 @@
+"""What the memory model says of GPUs and TPUs: small programs counted by hand, and one that XLA has compiled."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import lax
+from meshwright.api.targets import memory_on
+from meshwright.spmd.memory.compilers import CPU, CUDA, TPU, compiler_for
+from meshwright.spmd.memory.predict import predict
+
+ROOT = Path(__file__).parents[3]
+MESH = mw.AbstractMesh((2,), ("x",))
+MIB = 2**20
+
+
+def memory(compiler, fun, *args, donate=()):
+    part = mw.jit(fun, donate_argnums=donate).trace(*args)
+    return predict(part.jaxpr, MESH, donate, compiler=compiler)
+
+
+def array(*shape, dtype=np.float32):
+    return mw.ShapeDtypeStruct(shape, dtype)
+
+
+def test_products_of_narrow_types_stay_narrow():
+    """On CPUs they are computed in 32 bits."""
+    x = array(512, 512, dtype=mnp.bfloat16)
+    temporaries = [memory(c, lambda x: (x @ x) @ x, x).temp_bytes for c in (CPU, CUDA)]
+    assert temporaries[0] > MIB and temporaries[1] == MIB / 2
+
+
+def test_functions_are_computed_again_rather_than_kept():
+    """The exponential of a softmax is computed for the sum and for the quotient."""
+
+    def softmax(x):
+        e = mnp.exp(x - x.max(1, keepdims=True))
+        return mnp.sin(e / e.sum(1, keepdims=True)) @ x
+
+    x = array(512, 512)
+    assert memory(CUDA, softmax, x).temp_bytes == pytest.approx(MIB, rel=0.01)  # the product's operand
+    assert memory(TPU, softmax, x).temp_bytes < 8192  # which the product computes itself
+
+
+def test_a_bias_is_added_where_a_product_is_written():
+    x, b = array(2, 256, 512), array(512)
+    assert memory(CUDA, lambda x, b: x @ mnp.ones((512, 512)) + b, x, b).temp_bytes == MIB  # the ones
+    assert memory(CUDA, lambda x, b: (x @ x.mT + b[:256])[::-1], x, b).temp_bytes == MIB / 2
+
+
+def test_what_is_needed_by_others_too_is_written_once():
+    """A value that a product reads is there; the sum reads it."""
+    x = array(512, 512)
+    assert memory(CUDA, lambda x: (mnp.sin(x) @ x, mnp.sin(x).sum()), x).peak_bytes == 3 * MIB + 4
+
+
+def test_long_chains_do_not_grow_without_end():
+    """Each value is used twice: written out, there would be 2 ** 40 operations."""
+
+    def chain(x):
+        for _ in range(40):
+            x = mnp.sin(x) * x[::-1]
+        return x
+
+    assert memory(CUDA, chain, array(256, 1024)).temp_bytes <= 3 * MIB
+
+
+def test_arguments_of_tpus_pass_through_the_chip():
+    assert compiler_for("cuda", "h100") == CUDA and compiler_for("cpu", "cpu") == CPU
+    v5e, small = compiler_for("tpu", "v5e"), compiler_for("tpu", "unheard of")
+    x = array(1024, 2048)  # 8 MiB, so that two of them fill the small chip
+    assert [memory(c, lambda x: x @ x.T, x).temp_bytes for c in (v5e, small)] == [12 * MIB, 12 * MIB]
+    x = array(2048, 2048)
+    assert [memory(c, lambda x: x @ x.T, x).temp_bytes for c in (v5e, small)] == [32 * MIB, 16 * MIB]
+
+
+def test_loops_are_predicted_too():
+    def f(x):
+        return lax.fori_loop(0, 3, lambda i, x: mnp.sin(x @ x), x)
+
+    assert [memory(c, f, array(512, 512)).temp_bytes for c in (CUDA, TPU)] == pytest.approx([MIB, MIB], rel=0.01)
+
+
+def test_the_example_against_what_compilers_said(monkeypatch):
+    """``docs/targets.json`` keeps that; the table of ``docs/targets.md`` has seven programs."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
+    from benchmarks.targets import gpt
+
+    kept = json.loads((ROOT / "docs" / "targets.json").read_text())
+    for devices, names in ((8, ["h100:8"]), (16, ["h200:2x8", "v5e:4x4", "v6e:4x4"])):
+        part = gpt(devices).part
+        for name in names:
+            assert memory_on(part, mw.target(name)).peak_bytes == pytest.approx(kept[f"gpt {name}"]["peak"], rel=0.15)
