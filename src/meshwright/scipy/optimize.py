@@ -61,13 +61,20 @@ class _Trial(NamedTuple):
 
 
 def _search(evaluate: Callable[[Any], Any], state: _State, direction: Any) -> _Trial:
-    """A step that Wolfe's conditions accept: doubled until the minimum lies before it, then bisected."""
+    """A step that Wolfe's conditions accept: doubled until the minimum lies before it, then bisected.
+
+    Where rounding hides by how much the value falls, the slope tells (Hager and Zhang 2005, the approximate
+    conditions); there the gradient has to become smaller, so that the search ends.
+    """
     fall = dot(state.slope, direction)
+    hidden = state.value + float(ml_dtypes.finfo(state.value.dtype).eps) * abs(state.value)
 
     def body(t: _Trial) -> _Trial:
         value, slope = evaluate(state.x + t.step * direction)
-        far = ~(value <= state.value + _DECREASE * t.step * fall)
-        near = ~far & (dot(slope, direction) < _CURVATURE * fall)
+        along = dot(slope, direction)
+        flat = (value <= hidden) & (along <= (2 * _DECREASE - 1) * fall) & (abs(slope).max() < abs(state.slope).max())
+        far = ~((value <= state.value + _DECREASE * t.step * fall) | flat)
+        near = ~far & (along < _CURVATURE * fall)
         low, high = where(near, t.step, t.low), where(far, t.step, t.high)
         step = where(isfinite(high), (low + high) / 2, 2 * t.step)
         done = ~far & ~near
@@ -112,7 +119,9 @@ def minimize(
       x0: where to begin, shape (n,).
       args: further arguments.
       method: ``BFGS``.
-      tol: the largest element of the gradient at the end; about the root of the dtype's precision unless given.
+      tol: the largest element of the gradient at the end. Unless given it is about the root of the dtype's precision,
+        and what the function would still fall by must be lost beside its value, or far below what it has fallen by:
+        in any unit.
       options: ``maxiter``, the most steps (200 n), and ``gtol``, which stands for ``tol``.
 
     Raises:
@@ -134,13 +143,18 @@ def minimize(
         raise ShapeError(f"minimize: x0 must be a vector, got shape {x.shape}; flatten it, and reshape in the function")
     n = x.shape[0]
     most = 200 * n if most is None else most
-    enough = float(ml_dtypes.finfo(x.dtype).eps) ** 0.5 * 10 if gtol is None else gtol
     slope_of = value_and_grad(lambda v: fun(v, *args))
     value, slope = slope_of(x)
     start = _State(x, value, slope, eye(n, dtype=x.dtype), np.int32(1), np.int32(0), np.int32(0), np.False_)
 
+    eps = float(ml_dtypes.finfo(x.dtype).eps)
+    enough = 10 * eps**0.5 if gtol is None else gtol
+
     def unfinished(s: _State) -> Any:
-        return (abs(s.slope).max() > enough) & (s.steps < most) & ~s.stuck
+        going = abs(s.slope).max() > enough
+        if gtol is None:
+            going |= dot(s.slope, s.inverse @ s.slope) / 2 > eps * (abs(s.value) + eps * (value - s.value))
+        return going & (s.steps < most) & ~s.stuck
 
     end = while_loop(unfinished, lambda s: _step(slope_of, s), start)
     success = abs(end.slope).max() <= enough
