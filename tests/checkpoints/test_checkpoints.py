@@ -16,8 +16,8 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.checkpoint_io import CheckpointManager, files, restore, save
-from meshwright.checkpoint_io.index import WRITING
+from meshwright.checkpoint_io import CheckpointManager, files, restore, save, zarr
+from meshwright.checkpoint_io.index import WRITING, Entry, Leaf
 from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
 
 HERE = Path(__file__).parent
@@ -71,6 +71,44 @@ def test_tensorstore(tmp_path):
     check_equal(restore(tmp_path / "a", verify=True), some)
     like = {**some, "w": mw.ShapeDtypeStruct((7, 10), "float32", sharding=NamedSharding(OTHER, P("c", "a")))}
     np.testing.assert_array_equal(restore(tmp_path / "a", like)["w"], VALUE)
+
+
+def test_tensorstore_opens_arrays_by_path(tmp_path):
+    """As readers of Orbax's checkpoints do."""
+    ts = pytest.importorskip("tensorstore")
+    some = {"params": {"dense": [VALUE, mw.device_put(VALUE, NamedSharding(MESH, P("x", "y")))]}, "a.b": mnp.ones(3)}
+    save(tmp_path / "a", {**some, "a": {"b": -mnp.zeros(2)}}, format="tensorstore")
+    base = {"driver": "ocdbt", "base": f"file://{tmp_path}/a/"}
+    for name, want in (("params.dense.0", VALUE), ("params.dense.1", VALUE), ("a.b", [-0.0, -0.0]), ("a.b.1", [1] * 3)):
+        store = ts.open({"driver": "zarr", "kvstore": {**base, "path": f"{name}/"}}).result()
+        assert store.read().result().tobytes() == np.asarray(want, np.float32).tobytes(), name
+    tree = json.loads((tmp_path / "a" / "_METADATA").read_text())["tree_metadata"]
+    assert tree["('params', 'dense', '1')"]["key_metadata"][2] == {"key": "1", "key_type": 1}
+    (tmp_path / "a" / "ocdbt.process_0" / "manifest.ocdbt").unlink()
+    check_equal(restore(tmp_path / "a", verify=True)["params"], some["params"])  # which only joining needed
+    for file in (tmp_path / "a").rglob("d/*"):
+        file.write_bytes(bytes(len(file.read_bytes())))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        restore(tmp_path / "a", verify=True)
+
+
+def test_databases_of_processes_are_joined(tmp_path):
+    """The second one's tile is the short one."""
+    pytest.importorskip("tensorstore")
+    saved = []
+    for rank, (a, b) in enumerate(((0, 4), (4, 7))):
+        entry = Entry("['w']", [7, 10], "float32")
+        leaf = Leaf(entry, VALUE.dtype, (4, 10), [([a, 0], [b, 10], lambda a=a, b=b: VALUE[a:b])])
+        other = Leaf(Entry("['b']", [], "int32"), np.dtype("int32"), (), [([], [], lambda: np.int32(5))][rank:])
+        saved.append(zarr.write(tmp_path, rank, [leaf, other], lambda count: None))
+    zarr.join(tmp_path, saved[0])
+    np.testing.assert_array_equal(zarr.read(tmp_path, saved[0][0], [slice(2, 6), slice(0, 10)]), VALUE[2:6])
+    assert zarr.read(tmp_path, saved[0][1], []) == 5
+
+
+def test_chunks_are_equal_parts_of_tiles():
+    assert zarr._chunk((7, 10), 4) == [7, 10] and zarr._chunk((), 4) == [] and zarr._chunk((0, 4), 4) == [1, 4]
+    assert zarr._chunk((4096, 4096), 4) == [1024, 4096] and zarr._chunk((3, 1 << 22), 8) == [1, 1 << 21]
 
 
 def test_the_library_reads_the_files(tmp_path):

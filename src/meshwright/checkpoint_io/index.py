@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import as_dtype
@@ -47,6 +49,17 @@ class Entry:
     dtype: str
     key: str | None = None
     pieces: list[Piece] = field(default_factory=list)
+
+
+@dataclass
+class Leaf:
+    """An array to write: the shape of its tiles, and the pieces that this process has: start, stop, what gives the
+    value."""
+
+    entry: Entry
+    dtype: np.dtype
+    tile: Sequence[int]
+    pieces: Sequence[tuple[list[int], list[int], Callable[[], np.ndarray]]]
 
 
 @dataclass

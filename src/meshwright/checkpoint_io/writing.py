@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.group import Group
-from meshwright.checkpoint_io.index import FORMATS, NAME, REPLACED, WRITING, Entry, Index, Piece, structure
+from meshwright.checkpoint_io.index import FORMATS, NAME, REPLACED, WRITING, Entry, Index, Leaf, Piece, structure
 from meshwright.core import pytree
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
@@ -61,15 +61,6 @@ class Saving:
         return f"Saving({str(self.folder)!r}, {state})"
 
 
-@dataclass
-class _Source:
-    """A leaf, and the pieces of it that this process writes: start of each, and what gives its value."""
-
-    entry: Entry
-    dtype: np.dtype
-    pieces: list[tuple[list[int], list[int], Callable[[], np.ndarray]]]
-
-
 def save(
     directory: str | os.PathLike[str], tree: Any, *, asynchronous: bool = False, overwrite: bool = False,
     format: str = "safetensors", progress: Progress | None = None, step: int | None = None,
@@ -83,8 +74,8 @@ def save(
       asynchronous: copy what this process has and return; the rest happens in a thread. ``wait()`` of what is returned
         says how it went.
       overwrite: replace a checkpoint that is there, or an empty folder; nothing else.
-      format: ``"safetensors"`` (one file a process), or ``"tensorstore"``: an array of zarr 3 for each leaf, which
-        needs the package of that name.
+      format: ``"safetensors"`` (one file a process), or ``"tensorstore"``: arrays in zarr in an OCDBT database, as
+        Orbax keeps and reads them, which needs the package of that name.
       progress: told how many of how many bytes of this process are written.
       step, metrics: kept in the checkpoint.
 
@@ -122,7 +113,7 @@ def save(
     return saving
 
 
-def _source(path: str, x: Any) -> _Source:
+def _source(path: str, x: Any) -> Leaf:
     """What this process writes of a leaf: of each block that devices hold, the first copy."""
     x = as_array(x)
     key = None
@@ -130,36 +121,37 @@ def _source(path: str, x: Any) -> _Source:
         key, x = x.dtype.name, x.words()
     entry = Entry(path, list(x.shape), x.dtype.name, key)
     pieces = []
+    tile = x.sharding.shard_shape(x.shape) if isinstance(x.buffer, Parts) else x.shape
     if not isinstance(x.buffer, Parts):
         if WORLD.rank == min(d.process_index for d in x.sharding.devices) and (x.committed or WORLD.rank == 0):
             pieces.append(([0] * x.ndim, list(x.shape), lambda: np.asarray(x)))
-        return _Source(entry, x.dtype, pieces)
+        return Leaf(entry, x.dtype, tile, pieces)
     for shard in x.addressable_shards:
         if shard.replica_id == 0 and 0 not in shard.data.shape:
             start = [s.start or 0 for s in shard.index]
             stop = [a + n for a, n in zip(start, shard.data.shape)]
             pieces.append((start, stop, _value_of(shard.data)))
-    return _Source(entry, x.dtype, pieces)
+    return Leaf(entry, x.dtype, tile, pieces)
 
 
 def _value_of(x: Array) -> Callable[[], np.ndarray]:
     return lambda: np.asarray(x)
 
 
-def _copied(source: _Source) -> _Source:
+def _copied(source: Leaf) -> Leaf:
     """With copies of the values, as the arrays may be donated before they are written."""
 
     def held(value: np.ndarray) -> Callable[[], np.ndarray]:
         return lambda: value
 
     pieces = [(start, stop, held(np.array(value()))) for start, stop, value in source.pieces]
-    return _Source(source.entry, source.dtype, pieces)
+    return Leaf(source.entry, source.dtype, source.tile, pieces)
 
 
 @dataclass
 class _Job:
     folder: Path
-    sources: Sequence[_Source]
+    sources: Sequence[Leaf]
     index: Index
     group: Group
     progress: Progress | None
@@ -204,6 +196,8 @@ class _Job:
                     entry.pieces += [Piece(**p) for p in other["pieces"]]
             self.index.entries = mine
             _check_whole(mine)
+            if self.index.format == "tensorstore":
+                zarr.join(place, mine)
             _commit(place, self.folder, self.index)
             return True
         except (OSError, CheckpointError) as error:
@@ -214,8 +208,7 @@ class _Job:
 
     def _write(self, place: Path) -> list[Entry]:
         if self.index.format == "tensorstore":
-            return [zarr.write(place, number, s.entry, s.dtype, s.pieces, self._count) for number, s in
-                    enumerate(self.sources)]  # fmt: skip
+            return zarr.write(place, self.group.rank, self.sources, self._count)
         name = f"data-{self.group.rank:05d}.safetensors"
         blocks, owners = [], []
         for source in self.sources:

@@ -1,18 +1,32 @@
-"""Arrays in zarr 3, through the package ``tensorstore``: a folder for each, a chunk for each piece."""
+"""Arrays in zarr, in an OCDBT database, through the package ``tensorstore``: what Orbax writes, and reads.
+
+Each process has a database of its own, ``ocdbt.process_N``; at the end the first process joins them to one by their
+indices. A leaf is an array under its keys, joined by dots: ``params.dense.kernel``, in chunks that do not lie across
+tiles. ``_METADATA`` says to Orbax what tree they make.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
-from meshwright.checkpoint_io.index import Entry, Piece
+from meshwright.checkpoint_io.index import Entry, Leaf, Piece
 from meshwright.errors import CheckpointError, MissingExtraError
+
+MANIFEST = "manifest.ocdbt"
+_PROCESS = "ocdbt.process_"
+#: bytes of a chunk, if a tile can be cut so; bytes that are on their way to the disk at a time
+_CHUNK, _UNDER_WAY = 1 << 24, 1 << 28
+_KEY = re.compile(r"\['(.*?)'\]|\[(\d+)\]|\.(\w+)")
 
 
 def require() -> Any:
@@ -29,40 +43,125 @@ def require() -> Any:
     return import_module("tensorstore")
 
 
-def _spec(folder: Path) -> dict[str, Any]:
-    return {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
+# --- names --------------------------------------------------------------------------------------------------
+def _keys(path: str) -> list[tuple[str, int]]:
+    """The keys of a leaf's path, each with Orbax's number for its kind: 1 in a sequence, 2 in a dict."""
+    return [(m[1] or m[2] or m[3] or "", 1 if m[2] else 2) for m in _KEY.finditer(path)]
 
 
-def write(
-    place: Path, number: int, entry: Entry, dtype: np.dtype,
-    pieces: Sequence[tuple[list[int], list[int], Callable[[], np.ndarray]]], progress: Callable[[int], None],
-) -> Entry:  # fmt: skip
-    """Write this process's pieces of an array; returns its entry with them.
+def names(entries: Sequence[Entry]) -> list[str]:
+    """A name for each array: its keys, joined by dots; numbered where that is another's name."""
+    found: dict[str, None] = {}
+    for number, entry in enumerate(entries):
+        name = quote(".".join(key for key, _ in _keys(entry.path)), safe=" ") or "value"
+        found[name if name not in found else f"{name}.{number}"] = None
+    return list(found)
+
+
+def _tree_metadata(entries: Sequence[Entry]) -> str:
+    """What Orbax keeps as ``_METADATA``."""
+    tree = {
+        str(tuple(key for key, _ in _keys(e.path))): {
+            "key_metadata": [{"key": key, "key_type": kind} for key, kind in _keys(e.path)],
+            "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False},
+        }
+        for e in entries
+    }
+    said = {"use_ocdbt": True, "use_zarr3": False, "store_array_data_equal_to_fill_value": True}
+    return json.dumps({"tree_metadata": tree, **said, "custom_metadata": None})
+
+
+# --- databases ----------------------------------------------------------------------------------------------
+def _database(folder: Path, name: str = "") -> dict[str, Any]:
+    return {
+        "driver": "ocdbt",
+        "base": {"driver": "file", "path": f"{folder}/"},
+        **({"path": f"{name}/"} if name else {}),
+    }
+
+
+def _spec(folder: Path, name: str) -> dict[str, Any]:
+    """An array of a checkpoint; in those of before, it is a folder."""
+    if (folder / MANIFEST).exists():
+        return {"driver": "zarr", "kvstore": _database(folder, name)}
+    return {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder / name}/"}}
+
+
+def _chunk(tile: Sequence[int], itemsize: int) -> list[int]:
+    """The shape of chunks: a tile, cut along its first dimensions into equal parts until they are small."""
+    chunk = [max(n, 1) for n in tile]
+    for d, n in enumerate(chunk):
+        wanted = -(-int(np.prod(chunk, dtype=np.int64)) * itemsize // _CHUNK)
+        chunk[d] = n // next((p for p in range(min(wanted, n), n + 1) if n % p == 0), 1)
+    return chunk
+
+
+def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[int], None]) -> list[Entry]:
+    """Write this process's pieces; returns the entries with them.
 
     Raises:
       CheckpointError: tensorstore refused.
     """
-    name = f"array-{number:05d}"
-    if not pieces:
-        return entry
-    first = [b - a for a, b in zip(pieces[0][0], pieces[0][1])]
-    metadata = {
-        "shape": entry.shape, "data_type": dtype.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(n, 1) for n in first]}},
-    }  # fmt: skip
+    folder = place / f"{_PROCESS}{rank}"
+    under_way: list[tuple[Any, int]] = []
     try:
-        store = require().open({**_spec(place / name), "metadata": metadata}, open=True, create=True).result()
-        for start, stop, value in pieces:
-            data = np.asarray(value(), order="C")
-            store[tuple(slice(a, b) for a, b in zip(start, stop))].write(data).result()
-            crc = zlib.crc32(data.reshape(-1).view(np.uint8).data)
-            entry.pieces.append(Piece(start, stop, name, 0, data.nbytes, crc))
-            progress(data.nbytes)
+        for leaf, name in zip(leaves, names([leaf.entry for leaf in leaves])):
+            for written, nbytes in _begun(folder, name, leaf):
+                under_way.append((written, nbytes))
+                if sum(n for _, n in under_way) > _UNDER_WAY:
+                    _finish(under_way, progress)
+        _finish(under_way, progress)
     except (ValueError, RuntimeError, NotImplementedError) as error:
-        raise CheckpointError(f"save: the array {entry.path} of dtype {dtype.name}: {error}") from None
-    return entry
+        raise CheckpointError(
+            f"save: {place.name.partition('.')[0]} cannot be written by tensorstore: {error}"
+        ) from None
+    return [leaf.entry for leaf in leaves]
 
 
+def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
+    """Begin to write the pieces of an array: what to wait for, and bytes, of each."""
+    if not leaf.pieces:
+        return
+    entry, dtype = leaf.entry, leaf.dtype
+    metadata = {"shape": entry.shape, "chunks": _chunk(leaf.tile, dtype.itemsize), "compressor": None}
+    spec = {"driver": "zarr", "kvstore": _database(folder, name), "dtype": dtype.name, "metadata": metadata}
+    spec["store_data_equal_to_fill_value"] = True  # a chunk of zeros that is not there would be one that was lost
+    store = require().open(spec, open=True, create=True).result()
+    for start, stop, value in leaf.pieces:
+        data = np.asarray(value(), order="C")
+        crc = zlib.crc32(data.reshape(-1).view(np.uint8).data)
+        entry.pieces.append(Piece(start, stop, name, 0, data.nbytes, crc))
+        where = tuple(slice(a, b) for a, b in zip(start, stop))
+        yield store[where].write(data, can_reference_source_data_indefinitely=True), data.nbytes
+
+
+def _finish(under_way: list[tuple[Any, int]], progress: Callable[[int], None]) -> None:
+    while under_way:
+        written, nbytes = under_way.pop(0)
+        written.result()
+        progress(nbytes)
+
+
+def join(place: Path, entries: Sequence[Entry]) -> None:
+    """Make one database of those of all processes, which keep the data.
+
+    Raises:
+      CheckpointError: tensorstore refused.
+    """
+    ts = require()
+    context, change = ts.Context(), ts.Transaction(atomic=True)
+    try:
+        whole = ts.KvStore.open(_database(place), context=context).result().with_transaction(change)
+        for folder in sorted(place.glob(f"{_PROCESS}*")):
+            part = ts.KvStore.open(_database(folder), context=context).result()
+            part.experimental_copy_range_to(whole).result()
+        change.commit_async().result()
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise CheckpointError(f"save: the processes' databases cannot be joined by tensorstore: {error}") from None
+    (place / "_METADATA").write_text(_tree_metadata(entries))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
 def read(folder: Path, entry: Entry, index: Sequence[slice]) -> np.ndarray:
     """A part of an array.
 
@@ -70,13 +169,16 @@ def read(folder: Path, entry: Entry, index: Sequence[slice]) -> np.ndarray:
       CheckpointError: it cannot be read.
     """
     try:
-        store = require().open(_spec(folder / entry.pieces[0].file), open=True, read=True).result()
+        store = require().open(_spec(folder, entry.pieces[0].file), open=True, read=True).result()
         return np.asarray(store[tuple(index)].read().result())
     except (ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{folder}: the array {entry.path} cannot be read ({error})") from None
+        raise CheckpointError(f"{folder}: the array {entry.path} cannot be read: it is damaged ({error})") from None
 
 
 def check(folder: Path, entry: Entry, piece: Piece) -> bool:
     """Whether a piece is what was written."""
-    value = read(folder, entry, [slice(a, b) for a, b in zip(piece.start, piece.stop)])
+    try:
+        value = read(folder, entry, [slice(a, b) for a, b in zip(piece.start, piece.stop)])
+    except CheckpointError:
+        return False
     return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data) == piece.crc32
