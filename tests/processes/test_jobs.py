@@ -137,7 +137,7 @@ def met(count, places, wait=5.0, token="secret", stop=""):
 
     def come(place):
         try:
-            meeting_of.attend(meeting.address, *place, wait)
+            meeting_of.attend(meeting.address, *place, wait).close()
         except DistributedError as error:
             return str(error)
         return ""
@@ -179,3 +179,21 @@ def test_what_listens_is_another_program(refuses):
             meeting_of.attend(address, 0, 2, "", 5.0)
         with refuses(DistributedError, "cannot listen", "choose another address"):
             Meeting(address, 2, "")
+
+
+def test_a_lost_coordinator_is_named(tmp_path):
+    """Jobs of other launchers have one in a process of its own."""
+    script = tmp_path / "lose.py"
+    script.write_text(
+        "import meshwright as mw, time\nfrom meshwright.runtime.pjrt.world import WORLD\nmw.distributed.initialize()\n"
+        "WORLD.keep and WORLD.keep._process.kill()\ntime.sleep(30)\n"
+    )
+    port = socket.create_server(("127.0.0.1", 0)).getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1)}
+    jobs = [
+        subprocess.Popen([sys.executable, script], stderr=-1, text=True, env={**os.environ, **place, "RANK": str(rank)})
+        for rank in range(2)
+    ]
+    for rank, job in enumerate(jobs):
+        said = job.communicate(timeout=120)[1]
+        assert f"rank {rank}: the coordinator is lost" in said and job.returncode == 1, said

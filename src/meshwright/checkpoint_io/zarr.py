@@ -124,8 +124,10 @@ def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
         return
     entry, dtype = leaf.entry, leaf.dtype
     metadata = {"shape": entry.shape, "chunks": _chunk(leaf.tile, dtype.itemsize), "compressor": None}
-    spec = {"driver": "zarr", "kvstore": _database(folder, name), "dtype": dtype.name, "metadata": metadata}
-    spec["store_data_equal_to_fill_value"] = True  # a chunk of zeros that is not there would be one that was lost
+    spec = {
+        "driver": "zarr", "kvstore": _database(folder, name), "dtype": dtype.name, "metadata": metadata,
+        "store_data_equal_to_fill_value": True,  # a chunk of zeros that is not there would be one that was lost
+    }  # fmt: skip
     store = require().open(spec, open=True, create=True).result()
     for start, stop, value in leaf.pieces:
         data = np.asarray(value(), order="C")

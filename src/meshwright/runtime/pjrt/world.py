@@ -21,6 +21,8 @@ class World:
     service: Any = None
     #: what else lives as long as the job: the service itself, where this process holds it
     keep: Any = None
+    #: what sees the coordinator end
+    watch: Any = None
     #: what a failed run means, if another process is behind it; ``runtime.processes`` knows
     explain: Callable[[Exception, Any], Exception | None] | None = None
 

@@ -7,8 +7,10 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from meshwright.core.background import Background
 from meshwright.core.config import config
 from meshwright.errors import ConfigError, DistributedError
 from meshwright.runtime import devices
@@ -17,7 +19,7 @@ from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 from meshwright.runtime.processes.jobs import Job
-from meshwright.runtime.processes.meeting import attend, own_token
+from meshwright.runtime.processes.meeting import attend, own_token, watch
 from meshwright.runtime.processes.service import Service
 
 
@@ -37,8 +39,9 @@ def join(job: Job, wait: float) -> None:
         )
     if not job.is_served and job.rank == 0:
         WORLD.keep = Service(job.coordinator, job.count, wait)
-    attend(job.coordinator, job.rank, job.count, own_token(), wait)
+    connection = attend(job.coordinator, job.rank, job.count, own_token(), wait)
     service = coordination.connect(job.coordinator, job.rank, wait)
+    WORLD.watch = Background(partial(watch, connection, job.coordinator, job.rank), "meshwright-coordinator")
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
     if not job.coordinator.startswith(("127.", "localhost")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
@@ -82,6 +85,8 @@ def leave() -> None:
     if WORLD.service is None:
         return
     signs.end()
+    if WORLD.watch is not None:
+        WORLD.watch.end()
     service, WORLD.service = WORLD.service, None
     with suppress(RuntimeError):  # of processes that failed: they have said so themselves
         service.shutdown()

@@ -138,6 +138,7 @@ class _Coordinator:
     def __exit__(self, *exception: object) -> None:
         self.meeting.give_up("the job was ended before all had come")
         self._thread.join()
+        self.meeting.end()
         self.service = None
 
     def _gather(self, count: int) -> None:

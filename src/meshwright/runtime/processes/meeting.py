@@ -16,6 +16,7 @@ import hmac
 import json
 import os
 import secrets
+import select
 import socket
 import threading
 import time
@@ -127,7 +128,13 @@ class Meeting:
             for connection in self._come.values():
                 with suppress(OSError):
                     _say(connection, wrong=wrong)
-                    connection.close()
+            if wrong:
+                self.end()
+
+    def end(self) -> None:
+        """Let the processes go; until then they see by their connections that the coordinator lives."""
+        for connection in self._come.values():
+            connection.close()
 
     def _missing(self, wait: float) -> str:
         ranks = [r for r in range(self.count) if r not in self._come]
@@ -181,28 +188,43 @@ class Meeting:
         return self._wrong
 
 
-def attend(address: str, rank: int, count: int, token: str, wait: float) -> None:
-    """A process's side: come to ``address``, and wait until all have.
+def attend(address: str, rank: int, count: int, token: str, wait: float) -> socket.socket:
+    """A process's side: come to ``address``, and wait until all have; returns the connection, which ends with the
+    coordinator.
 
     Raises:
       DistributedError: nobody is there, something else is, or what the coordinator says is wrong.
     """
     end = time.monotonic() + wait
-    with _reached(address, rank, end, wait) as connection:
-        hello = _hear(connection, _ANSWER)
-        if hello.get("hello") != _GREETING:
-            raise DistributedError(
-                f"process {rank}: what listens at {address} is no coordinator of meshwright, or has just ended; "
-                "another program may use the port: choose another address"
-            )
-        place = json.dumps([rank, count, version()])
-        proof = _proof(token, str(hello.get("nonce")), place)
-        with suppress(OSError):
-            _say(connection, place=place, proof=proof)
-        said = _hear(connection, max(end - time.monotonic(), 0) + _MARGIN)
+    connection = _reached(address, rank, end, wait)
+    try:
+        _attend(connection, address, rank, count, token, end)
+    except DistributedError:
+        connection.close()
+        raise
+    return connection
+
+
+def _attend(connection: socket.socket, address: str, rank: int, count: int, token: str, end: float) -> None:
+    """Say who this is, and hear whether there is a job.
+
+    Raises:
+      DistributedError: there is none.
+    """
+    hello = _hear(connection, _ANSWER)
+    if hello.get("hello") != _GREETING:
+        raise DistributedError(
+            f"process {rank}: what listens at {address} is no coordinator of meshwright, or has just ended; "
+            "another program may use the port: choose another address"
+        )
+    place = json.dumps([rank, count, version()])
+    proof = _proof(token, str(hello.get("nonce")), place)
+    with suppress(OSError):
+        _say(connection, place=place, proof=proof)
+    said = _hear(connection, max(end - time.monotonic(), 0) + _MARGIN)
     if "wrong" not in said:
         raise DistributedError(
-            f"process {rank}: the coordinator at {address} has gone, or not all {count} processes came in {wait:.0f} s"
+            f"process {rank}: the coordinator at {address} has gone, or not all {count} processes came in time"
         )
     if said["wrong"]:
         raise DistributedError(f"process {rank}: {said['wrong']}")
@@ -225,6 +247,18 @@ def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:
                     "launcher) must run there, and the port be open"
                 ) from None
         time.sleep(0.05)
+
+
+def watch(connection: socket.socket, address: str, rank: int, stop: threading.Event) -> None:
+    """End the process, saying why, when the coordinator ends before ``stop``: XLA would at once, and say it worse."""
+    while not stop.is_set():
+        ready, _, _ = select.select([connection], [], [], 0.2)
+        if ready and not stop.is_set():
+            text = (
+                f"meshwright.errors.DistributedError: rank {rank}: the coordinator is lost, and with it the job: the "
+            )
+            os.write(2, f"{text}process that listened at {address} has ended\n".encode())
+            os._exit(1)
 
 
 def own_token() -> str:

@@ -55,4 +55,5 @@ def main(address: str, count: str, wait: str) -> None:
         raise SystemExit(1) from None  # the processes say it
     if sys.stdin.readline() != _DONE:
         time.sleep(LINGER)
+    meeting.end()
     del service
