@@ -6,8 +6,12 @@ import threading
 import time
 import weakref
 
+import numpy as np
 import pytest
 
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import lax
 from meshwright.core.background import Background
 from meshwright.runtime.pjrt.shielded import _Call, shielded
 
@@ -31,6 +35,9 @@ def test_a_background_ends_when_told():
 
 def test_work_is_over_before_the_interpreter_is():
     text = """
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import lax
 from meshwright.core.background import Background
 import time
 def work(stop):
@@ -78,3 +85,23 @@ def test_errors_of_shielded_calls_are_freed_too(slow_workers):
             pass
         del thing
     assert len(freed) == 10 and set(freed) == {threading.main_thread()}
+
+
+def test_memory_of_numpy_is_freed_by_a_thread_of_pythons():
+    """Not by the thread of XLA's that ends the run which uses it: it would wait for the interpreter, or be its end."""
+    freed = []
+    function = mw.jit(lambda x: lax.fori_loop(0, 20_000, lambda _, s: s + x, x)[:3])
+    for _ in range(3):
+        memory = np.ones(4 * 1024 + 64, np.uint8)
+        start = -memory.ctypes.data % 64
+        x = memory[start : start + 4 * 1024].view(np.float32)
+        weakref.finalize(x, lambda: freed.append(threading.current_thread()))
+        shared = mnp.asarray(x, copy=False)
+        result = function(shared)
+        del x, shared
+        assert not freed  # the run goes on, and uses it
+        result.block_until_ready()
+        time.sleep(0.01)
+        function(np.ones(1024, np.float32)).block_until_ready()
+        assert freed == [threading.main_thread()]
+        freed.clear()

@@ -176,7 +176,7 @@ class Array(ArrayMethods, metaclass=_ArrayType):
         spread = spread_of(self.sharding)
         device = next(d for d in self.sharding.devices if real_of(d) == real)
         buffer = self.buffer.buffers[spread.here.index(real)]
-        return Array(ShapedArray(buffer.shape, self.dtype), buffer, SingleDeviceSharding(device), committed=True)
+        return Array(ShapedArray(buffer.aval.shape, self.dtype), buffer, SingleDeviceSharding(device), committed=True)
 
     @property
     def global_shards(self) -> list[Shard]:
@@ -437,9 +437,10 @@ def from_numpy(
         carried = value.view(carrier) if carrier.kind == "u" else value.astype(carrier)
         carried_ = from_numpy(carried, sharding=sharding_, transfer="none")
         return CONVERSIONS.value.from_carrier(carried_, aval, sharding_, sharding is not None)
-    if copy or not (value.flags.c_contiguous and value.flags.writeable):
-        value = np.array(value, order="C", copy=True)
-    return Array(aval, pjrt.buffer_from_dlpack(value, spread.reals[0]), sharding_, sharding is not None)
+    if not value.flags.c_contiguous:
+        value, copy = np.array(value, order="C", copy=True), False
+    buffer = pjrt.buffer_from_numpy(value, spread.reals[0], copy or not value.flags.writeable)
+    return Array(aval, buffer, sharding_, sharding is not None)
 
 
 def _parts_of(value: np.ndarray, sharding: Sharding) -> Parts:

@@ -321,20 +321,32 @@ def joined(buffers: Sequence[Any], shape: tuple[int, ...], dtype: Any, reals: tu
     return _jax.ArrayImpl(_Aval(shape, dtype), where, list(buffers), True, _skip_checks=True)
 
 
-def buffer_from_dlpack(exporter: Any, real: int | None = None) -> Any:
-    """A device buffer that shares the exporter's memory; on accelerators, one that holds a copy."""
+def buffer_from_numpy(value: np.ndarray, real: int, copy: bool) -> Any:
+    """A device buffer of a contiguous array: a copy, or without ``copy`` one that shares its memory if it is aligned.
+    Accelerators hold copies.
+
+    XLA lets go of memory where a run ends that uses it: on a thread of its own, where it may not ask for Python's lock,
+    as the interpreter may be at its end. So it takes NumPy's memory not by DLPack, whose deleter asks for it, but as it
+    takes arguments, and gives it back when Python calls it next.
+    """
     require_own_process()
-    number = first_local() if real is None else real
+    return _put(real, value, copy or platforms.is_plugin())
+
+
+def buffer_from_dlpack(exporter: Any, real: int) -> Any:
+    """A device buffer that shares the exporter's memory, of a dtype that NumPy's own DLPack does not know; on
+    accelerators, one that holds a copy."""
+    require_own_process()
     if platforms.is_plugin():
-        return _copied_to(number, exporter if isinstance(exporter, np.ndarray) else _on_host(exporter))
-    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), real_devices()[number], None)
+        return _put(real, _on_host(exporter), copy=True)
+    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), real_devices()[real], None)
 
 
-def _copied_to(real: int, value: np.ndarray) -> Any:
-    device, during = real_devices()[real], _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
-    return _jax.batched_device_put(
-        _Aval(value.shape, value.dtype), _on((device,)), [value], [device], True, True, during, True
-    )
+def _put(real: int, value: np.ndarray, copy: bool) -> Any:
+    device, kinds = real_devices()[real], _jax.HostBufferSemantics
+    kept = kinds.IMMUTABLE_ONLY_DURING_CALL if copy else kinds.ZERO_COPY
+    aval = _Aval(value.shape, value.dtype)
+    return _jax.batched_device_put(aval, _on((device,)), [value], [device], True, copy, kept, True)
 
 
 @cache
@@ -343,7 +355,7 @@ def _host_client() -> Any:
 
 
 def _on_host(exporter: Any) -> np.ndarray:
-    """The value of a tensor in main memory, also of a dtype that NumPy's own DLPack does not know."""
+    """The value of a tensor in main memory."""
     device = _host_client().local_devices()[0]
     buffer = _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
     return buffer._single_device_array_to_np_array_did_copy()[0]
