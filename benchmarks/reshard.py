@@ -14,7 +14,7 @@ from meshwright.sharding import AbstractMesh, Layout, tile_slices, tile_table
 from meshwright.spmd.reshard.plan import plan_reshard
 from meshwright.spmd.reshard.steps import buffer_bytes
 
-ITEMSIZE = 4096  # as if every element were a row of so many bytes: bytes decide, not the number of collectives
+ITEMSIZE = 1 << 20  # as if every element were a row of so many bytes: bytes decide, not the number of collectives
 
 
 def layouts(mesh: AbstractMesh, ndim: int) -> list[Layout]:

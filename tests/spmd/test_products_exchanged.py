@@ -74,3 +74,12 @@ def test_it_does_not_hold_more(monkeypatch):
     exchanged = step.lower(*args).partition()
     assert exchanged.bytes_sent < chosen.bytes_sent
     assert chosen.memory.peak_bytes < exchanged.memory.peak_bytes
+
+
+def test_small_products_are_not_made_several_collectives():
+    """An all-reduce of 12 KiB sends 3 KiB more than an all-to-all and two gathers, and starts once."""
+    mesh = mw.AbstractMesh((4, 2), ("x", "y"))
+    ins = NamedSharding(mesh, P(None, "x")), NamedSharding(mesh, P("x"))
+    args = mw.ShapeDtypeStruct((64, 32), np.float32), mw.ShapeDtypeStruct((32, 48), np.float32)
+    part = mw.jit(lambda a, b: a @ b, in_shardings=ins, out_shardings=NamedSharding(mesh, P())).lower(*args).partition()
+    assert [c.kind for c in part.collectives] == ["all_reduce"]

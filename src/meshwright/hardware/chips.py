@@ -167,9 +167,13 @@ ALIASES = {
     "a100-sxm": "a100", "h100-sxm": "h100", "h200-sxm": "h200",
 }  # fmt: skip
 
+#: Seconds that starting a collective takes at least, as a hop does on the chips above. Where no machine is named, a
+#: collective is not made several unless that saves more.
+START = 1 * MICRO
+
 #: What prices rest on where no machine is named: an accelerator of no particular make, all types computed as
 #: bfloat16. The ratios are those of current chips. Starting a collective takes next to no time, so that a small program
-#: is planned as the large one that it stands for.
+#: is planned as the large one that it stands for; but see ``START``.
 DEFAULT_CHIP = Chip(
     "an accelerator of no particular make",
     dict.fromkeys(("bfloat16", "float32", "float64", "int8", "float8"), 100 * T),

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from math import gcd, prod
 
 from meshwright.core.records import dataclass
+from meshwright.hardware.chips import START
 from meshwright.hardware.links import Link, seconds_of
 from meshwright.hardware.machine import Machine, default_machine
 
@@ -35,6 +36,12 @@ class Fabric:
     def restricted(self, axes: Iterable[str]) -> Fabric:
         """The same for some of the axes."""
         return Fabric(self.machine, tuple((a, self._by_axis[a]) for a in axes), self.is_given)
+
+    @property
+    def start(self) -> float:
+        """Seconds that starting a collective takes and that :meth:`seconds` leaves out: none where the user named the
+        machine."""
+        return 0.0 if self.is_given else START
 
     @cached_property
     def fastest(self) -> float:

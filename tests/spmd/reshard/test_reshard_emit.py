@@ -35,6 +35,7 @@ MESHES = {
     "6": AbstractMesh((6,), ("x",)),
 }
 GARBAGE = 1_000_003
+LARGE = 1 << 24  # bytes of an element that plans are for: bytes decide, not the number of collectives
 
 
 def layouts(rank: int, mesh: AbstractMesh, most: int = 3) -> list[Layout]:
@@ -81,7 +82,7 @@ def _term(x: Any, layout: Layout, mesh: AbstractMesh) -> Any:
 
 def _emit(x: Any, shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> Any:
     before = src
-    plan = plan_reshard(shape, 4, src, dst, mesh)
+    plan = plan_reshard(shape, LARGE, src, dst, mesh)
     for (step, after), padded in zip(plan.steps, plan.shapes):
         x = emit_step(x, step, padded, before, after, mesh)
         assert typeof(x).shape == after.local_shape(padded, mesh), (
@@ -141,7 +142,7 @@ IDS = [f"{m}-{'x'.join(map(str, s))}" for m, s in CASES]
 @pytest.mark.parametrize(("mesh", "shape"), CASES, ids=IDS)
 def test_some_pairs(mesh: str, shape: tuple[int, ...]) -> None:
     options = layouts(len(shape), MESHES[mesh])
-    check(shape, chosen(list(itertools.product(options, repeat=2)), 60), MESHES[mesh])
+    check(shape, chosen(list(itertools.product(options, repeat=2)), 20), MESHES[mesh])
 
 
 @pytest.mark.slow
@@ -165,7 +166,7 @@ def test_exchanges(shape: tuple[int, ...]) -> None:
     mesh = MESHES["2x2x2"]
     found: dict[bool, list[tuple[Layout, Layout]]] = {True: [], False: []}
     for src, dst in chosen(list(itertools.product(layouts(3, mesh), repeat=2)), 1500):
-        steps = [s for s, _ in plan_reshard(shape, 4, src, dst, mesh).steps if isinstance(s, Exchange)]
+        steps = [s for s, _ in plan_reshard(shape, LARGE, src, dst, mesh).steps if isinstance(s, Exchange)]
         if steps:
             found[steps[0].rounds > 1].append((src, dst))
     assert found[True] and found[False]

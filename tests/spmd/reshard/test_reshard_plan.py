@@ -27,7 +27,7 @@ M42 = AbstractMesh((4, 2), ("data", "model"))
 M222 = AbstractMesh((2, 2, 2), ("x", "y", "z"))
 M6 = AbstractMesh((6,), ("x",))
 M23 = AbstractMesh((2, 3), ("x", "y"))
-ITEMSIZE = 4096  # large, so that bytes decide and not the number of collectives
+ITEMSIZE = 1 << 24  # large, so that bytes decide and not the number of collectives
 
 
 def partial_layouts(mesh: AbstractMesh, ndim: int, reduction: str) -> list[Layout]:

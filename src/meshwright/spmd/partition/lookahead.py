@@ -79,13 +79,15 @@ class _Search:
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is quicker, sends no more and holds no more."""
-        sent, rules = totals(self.best.jaxpr.jaxpr)[1], self.best.propagation.rules
+        rules = self.best.propagation.rules
+        number, sent = totals(self.best.jaxpr.jaxpr)
         if not sent or len(rules) > EXCHANGED or not any(rule.is_product for rule in rules):
             return
         order = replace(self.order, exchanges=True)
         part = self.planner.partition(self.planner.propagate(order))
-        quicker = price(part) < GAIN * self.price and totals(part.jaxpr.jaxpr)[1] <= sent
-        if quicker and _peak(part) <= HELD * _peak(self.best):
+        new_number, new_sent = totals(part.jaxpr.jaxpr)
+        more = (new_number - number) * part.mesh.fabric.start
+        if new_sent <= sent and price(part) + more < GAIN * self.price and _peak(part) <= HELD * _peak(self.best):
             self.best, self.order = part, order
 
     def improve(self) -> bool:

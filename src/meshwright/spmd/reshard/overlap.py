@@ -26,7 +26,7 @@ from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh
 
 MAX_DEVICES = 256  # in a group that exchanges pieces
-MAX_ROUNDS = 16
+MAX_ROUNDS = 32
 
 Box = tuple[int, ...]
 Table = tuple[int, ...]  # a number for each device of a group

@@ -101,9 +101,10 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
 
 
 def _rank(plan: ReshardPlan, limit: int, mesh: AbstractMesh) -> float:
-    """What a plan costs, with a little for each collective, and more where it needs a larger buffer than its ends."""
+    """What a plan costs, starting its collectives included, and more where it needs a larger buffer than its ends."""
     larger = max(1.0, plan.largest_bytes / limit) if limit else 1.0
-    return (plan.price + COLLECTIVE_BYTES * plan.collectives(mesh)) * larger**LARGER_BUFFER
+    start = COLLECTIVE_BYTES + mesh.fabric.start * mesh.fabric.fastest
+    return (plan.price + start * plan.collectives(mesh)) * larger**LARGER_BUFFER
 
 
 @lru_cache(maxsize=262144)
