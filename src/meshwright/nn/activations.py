@@ -176,7 +176,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     >>> leaky_relu(-2.0, 0.5).item()
     -1.0
     """
-    x = _weakly_inexact("leaky_relu", x)
+    (x,) = operands("leaky_relu", (x,))
     return where(ops.ge(x, scalar_like(0, x)), x, multiply(x, negative_slope))
 
 
@@ -235,8 +235,8 @@ def squareplus(x: Any, b: Any = 4.0) -> Any:
     >>> squareplus(0.0).item()
     1.0
     """
-    (x,) = operands("squareplus", (x,), to_inexact=True)
-    return ops.div(ops.add(x, ops.sqrt(ops.square(x) + b)), scalar_like(2, x))
+    x, b = operands("squareplus", (x, b), to_inexact=True)
+    return ops.div(add(x, ops.sqrt(add(ops.square(x), b))), scalar_like(2, x))
 
 
 def glu(x: Any, axis: int = -1) -> Any:

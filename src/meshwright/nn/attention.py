@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.nn.normalization import logsumexp, softmax
 from meshwright.numpy.arithmetic import add
@@ -20,7 +20,7 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.products.dot import dot_general
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze, transpose
+from meshwright.ops.shape.rearrange import expand_dims, reshape, transpose
 
 
 def causal_mask(queries: int, keys: int) -> Any:
@@ -51,7 +51,7 @@ def dot_product_attention(
     """``softmax(query key^T * scale + bias) value`` for each head.
 
     Args:
-      query: shape (batch, queries, heads, width); of all arrays the batch may be left out.
+      query: shape (batch, queries, heads, width); of all arrays leading dimensions may be left out.
       key: shape (batch, keys, key heads, width); each key head serves ``heads / key heads`` neighbouring heads.
       value: shape (batch, keys, key heads, value width).
       bias: broadcasts to (batch, heads, queries, keys), added to the logits.
@@ -68,7 +68,7 @@ def dot_product_attention(
       shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
 
     Raises:
-      ShapeError: shapes do not fit. ArgumentError: a negative window, or another implementation.
+      ShapeError: shapes do not fit. DTypeError: integers. ArgumentError: a negative window, or another implementation.
 
     >>> x = np.ones((2, 5, 4, 8), "float32")
     >>> dot_product_attention(x, x, x, is_causal=True).shape
@@ -77,11 +77,12 @@ def dot_product_attention(
     if implementation not in (None, "xla"):
         raise ArgumentError(f"dot_product_attention: implementation must be 'xla' or None, got {implementation!r}")
     query, key, value = (asarray(x) for x in (query, key, value))
-    single = typeof(query).ndim == 3
-    if single:
-        query, key, value, bias, mask = (_with_batch(x, 3) for x in (query, key, value, bias, mask))
+    shape = typeof(query).shape
+    query, key, value, bias, mask = (_with_batch(x) for x in (query, key, value, bias, mask))
     _check(query, key, value)
     dtype = result_type(query, key, value)
+    if not dtypes.is_inexact(dtype):
+        raise DTypeError(f"dot_product_attention: expected floats, got {dtype}; convert them with .astype(float)")
     query, key, value = (converted(x, dtype) for x in (query, key, value))
     b, t, h, w = typeof(query).shape
     s, kh = typeof(key).shape[1:3]
@@ -106,17 +107,16 @@ def dot_product_attention(
     if query_seq_lengths is not None:
         inside = expand_dims(_inside(query_seq_lengths, b, t, "query_seq_lengths"), (2, 3))
         out = where(inside, out, scalar_like(0, out))
-    out = squeeze(out, (0,)) if single else out
+    out = reshape(out, (*shape[:-1], typeof(out).shape[-1]))
     if not return_residual:
         return out
-    residual = moveaxis(logsumexp(logits, -1), 1, 2)
-    return out, squeeze(residual, (0,)) if single else residual
+    return out, reshape(moveaxis(logsumexp(logits, -1), 1, 2), shape[:-1])
 
 
-def _with_batch(x: Any, ndim: int) -> Any:
-    """An array of ``ndim`` dimensions with one of size 1 before them; others as they are."""
+def _with_batch(x: Any) -> Any:
+    """An array of four dimensions at least, the first ones of size 1; None as it is."""
     x = x if x is None else asarray(x)
-    return expand_dims(x, (0,)) if x is not None and typeof(x).ndim == ndim else x
+    return x if x is None else expand_dims(x, tuple(range(4 - typeof(x).ndim)))
 
 
 def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:

@@ -101,8 +101,9 @@ def logsumexp(
     """
     if (split := split_names(axis)) is not None:
         return _over_names(logsumexp(a, split[0], b, keepdims, return_sign, where), split[1])
-    a = _inexact(a, "logsumexp")
-    a = _masked(a, where)
+    if b is not None:  # whose type counts
+        a, b = operands("logsumexp", (a, b), to_inexact=True)
+    a = _masked(_inexact(a, "logsumexp"), where)
     counted = a if b is None else _masked(a, not_equal(b, 0))
     a = broadcast_to(a, typeof(counted).shape)
     axes = normal_axes(axis, typeof(a).ndim, "logsumexp")
@@ -157,7 +158,7 @@ def standardize(
 ) -> Any:  # fmt: skip
     """``(x - mean) / sqrt(variance + epsilon)`` over ``axis``; mean and variance are those of ``x`` unless given.
 
-    ``algorithm`` is JAX's choice between one pass ("fast") and two ("precise"); here it is always the exact one.
+    ``algorithm`` is JAX's choice between one pass ("fast") and two ("stable"); here it is always the exact one.
 
     Raises:
       ArgumentError: another algorithm.
@@ -165,8 +166,8 @@ def standardize(
     >>> standardize(np.array([1.0, 3.0]), epsilon=0.0).tolist()
     [-1.0, 1.0]
     """
-    if algorithm not in ("fast", "precise"):
-        raise ArgumentError(f"standardize: algorithm must be 'fast' or 'precise', got {algorithm!r}")
+    if algorithm not in ("fast", "stable"):
+        raise ArgumentError(f"standardize: algorithm must be 'fast' or 'stable', got {algorithm!r}")
     x = _inexact(x, "standardize")
     axes = normal_axes(axis, typeof(x).ndim, "standardize")
     if mean is None and variance is None and where is None:

@@ -186,7 +186,9 @@ def _repeat(x: Any, d: int, n: int, dtype: np.dtype) -> Any:
 
 def _ramp(ends: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
     def make(x: Any, d: int, low: bool, n: int) -> Any:
-        dtype = typeof(x).dtype
+        dtype, end = typeof(x).dtype, scalar_like(ends[d][0 if low else 1], x)
+        if n == 1:  # even of an infinite edge
+            return broadcast_in_dim(end, [1 if i == d else s for i, s in enumerate(typeof(x).shape)], ())
         size = typeof(x).shape[d]
         edge = slice_in_dim(x, 0, 1, 1, d) if low else slice_in_dim(x, size - 1, size, 1, d)
         weight = np.arange(n) / n if low else np.arange(n, 0, -1)[::-1] / n
@@ -195,7 +197,7 @@ def _ramp(ends: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
         shape[d] = n
         weight = weight.reshape(shape).astype(np.float32)
         wide = _repeat(edge, d, n, dtype)
-        line = wide * weight + scalar_like(ends[d][0 if low else 1], x) * (1 - weight)
+        line = wide * weight + end * (1 - weight)
         return converted(ops.floor(line) if dtypes.is_integer(dtype) else line, dtype)
 
     return make

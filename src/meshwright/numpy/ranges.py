@@ -87,13 +87,15 @@ def _computed(start: Any, stop: Any, dtype: Any, name: str) -> tuple[np.dtype, n
 def _between(low: Any, high: Any, num: int, gaps: int) -> Any:
     """The first ``num`` of ``gaps + 1`` numbers evenly apart, along a new first dimension."""
     computed, shape = typeof(low).dtype, typeof(low).shape
+    if num == 1:
+        return broadcast_in_dim(low, (1, *shape), tuple(range(1, len(shape) + 1)))
     count = iota(dtypes.real_of(computed), (num,), 0)
-    # XLA may multiply by a reciprocal instead, which need not give 1 at the end.
     weight = ops.div(count, scalar_like(gaps, count))
-    weight = select(ops.eq(count, scalar_like(gaps, count)), scalar_like(1, count), weight)
     weight = broadcast_in_dim(converted(weight, computed), (num, *shape), (0,))
-    # Weighting both ends is exact at both, where start + i * step need not be at the last.
-    return add(multiply(low, subtract(1, weight)), multiply(high, weight))
+    result = add(multiply(low, subtract(1, weight)), multiply(high, weight))
+    # XLA may multiply by a reciprocal, which need not give 1 at the end; and the end is one of infinities, too.
+    last = broadcast_in_dim(ops.eq(count, scalar_like(gaps, count)), (num, *shape), (0,))
+    return select(last, broadcast_in_dim(high, (num, *shape), tuple(range(1, len(shape) + 1))), result)
 
 
 @promotes_freely("start", "stop", "base")

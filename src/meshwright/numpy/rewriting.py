@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.control_flow import switch
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
+from meshwright.numpy.applying import vectorize
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.axes import no_out, normal_axis, normal_shape
 from meshwright.numpy.creation import asarray, zeros
@@ -346,10 +348,10 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
     """For each element the function (or number) of the last condition that holds; one more function is for the rest.
 
-    Functions are applied to all of ``x``, and must be defined there.
+    Functions are of one element. Where another one is chosen, a function needs no value and has no derivative.
 
-    >>> piecewise(np.array([-1.0, 2.0]), [np.array([True, False])], [0.0, lambda v: v * 2]).tolist()
-    [0.0, 4.0]
+    >>> piecewise(np.array([-1.0, 4.0]), [np.array([True, False])], [0.0, np.sqrt]).tolist()
+    [0.0, 2.0]
     """
     x = asarray(x)
     conditions = [
@@ -360,13 +362,13 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         raise ArgumentError(
             f"piecewise: {len(conditions)} conditions take as many functions or one more, got {len(funclist)}"
         )
-    rest = funclist[-1] if len(funclist) > len(conditions) else 0
-    dtype = typeof(x).dtype
+    functions = [funclist[-1] if len(funclist) > len(conditions) else 0, *funclist[: len(conditions)]]
 
-    def value(f: Any) -> Any:
-        return converted(asarray(f(x, *args, **kw) if callable(f) else f), dtype)
+    def branch(f: Any) -> Any:
+        return lambda v: converted(asarray(f(v, *args, **kw) if callable(f) else f), typeof(x).dtype)
 
-    result = broadcast_to(value(rest), typeof(x).shape)
-    for condition, f in zip(conditions, funclist):
-        result = where(condition, value(f), result)
-    return result
+    chosen: Any = 0
+    for i, condition in enumerate(conditions, 1):
+        chosen = where(condition, i, chosen)
+    of_one = vectorize(lambda i, v: switch(i, [branch(f) for f in functions], v))
+    return of_one(asarray(chosen), x)

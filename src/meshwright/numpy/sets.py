@@ -25,7 +25,7 @@ from meshwright.numpy.searching import concrete, nonzero, promoted, searchsorted
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.reduce import cumulative
-from meshwright.ops.reduce.reductions import reduce_or
+from meshwright.ops.reduce.reductions import reduce_or, reduce_sum
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.ops.sort.sorting import sort as sort_op
@@ -229,17 +229,23 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
     return unique(concatenate([ravel(ar1), ravel(ar2)]), size=size, fill_value=fill_value)
 
 
-def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str) -> Any:
-    """The elements of a sorted vector that are to be kept; with ``size``, filled up with ``fill_value`` (or 0)."""
+def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str, least: bool = False) -> Any:
+    """The elements of a sorted vector that are to be kept; with ``size``, filled up with ``fill_value``.
+
+    Without one they are filled up with the ``least`` of them, or 0.
+    """
     if size is None and typeof(flat).size == 0:
         return flat
     if size is None:
         return take(flat, np.flatnonzero(concrete(keep, name, "pass size=")))
     (places,) = nonzero(keep, size=size, fill_value=typeof(flat).size)
     fill = converted(asarray(0 if fill_value is None else fill_value), typeof(flat).dtype)
-    if typeof(flat).size == 0:
+    if typeof(flat).size == 0 or size == 0:
         return full((size,), fill, typeof(flat).dtype)
-    return where(ops.lt(places, scalar_like(typeof(flat).size, places)), take(flat, places, mode="clip"), fill)
+    inside, found = ops.lt(places, scalar_like(typeof(flat).size, places)), take(flat, places, mode="clip")
+    if fill_value is None and least:
+        fill = where(inside[0], found[0], fill)
+    return where(inside, found, fill)
 
 
 def setdiff1d(
@@ -271,23 +277,31 @@ def intersect1d(
 ) -> Any:  # fmt: skip
     """The unique elements that are in both arrays; with ``return_indices`` also their first positions in each.
 
+    Fewer than ``size`` are filled up with ``fill_value`` (without one, the least of them; of none, 0), and positions
+    with the size of the array.
+
     >>> intersect1d(np.array([3, 1, 2]), np.array([2, 3])).tolist()
     [2, 3]
     """
     first, second = promoted(ravel(ar1), ravel(ar2))
     ordered, new = _sorted_firsts(first)
-    common = _kept(ordered, ops.and_(new, isin(ordered, second)), size, fill_value, "intersect1d")
+    both = ops.and_(new, isin(ordered, second))
+    common = _kept(ordered, both, size, fill_value, "intersect1d", True)
     if not return_indices:
         return common
-    return common, _first_places(first, common), _first_places(second, common)
+    count = reduce_sum(convert(both, dtypes.default_int()), (0,))
+    return common, _first_places(first, common, count), _first_places(second, common, count)
 
 
-def _first_places(x: Any, values: Any) -> Any:
-    n = typeof(x).size
+def _first_places(x: Any, values: Any, count: Any) -> Any:
+    """Where the first ``count`` of ``values`` stand first in ``x``; its size for the others."""
+    index, n = dtypes.default_int(), typeof(x).size
     if n == 0:
-        return full(typeof(values).shape, 0, dtypes.default_int())
-    ordered, order = sort_op((x, iota(dtypes.default_int(), (n,), 0)), 0, True, 1)
-    return take(order, searchsorted(ordered, values), mode="clip")
+        return full(typeof(values).shape, 0, index)
+    ordered, order = sort_op((x, iota(index, (n,), 0)), 0, True, 1)
+    places = take(order, searchsorted(ordered, values), mode="clip")
+    shape = typeof(values).shape
+    return where(ops.lt(iota(index, shape, 0), broadcast_in_dim(count, shape, ())), places, n)
 
 
 def setxor1d(
@@ -305,7 +319,7 @@ def setxor1d(
     alone = ops.ne(isin(ordered, first), isin(ordered, second))
     # NaN equals nothing: that of either array is in no other.
     nans = take(concatenate([_first_nan(first), _first_nan(second)]), order)
-    return _kept(ordered, ops.or_(nans, ops.and_(new, alone)), size, fill_value, "setxor1d")
+    return _kept(ordered, ops.or_(nans, ops.and_(new, alone)), size, fill_value, "setxor1d", True)
 
 
 def _first_nan(x: Any) -> Any:

@@ -85,6 +85,8 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     arrays = [asarray(k) for k in keys]
     if not arrays:
         raise ArgumentError("lexsort: expected one key at least")
+    if typeof(arrays[0]).ndim == 0:
+        return asarray(np.zeros((), dtypes.default_int()))
     d = normal_axis(axis, typeof(arrays[0]).ndim, "lexsort")
     positions = iota(dtypes.default_int(), typeof(arrays[0]).shape, d)
     return sort_ops.sort((*arrays[::-1], positions), d, True, len(arrays))[-1]

@@ -45,6 +45,10 @@ def _to_linear(f: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda ct, x: [f(ct)]
 
 
+def _one(x: Any) -> Any:
+    return scalar_like(1, x)
+
+
 def _two(x: Any) -> Any:
     return scalar_like(2, x)
 
@@ -95,24 +99,20 @@ type(square).emit = lambda self, b, x: b.op("stablehlo.multiply", [x, x], b.out_
 
 sin: Elementwise = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos(x)))
 cos: Elementwise = row("cos", "stablehlo.cosine", "fc", lambda t, y, x: neg(mul(t, sin(x))))
-tan: Elementwise = row("tan", "stablehlo.tan", "fc", lambda t, y, x: mul(t, add(square(y), scalar_like(1, x))))
-asin: Elementwise = row("asin", "chlo.asin", "fc", lambda t, y, x: mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
-acos: Elementwise = row(
-    "acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(scalar_like(1, x), square(x)))))
-)
-atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), scalar_like(1, x))))
+tan: Elementwise = row("tan", "stablehlo.tan", "fc", lambda t, y, x: mul(t, add(square(y), _one(x))))
+asin: Elementwise = row("asin", "chlo.asin", "fc", lambda t, y, x: mul(t, rsqrt(sub(_one(x), square(x)))))
+acos: Elementwise = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rsqrt(sub(_one(x), square(x))))))
+atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), _one(x))))
 sinh: Elementwise = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
 cosh: Elementwise = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
-tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(scalar_like(1, x), square(y))))
-asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), scalar_like(1, x)))))
+tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(_one(x), square(y))))
+asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), _one(x)))))
 acosh: Elementwise = row(
-    "acosh", "chlo.acosh", "fc",
-    lambda t, y, x: mul(t, mul(rsqrt(sub(x, scalar_like(1, x))), rsqrt(add(x, scalar_like(1, x))))),
-)  # fmt: skip
-atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, sub(scalar_like(1, x), square(x))))
-logistic: Elementwise = row(
-    "logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(scalar_like(1, x), y)))
+    "acosh", "chlo.acosh", "fc", lambda t, y, x: mul(t, mul(rsqrt(sub(x, _one(x))), rsqrt(add(x, _one(x)))))
 )
+# 1 - x**2 would lose what is left near 1.
+atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, mul(sub(_one(x), x), add(_one(x), x))))
+logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(_one(x), y))))
 _TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
 erf: Elementwise = row(
     "erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))

@@ -81,6 +81,8 @@ def _bits(dtype: np.dtype) -> bool:
 class _Extremum(Reduction):
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
         # Those that are the extremum share the derivative equally.
+        if typeof(x).size == 0:  # none is
+            return match_shape(np.zeros((), typeof(y).dtype), typeof(y))
         kept = [d for d in range(typeof(x).ndim) if d not in self.axes]
         mine = convert(eq(x, broadcast_in_dim(y, typeof(x).shape, kept)), typeof(x).dtype)
         return div(reduce_sum(mul(t, mine), self.axes), reduce_sum(mine, self.axes))
