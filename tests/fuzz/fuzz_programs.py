@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as onp
+from forms import AROUND, CONTROL, INDEXED, PLACES, SHAPED
+from library_forms import LIBRARY, LOWER
 from walk import Typed, by_jax, typed
 
 Rng = onp.random.Generator
@@ -212,7 +214,7 @@ def _evaluated(rng: Rng, expression: str, scope: dict[str, Any], values: Mapping
 
     def line(*args: Any) -> Any:
         nonlocal parts
-        result = eval(expression, scope, dict(zip(names, args)))
+        result = eval(expression, {**scope, **dict(zip(names, args))})
         parts = len(result) if isinstance(result, (tuple, list)) else 0
         return result
 
@@ -284,133 +286,6 @@ def _reduction(rng: Rng, x: str, y: str, axis: Any, values: Any) -> str:
     return f"np.{_pick(rng, REDUCE)}({x}, axis={axis if rng.random() < 0.8 else None}{kept})"
 
 
-INDEXED = """
-{x}[0]
-{x}[-1:]
-{x}[::-1]
-{x}[..., None]
-{x}[..., ::2]
-{x}[np.array([0, -1, 0])]
-{x}[np.array([[1], [0]])]
-{x}.at[0].set({y})
-{x}.at[np.array([0, 0, 1])].add({y})
-{x}.at[..., 0].multiply(2)
-{x}.at[1:].max(0)
-{x}.at[np.array([0, 0])].min(1)
-np.take({x}, np.array([1, 0]), axis={axis})
-np.where({x} > 0, {x}, {y})
-np.where({x} > {y}, {x}, 1)
-np.clip({x}, -1, {y})
-np.select([{x} > 1, {x} < 0], [{x}, {y}], 5)
-lax.dynamic_slice_in_dim({x}, 1, 2, 0)
-lax.dynamic_update_slice_in_dim({x}, {x}[:1], 1, 0)
-lax.dynamic_index_in_dim({x}, -1, 0)
-np.take_along_axis({x}, np.argsort({x}, axis={axis}), axis={axis})
-np.searchsorted(np.sort(np.ravel({x})), {x})
-lax.top_k({x}, 2)
-np.nonzero({x}, size=3)[0]
-np.unique({x}, size=4)
-np.bincount(np.ravel({x}), length=5)
-np.digitize({x}, np.array([0.0, 1.0]))
-np.interp({x}, np.array([0., 1., 2.]), np.array([1., 3., 2.]))
-""".strip().splitlines()
-SHAPED = """
-np.reshape({x}, -1)
-np.reshape({x}, (2, -1))
-{x}.T
-np.swapaxes({x}, 0, -1)
-np.moveaxis({x}, 0, -1)
-np.expand_dims({x}, 0)
-np.squeeze({x})
-np.concatenate([{x}, {x}], axis={axis})
-np.concatenate([{x}, {y}], axis={axis})
-np.stack([{x}, {x}], axis={axis})
-np.stack([{x}, {y}])
-np.tile({x}, 2)
-np.repeat({x}, 2, axis={axis})
-np.roll({x}, 1, axis={axis})
-np.pad({x}, 1)
-np.pad({x}, (1, 2), mode='edge')
-np.pad({x}, 1, mode='reflect')
-np.broadcast_to({x}, (2, *{x}.shape))
-np.diff({x}, axis={axis})
-np.gradient({x}, axis={axis})
-np.outer({x}, {y})
-np.kron({x}, {y})
-np.dot({x}, {y})
-np.matmul({x}, {y})
-np.inner({x}, {y})
-np.tensordot({x}, {y}, 1)
-np.vdot({x}, {y})
-np.convolve({x}, {y})
-np.cross({x}, {x}[::-1])
-np.einsum('...i,...i->...', {x}, {x})
-np.einsum('ij->ji', {x})
-np.cov({x})
-np.quantile({x}, 0.3, axis={axis})
-np.percentile({x}, 40.)
-np.array_split({x}, 2, axis={axis})
-np.ones_like({x})
-np.zeros_like({x})
-np.full_like({x}, 3)
-np.full_like({x}, {y})
-np.array({x})
-np.astype({x}, 'float32')
-np.astype({x}, 'int32')
-np.astype({x}, 'bfloat16')
-np.astype({x}, bool)
-{x}.astype(np.result_type({x}, {y}))
-np.histogram({x}, 3)
-np.vander(np.ravel({x}), 3)
-np.trapezoid({x}, axis={axis})
-np.ediff1d({x})
-np.divmod({x}, {y})
-np.modf({x})
-np.frexp({x})
-np.isclose({x}, {y})
-np.round({x}, 1)
-np.average({x}, axis={axis})
-np.unwrap({x})
-lax.reduce_window({x}, 0., lax.add, ({x}.ndim * (2,)), ({x}.ndim * (1,)), 'SAME')
-lax.rev({x}, (0,))
-lax.clamp(-1., {x}, 1.)
-lax.integer_pow({x}, 3)
-lax.pow({x}, 2)
-lax.stop_gradient({x})
-lax.reduce_precision({x}, 5, 3)
-lax.sort(({x}, {x}), num_keys=1)
-lax.nextafter({x}, {x} + 1)
-lax.igamma(np.clip({x}, -99., 99.), {x})
-lax.expand_dims({x}, (0,))
-nn.one_hot({x}, 3)
-nn.glu(np.stack([{x}, {x}], -1), -1)
-nn.logmeanexp({x})
-nn.log1mexp({x})
-""".strip().splitlines()
-CONTROL = """
-lax.cond(np.sum({x}) > 0, lambda a: a * 2, lambda a: np.sin(a), {x} * 1.)
-lax.cond(True, lambda a: np.sqrt(a), lambda a: a / 0, {x} * 1.)
-lax.switch(np.argmax(np.ravel({x})), [lambda a: a, lambda a: -a, lambda a: a * a], {x})
-lax.fori_loop(0, 3, lambda i, a: np.sin(a) + i, {x} * 1.)
-lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, np.cos(s[1])), (0, {x} * 1.))
-lax.while_loop(lambda s: np.any(s < 10), lambda s: np.abs(s) * 2 + 1, np.nan_to_num({x} * 1., True, 0, 1, 1))
-lax.scan(lambda c, a: (c + np.sum(a), c * a), 0. * np.sum({x}[:0]), {x})
-lax.scan(lambda c, a: (np.maximum(c, a), c), {x}[0], {x}, reverse=True)
-lax.associative_scan(np.add, {x})
-lax.associative_scan(np.maximum, {x}, reverse=True)
-lax.map(lambda a: np.sin(a) * 2, {x})
-jax.vmap(lambda a: np.cumsum(a))({x})
-jax.vmap(lambda a: a + 1, -1, 0)({x})
-jax.jit(lambda a: a * 2 + 1)({x})
-jax.checkpoint(lambda a: np.sin(a) * a)({x})
-jax.grad(lambda a: np.sum(np.tanh(a) * a))({x})
-jax.jvp(lambda a: np.sin(a) * a, ({x},), ({x},))
-custom_sine({x})
-custom_product({x}, {y})
-custom_branch({x})
-""".strip().splitlines()
-
-
 def _from(table: list[str]) -> Maker:
     return lambda rng, x, y, axis, values: _pick(rng, table).format(x=x, y=y, axis=axis)
 
@@ -419,5 +294,6 @@ MAKERS: list[Maker] = [
     _of("np", UNARY, "{x}"), _of("np", UNARY, "{x}"), _of("np", BINARY, "{x}, {y}"), _of("np", BINARY, "{y}, {x}"),
     _operator, _reduction, _of("np", CUMULATIVE, "{x}, axis={axis}"), _of("np", MATRIX, "{x}"), _of("nn", NN, "{x}"),
     _of("nn", ALONG, "{x}, axis={axis}"), _of("lax", LAX, "{x}"), _of("lax", LAX_CUMULATIVE, "{x}, axis=0"),
-    _from(INDEXED), _from(INDEXED), _from(SHAPED), _from(SHAPED), _from(CONTROL),
+    _from(INDEXED), _from(INDEXED), _from(SHAPED), _from(SHAPED), _from(CONTROL), _from(PLACES), _from(LIBRARY),
+    _from(LIBRARY), _from(LOWER), _from(AROUND), _from(AROUND),
 ]  # fmt: skip

@@ -36,6 +36,17 @@ huge = _part(lambda x: onp.abs(x) > 1e9)
 extreme = _part(lambda x: onp.isfinite(x) & (x != 0) & ~((onp.abs(x) > 1e-9) & (onp.abs(x) < 1e9)))
 
 
+def half_nan(x: Any) -> bool:
+    """A complex infinity whose other part is NaN."""
+    parts = onp.asarray([x.real, x.imag], onp.float64)
+    return bool(onp.any(onp.isinf(parts) & onp.isnan(parts[::-1])))
+
+
+def overflows(x: Any) -> bool:
+    """Squares of finite numbers do."""
+    return bool(onp.any(onp.isfinite(x) & ~onp.isfinite(onp.square(x)))) if x.dtype.kind != "b" else False
+
+
 def half(x: Any) -> bool:
     return bool(x.dtype == onp.float16)
 
@@ -59,6 +70,23 @@ def anything(x: Any) -> bool:
 # --- how elements differ ------------------------------------------------------------------------------------
 def ours_nan(ours: Any, theirs: Any) -> Any:
     return onp.isnan(ours)
+
+
+def some(ours: Any, theirs: Any) -> Any:
+    """Any values, where the types are the same."""
+    return onp.full(ours.shape, True)
+
+
+def not_finite(ours: Any, theirs: Any) -> Any:
+    return ~(onp.isfinite(ours) & onp.isfinite(theirs))
+
+
+def theirs_zero(ours: Any, theirs: Any) -> Any:
+    return theirs == 0
+
+
+def as_float32(ours: Any, theirs: Any) -> Any:
+    return abs(ours - theirs) <= 1e-5 * (1 + abs(ours))
 
 
 def whole(ours: Any, theirs: Any) -> Any:
@@ -122,6 +150,8 @@ class Otherwise:
         return self.differ is None or (how.elements is not None and bool(onp.all(self.differ(*how.elements))))
 
 
+#: the sizes of windows, positions and transforms over nothing
+_NOTHING_INSIDE = "windows must lie inside|stat_length must be positive|transformed sizes"
 _COMPARED = r"cum(max|min)|maximum|minimum|at\[|celu|relu|hard_|nn\.s?elu"
 _LOGSUM = r"logaddexp|softplus|log_sigmoid|mish|cumlogsumexp|logsumexp|logmeanexp"
 _MEANS = r"mean|std|var|cov\(|average|median|quantile|percentile|standardize"
@@ -133,6 +163,12 @@ OTHERWISE = (
     ),
     Otherwise(r"at\[", "complex numbers lose no part where they are written", said="complex values cannot be written"),
     Otherwise(r"at\[", "values of no elements have to fit", said=r"at\.\w+: .*do not broadcast", of=nothing),
+    Otherwise("", "of nothing there is no position, mean or transform", said=_NOTHING_INSIDE, of=nothing),
+    Otherwise(r"fft\.irfft", "as many numbers as two less than two are none", said="transformed sizes"),
+    Otherwise(r"fft\.ifft", "a number has no axis", said="axis must be an integer", of=a_number),
+    Otherwise("attention", "integers have no softmax", said="expected floats"),
+    Otherwise("dot_general", "complex sums are no real ones", said="complex sums are not kept", kinds="c"),
+    Otherwise("lax.conv", "of bools there is no convolution", said="one number dtype", kinds="b"),
     Otherwise("arctan2", "NumPy has no angle of complex numbers", said="atan2: .*complex"),
     Otherwise("cumlogsumexp", "of integers there is none", said="cumlogsumexp: expected floats"),
     Otherwise("while_loop", "JAX differentiates loops over nothing", said="for while_loop", of=nothing),
@@ -157,7 +193,7 @@ OTHERWISE = (
         r"(\*\*|power).*\n", "JAX's powers by negative integers are what overflow leaves", what=DERIVATIVES,
         kinds="iu", of=negative,
     ),
-    Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", kinds="u"),
+    Otherwise(r"np\.clip\(\w+, -", "JAX wraps bounds that a dtype does not hold", kinds="u", differ=some),
     Otherwise(r"at\[.*-1\.5", "no unsigned integer is a negative number; what is written is undefined", kinds="u"),
     Otherwise(
         r"(%|mod\(|remainder\().*\n", "a remainder 0 has the divisor's sign, as in NumPy", differ=opposite_infinities,
@@ -173,15 +209,19 @@ OTHERWISE = (
     ),
     Otherwise(
         r"(cum|nan|np\.|np\.a|np\.f)(max|min)\(|ptp", "JAX's first infinity has no imaginary part, and NaN is lost",
-        kinds="c", of=no_finite,
+        kinds="c", of=no_finite, differ=not_finite,
+    ),
+    Otherwise(
+        r"(cum|nan|np\.|np\.a|np\.f)(max|min)\(|ptp", "so other elements are the extremum", what=DERIVATIVES,
+        kinds="c", of=no_finite, differ=some,
     ),
     Otherwise(r"unique\(", "JAX loses NaN among them", kinds="c", of=nan),
     Otherwise(
         r"cond\(|custom_branch|where|select", "NaN, in either part, is not greater than 0, as in NumPy",
         kinds="c", of=nan,
     ),
-    Otherwise(r"histogram\(", "JAX counts infinities of complex numbers", kinds="c", of=no_finite),
-    Otherwise(r"sign\(", "JAX's of complex numbers has no derivative", what=DERIVATIVES, kinds="c"),
+    Otherwise(r"histogram\(", "JAX counts infinities of complex numbers", kinds="c", of=no_finite, differ=some),
+    Otherwise(r"sign\(", "JAX's of complex numbers has no derivative", what=DERIVATIVES, kinds="c", differ=theirs_zero),
     Otherwise(
         r"/|divide|reciprocal", "products of complex infinities are NaN in another order", what=DERIVATIVES,
         kinds="c", of=infinity, differ=either_nan,
@@ -199,7 +239,21 @@ OTHERWISE = (
     ),
     Otherwise(_LOGSUM, "JAX's of infinities is NaN", kinds="c", of=infinity, differ=theirs_nan),
     Otherwise(_LOGSUM, "JAX's logarithm is not always the principal one", kinds="c", differ=a_turn),
+    Otherwise(
+        r"arctanh|atanh", "an infinity with NaN is NaN; C's quotients by it are 0", what=DERIVATIVES, kinds="c",
+        of=half_nan, differ=ours_nan,
+    ),
     # --- values ---
+    Otherwise("standardize", "JAX squares before it subtracts, which overflows", of=overflows, differ=theirs_nan),
+    Otherwise("attention", "JAX's softmax is in float32", of=lambda x: x.dtype == onp.float64, differ=as_float32),
+    Otherwise(
+        r"lax\.conv", "what is left out beside the rows is no zero times infinity", of=no_finite, differ=either_nan,
+    ),
+    Otherwise("reduce_window", "JAX leaves the initial value out of bools", kinds="b"),
+    Otherwise(
+        "", "sums are completed late, so that terms, of which some are 0, are multiplied by an infinity, not the sum",
+        what="partitioned", said="differs from the unpartitioned program by inf", of=no_finite,
+    ),
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
     Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge),
     Otherwise(r"np\.(trapezoid|modf)\(", "of infinities NumPy's are no NaN", of=infinity, differ=theirs_nan),
@@ -218,11 +272,11 @@ OTHERWISE = (
         what=DERIVATIVES,
     ),
     Otherwise(
-        r"prod\(", "first ones are products of the others, in JAX's tree not; of second ones the order differs",
-        what=DERIVATIVES, of=infinity, differ=either_nan,
+        r"prod\(|associative_scan", "products of the others, in another order than in JAX's tree", what=DERIVATIVES,
+        of=infinity, differ=either_nan,
     ),
     Otherwise(r"bessel_i1e", "JAX's at NaN is that at 0", what=DERIVATIVES, of=nan, differ=ours_nan),
-    Otherwise(r"copysign|abs\(", "JAX's at NaN is -1", what=DERIVATIVES, of=nan, differ=ours_nan),
+    Otherwise(r"copysign|abs\(|norm\(\w+, 1", "JAX's at NaN is -1", what=DERIVATIVES, of=nan, differ=ours_nan),
     Otherwise(
         r"log1mexp|a(rc)?cosh", "outside of its domain it has none", what=DERIVATIVES, of=below_one, differ=ours_nan,
     ),
@@ -243,8 +297,26 @@ OTHERWISE = (
     Otherwise(r"logaddexp", "JAX counts two equal large operands whole", what=DERIVATIVES, of=huge),
     Otherwise(r"cumlogsumexp", "JAX's is not that of logsumexp", what=DERIVATIVES, of=no_finite),
     Otherwise(
-        r"np\.a?(min|max)\(", "JAX's of the number NaN is 1", what=DERIVATIVES, of=lambda x: a_number(x) and nan(x),
+        r"np\.a?(min|max)\(", "a number is its own extremum; JAX's of NaN is NaN", what=DERIVATIVES,
+        of=lambda x: a_number(x) and nan(x), differ=theirs_nan,
     ),
+    Otherwise(
+        r"(std|var|standardize)\(.*where=", "what is left out has no say; JAX's is NaN", what=DERIVATIVES,
+        differ=theirs_nan,
+    ),
+    Otherwise(
+        r"at\[.*(min|max)\(", "infinite tangents times masks are NaN in JAX", what=DERIVATIVES, of=infinity,
+        differ=theirs_nan,
+    ),
+    Otherwise(
+        r"reduce_window\(", "of windows with NaN JAX selects what stands beside it", what=DERIVATIVES, of=nan,
+    ),
+    Otherwise(
+        r"\*\*|power", "powers by whole numbers are polynomials; JAX's have a logarithm", what="second", of=zero,
+        differ=theirs_nan,
+    ),
+    Otherwise(r"norm\(", "of nothing it is 0; JAX's NaN", what=DERIVATIVES, of=nothing, differ=theirs_nan),
+    Otherwise("det", "of NaN it is NaN", what=DERIVATIVES, of=nan, differ=ours_nan),
     Otherwise(
         r"%|mod\(|remainder\(", "of infinity and by zero it is NaN, as the value is; JAX's is infinite",
         what=DERIVATIVES, of=_part(lambda x: (x == 0) | onp.isinf(x)), differ=ours_nan_theirs_infinite,

@@ -8,18 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from forms import CONTROL, INDEXED, SHAPED
 from fuzz_programs import (
     ALONG,
     BINARY,
-    CONTROL,
     CUMULATIVE,
-    INDEXED,
     LAX,
     LAX_CUMULATIVE,
     MATRIX,
     NN,
     REDUCE,
-    SHAPED,
     UNARY,
     namespace,
 )

@@ -33,9 +33,14 @@ class Equation:
     several: bool
 
 
+#: ops with a function of elements, which they do not call as a whole
+_OF_ELEMENTS = {"reduce", "reduce_window"}
+
+
 def of_jax(eqn: Any) -> Equation:
     primitive, params = eqn.primitive, eqn.params
     found = next((params[key] for key in ("jaxpr", "call_jaxpr") if key in params), None)
+    found = None if primitive.name in _OF_ELEMENTS else found
     return Equation(
         primitive.name, SimpleNamespace(**params), found,
         lambda *args: primitive.bind(*map(jnp.asarray, args), **params), primitive.multiple_results,

@@ -56,11 +56,11 @@ def test_what_piecewise_does_not_choose_has_no_derivative():
     assert found.tolist() == [0.0, 1.0, 0.25] == jax.grad(lambda x: roots(jnp, x))(x).tolist()
 
 
-def test_the_extremum_of_nothing_has_no_derivative():
+@pytest.mark.parametrize("f", [mnp.max, mnp.min, mnp.nanmax])
+def test_the_extremum_of_nothing_has_no_derivative(f):
     x = np.zeros((2, 0), np.float32)
-    for f in (mnp.max, mnp.min, mnp.nanmax):
-        value, tangent = mw.jvp(lambda x: f(x, axis=-1, initial=-1), (x,), (x,))
-        assert value.tolist() == [-1.0, -1.0] and tangent.tolist() == [0.0, 0.0]
+    value, tangent = mw.jvp(lambda x: f(x, axis=-1, initial=-1), (x,), (x,))
+    assert value.tolist() == [-1.0, -1.0] and tangent.tolist() == [0.0, 0.0]
 
 
 def test_the_derivative_of_atanh_near_1():
@@ -73,3 +73,15 @@ def test_attention_of_integers_is_refused():
     x = np.ones((1, 2, 1, 4), np.int32)
     with pytest.raises(mw.errors.DTypeError, match="expected floats, got int32"):
         mnn.dot_product_attention(x, x, x)
+
+
+def test_what_is_carried_but_not_asked_for_has_no_derivative():
+    def total(np_, lax, x):
+        def step(carry, a):
+            return (carry[0] + a, carry[1] * np_.sum(a)), carry[0]
+
+        return np_.sum(lax.scan(step, (np_.zeros_like(x[0]), np_.ones((), x.dtype)), x)[1])
+
+    x = np.array([1.5, -2.0, NAN, 0.5], np.float32)
+    found = mw.grad(lambda x: total(mnp, mw.lax, x))(x)
+    assert found.tolist() == [3.0, 2.0, 1.0, 0.0] == jax.grad(lambda x: total(jnp, jax.lax, x))(x).tolist()

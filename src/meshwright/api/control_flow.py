@@ -342,10 +342,12 @@ def fori_loop(
             raise ArgumentTypeError(f"fori_loop: {name} must be an integer scalar, got {aval}")
     kinds = [typeof(b) for b in (lower, upper)]
     dtype, _ = dtypes.promote([(a.dtype, a.weak_type) for a in kinds])
-    first = convert(lower, dtype)
-    if not isinstance(lower, Tracer) and not isinstance(upper, Tracer):
+    known = not isinstance(lower, Tracer) and not isinstance(upper, Tracer)
+    # Of known bounds the number is what a Python integer is: weakly typed, so that the carry keeps its dtype.
+    first = convert(lower, dtypes.default_int(), True) if known else convert(lower, dtype, kinds[0].weak_type)
+    if known:
         steps = max(int(upper) - int(lower), 0)
-        start = (np.asarray(int(lower), dtype), init_val)
+        start = (first, init_val)
         rounds = 1 if unroll is None else unroll
         loop = _Loop("fori_loop", body_fun, hidden=1)
         return _scan(loop, adapted(body_fun, _counting), start, None, steps, False, rounds)[0][1]
@@ -358,7 +360,7 @@ def fori_loop(
 def _counting(body_fun: Callable[..., Any]) -> Callable[..., Any]:
     def step(carry: Any, _: Any) -> Any:
         number, val = carry
-        return (add(number, scalar_like(1, number)), body_fun(number, val)), None
+        return (number + 1, body_fun(number, val)), None
 
     step.__name__ = "fori_loop"
     return step
@@ -371,7 +373,7 @@ def _below(carry: Any) -> Any:
 def _counting_up(body_fun: Callable[..., Any]) -> Callable[..., Any]:
     def step(carry: Any) -> Any:
         number, upper, val = carry
-        return add(number, scalar_like(1, number)), upper, body_fun(number, val)
+        return number + 1, upper, body_fun(number, val)
 
     step.__name__ = "fori_loop"
     return step

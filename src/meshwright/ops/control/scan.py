@@ -115,6 +115,11 @@ class Scan(ControlOp):
 
     # --- transposition --------------------------------------------------------------------------------------
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
+        asked = tuple(not isinstance(c, Zero) for c in cts)
+        if not all(asked[: self.num_carry]):
+            body, kept = t.derive(_asked_body, self.jaxpr, self.num_consts, self.num_carry, asked)
+            if not all(kept):
+                return self._transpose_asked(t, cts, args, body, kept)
         linear = tuple(isinstance(x, Linear) for x in args)
         consts, carry, xs = self._split(linear)
         k = self.num_carry
@@ -141,6 +146,18 @@ class Scan(ControlOp):
         carried_cts = [ct if isinstance(x, Linear) else None for x, ct in zip(init_args, init_cts)]
         all_const_cts = merge(consts, linear_const_cts, [None] * len(consts))
         return [*all_const_cts, *carried_cts, *merge(xs, linear_xs_cts, [None] * len(xs))]
+
+    def _transpose_asked(
+        self, t: Any, cts: Sequence[Any], args: Sequence[Any], body: ClosedJaxpr, kept: Flags
+    ) -> Sequence[Any]:
+        """Some of the carry has no say in what has a cotangent, and gets none: zero times infinity would be NaN."""
+        consts, carry, xs = self._split(args)
+        results = [*pick(cts, kept), *(c for c in cts[self.num_carry :] if not isinstance(c, Zero))]
+        op = self.with_body(body, self.num_consts, sum(kept))
+        found = op.transpose_call(t, results, *consts, *pick(carry, kept), *xs)
+        const_cts, carry_cts, xs_cts = split(found, self.num_consts, sum(kept))
+        zeros = [Zero(x.aval) if isinstance(x, Linear) else None for x in omit(carry, kept)]
+        return [*const_cts, *merge(kept, carry_cts, zeros), *xs_cts]
 
     def _transpose_rest(self, t: Any, cts: Sequence[Any], args: Sequence[Any], linear: Flags) -> Sequence[Any]:
         """Some of the carry does not depend on linear operands: run that first."""
@@ -259,6 +276,20 @@ def _split_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, kno
     )
     forwarded = tuple(inputs.index(residuals[i]) for i in places["forwarded"])
     return _Parts(known_body, unknown, hoisted, forwarded, parts.known_out)
+
+
+def _asked_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, asked: Flags) -> tuple[ClosedJaxpr, Flags]:
+    """The part of a body that makes the results that are ``asked`` for, and which of the carry it has."""
+    inner, kept = jaxpr.jaxpr, list(asked[:num_carry])
+    outs = pick(inner.outvars[num_carry:], asked[num_carry:])
+    while True:
+        body = dead_code(arranged(jaxpr, inner.invars, [*pick(inner.outvars, kept), *outs]))
+        used = Body(body, num_consts, num_carry).split(Body(body, num_consts, num_carry).used())[1]
+        if not any(u and not k for u, k in zip(used, kept)):
+            break
+        kept = [u or k for u, k in zip(used, kept)]
+    consts, carry, xs = split(inner.invars, num_consts, num_carry)
+    return arranged(body, [*consts, *pick(carry, kept), *xs]), tuple(kept)
 
 
 def _invariant(jaxpr: ClosedJaxpr, fixed: Sequence[Var]) -> set[Var]:
