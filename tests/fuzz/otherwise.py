@@ -184,6 +184,7 @@ OTHERWISE = (
         r"np\.angle", "JAX's angle of a number is of the default type", what="vmap", said=r"theirs float\d\d\["
     ),
     Otherwise("top_k", "JAX's positions of weakly typed numbers are, too", said=r"ours has type i32.*theirs ~int32"),
+    Otherwise("custom_root", "a root has a dtype of its own", said=r"weak: False\), theirs ~"),
     # --- integers ---
     Otherwise(
         r"\*\*|power", "JAX's powers by negative integers are what overflow leaves",
@@ -316,6 +317,9 @@ OTHERWISE = (
         differ=theirs_nan,
     ),
     Otherwise(r"norm\(", "of nothing it is 0; JAX's NaN", what=DERIVATIVES, of=nothing, differ=theirs_nan),
+    Otherwise(
+        r"(var|std)\(.*(ddof|correction)", "of one element less one there is none", what=DERIVATIVES, differ=ours_nan,
+    ),
     Otherwise("det", "of NaN it is NaN", what=DERIVATIVES, of=nan, differ=ours_nan),
     Otherwise(
         r"%|mod\(|remainder\(", "of infinity and by zero it is NaN, as the value is; JAX's is infinite",

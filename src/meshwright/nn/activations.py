@@ -229,13 +229,14 @@ def mish(x: Any) -> Any:
 
 
 @promotes_freely("x", "b")
-def squareplus(x: Any, b: Any = 4.0) -> Any:
+def squareplus(x: Any, b: Any = 4) -> Any:
     """``(x + sqrt(x**2 + b)) / 2``.
 
     >>> squareplus(0.0).item()
     1.0
     """
-    x, b = operands("squareplus", (x, b), to_inexact=True)
+    kept = (x, b) if dtypes.is_inexact(aval_of(b, "squareplus").dtype) else (x,)
+    x, *_ = operands("squareplus", kept, to_inexact=True)
     return ops.div(add(x, ops.sqrt(add(ops.square(x), b))), scalar_like(2, x))
 
 

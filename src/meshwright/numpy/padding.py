@@ -23,7 +23,7 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape import slice_pad
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import rev
+from meshwright.ops.shape.rearrange import reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 #: NumPy's names of modes that only repeat elements: position lists come from ``numpy.pad`` itself
@@ -104,7 +104,9 @@ def _by_function(x: Any, widths: Sequence[tuple[int, int]], function: Callable[.
 
 def _constant(x: Any, widths: Sequence[tuple[int, int]], values: Any) -> Any:
     def fill(value: Any) -> Any:
-        return convert(converted(asarray(value), dtype), dtype, weak)
+        value = asarray(value)
+        value = reshape(value, ()) if typeof(value).size == 1 else value
+        return convert(converted(value, dtype), dtype, weak)
 
     dtype, weak = typeof(x).dtype, typeof(x).weak_type
     pairs = _pairs(values, len(widths), "constant_values")
