@@ -25,8 +25,8 @@ from meshwright.numpy.searching import concrete, nonzero, promoted, searchsorted
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.reduce import cumulative
-from meshwright.ops.reduce.reductions import reduce_or, reduce_sum
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.reduce.reductions import reduce_or
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.ops.sort.sorting import sort as sort_op
 
