@@ -61,6 +61,20 @@ SHAPES = [
     lambda x: torch.einsum("abc,dbc->ad", x, x), lambda x: torch.atleast_3d(x), lambda x: x.T if x.ndim == 2 else x.mT,
     lambda x: torch.tensor_split(x, 3, 2)[1], lambda x: torch.meshgrid(x[0, 0], x[0, 1], indexing="ij")[1],
 ]  # fmt: skip
+
+
+def _spectra(z):
+    """Real numbers of a complex array, that differ from part to part."""
+    return torch.view_as_real(z) * torch.linspace(0.5, 1.5, z.numel()).view(*z.shape, 1)
+
+
+FOURIER = [
+    lambda x: _spectra(torch.fft.fft(x)), lambda x: _spectra(torch.fft.rfft(x, dim=1, norm="ortho")),
+    lambda x: _spectra(torch.fft.ifft(torch.complex(x, 2 * x), dim=0)), lambda x: torch.fft.irfft(torch.complex(x, x * x), n=7),
+    lambda x: torch.fft.irfft(torch.fft.rfft(x, norm="forward"), n=5, norm="forward"), lambda x: _spectra(torch.fft.fft2(x)),
+    lambda x: _spectra(torch.fft.rfftn(x, dim=(0, 2))), lambda x: torch.fft.irfftn(torch.complex(x, x), s=(3, 4), dim=(0, 1)),
+    lambda x: _spectra(torch.fft.ifftn(x, norm="forward")), lambda x: torch.fft.fftshift(x * x), lambda x: torch.fft.hfft(x, n=6),
+]  # fmt: skip
 REDUCTIONS = [
     lambda x: x.sum(), lambda x: x.sum((0, 2)), lambda x: x.mean(-1, keepdim=True), lambda x: x.prod(1), lambda x: x.amax((1, 2)),
     lambda x: x.max(1)[0], lambda x: x.min(2, keepdim=True).values, lambda x: x.max(), lambda x: x.var(1), lambda x: x.std((0, 1)),
@@ -136,6 +150,7 @@ GROUPS = {
     "activations": (ACTIVATIONS, (X,)),
     "shapes": (SHAPES, (X,)),
     "reductions": (REDUCTIONS, (X,)),
+    "fourier": (FOURIER, (X,)),
     "indexing": (INDEXING, (TABLE, X)),
     "products": (PRODUCTS, (X, SQUARE)),
     "convolutions": (CONVOLUTIONS, (IMAGE,)),

@@ -390,3 +390,17 @@ def test_maps_of_torch_and_ours(refuses):
     np.testing.assert_allclose(mw.vmap(lambda x: model({}, x))(x), (x**3).sum(1), rtol=1e-6)
     with refuses(errors.ImportProgramError, "test_torch_traps.py", "meshwright.vmap"):
         mw.from_torch(MappedFunction(True), (torch.ones(2, 3),))
+
+
+def test_tensors_that_no_array_stands_for_are_named(refuses):
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    with refuses(errors.ArgumentTypeError, "argument", "'x'", "quantized", "dequantize"):
+        mw.from_torch(nn.Identity(), (), {"x": quantized})
+    with refuses(errors.ArgumentTypeError, "argument", "[1]", "sparse", "to_dense"):
+        mw.from_torch(nn.Bilinear(3, 3, 3), (torch.eye(3), torch.eye(3).to_sparse()))
+    module = nn.Linear(3, 3)
+    module.weight = nn.Parameter(torch.eye(3).to_sparse())
+    with refuses(errors.ArgumentTypeError, "parameter weight", "sparse"):
+        mw.from_torch(module, (torch.eye(3),))
+    with refuses(errors.ImportProgramError, "reduction dim"):
+        mw.from_torch(nn.Linear(3, 3), (torch.ones(2, 4),))

@@ -9,6 +9,7 @@ import torch
 
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
+from meshwright.interop.torch import trees
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.ir.tracing import typeof
@@ -66,3 +67,26 @@ def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
 def shown(shape: Sequence[Any]) -> str:
     """A shape with the names of dimensions that may vary."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def refuse_unknown_tensors(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    """Raise for example arguments, parameters and buffers that no array stands for.
+
+    Raises:
+      ArgumentTypeError: a sparse or quantized tensor. DTypeError: a dtype that arrays do not have.
+    """
+    leaves = list(zip(trees.paths((args, kwargs)), trees.flatten((args, kwargs))[0]))
+    held = [*module.named_parameters(), *module.named_buffers()]
+    for what, name, x in [*(("argument", *pair) for pair in leaves), *(("parameter", *pair) for pair in held)]:
+        if not isinstance(x, torch.Tensor):
+            continue
+        if x.is_quantized or x.layout != torch.strided:
+            kind = f"quantized ({x.dtype})" if x.is_quantized else f"of layout {x.layout}"
+            raise ArgumentTypeError(
+                f"from_torch: {what} {name} of {type(module).__name__} is {kind}, which no array is; use "
+                f"{'dequantize' if x.is_quantized else 'to_dense'}()"
+            )
+        try:
+            array_dtype(x.dtype)
+        except DTypeError as error:
+            raise DTypeError(f"from_torch: {what} {name} of {type(module).__name__}: {error}") from None

@@ -57,13 +57,17 @@ def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
     )
 
 
+#: files of torch's in which its transformations of functions are
+_TRANSFORMATIONS = tuple(f"/torch/_functorch/{name}.py" for name in ("vmap", "eager_transforms", "autograd_function"))
+
+
 def _remedy(error: Exception) -> str:
     """What to do where torch's export stops in a transformation of torch's."""
     trace, files = error.__traceback__, set()
     while trace is not None:
         files.add(trace.tb_frame.f_code.co_filename.replace(os.sep, "/"))
         trace = trace.tb_next
-    if not any("/torch/_functorch/" in f for f in files):
+    if not any(f.endswith(_TRANSFORMATIONS) for f in files):
         return ""
     return (
         "\nTorch does not export transformations (torch.vmap, torch.func.grad) of this function: convert what it is "

@@ -16,7 +16,7 @@ from meshwright.core.options import numpy_dtype_promotion, numpy_rank_promotion
 from meshwright.core.source import warn
 from meshwright.errors import ArgumentError, ArgumentTypeError, MutationWarning, RuleError
 from meshwright.interop.torch import trees
-from meshwright.interop.torch.checks import Sizes, fitted
+from meshwright.interop.torch.checks import Sizes, fitted, refuse_unknown_tensors
 from meshwright.interop.torch.exported import export
 from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.state import arrays, tied
@@ -237,6 +237,7 @@ def from_torch(
     if not isinstance(args, (tuple, list)):
         raise ArgumentTypeError(f"from_torch: example arguments are a tuple, (x,), got {type(args).__name__}")
     inputs, named = torch.utils._pytree.tree_map(example_tensor, (tuple(args), dict(kwargs or {})))
+    refuse_unknown_tensors(module, inputs, named)
     module, inputs, named = _on_one_device(module, inputs, named)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

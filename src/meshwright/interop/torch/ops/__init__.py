@@ -5,6 +5,7 @@ from meshwright.interop.torch.ops import (
     convolution,
     creation,
     elementwise,
+    fourier,
     indexing,
     losses,
     normalization,
