@@ -26,9 +26,9 @@ from meshwright.api.placement import (
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shard_map import shard_map
 from meshwright.api.tracing import eval_shape, make_jaxpr
+from meshwright.config import config
 from meshwright.core.absent import absent as _absent
 from meshwright.core.caches import clear_caches
-from meshwright.core.config import config
 from meshwright.core.dtypes import float0
 from meshwright.core.late import late_attributes as _late_attributes
 from meshwright.core.late import submodules as _submodules

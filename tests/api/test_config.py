@@ -135,3 +135,57 @@ def test_names_of_jax_for_devices_mean_what_they_say():
     environment = {k: v for k, v in os.environ.items() if k != "MESHWRIGHT_NUM_DEVICES"}
     environment["XLA_FLAGS"] = "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=6"
     subprocess.run([sys.executable, "-c", DEVICES_AS_JAX_SAYS], env=environment, check=True, timeout=60)
+
+
+def test_the_module_that_config_once_was():
+    from meshwright.config import config
+
+    assert config is mw.config
+    config.parse_flags_with_absl()
+    assert config.read("jax_enable_x64") is config.jax_enable_x64 is mw.config.enable_x64
+
+
+def test_options_of_jax_that_there_is_no_need_to_have():
+    mw.config.update("jax_cpu_enable_async_dispatch", False)
+    assert mw.config.jax_cpu_enable_async_dispatch is False
+    mw.config.update("jax_cpu_enable_async_dispatch", True)
+    mw.config.update("jax_threefry_partitionable", True)
+    for name, value in ("threefry_partitionable", False), ("legacy_prng_key", "error"), ("default_dtype_bits", "32"):
+        with pytest.raises(errors.ConfigError, match=r"as it always is here.*leave the line out"):
+            mw.config.update(f"jax_{name}", value)
+        assert getattr(mw.config, f"jax_{name}") != value
+    with pytest.raises(errors.ConfigError, match="unknown option"):
+        mw.config.update("jax_no_such_option", True)
+
+
+def test_options_of_jax_with_another_name(tmp_path):
+    before = mw.config.dump_ir
+    mw.config.update("jax_dump_ir_to", str(tmp_path))
+    assert mw.config.dump_ir == str(tmp_path)
+    mw.config.update("jax_dump_ir_to", "")
+    assert mw.config.dump_ir is None
+    mw.config.update("dump_ir", before)
+    with mw.config.override("jax_enable_checks", True):
+        assert mw.config.verify_passes and mw.config.jax_enable_checks
+
+
+def test_the_offset_of_seeds():
+    plain = mw.random.key_data(mw.random.key(10)), mw.jit(mw.random.PRNGKey)(10)
+    with mw.config.override("jax_random_seed_offset", 3):
+        moved = mw.random.key_data(mw.random.key(7)), mw.jit(mw.random.PRNGKey)(7)
+    assert all(map(np.array_equal, plain, moved))
+    assert not np.array_equal(mw.random.PRNGKey(7), moved[1])
+
+
+@pytest.mark.parametrize(
+    "option", [{"enable_compilation_cache": False}, {"persistent_cache_min_entry_size_bytes": 1 << 30}]
+)
+def test_what_is_not_kept_on_disk(tmp_path, option):
+    ((name, value),) = option.items()
+    with mw.config.override("compilation_cache_dir", str(tmp_path)):
+        with mw.config.override("persistent_cache_min_compile_time_secs", 0.0):
+            with mw.config.override(name, value):
+                mw.jit(lambda x: x * 3 + 1)(mnp.arange(5))
+            assert not list(tmp_path.iterdir())
+            mw.jit(lambda x: x * 3 + 2)(mnp.arange(5))
+            assert list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from meshwright.core.jax_options import JAX_NAMES, has_value, is_as_it_is, value_of
 from meshwright.core.key_types import KEY_TYPES
 from meshwright.core.precision import PRECISIONS
 from meshwright.core.records import dataclass
@@ -97,26 +98,10 @@ OPTIONS: dict[str, Option] = {
     "transfer_guard_device_to_device": Option(None, GUARDS),
     "transfer_guard_device_to_host": Option(None, GUARDS),
     "move_arguments": Option(False),
+    "enable_compilation_cache": Option(True),
+    "persistent_cache_min_entry_size_bytes": Option(0, accepts=lambda v: v >= -1, expected="a number of bytes, or -1"),
+    "random_seed_offset": Option(0, traced=True),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
-}
-#: names that JAX has for some of them
-JAX_NAMES = {"num_cpu_devices": "num_devices", "platforms": "platform", "platform_name": "platform"}
-#: options that JAX has, or had, and the values that say what is always so here
-ALWAYS: dict[str, tuple[Any, ...]] = {
-    "threefry_partitionable": (True,),
-    "array": (True,),
-    "omnistaging": (True,),
-    "experimental_name_stack": (True,),
-    "enable_memories": (True,),
-    "sharding_in_types": (True,),
-    "parallel_functions_output_gda": (False,),
-    "dynamic_shapes": (False,),
-    "use_shardy_partitioner": (True, False),  # programs are partitioned here, and annotations of both kinds are read
-    "spmd_mode": ("allow_jit", "allow_all"),
-    "cpu_collectives_implementation": (None, "gloo"),
-    "include_full_tracebacks_in_locations": (True, False),
-    "pprint_use_color": (False,),
-    "xla_backend": (None, "", "cpu"),
 }
 _TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
 _AT_CALLS = ("disable_jit", "debug_nans", "debug_infs")
@@ -175,6 +160,12 @@ class Config(threading.local):
     persistent_cache_min_compile_time_secs: float
     #: in bytes; what was not used for longest goes first; -1: no limit
     compilation_cache_max_size: int
+    #: whether that folder is used
+    enable_compilation_cache: bool
+    #: in bytes; what is smaller is not kept
+    persistent_cache_min_entry_size_bytes: int
+    #: added to every seed that a random key is made of
+    random_seed_offset: int
     default_prng_impl: str
     enable_custom_prng: bool
     default_matmul_precision: str | None
@@ -204,7 +195,7 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, a value of the wrong type, or an option that is already in use.
         """
-        if _is_always(name, value):
+        if is_as_it_is(name, value):
             return
         name, value = self._checked(name, value)
         if value == getattr(self, name):
@@ -216,6 +207,17 @@ class Config(threading.local):
         _summarize(shared)
         if self.__dict__:
             self._set_here(name, value)
+
+    def read(self, name: str) -> Any:
+        """The value of an option; today: an attribute of ``config``.
+
+        Raises:
+          AttributeError: there is no such option.
+        """
+        return getattr(self, name)
+
+    def parse_flags_with_absl(self) -> None:
+        """Nothing: options come from :meth:`update` and ``MESHWRIGHT_...`` in the environment, not from flags."""
 
     def freeze(self, name: str, why: str) -> None:
         """Refuse later changes of ``name``, saying ``why``."""
@@ -251,6 +253,8 @@ class Config(threading.local):
         """
         name = name.removeprefix("meshwright_").removeprefix("jax_")
         name = JAX_NAMES.get(name, name)
+        if name == "dump_ir" and value == "":  # JAX's way to say nowhere
+            value = None
         if name == "platform" and (value is None or isinstance(value, str)):
             value = platform_named(value)
         option = OPTIONS.get(name)
@@ -283,22 +287,9 @@ class Config(threading.local):
         known = JAX_NAMES.get(name.removeprefix("jax_"), name.removeprefix("jax_"))
         if known != name and known in OPTIONS:
             return getattr(self, known)
+        if has_value(known):
+            return value_of(known)
         raise AttributeError(f"there is no option {name!r}; the options are {', '.join(OPTIONS)}")
-
-
-def _is_always(name: str, value: Any) -> bool:
-    """Whether it is an option of JAX that says what is so here anyway.
-
-    Raises:
-      ConfigError: it says something else.
-    """
-    values = ALWAYS.get(name.removeprefix("jax_"))
-    if values is None or value in values:
-        return values is not None
-    raise ConfigError(
-        f"config.update({name!r}): expected {' or '.join(map(repr, values))}, as it always is here, got {value!r}; "
-        "leave the line out"
-    )
 
 
 def _summaries(values: Mapping[str, Any]) -> dict[str, Any]:

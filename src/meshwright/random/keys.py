@@ -101,7 +101,12 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
     [0 7]
     """
     generator = _generator(impl, "key", dtype)
-    return wrap_words(generator.seed(seed), generator.key)
+    return wrap_words(generator.seed(_offset(seed)), generator.key)
+
+
+def _offset(seed: Any) -> Any:
+    """The seed, with what the options add to all of them."""
+    return seed + config.random_seed_offset if config.random_seed_offset else seed
 
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
@@ -113,7 +118,7 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
     """
     if config.enable_custom_prng:
         return key(seed, impl=impl)
-    return _generator(impl, "PRNGKey").seed(seed)
+    return _generator(impl, "PRNGKey").seed(_offset(seed))
 
 
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:

@@ -34,7 +34,7 @@ _SUFFIX = ".xla"
 def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, compile: Callable[[], Any]) -> Any:
     """What ``compile()`` gives for the program with this ``text``, from the cache if there is one and it is there."""
     folder = config.compilation_cache_dir
-    if not folder:
+    if not folder or not config.enable_compilation_cache:
         return compile()
     key = _key(text(), client, options)
     path = Path(folder) / (key + _SUFFIX)
@@ -50,7 +50,9 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
     started = time.perf_counter()
     loaded = compile()
     if time.perf_counter() - started >= config.persistent_cache_min_compile_time_secs:
-        _write(path, loaded.serialize())
+        blob = loaded.serialize()
+        if len(blob) >= config.persistent_cache_min_entry_size_bytes:
+            _write(path, blob)
     if WORLD.service is not None and _compiles_first(devices):
         with suppress(RuntimeError):  # that others did not hear it costs them time, no more
             WORLD.service.key_value_set(f"meshwright/compiled/{key}", "1", allow_overwrite=True)

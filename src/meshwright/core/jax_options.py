@@ -1,0 +1,144 @@
+"""Options that JAX has, or had, and that are none here: what they may be set to.
+
+Of those that would change results or what is checked, only the value that says what is so here anyway is accepted. What
+changes neither (effort, logging, how things are stored) may be set to anything, and is read again as it was set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.errors import ConfigError
+
+#: options of JAX that have another name here
+JAX_NAMES = {
+    "num_cpu_devices": "num_devices", "platforms": "platform", "platform_name": "platform", "dump_ir_to": "dump_ir",
+    "enable_checks": "verify_passes",
+}  # fmt: skip
+_BOTH = (True, False)
+#: the values that say what is always so here; the first is the default
+ALWAYS: dict[str, tuple[Any, ...]] = {
+    "threefry_partitionable": (True,),
+    "array": (True,),
+    "omnistaging": (True,),
+    "experimental_name_stack": (True,),
+    "enable_memories": (True,),
+    "sharding_in_types": (True,),
+    "parallel_functions_output_gda": (False,),
+    "dynamic_shapes": (False,),
+    "use_shardy_partitioner": _BOTH,  # programs are partitioned here, and annotations of both kinds are read
+    "spmd_mode": ("allow_jit", "allow_all"),
+    "cpu_collectives_implementation": ("gloo", None),
+    "include_full_tracebacks_in_locations": _BOTH,
+    "xla_backend": ("", None, "cpu"),
+    "jit_pjit_api_merge": (True,),
+    "new_checkpoint": (True,),
+    "coordination_service": (True,),
+    "enable_mlir": (True,),
+    "default_dtype_bits": ("64",),
+    "legacy_prng_key": ("allow",),
+    "high_dynamic_range_gumbel": (False,),
+    "allow_f16_reductions": (True,),
+    "eager_constant_folding": (False,),
+    "debug_key_reuse": (False,),
+    "check_static_indices": (False,),
+    "error_checking_behavior_nan": ("ignore",),
+    "error_checking_behavior_divide": ("ignore",),
+    "error_checking_behavior_oob": ("ignore",),
+    "array_garbage_collection_guard": (None, "allow"),
+    "thread_guard": (False,),
+    "no_tracing": (False,),
+    "no_execution": (False,),
+    "disallow_mesh_context_manager": (False,),
+    "disable_bwd_checks": (False,),
+    "auto_pcast": (True,),
+    "mutable_array_checks": (True,),
+    "enable_pgle": (False,),
+    "raise_persistent_cache_errors": (False,),
+    "enable_recoverability": (False,),
+    "hlo_source_file_canonicalization_regex": (None, ""),
+    "unique_mhlo_module_names": (False,),
+    "data_dependent_tracing_fallback": (False,),
+    "cuda_visible_devices": ("all",),
+    "rocm_visible_devices": ("all",),
+    "mock_num_gpu_processes": (0,),
+}
+#: options that change no result, with their defaults
+HARMLESS: dict[str, Any] = {
+    "pprint_use_color": False,
+    "explain_cache_misses": False,
+    "logging_level": "NOTSET",
+    "debug_log_modules": "",
+    "log_checkpoint_residuals": False,
+    "distributed_debug": False,
+    "cpu_enable_async_dispatch": True,
+    "disable_most_optimizations": False,
+    "optimization_level": "UNKNOWN",
+    "exec_time_optimization_effort": 0.0,
+    "memory_fitting_effort": 0.0,
+    "memory_fitting_level": "O2",
+    "compiler_enable_remat_pass": True,
+    "compiler_detailed_logging_min_ops": 10,
+    "use_direct_linearize": True,
+    "use_simplified_jaxpr_constants": False,
+    "captured_constants_warn_bytes": 2_000_000_000,
+    "captured_constants_report_frames": 0,
+    "persistent_cache_enable_xla_caches": "none",
+    "compilation_cache_include_metadata_in_key": False,
+    "compilation_cache_check_contents": False,
+    "share_binary_between_hosts": False,
+    "share_binary_between_hosts_timeout_ms": 1_200_000,
+    "pgle_profiling_runs": 3,
+    "pgle_aggregation_percentile": 90,
+    "tracer_error_num_traceback_frames": 5,
+    "use_magma": "auto",
+    "threefry_gpu_kernel_lowering": False,
+    "bcoo_cusparse_lowering": False,
+    "softmax_custom_jvp": False,
+    "remat_opt_barrier": True,
+    "cpp_jit": True,
+    "cpp_pmap": True,
+    "pmap_shmap_merge": True,
+    "pmap_no_rank_reduction": True,
+    "experimental_subjaxpr_lowering_cache": True,
+    "experimental_xmap_spmd_lowering": True,
+    "experimental_xmap_spmd_lowering_manual": True,
+    "experimental_xmap_ensure_fixed_sharding": False,
+    "experimental_unsafe_xla_runtime_errors": False,
+    "include_debug_info_in_dumps": True,
+    "enable_preemption_service": True,
+    "check_proxy_envs": True,
+    "serialization_version": 0,
+    "export_ignore_forward_compatibility": False,
+    "jax2tf_default_native_serialization": True,
+}
+_set: dict[str, Any] = {}
+
+
+def has_value(name: str) -> bool:
+    """Whether it is an option of JAX that is none here."""
+    return name in ALWAYS or name in HARMLESS
+
+
+def value_of(name: str) -> Any:
+    """What such an option was set to, or is."""
+    return _set.get(name, ALWAYS[name][0] if name in ALWAYS else HARMLESS.get(name))
+
+
+def is_as_it_is(name: str, value: Any) -> bool:
+    """Whether it is an option of JAX that there is no need to have here; its value is noted.
+
+    Raises:
+      ConfigError: the value says something that is not so.
+    """
+    short = name.removeprefix("jax_")
+    if not has_value(short):
+        return False
+    values = ALWAYS.get(short)
+    if values is not None and getattr(value, "value", value) not in values:
+        raise ConfigError(
+            f"config.update({name!r}): expected {' or '.join(map(repr, values))}, as it always is here, got {value!r}; "
+            "leave the line out"
+        )
+    _set[short] = value
+    return True
