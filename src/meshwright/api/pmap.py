@@ -58,6 +58,17 @@ class _Nest:
     inner: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
+def mesh_with(name: str, size: int) -> Mesh | None:
+    """For what splits values inside of a pmap: asks for an axis of devices below the pmaps around. The mesh that has
+    it; None outside of a pmap, and while it is not known yet."""
+    nest = STATE.nest
+    if nest is None or (nest.mesh is not None and nest.mesh.shape.get(name) == size):
+        return None if nest is None else nest.mesh
+    if size > nest.inner.get(len(nest.axes), ("", 0))[1]:
+        nest.inner[len(nest.axes)] = name, size
+    return None
+
+
 @contextmanager
 def _inside(nest: _Nest) -> Iterator[None]:
     before, STATE.nest = STATE.nest, nest

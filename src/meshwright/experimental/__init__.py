@@ -25,6 +25,7 @@ __getattr__, __dir__ = late_attributes(
         "checkify",
         "custom_partitioning",
         "export",
+        "global_device_array",
         "maps",
         "mesh_utils",
         "multihost_utils",

@@ -1,11 +1,52 @@
 """``jax.experimental.maps``: named axes. Today's way: ``shard_map``, or ``vmap(axis_name=...)`` under ``jit``."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
 from meshwright.api.environment import thread_resources
 from meshwright.api.serial_loop import SerialLoop, serial_loop
 from meshwright.api.xmap import xmap
+from meshwright.core import pytree
+from meshwright.errors import ArgumentError
+from meshwright.runtime.devices import local_devices
 from meshwright.sharding import Mesh
 
 #: today: ``with Mesh(devices, axis_names):``
 mesh = Mesh
 
-__all__ = ["Mesh", "SerialLoop", "mesh", "serial_loop", "thread_resources", "xmap"]
+__all__ = ["Mesh", "SerialLoop", "mesh", "serial_loop", "soft_pmap", "thread_resources", "xmap"]
+
+
+def soft_pmap(fun: Callable[..., Any], axis_name: Any = None, in_axes: Any = 0) -> Callable[..., Any]:
+    """``fun`` on each index of axis 0 of its arguments, of which each device has several. Today's way:
+    ``jit(vmap(fun))`` of arguments that are split.
+
+    Args:
+      axis_name: the axis, for collectives.
+      in_axes: 0 for what is mapped, None for what all get; a tree prefix of the arguments.
+
+    Raises:
+      ArgumentError: another axis. As ``xmap``, when called: sizes that differ, or that the devices do not divide.
+
+    Example:
+      >>> from meshwright.experimental.maps import soft_pmap
+      >>> soft_pmap(lambda x: x / lax.psum(x, "i"), "i")(mnp.arange(1.0, 17.0)).shape
+      (16,)
+    """
+    name = "soft_pmap" if axis_name is None else axis_name
+    if any(axis not in (0, None) for axis in pytree.leaves(in_axes, is_leaf=_is_none)):
+        raise ArgumentError(f"soft_pmap: in_axes has to be 0 or None for each argument, got {in_axes!r}; move the axis")
+    axes = pytree.map(lambda axis: {} if axis is None else {0: name}, in_axes, is_leaf=_is_none)
+
+    def call(*args: Any) -> Any:
+        mapped = xmap(fun, (axes,) * len(args) if in_axes == 0 else axes, {0: name}, axis_resources={name: "devices"})
+        with Mesh(np.array(local_devices()), ("devices",)):
+            return mapped(*args)
+
+    return call
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

@@ -6,12 +6,17 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from meshwright.api.jit import jit
+from meshwright.api.jit import JitFunction
 from meshwright.api.placement import with_sharding_constraint as constrained
+from meshwright.api.pmap import mesh_with
+from meshwright.api.shardings import spread
 from meshwright.core import pytree
 from meshwright.errors import ArgumentError
+from meshwright.ir.state import STATE
 from meshwright.runtime.devices import devices
-from meshwright.sharding import PositionalSharding
+from meshwright.sharding import NamedSharding, PositionalSharding
+from meshwright.sharding import PartitionSpec as AxesSpec
+from meshwright.transforms.wrapped import require_callable
 
 __all__ = ["PartitionSpec", "sharded_jit", "with_sharding_constraint"]
 
@@ -50,7 +55,8 @@ def sharded_jit(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
 ) -> Any:
-    """``meshwright.jit``, which is today's way, on the first devices, as many as there are parts.
+    """``meshwright.jit``, which is today's way, on the first devices, as many as there are parts. Inside of a ``pmap``
+    each of its indices has so many devices.
 
     Args:
       in_parts: for each argument a :class:`PartitionSpec` or None (whole on every device); a tree prefix.
@@ -79,10 +85,50 @@ def sharded_jit(
     def shardings(tree: Any) -> Any:
         return pytree.map(lambda p: _sharding(p, n), tree, is_leaf=_is_parts)
 
-    return jit(
-        fun, in_shardings=shardings(in_parts), out_shardings=shardings(out_parts), static_argnums=static_argnums,
-        donate_argnums=donate_argnums,
-    )  # fmt: skip
+    require_callable(fun, "sharded_jit")
+    static, donated = ((x,) if isinstance(x, int) else tuple(x) for x in (static_argnums, donate_argnums))
+    made = ShardedJitFunction(fun, shardings(in_parts), shardings(out_parts), static, (), donated, (), False)
+    made.parts = in_parts, out_parts, n
+    return made
+
+
+class ShardedJitFunction(JitFunction):
+    """A jitted function whose arguments and results are in so many parts."""
+
+    parts: tuple[Any, Any, int]
+
+    def __repr__(self) -> str:
+        return f"<sharded function {self.name}>"
+
+    def _traced_call(self, args: Any, kwargs: Any) -> Any:
+        if STATE.nest is None:
+            return super()._traced_call(args, kwargs)
+        in_parts, out_parts, count = self.parts
+        out = self.fun(*_cut(args, in_parts, count, "in_parts"), **kwargs)
+        return _cut(out, out_parts, count, "out_parts")
+
+
+def _cut(tree: Any, parts: Any, count: int, what: str) -> Any:
+    leaves, treedef = pytree.flatten(tree)
+    cut = spread(parts, tree, f"sharded_jit {what}", _is_parts)
+    return pytree.unflatten(treedef, [_in_pmap(x, p, count) for x, p in zip(leaves, cut)])
+
+
+#: the axis of the devices that each index of a pmap around has
+_AXIS = "parts"
+
+
+def _in_pmap(x: Any, parts: PartitionSpec | None, count: int) -> Any:
+    """``x`` in so many parts, on the devices of the index of the pmap around."""
+    mesh = mesh_with(_AXIS, count)
+    if mesh is None or parts is None:
+        return x
+    entries: list[str | None] = []
+    before = 1
+    for n in parts:
+        entries.append(None if n == 1 else _AXIS if n == count else f"{_AXIS}:({before}){n}")
+        before *= n
+    return constrained(x, NamedSharding(mesh, AxesSpec(*entries)))
 
 
 def _sharding(parts: PartitionSpec | None, count: int) -> PositionalSharding:
@@ -102,4 +148,7 @@ def with_sharding_constraint(x: Any, partitions: PartitionSpec | None) -> Any:
     Raises:
       ArgumentError: more parts than devices.
     """
-    return x if partitions is None else constrained(x, _sharding(partitions, prod(partitions)))
+    if partitions is None:
+        return x
+    count = prod(partitions)
+    return constrained(x, _sharding(partitions, count)) if STATE.nest is None else _in_pmap(x, partitions, count)

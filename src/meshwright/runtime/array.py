@@ -15,7 +15,6 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.errors import (
-    ArgumentError,
     ArgumentTypeError,
     DeletedArrayError,
     DLPackError,
@@ -24,10 +23,11 @@ from meshwright.errors import (
 )
 from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
+from meshwright.runtime.older_names import OlderNames
 from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_of, shard_in_part, spread_of, tiles_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.transfers import check_transfer, level_of
-from meshwright.sharding import Sharding, ShardingSpec, SingleDeviceSharding, typed_by
+from meshwright.sharding import Sharding, SingleDeviceSharding, typed_by
 
 
 def default_sharding() -> SingleDeviceSharding:
@@ -67,7 +67,7 @@ class _ArrayType(type):
         return type.__instancecheck__(cls, x) or isinstance(x, Tracer)
 
 
-class Array(ArrayMethods, metaclass=_ArrayType):
+class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
     """An immutable n-dimensional array. Made by functions of ``meshwright.numpy``, ``device_put``, and results of ops.
 
     ``committed`` arrays were placed by the user; others follow the arrays they are used with. In a traced function,
@@ -188,35 +188,6 @@ class Array(ArrayMethods, metaclass=_ArrayType):
     def addressable_data(self, index: int) -> Array:
         """The part of the array on this process's device number ``index``, in the order of the sharding."""
         return self.addressable_shards[index].data
-
-    # --- by their older names -------------------------------------------------------------------------------
-    @property
-    def device_buffers(self) -> list[Array]:
-        """The parts, one a device; today: ``[shard.data for shard in x.addressable_shards]``."""
-        return [shard.data for shard in self.addressable_shards]
-
-    @property
-    def device_buffer(self) -> Array:
-        """The array as its one part; today: ``x.addressable_data(0)``.
-
-        Raises:
-          ArgumentError: it has several.
-        """
-        if self.sharding.num_devices > 1:
-            raise ArgumentError(
-                f"device_buffer: the array is on {self.sharding.num_devices} devices; use device_buffers, or "
-                "addressable_shards"
-            )
-        return self.addressable_data(0)
-
-    @property
-    def sharding_spec(self) -> ShardingSpec:
-        """How it is cut, as ``pmap`` says it; today: ``x.sharding``."""
-        return ShardingSpec.of(self.sharding, self.shape)
-
-    def to_py(self) -> np.ndarray:
-        """Today: ``numpy.asarray(x)``."""
-        return np.asarray(self)
 
     def copy_to_host_async(self) -> None:
         """Start a copy for NumPy, which here shares the memory: only checks that the array is there."""

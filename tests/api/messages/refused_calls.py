@@ -15,7 +15,8 @@ from meshwright import AbstractMesh, NamedSharding, P, lax
 from meshwright.builder import Builder
 from meshwright.experimental import mesh_utils, multihost_utils
 from meshwright.experimental.custom_partitioning import custom_partitioning
-from meshwright.experimental.maps import xmap
+from meshwright.experimental.global_device_array import GlobalDeviceArray
+from meshwright.experimental.maps import soft_pmap, xmap
 from meshwright.experimental.pjit import pjit
 from meshwright.experimental.shard_map import shard_map as old_shard_map
 from meshwright.interpreters import sharded_jit
@@ -247,6 +248,11 @@ OLD = {
     "sharded_jit: no parts": lambda: cut(same, None, None),
     "sharded_jit: more parts than devices": lambda: cut(same, parts(16), None),
     "sharded_jit: names of axes": lambda: parts("x"),
+    "soft_pmap: another axis": lambda: soft_pmap(same, in_axes=1),
+    "soft_pmap: a size that the devices do not divide": lambda: soft_pmap(same)(X[:3]),
+    "a global array of too few parts": lambda: GlobalDeviceArray((8, 4), GRID, P("x"), [mw.device_put(X[:2], DEVICES[0])]),
+    "a batch of too few parts": lambda: GlobalDeviceArray.from_batched_callback((8, 4), GRID, P("x"), lambda i: []),
+    "the mesh of an array that lies on none": lambda: mnp.ones(3).mesh,
     "xmap: two axes on one of the mesh": mapped(
         lambda a, b: a * b,
         ({0: "i"}, {0: "j"}),

@@ -1,0 +1,110 @@
+"""``jax.experimental.global_device_array``: arrays over a mesh, made of parts. Today every array is one.
+
+``make_array_from_callback`` and ``make_array_from_single_device_arrays`` with a ``NamedSharding`` are today's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.api.assembling import make_array_from_callback, make_array_from_single_device_arrays
+from meshwright.errors import ArgumentError
+from meshwright.runtime.array import Array, Shard
+from meshwright.sharding import Mesh, NamedSharding, PartitionSpec
+
+__all__ = ["GlobalDeviceArray", "Shard", "get_shard_indices", "get_shard_shape"]
+
+Index = tuple[slice, ...]
+
+
+class _GlobalDeviceArrayType(type):
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Array) and isinstance(getattr(x, "sharding", None), NamedSharding)
+
+
+class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
+    """``GlobalDeviceArray(shape, mesh, mesh_axes, device_buffers)``: the array whose parts are on the mesh's devices.
+
+    An array like any other; those over a mesh are instances. ``local_shards``, ``local_data``, ``mesh`` and
+    ``mesh_axes`` are attributes of arrays.
+
+    Raises:
+      ArgumentError: not one part for each device, or several of another number than asked for.
+      ShapeError, ShardingError: parts that do not fit.
+
+    Example:
+      >>> from meshwright.experimental.global_device_array import GlobalDeviceArray
+      >>> whole = np.arange(8)
+      >>> mesh = mw.make_mesh((4,), ("x",))
+      >>> x = GlobalDeviceArray.from_callback((8,), mesh, P("x"), lambda index: whole[index])
+      >>> x, x.local_data(1), x.mesh_axes
+      (Array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32), Array([2, 3], dtype=int32), PartitionSpec('x',))
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, global_shape: Sequence[int], global_mesh: Mesh, mesh_axes: Any, device_buffers: Sequence[Array]
+    ) -> Array:
+        return make_array_from_single_device_arrays(global_shape, _sharding(global_mesh, mesh_axes), device_buffers)
+
+    @classmethod
+    def from_callback(
+        cls, global_shape: Sequence[int], global_mesh: Mesh, mesh_axes: Any, data_callback: Callable[[Index], Any]
+    ) -> Array:
+        """``make_array_from_callback``, which is today's way."""
+        return make_array_from_callback(global_shape, _sharding(global_mesh, mesh_axes), data_callback)
+
+    @classmethod
+    def from_batched_callback(
+        cls,
+        global_shape: Sequence[int],
+        global_mesh: Mesh,
+        mesh_axes: Any,
+        data_callback: Callable[[Sequence[Index]], Sequence[Any]],
+    ) -> Array:
+        """The same; the callback gets the indices of all parts, and gives all of these."""
+        sharding = _sharding(global_mesh, mesh_axes)
+        indices = sharding.addressable_devices_indices_map(tuple(global_shape))
+        different = {_key(index): index for index in indices.values()}
+        parts = list(data_callback(list(different.values())))
+        if len(parts) != len(different):
+            raise ArgumentError(
+                f"from_batched_callback: the callback gave {len(parts)} parts for {len(different)} indices; give one "
+                "for each"
+            )
+        found = dict(zip(different, parts))
+        return make_array_from_callback(global_shape, sharding, lambda index: found[_key(index)])
+
+    @classmethod
+    def from_batched_callback_with_devices(
+        cls,
+        global_shape: Sequence[int],
+        global_mesh: Mesh,
+        mesh_axes: Any,
+        data_callback: Callable[[Sequence[tuple[Index, tuple[Any, ...]]]], Sequence[Array]],
+    ) -> Array:
+        """The same; the callback gets pairs of an index and its devices, and gives an array on each device."""
+        sharding = _sharding(global_mesh, mesh_axes)
+        devices: dict[Any, tuple[Index, list[Any]]] = {}
+        for device, index in sharding.addressable_devices_indices_map(tuple(global_shape)).items():
+            devices.setdefault(_key(index), (index, []))[1].append(device)
+        parts = data_callback([(index, tuple(found)) for index, found in devices.values()])
+        return make_array_from_single_device_arrays(global_shape, sharding, list(parts))
+
+
+def get_shard_indices(global_shape: Sequence[int], global_mesh: Mesh, mesh_axes: Any) -> dict[Any, Index]:
+    """``sharding.devices_indices_map(shape)``, which is today's way."""
+    return _sharding(global_mesh, mesh_axes).devices_indices_map(tuple(global_shape))
+
+
+def get_shard_shape(global_shape: Sequence[int], global_mesh: Mesh, mesh_axes: Any) -> tuple[int, ...]:
+    """``sharding.shard_shape(shape)``, which is today's way."""
+    return _sharding(global_mesh, mesh_axes).shard_shape(tuple(global_shape))
+
+
+def _sharding(mesh: Mesh, axes: Any) -> NamedSharding:
+    return NamedSharding(mesh, axes if isinstance(axes, PartitionSpec) else PartitionSpec(*axes))
+
+
+def _key(index: Index) -> Any:
+    return tuple((s.start, s.stop) for s in index)
