@@ -70,7 +70,7 @@ class TestValues:
         # The sum's own reduction and the gather of what it sums are one all-reduce.
         (total,) = (c for c in part.collectives if c.kind == "all_reduce")
         assert set(total.axes) == {"x", "y"} and total.operand.shape == ()
-        assert "it is written in the program" in total.reason and "input 1 is laid out as [{}, {y}]" in total.reason
+        assert "it is written in the program" in total.reason and "input 1 (a) is laid out as [{}, {y}]" in total.reason
 
     def test_decorator_current_mesh_and_calls(self):
         mesh = mw.make_mesh((3, 2), ("x", "y"))

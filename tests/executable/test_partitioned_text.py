@@ -87,6 +87,22 @@ def test_tensor_parallel_layers() -> None:
 def test_uneven_dimensions_are_noted() -> None:
     jitted = mw.jit(lambda x: mnp.sum(x, 0), in_shardings=(at("data", None),))
     part = jitted.lower(spec(6, 3)).partition()
-    note = "  note: input 0 (f32[6,3]): dimension 0 of size 6 is split 4 ways by data and padded to 8"
+    note = "  note: input 0 (x): f32[6,3], dimension 0 of size 6 is split 4 ways by data and padded to 8"
     assert note in part.explain().split("\n")
     part.verify()
+
+
+def test_reports_name_arguments_and_results() -> None:
+    def step(params: dict[str, Any], batch: Any) -> Any:
+        return {"loss": (batch @ params["w"]).sum(), "odd": batch[:7]}
+
+    rows, columns = at("data"), at(None, "model")
+    shapes = {"w": spec(8, 6)}, spec(9, 8)
+    jitted = mw.jit(step, in_shardings=(columns, rows), out_shardings={"loss": at(), "odd": rows})
+    part = jitted.lower(*shapes).partition()
+    assert [said.partition(":")[0] for said in part.padded] == ["input 1 (batch)", "output 1 (result['odd'])"]
+    assert any("output 0 (result['loss']) has to be whole" in c.reason for c in part.collectives)
+    assert [d.output for d in part.verify()] == ["output 0 (result['loss'])", "output 1 (result['odd'])"]
+    gathered = mw.jit(lambda params: params["w"], in_shardings=rows, out_shardings=at()).lower(shapes[0]).partition()
+    (gather,) = gathered.collectives
+    assert gather.reason == "input 0 (params['w']) is laid out as [{data}, {}] and output 0 has to be as [{}, {}]"

@@ -95,7 +95,7 @@ def test_each_value_in_its_own_order_of_devices():
     first = "{devices=[2,2]1,0,3,2}"
     part = partitioned(first, "{devices=[2,2]<=[4]}", "{devices=[2,2]<=[4]}")
     (permute,) = part.collectives
-    assert permute.kind == "collective_permute" and permute.reason == "input 0 lies in another order of devices"
+    assert permute.kind == "collective_permute" and permute.reason == "input 0 (p0) lies in another order of devices"
     assert permute.bytes_sent == 32
     assert "ppermute[axes=('x0', 'x1') perm=((0, 1), (1, 0), (2, 3), (3, 2))] a" in part.as_text()
     held = {d.id: index for d, index in part.in_shardings[0].devices_indices_map((8, 4)).items()}
@@ -110,7 +110,7 @@ def test_a_declared_mesh_has_its_own_order():
     part = partitioned("{mesh['x'=2,'y'=2], device_ids=(1,0,3,2), [{'x'}, {'y'}]}", natural, natural)
     assert part.mesh.device_ids == (1, 0, 3, 2) and part.in_shardings[0].mesh == part.mesh
     assert [c.reason for c in part.collectives] == [
-        "input 1 lies in another order of devices", "output 0 has to be in another order of devices",
+        "input 1 (p1) lies in another order of devices", "output 0 has to be in another order of devices",
     ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_arrays_over_meshes_that_order_devices_differently():
     z = f(x, y)
     assert np.array_equal(z, 3 * A) and z.sharding == turned
     reasons = [c.reason for c in f.lower(x, y).partition().collectives]
-    assert reasons == ["input 1 lies in another order of devices", "output 0 has to be in another order of devices"]
+    assert reasons == ["input 1 (y) lies in another order of devices", "output 0 has to be in another order of devices"]
     assert np.array_equal(f.lower(x, y).compile()(x, y), 3 * A) and np.array_equal(y - x, 0 * A)
 
 

@@ -103,7 +103,7 @@ class PartitionedProgram(Stage):
     @cached_property
     def jaxpr(self) -> ClosedJaxpr:
         """The per-device closed jaxpr; its collectives name mesh axes."""
-        return in_orders(self.part.jaxpr, self.mesh.abstract_mesh, *self._orders)
+        return in_orders(self.part.jaxpr, self.mesh.abstract_mesh, *self._orders, self.program.called)
 
     @cached_property
     def _orders(self) -> tuple[Orders, Orders]:
@@ -204,8 +204,9 @@ class PartitionedProgram(Stage):
         )
         for side, layouts, avals in sides:
             for number, (layout, aval) in enumerate(zip(layouts, avals)):
-                what = f"{side} {number}"
-                found += [(what, f"{what} {how}") for how in report.uneven_dims(layout, aval, self.mesh.abstract_mesh)]
+                said = self.program.called.of(side, number)
+                uneven = report.uneven_dims(layout, aval, self.mesh.abstract_mesh)
+                found += [(f"{side} {number}", f"{said}: {how}") for how in uneven]
         return found
 
     @property
@@ -434,7 +435,7 @@ class PartitionedProgram(Stage):
             raise ArgumentError(f"verify: the program takes {wanted} arrays, got {len(given)}")
         values = list(self.program.picked(given)) if args else None
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:
-            return verify(Request(self.part, self.name, rtol, atol, seed, finite, report), values)
+            return verify(Request(self.part, self.name, rtol, atol, seed, finite, report, self.program.called), values)
 
 
 def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
@@ -480,7 +481,7 @@ def partition_program(
         jaxpr = on_mesh(on_words(program.jaxpr), mesh)
         ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
         outs = layouts(program.out_shardings, jaxpr.out_avals)
-        part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes)
+        part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes, names=program.called)
     for eqn in all_eqns(part.jaxpr.jaxpr):
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))

@@ -153,7 +153,7 @@ def placed(program: Program) -> Program:
     """
     if program.place is not None:
         return program
-    given = [(f"output {i}", s) for i, s in enumerate(program.out_shardings)]
+    given = [(program.called.of("output", i), s) for i, s in enumerate(program.out_shardings)]
     given = [*_of_arguments(program.arguments), *given, *inner_shardings(program.jaxpr)]
     place = common_place(given, program.name)
     if place is None:  # arguments that nothing uses need not be there, but may say where that is

@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
+from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import wide_types
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, HoldsJaxpr
+from meshwright.ir.names import Names
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh
 
 
@@ -78,6 +80,15 @@ class Program(HoldsJaxpr):
     def names(self) -> list[str]:
         """What the user calls the arguments."""
         return [a.name for a in self.arguments]
+
+    @cached_property
+    def called(self) -> Names:
+        """What the user calls arguments and results (``result['loss']``), where their number does not say as much."""
+        paths: Sequence[str] = ()
+        if self.out_tree is not None:
+            paths = pytree.paths(pytree.unflatten(self.out_tree, [0] * self.out_tree.num_leaves))
+        outs = [f"result{path}" if path not in ("", f"[{i}]") else "" for i, path in enumerate(paths)]
+        return Names(self.names, outs)
 
     @property
     def donated(self) -> list[int]:

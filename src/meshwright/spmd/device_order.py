@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.names import NUMBERS, Names
 from meshwright.ops.collective.exchange import Ppermute
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.reason import Reason
@@ -17,7 +18,7 @@ from meshwright.spmd.reason import Reason
 Orders = Mapping[int, tuple[int, ...]]
 
 
-def in_orders(jaxpr: ClosedJaxpr, mesh: AbstractMesh, ins: Orders, outs: Orders) -> ClosedJaxpr:
+def in_orders(jaxpr: ClosedJaxpr, mesh: AbstractMesh, ins: Orders, outs: Orders, names: Names = NUMBERS) -> ClosedJaxpr:
     """The per-device program of inputs and outputs that lie in orders of their own."""
     if not ins and not outs:
         return jaxpr
@@ -27,12 +28,16 @@ def in_orders(jaxpr: ClosedJaxpr, mesh: AbstractMesh, ins: Orders, outs: Orders)
     for i, places in ins.items():
         entering = Var(invars[i].aval)
         pairs = [(position, place) for position, place in enumerate(places)]
-        before.append(_permute(mesh, pairs, f"input {i} lies in another order of devices", entering, invars[i]))
+        before.append(
+            _permute(mesh, pairs, f"{names.of('input', i)} lies in another order of devices", entering, invars[i])
+        )
         invars[i] = entering
     for i, places in outs.items():
         leaving = Var(outvars[i].aval)
         pairs = [(place, position) for position, place in enumerate(places)]
-        after.append(_permute(mesh, pairs, f"output {i} has to be in another order of devices", outvars[i], leaving))
+        after.append(
+            _permute(mesh, pairs, f"{names.of('output', i)} has to be in another order of devices", outvars[i], leaving)
+        )
         outvars[i] = leaving
     return jaxpr.replace(jaxpr=inner.replace(invars=invars, outvars=outvars, eqns=[*before, *inner.eqns, *after]))
 

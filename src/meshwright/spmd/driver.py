@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.joined_pads import joined_pads
@@ -36,17 +37,18 @@ def partition(
     out_layouts: Sequence[Layout | None],
     combine_bytes: int = 0,
     order: Order | None = None,
+    names: Names = NUMBERS,
 ) -> Partition:
     """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
 
     ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. ``order``
-    is the one in which annotations spread; without one, the best is looked for.
+    is the one in which annotations spread; without one, the best is looked for. ``names`` are for what is said.
     """
     dump(jaxpr, "input")
     flat = run_passes(jaxpr, PREPARE)
 
     def partitioned(found: Propagation) -> Partition:
-        part = Partitioner(flat, mesh, found, in_layouts, out_layouts).run()
+        part = Partitioner(flat, mesh, found, in_layouts, out_layouts, names=names).run()
         dump(part.jaxpr, PARTITION)
         passes = communication_passes(mesh, part.in_layouts, combine_bytes)
         part.jaxpr, part.changes = passes.run(part.jaxpr)

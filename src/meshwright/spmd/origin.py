@@ -15,6 +15,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
+from meshwright.ir.names import called
 
 #: equations that are gone back over, where propagation itself did not bring an axis to a value
 _HORIZON = 64
@@ -27,11 +28,6 @@ class Sort:
     kind: str
     aval: ShapedArray
     dims: tuple[tuple[str, ...], ...]
-
-
-def called(kind: str, number: int, names: Sequence[str] = ()) -> str:
-    """``input 1 (params['w'])``: an argument or result of a program in reports; ``names`` are those of the inputs."""
-    return f"{kind} {number}" + (f" ({names[number]})" if kind == "input" and number < len(names) else "")
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Annotation:
         """In words; ``names`` are those of the inputs."""
         if self.kind == "constraint":
             return f"the with_sharding_constraint at {self.source}"
-        return f"the sharding of {called(self.kind, self.number, names)}"
+        return f"the sharding of {called(self.kind, self.number, names if self.kind == 'input' else ())}"
 
 
 @dataclass

@@ -26,6 +26,8 @@ class Reason:
     made_at: SourceLocation = UNKNOWN
     mesh: AbstractMesh | None = None
     rule: ShardingRule | None = None
+    #: what the user calls the result of the program that it is
+    output: str = ""
     #: the value itself and the equation that needed it, of the program before it was partitioned
     value: Atom | None = field(default=None, compare=False, repr=False)
     user: JaxprEqn | None = field(default=None, compare=False, repr=False)
@@ -44,8 +46,8 @@ class Reason:
 
     def _needs(self) -> str:
         if self.op in ("output", "result"):
-            owner = "" if self.op == "output" else " of the loop or branch"
-            return f"{self.op} {self.number}{owner} has to be"
+            what = self.output or f"{self.op} {self.number}"
+            return f"{what} has to be" if self.op == "output" else f"{what} of the loop or branch has to be"
         if self.op == "sharding_constraint":
             return "with_sharding_constraint wants it"
         if self.op == "sharding_group":

@@ -167,7 +167,6 @@ def uneven_dims(layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[s
         if atoms and size % n:
             axes = ", ".join(mesh.coalesce(atoms))
             found.append(
-                f"({aval}): dimension {dim} of size {size} is split {n} ways by {axes} and padded to "
-                f"{n * -(-size // n)}"
+                f"{aval}, dimension {dim} of size {size} is split {n} ways by {axes} and padded to {n * -(-size // n)}"
             )
     return found

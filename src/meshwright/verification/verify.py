@@ -21,6 +21,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import VerificationError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ir.names import NUMBERS, Names
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy
@@ -68,6 +69,7 @@ class Request:
     seed: int
     finite: float
     progress: Progress
+    names: Names = NUMBERS
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _once(
     values, expected = _run(request, whole, args)
     differences = [compare(g, w, request.rtol, request.atol) for g, w in zip(parts(values), expected)]
     allowed = _allowed(request, wide, values, expected, differences)
-    outputs = _outputs(request.part, differences, allowed)
+    outputs = _outputs(request, differences, allowed)
     wrong = [d for d, f in zip(outputs, differences) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
     if wrong:
         raise _differs(request, wide, values, wrong)
@@ -223,11 +225,12 @@ def _has_narrow_floats(jaxpr: ClosedJaxpr) -> bool:
 
 # --- what is said -------------------------------------------------------------------------------------------
 def _outputs(
-    part: Partition, differences: Sequence[Difference], allowed: Sequence[float | None]
+    request: Request, differences: Sequence[Difference], allowed: Sequence[float | None]
 ) -> list[OutputDifference]:
+    names = (request.names.of("output", i) for i in range(len(differences)))
     return [
-        OutputDifference(f"output {i}", f.absolute, f.relative, f.finite / f.size if f.size else 1.0, aval, most)
-        for i, (f, aval, most) in enumerate(zip(differences, part.source.out_avals, allowed))
+        OutputDifference(name, f.absolute, f.relative, f.finite / f.size if f.size else 1.0, aval, most)
+        for name, f, aval, most in zip(names, differences, request.part.source.out_avals, allowed)
     ]
 
 

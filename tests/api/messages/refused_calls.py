@@ -250,7 +250,7 @@ OLD = {
     "sharded_jit: names of axes": lambda: parts("x"),
     "soft_pmap: another axis": lambda: soft_pmap(same, in_axes=1),
     "soft_pmap: a size that the devices do not divide": lambda: soft_pmap(same)(X[:3]),
-    "a global array of too few parts": lambda: GlobalDeviceArray((8, 4), GRID, P("x"), [mw.device_put(X[:2], DEVICES[0])]),
+    "a global array of too few parts": lambda: GlobalDeviceArray((8, 4), GRID, P("x"), [on(DEVICES[0], X[:2])]),
     "a batch of too few parts": lambda: GlobalDeviceArray.from_batched_callback((8, 4), GRID, P("x"), lambda i: []),
     "the mesh of an array that lies on none": lambda: mnp.ones(3).mesh,
     "xmap: two axes on one of the mesh": mapped(

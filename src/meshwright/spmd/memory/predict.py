@@ -11,6 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place
 from meshwright.spmd.memory.combine import combine
@@ -24,7 +25,6 @@ from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
-from meshwright.spmd.origin import called
 from meshwright.spmd.report import human_bytes
 
 #: kernels between a donated argument's last use and its result that are looked at

@@ -15,6 +15,7 @@ from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE
 from meshwright.ir.state import extend_axis_env, set_trace
@@ -89,6 +90,7 @@ class Partitioner:
         in_layouts: Sequence[Layout | None],
         out_layouts: Sequence[Layout | KeepPartial | None],
         region: bool = False,
+        names: Names = NUMBERS,
     ) -> None:
         self.source = jaxpr
         self.closed = jaxpr = _rewritten(jaxpr, propagation, mesh)
@@ -97,6 +99,7 @@ class Partitioner:
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
         self.out_layouts = out_layouts
         self.region = region
+        self.names = names
         self.env: dict[Var, Value] = {}
         self.trace = JaxprTrace()
         self.replicated: list[Replicated] = []
@@ -113,7 +116,7 @@ class Partitioner:
         with extend_axis_env(self._axis_env()), set_trace(self.trace):
             for number, (var, layout) in enumerate(zip(inner.invars, self.in_layouts)):
                 local = self.trace.new_arg(var.aval.update(shape=layout.local_shape(var.aval.shape, self.mesh)))
-                name = "a parameter of the loop or branch" if self.region else f"input {number}"
+                name = "a parameter of the loop or branch" if self.region else self.names.of("input", number)
                 self.env[var] = Value(var.aval, [(layout, local)], name, var)
             for var, const in zip(inner.constvars, self.closed.consts):
                 whole = Layout.replicated(var.aval.ndim)
@@ -178,7 +181,16 @@ class Partitioner:
         before, local = value.versions[version]
         plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
         self.trace.note = Reason(
-            op, number, before, layout, value.made_by, value.source, self.mesh, value=value.atom, user=user
+            op,
+            number,
+            before,
+            layout,
+            value.made_by,
+            value.source,
+            self.mesh,
+            value=value.atom,
+            user=user,
+            output=self.names.of("output", number) if op == "output" and number is not None else "",
         )
         for (step, after), padded in zip(plan.steps, plan.shapes):
             local = emit_step(local, step, padded, before, after, self.mesh)
