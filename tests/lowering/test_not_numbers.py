@@ -29,6 +29,10 @@ INTO = {
     "branch": lambda x, s: mw.lax.cond(s > 0, lambda: x, lambda: mnp.full_like(x, NAN)) * 2,
     "scan": lambda x, s: mw.lax.scan(lambda c, _: (mnp.where(s > 0, c, NAN), None), x, None, length=2)[0],
     "constant": lambda x, s: mnp.where(s > 0, x, np.full(37, NAN)),
+    "root": lambda x, s: x * mnp.sqrt(-1.0).astype(x.dtype), "log": lambda x, s: x + mnp.log(np.asarray(-1, x.dtype)),
+    "difference": lambda x, s: x * (mnp.exp(mnp.asarray(1e3, x.dtype)) - mnp.asarray(np.inf, x.dtype)),
+    "of counts": lambda x, s: x * mnp.sqrt(-1 - mnp.arange(37, dtype=x.dtype)),
+    "sine": lambda x, s: x * mnp.sin(mnp.asarray(np.inf, x.dtype)),
 }
 program = mw.jit(lambda x, s: {(n, w): FUNCTIONS[n](INTO[w](x, s)) for n in ("exp", "cosh") for w in INTO})
 wrong = [k for k, y in program(X, np.float32(-1)).items() if not np.isnan(np.asarray(y, np.float32)).all()]
@@ -51,7 +55,8 @@ def test_what_is_known_to_be_nan_is_nan(dtype: str) -> None:
 
 
 def test_programs_without_such_constants_stay_as_they_are() -> None:
-    for f in (mnp.exp, mw.nn.softmax, lambda x: mnp.where(x > 0, mnp.exp(x), mnp.nan)):
+    scaled = lambda x: mnp.exp(x / mnp.sqrt(64.0) + mnp.log(mnp.full(3, 2.0)) ** -0.5)  # noqa: E731
+    for f in (mnp.exp, mw.nn.softmax, lambda x: mnp.where(x > 0, mnp.exp(x), mnp.nan), scaled):
         jaxpr = mw.make_jaxpr(f)(np.ones(3, np.float32))
         assert keep_not_numbers(jaxpr) is jaxpr
 
