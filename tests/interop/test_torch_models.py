@@ -3,6 +3,8 @@
 ``python tests/interop/model_zoo.py`` prints the table.
 """
 
+import re
+
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
@@ -31,3 +33,5 @@ def test_models_are_torchs_and_verified_on_4_by_2(name):
         part, _ = model_zoo.partitioned(model, arrays, named)
     assert forward < 1e-5 and gradient < 1e-5
     assert all(c.source.is_known for c in part.collectives)
+    explained = re.split(r"\n +\d+\. ", str(part.explain()))[1:]
+    assert all(re.search(r"in the sharding of input \d+ \((p\[|args|kwargs|a)", e) for e in explained), explained
