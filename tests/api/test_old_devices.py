@@ -99,3 +99,9 @@ def test_sharded_jit_inside_of_pmap_in_two_dimensions():
     assert "f32[1,2,4]" in str(f.lower(x).partition().jaxpr)
     with pytest.raises(mw.errors.ArgumentError, match="it takes 3 × 4 = 12 devices"):
         f(np.ones((3, 4, 8), np.float32))
+
+
+def test_the_backend_of_2022_says_its_platform():
+    from meshwright.lib import xla_bridge
+
+    assert xla_bridge.default_backend() == xla_bridge.get_backend().platform == mw.default_backend()

@@ -54,6 +54,14 @@ ABSENT: dict[str, dict[str, str]] = {
         "breakpoint|log": "use debug.callback, or disable_jit",
     },
     "dtypes": {},
+    "export": {
+        "symbolic_shape|symbolic_args_specs|SymbolicScope|symbolic_scope|is_symbolic_dim": (
+            "dimensions are numbers here, on which layouts and collectives depend; export once for each shape that is "
+            "to be called"
+        ),
+        "register_.*serialization": "export functions of arrays in tuples, lists and dicts",
+        "shape_poly|DisabledSafetyCheck": "that is inside of JAX; see docs/",
+    },
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.environment import default_backend
 from meshwright.runtime.devices import (
     device_count,
     devices,
@@ -26,8 +27,9 @@ from meshwright.runtime.pjrt.backend import XLA_CLASSES, PjrtBackend
 host_id, host_count = process_index, process_count
 
 __all__ = [
-    "backends", "device_count", "devices", "get_backend", "get_compile_options", "get_device_backend", "host_count",
-    "host_id", "local_device_count", "local_devices", "process_count", "process_index",
+    "backends", "default_backend", "device_count", "devices", "get_backend", "get_compile_options",
+    "get_device_backend", "host_count", "host_id", "local_device_count", "local_devices", "process_count",
+    "process_index",
 ]  # fmt: skip
 
 
