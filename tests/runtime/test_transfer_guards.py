@@ -72,6 +72,37 @@ def test_from_device_to_device(arrays):
             mw.device_put(x, other)
 
 
+def test_onto_a_mesh_of_virtual_devices(refuses):
+    mesh = mw.make_mesh((4, 2), ("a", "b"))
+    rows, columns = (mw.NamedSharding(mesh, mw.PartitionSpec(axis)) for axis in "ab")
+    x = mnp.arange(64.0).reshape(8, 8)
+    split, far = mw.device_put(x, rows), mw.device_put(x, mw.devices()[3])
+    on_mesh = mw.jit(lambda x: x + 1, in_shardings=rows)
+    moved = mw.jit(lambda x: mw.lax.with_sharding_constraint(x, columns))
+    implicit = {
+        "an argument": lambda: on_mesh(x),
+        "a result": lambda: mw.jit(lambda x: x + 1, out_shardings=rows)(x),
+        "an operand": lambda: x * split,
+        "joined": lambda: mnp.concatenate([split, x]),
+        "a region": lambda: mw.jit(
+            mw.shard_map(lambda x: x * 2, mesh=mesh, in_specs=rows.spec, out_specs=rows.spec)
+        )(x),
+    }  # fmt: skip
+    allowed = [
+        lambda: on_mesh(split), lambda: split * 2 + mnp.asarray(3.0), lambda: moved(split), lambda: far * far,
+        lambda: split.sum(), lambda: mw.device_put(x, rows), lambda: x * far,
+    ]  # fmt: skip
+    for call in (*implicit.values(), *allowed):
+        call()
+    with mw.transfer_guard_device_to_device("disallow"):
+        for call in allowed:
+            call()
+        for name, call in implicit.items():
+            with refuses(mw.errors.TransferError, "implicit device-to-device transfer of f32[8,8]", "disallow"):
+                call()
+                print(name)  # shown where nothing was refused
+
+
 def test_logs_and_messages(arrays, caplog):
     with mw.transfer_guard("log"):
         mnp.asarray(np.ones(4))

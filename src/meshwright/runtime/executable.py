@@ -80,8 +80,20 @@ class Executable:
     def take(self, args: Sequence[Any]) -> list[Any]:
         """The buffers of arguments, brought to where the program wants them."""
         if self.in_shardings is None:
+            if self._on_a_mesh and level_of("device_to_device") != "allow":
+                self._check_moves(args)
             return [x._buffer if type(x) is Array and x._buffer is not None else buffer_of(x) for x in args]
         return [buffer_at(x, s) for x, s in zip(args, self.in_shardings)]
+
+    def _check_moves(self, args: Sequence[Any]) -> None:
+        """What the guard says of arrays that nobody has put on a mesh, and that go there, as to real devices."""
+        for x in args:
+            if type(x) is Array:
+                check_move(x, self.out_shardings[0], False)
+
+    @cached_property
+    def _on_a_mesh(self) -> bool:
+        return any(len(s.device_set) > 1 for s in self.out_shardings[:1])
 
     @cached_property
     def inspected(self) -> Any:
