@@ -71,7 +71,7 @@ def step_seconds(name: str, backend: str) -> dict[str, float]:
 _KINDS = {
     "convolutions": ("convolution",),
     "matrix products": ("dot",),
-    "changes between the layouts of torch and of XLA's convolutions": ("transpose", "copy", "wrapped_copy"),
+    "transpositions and copies to the layouts of XLA's kernels": ("transpose", "copy", "wrapped_copy"),
     "windows": ("wrapped_reduce-window", "select-and-scatter", "slice_select"),
 }
 
