@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.spmd.partition import lookahead
@@ -61,19 +60,18 @@ def test_advice_is_about_the_program_as_it_was_chosen():
     assert all(e.suggestion is None or e.suggestion.bytes_saved > 0 for e in found.entries)
 
 
-def test_it_does_not_hold_more(monkeypatch):
-    """Of an embedding's step whose table is split by rows, exchanged products send less and hold more."""
-    mesh = mw.AbstractMesh((4, 2), ("data", "model"))
-    args = mw.ShapeDtypeStruct((10000, 64), np.float32), mw.ShapeDtypeStruct((64, 32), np.int32)
-    step = mw.jit(
-        lambda table, tokens: table - 0.1 * mw.grad(lambda t: (mnp.take(t, tokens, axis=0) ** 2).sum())(table),
-        in_shardings=(NamedSharding(mesh, P("model")), NamedSharding(mesh, P("data"))),
-    )
+def test_a_larger_peak_has_to_save_more_time(monkeypatch):
+    """A fifth of the time is not worth two fifths of the peak, and half of it is worth a twentieth."""
+    mesh = mw.AbstractMesh((4, 2), ("x", "y"))
+    args = mw.ShapeDtypeStruct((I, K), np.float32), mw.ShapeDtypeStruct((K, J), np.float32)
+    ins = NamedSharding(mesh, P("y")), NamedSharding(mesh, P("x"))
+    step = mw.jit(lambda a, b: a @ b, in_shardings=ins, out_shardings=NamedSharding(mesh, P()))
     chosen = step.lower(*args).partition()
-    monkeypatch.setattr(lookahead, "HELD", 2)
+    assert [c.kind for c in product((), ("x",), ()).collectives] == ["all_to_all", "all_gather"]
+    monkeypatch.setattr(lookahead, "HELD", 0)
     exchanged = step.lower(*args).partition()
     assert exchanged.bytes_sent < chosen.bytes_sent
-    assert chosen.memory.peak_bytes < exchanged.memory.peak_bytes
+    assert exchanged.memory.peak_bytes > 1.3 * chosen.memory.peak_bytes
 
 
 def test_small_products_are_not_made_several_collectives():

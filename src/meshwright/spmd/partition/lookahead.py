@@ -42,8 +42,8 @@ EXCHANGED = 2_500
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
 GAIN = 0.97
-#: how much a device may hold more for it: peaks are predictions
-HELD = 1.02
+#: so many percent of the time a percent more of a device's peak has to save
+HELD = 2
 #: how much of the time in which the links are busy counts even where it is hidden: schedules are not perfect
 HIDDEN = 0.25
 
@@ -78,7 +78,7 @@ class _Search:
         return self.best, self.order
 
     def exchange(self) -> None:
-        """Share products along other dimensions too, if that is quicker, sends no more and holds no more."""
+        """Share products along other dimensions too, if that sends no more and saves more time than it takes memory."""
         rules = self.best.propagation.rules
         number, sent = totals(self.best.jaxpr.jaxpr)
         if not sent or len(rules) > EXCHANGED or not any(rule.is_product for rule in rules):
@@ -87,7 +87,10 @@ class _Search:
         part = self.planner.partition(self.planner.propagate(order))
         new_number, new_sent = totals(part.jaxpr.jaxpr)
         more = (new_number - number) * part.mesh.fabric.start
-        if new_sent <= sent and price(part) + more < GAIN * self.price and _peak(part) <= HELD * _peak(self.best):
+        if new_sent > sent or price(part) + more >= GAIN * self.price:
+            return
+        held = max(1.0, _peak(part) / max(1, _peak(self.best))) ** HELD
+        if (price(part) + more) * held < GAIN * self.price:
             self.best, self.order = part, order
 
     def improve(self) -> bool:
