@@ -11,13 +11,17 @@ import meshwright as mw
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.errors import DistributedError
+from meshwright.runtime import spread
 
 how, lost = sys.argv[1], 1
 mw.distributed.initialize()
 mesh = mw.make_mesh((mw.device_count(),), ("x",))
 total = mw.jit(mw.shard_map(lambda v: mw.lax.psum(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
 x = mw.device_put(np.arange(2.0 * mw.device_count()), NamedSharding(mesh, P("x")))
-total(x).block_until_ready()
+if how == "connecting" and mw.process_index() == lost:  # between the agreement and the first run
+    spread.agree = lambda *_, agree=spread.agree: (agree(*_), os.kill(os.getpid(), signal.SIGKILL))
+elif how != "connecting":
+    total(x).block_until_ready()
 if mw.process_index() == lost:
     match how:
         case "killed":

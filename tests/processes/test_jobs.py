@@ -57,8 +57,10 @@ def test_a_dead_process_is_named():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "word"), [("stopped", "is stopped"), ("late", "is late"), ("raises", "is dead"), ("killed", "is dead")]
-)
+    ("how", "word"),
+    [("stopped", "is stopped"), ("late", "is late"), ("raises", "is dead"), ("killed", "is dead"),
+     ("connecting", "is dead")],
+)  # fmt: skip
 def test_lost_processes_are_named_in_time(how, word):
     timeout = 5
     out, err = survivors(how, timeout)
@@ -93,6 +95,16 @@ def test_restarts(tmp_path):
     assert status == 0, out + err
     assert out.count("attempt 0 3") == 3 and out.count("attempt 1 2") == 2 and out.count("attempt 2 2") == 2, out
     assert "rank 0 ended with status 1" in err and "restart 2 of 2" in err
+
+
+def test_a_stopped_process_is_not_waited_for(tmp_path):
+    """The others have ended, and well: nobody else tells of it."""
+    script = tmp_path / "stop.py"
+    script.write_text(
+        "import os, signal\nif os.environ['MESHWRIGHT_PROCESS_ID'] == '1':\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    status, _, err = run("-n", 2, "--timeout", 0.1, script)
+    assert status == 128 + signal.SIGSTOP and "rank 1 was stopped, and the others had ended" in err
 
 
 SLURM = {"SLURM_JOB_ID": "7001", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "node[004-007,9],b"}

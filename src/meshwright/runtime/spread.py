@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
@@ -22,7 +23,8 @@ from meshwright.runtime.array import Array
 from meshwright.runtime.executable import Executable, Place, Results, compile_program
 from meshwright.runtime.parts import Parts, Spread, spread_of
 from meshwright.runtime.pjrt import client as pjrt
-from meshwright.runtime.processes.agreement import agree
+from meshwright.runtime.pjrt.shielded import watched
+from meshwright.runtime.processes.agreement import agree, explain
 from meshwright.runtime.processes.signs import note_run
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
@@ -41,6 +43,7 @@ class SpreadExecutable(Executable):
     #: what each device takes
     local_avals: Sequence[ShapedArray] = field(default=(), repr=False)
     started: bool = False
+    connected: bool = False
     #: the processes that take part; none if that is only this one
     ranks: tuple[int, ...] = ()
     is_virtual: ClassVar[bool] = False
@@ -52,8 +55,28 @@ class SpreadExecutable(Executable):
 
     def _computed(self, buffers: list[Any]) -> list[Any]:
         joined = [b.joined(self.spread, a.shape, a.dtype) for b, a in zip(buffers, self.local_avals)]
-        outs = pjrt.execute_on_all(self.loaded, [*self.constants, *joined], self.waits, self)
+        outs = self._executed([*self.constants, *joined])
         return [Parts(b, self) for b in outs]
+
+    def _executed(self, arrays: list[Any]) -> list[list[Any]]:
+        """What the run gives. In the first, processes connect to each other, for which XLA waits 30 s, not to be
+        told otherwise: so that one is waited for here."""
+        if not self.ranks or self.connected:
+            return pjrt.execute_on_all(self.loaded, arrays, self.waits, self)
+        first = partial(pjrt.execute_on_all, self.loaded, arrays, True, self)
+        outs = watched(first, config.collective_timeout, self._late)
+        self.connected = True
+        return outs
+
+    def _late(self) -> None:
+        """Raise if another process is behind it that a run does not end.
+
+        Raises:
+          DistributedError: naming it.
+        """
+        found = explain(TimeoutError(f"nothing; the first run is not done after {config.collective_timeout:g} s"), self)
+        if found is not None:
+            raise found
 
     def _note_run(self) -> None:
         """Before the first run, all processes must be about to run the same program."""

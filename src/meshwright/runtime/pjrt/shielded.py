@@ -101,12 +101,29 @@ def shielded(function: Callable[[], T]) -> T:
     """``function()``, made where no signal reaches it. The wait for it can be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         return function()
+    call = _given(function)
+    call.done.wait()
+    return call.result()
+
+
+def watched(function: Callable[[], T], seconds: float, late: Callable[[], None]) -> T:
+    """``function()``, made in another thread; ``late()`` is called once it has taken so many seconds, and each second
+    from then on. What that raises leaves the wait; the call goes on behind it."""
+    call = _given(function)
+    patience = seconds
+    while not call.done.wait(patience):
+        late()
+        patience = 1.0
+    return call.result()
+
+
+def _given(function: Callable[[], T]) -> _Call[T]:
+    """A call that another thread makes."""
     call = _Call(function)
     _tickets.add(call.ticket)
     worker = _idle.pop() if _idle else _Worker()
     worker.give(call)
-    call.done.wait()
-    return call.result()
+    return call
 
 
 def started(result: Any) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from pathlib import Path
 from typing import Any
 
 from meshwright.core.records import dataclass
@@ -89,17 +90,27 @@ class Launch:
 
     def _watched(self) -> dict[int, int]:
         failed: dict[int, int] = {}
-        end = None
+        end: float | None = None
         while True:
             states = [p.poll() for p in self.processes]
             for rank, state in enumerate(states):
                 if state and rank not in failed:
                     failed[rank] = state
                     self._coordinator.meeting.give_up(f"rank {rank} {described(state)} before all had come")
-                    end = end or time.monotonic() + self.grace
-            if None not in states or (end is not None and time.monotonic() > end):
+            stopped = self._stopped(states)
+            end = (end or time.monotonic() + self.grace) if failed or stopped else None
+            if None not in states:
                 return failed
+            if end is not None and time.monotonic() > end:
+                return {**failed, **dict.fromkeys(stopped, -signal.SIGSTOP)}
             time.sleep(0.02)
+
+    def _stopped(self, states: Sequence[int | None]) -> list[int]:
+        """The processes that are left where others have ended, if all of these are stopped: nobody else would tell."""
+        left = [rank for rank, state in enumerate(states) if state is None]
+        if len(left) in (0, len(states)):
+            return []
+        return left if all(_is_stopped(self.processes[rank].pid) for rank in left) else []
 
     def _end(self, number: int, seconds: float) -> None:
         """End what still runs: kindly first."""
@@ -146,8 +157,18 @@ class _Coordinator:
             self.service = self.meeting.gather(_COME, lambda: coordination.serve(self.address, count, _COME))
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal; False where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
+
+
 def described(status: int) -> str:
     """An exit status in words."""
+    if status == -signal.SIGSTOP:
+        return "was stopped, and the others had ended"
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"ended with status {status}"
