@@ -126,7 +126,7 @@ def a_turn(ours: Any, theirs: Any) -> Any:
 
 @dataclass(frozen=True)
 class Otherwise:
-    """Programs cut down that have ``line`` may differ: patterns, a kind of dtype and a test that an input fulfils."""
+    """Programs cut down that have ``line`` may differ: patterns, a kind of dtype and a test that an operand fulfils."""
 
     line: str
     reason: str
@@ -144,7 +144,8 @@ class Otherwise:
         texts = (self.line, lines), (self.what, how.what), (self.said, how.said)
         if not all(re.search(pattern, text, re.DOTALL) for pattern, text in texts):
             return False
-        inputs = [onp.asarray(x) for x in case.inputs.values()]
+        between = [case.values[name].value for name, _ in case.lines[:-1] if name in case.values]
+        inputs = [onp.asarray(x) for x in (*case.inputs.values(), *between)]
         if not any(x.dtype.kind in self.kinds and self.of(x) for x in inputs):
             return False
         return self.differ is None or (how.elements is not None and bool(onp.all(self.differ(*how.elements))))
@@ -287,7 +288,7 @@ OTHERWISE = (
         _LOGSUM, "none times an infinite tangent is NaN", what="second", of=infinity, differ=ours_nan,
     ),
     Otherwise(
-        r"a(rc)?tanh", "at 1 it is infinite; JAX's NaN", what="second", of=_part(lambda x: abs(x) == 1),
+        r"a(rc)?tanh", "at 1 it is infinite; JAX's NaN", what=DERIVATIVES, of=_part(lambda x: abs(x) == 1),
         differ=theirs_nan,
     ),
     Otherwise(

@@ -115,11 +115,6 @@ class Scan(ControlOp):
 
     # --- transposition --------------------------------------------------------------------------------------
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
-        asked = tuple(not isinstance(c, Zero) for c in cts)
-        if not all(asked[: self.num_carry]):
-            body, kept = t.derive(_asked_body, self.jaxpr, self.num_consts, self.num_carry, asked)
-            if not all(kept):
-                return self._transpose_asked(t, cts, args, body, kept)
         linear = tuple(isinstance(x, Linear) for x in args)
         consts, carry, xs = self._split(linear)
         k = self.num_carry
@@ -131,33 +126,24 @@ class Scan(ControlOp):
             carry = grown
         if not all(carry):
             return self._transpose_rest(t, cts, args, linear)
-        nonzero = tuple(not isinstance(c, Zero) for c in cts[k:])
-        body, const_out, xs_out = t.derive(_transposed_body, self.jaxpr, k, tuple(consts), tuple(xs), nonzero)
+        asked, nonzero = split(tuple(not isinstance(c, Zero) for c in cts), k)
+        body, const_out, kept, xs_out = t.derive(
+            _transposed_body, self.jaxpr, tuple(asked), tuple(consts), tuple(xs), tuple(nonzero)
+        )
         const_args, init_args, xs_args = self._split(args)
         values = omit(const_args, consts)
         sums = [materialize(Zero(x.aval.strong())) for x in pick(pick(const_args, consts), const_out)]
-        carry_cts = [materialize(c) for c in cts[:k]]
-        op = Scan(body, self.length, len(sums) + k, len(values), not self.reverse, self.unroll)
+        carry_cts = [materialize(c) for c in pick(cts[:k], kept)]
+        op = Scan(body, self.length, len(sums) + len(carry_cts), len(values), not self.reverse, self.unroll)
         outs = op.bind(*values, *sums, *carry_cts, *pick(cts[k:], nonzero), *omit(xs_args, xs))
-        const_cts, init_cts, xs_cts = split(outs, len(sums), k)
+        const_cts, kept_cts, xs_cts = split(outs, len(sums), len(carry_cts))
+        init_cts = merge(kept, kept_cts, omit(cts[:k], kept))
         zeros = [Zero(x.aval) for x in omit(pick(const_args, consts), const_out)]
         linear_const_cts = merge(const_out, const_cts, zeros)
         linear_xs_cts = merge(xs_out, xs_cts, [Zero(x.aval) for x in omit(pick(xs_args, xs), xs_out)])
         carried_cts = [ct if isinstance(x, Linear) else None for x, ct in zip(init_args, init_cts)]
         all_const_cts = merge(consts, linear_const_cts, [None] * len(consts))
         return [*all_const_cts, *carried_cts, *merge(xs, linear_xs_cts, [None] * len(xs))]
-
-    def _transpose_asked(
-        self, t: Any, cts: Sequence[Any], args: Sequence[Any], body: ClosedJaxpr, kept: Flags
-    ) -> Sequence[Any]:
-        """Some of the carry has no say in what has a cotangent, and gets none: zero times infinity would be NaN."""
-        consts, carry, xs = self._split(args)
-        results = [*pick(cts, kept), *(c for c in cts[self.num_carry :] if not isinstance(c, Zero))]
-        op = self.with_body(body, self.num_consts, sum(kept))
-        found = op.transpose_call(t, results, *consts, *pick(carry, kept), *xs)
-        const_cts, carry_cts, xs_cts = split(found, self.num_consts, sum(kept))
-        zeros = [Zero(x.aval) if isinstance(x, Linear) else None for x in omit(carry, kept)]
-        return [*const_cts, *merge(kept, carry_cts, zeros), *xs_cts]
 
     def _transpose_rest(self, t: Any, cts: Sequence[Any], args: Sequence[Any], linear: Flags) -> Sequence[Any]:
         """Some of the carry does not depend on linear operands: run that first."""
@@ -278,20 +264,6 @@ def _split_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, kno
     return _Parts(known_body, unknown, hoisted, forwarded, parts.known_out)
 
 
-def _asked_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, asked: Flags) -> tuple[ClosedJaxpr, Flags]:
-    """The part of a body that makes the results that are ``asked`` for, and which of the carry it has."""
-    inner, kept = jaxpr.jaxpr, list(asked[:num_carry])
-    outs = pick(inner.outvars[num_carry:], asked[num_carry:])
-    while True:
-        body = dead_code(arranged(jaxpr, inner.invars, [*pick(inner.outvars, kept), *outs]))
-        used = Body(body, num_consts, num_carry).split(Body(body, num_consts, num_carry).used())[1]
-        if not any(u and not k for u, k in zip(used, kept)):
-            break
-        kept = [u or k for u, k in zip(used, kept)]
-    consts, carry, xs = split(inner.invars, num_consts, num_carry)
-    return arranged(body, [*consts, *pick(carry, kept), *xs]), tuple(kept)
-
-
 def _invariant(jaxpr: ClosedJaxpr, fixed: Sequence[Var]) -> set[Var]:
     """Values that are the same in each step: computed from constants alone."""
     invariant = {*fixed, *jaxpr.jaxpr.constvars}
@@ -302,25 +274,31 @@ def _invariant(jaxpr: ClosedJaxpr, fixed: Sequence[Var]) -> set[Var]:
 
 
 def _transposed_body(
-    t: Any, jaxpr: ClosedJaxpr, k: int, consts: Flags, xs: Flags, nonzero: Flags
-) -> tuple[ClosedJaxpr, Flags, Flags]:
-    """The body of the backward scan, and for which linear constants and inputs it gives cotangents.
+    t: Any, jaxpr: ClosedJaxpr, asked: Flags, consts: Flags, xs: Flags, nonzero: Flags
+) -> tuple[ClosedJaxpr, Flags, Flags, Flags]:
+    """The body of the backward scan, and for which linear constants, carries and inputs it gives cotangents.
 
     It takes the other constants; carried sums of the constants' cotangents and the carry's cotangents; the cotangents
-    of a step's outputs and its other inputs.
+    of a step's outputs and its other inputs. What is carried but has no say in what is ``asked`` for gets none: zero
+    times infinity would be NaN.
     """
-    instantiate = (*[False] * sum(consts), *[True] * k, *[False] * sum(xs))
-    back, nonzero_out = t.transpose(jaxpr, (*consts, *[True] * k, *xs), (*[True] * k, *nonzero), instantiate)
-    const_out, xs_out = nonzero_out[: sum(consts)], nonzero_out[sum(consts) + k :]
+    k, kept, linear = len(asked), asked, (*consts, *[True] * len(asked), *xs)
+    while True:
+        instantiate = (*[False] * sum(consts), *kept, *[False] * sum(xs))
+        back, nonzero_out = t.transpose(jaxpr, linear, (*kept, *nonzero), instantiate)
+        const_out, reached, xs_out = map(tuple, split(nonzero_out, sum(consts), k))
+        if reached == kept:
+            break
+        kept = reached
     n, m = len(consts) - sum(consts), len(xs) - sum(xs)
-    values, others, carry_cts, ys_cts = split(back.in_avals, n, m, k)
+    values, others, carry_cts, ys_cts = split(back.in_avals, n, m, sum(kept))
     sums = back.out_avals[: sum(const_out)]
 
     def body(*args: Any) -> list[Any]:
-        given, acc, cts, ys, ins = split(args, n, len(sums), k, len(ys_cts))
+        given, acc, cts, ys, ins = split(args, n, len(sums), len(carry_cts), len(ys_cts))
         outs = eval_jaxpr(back, back.consts, *given, *ins, *cts, *ys)
         new, rest = split(outs, len(sums))
         return [*(add(a, b) for a, b in zip(acc, new)), *rest]
 
     avals = [*values, *(a.strong() for a in sums), *carry_cts, *ys_cts, *others]
-    return trace_to_jaxpr(body, avals, jaxpr.jaxpr.debug_name), const_out, xs_out
+    return trace_to_jaxpr(body, avals, jaxpr.jaxpr.debug_name), const_out, kept, xs_out
