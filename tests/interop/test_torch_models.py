@@ -14,6 +14,9 @@ import model_zoo
 
 pytestmark = pytest.mark.slow
 
+#: collectives that name a line, but no parameter or argument: counts of tokens, which the partitioner splits of itself
+NAMELESS = {"qwen3_moe": 1}
+
 
 @pytest.fixture(autouse=True)
 def torchvision_that_works():
@@ -34,4 +37,6 @@ def test_models_are_torchs_and_verified_on_4_by_2(name):
     assert forward < 1e-5 and gradient < 1e-5
     assert all(c.source.is_known for c in part.collectives)
     explained = re.split(r"\n +\d+\. ", str(part.explain()))[1:]
-    assert all(re.search(r"in the sharding of input \d+ \((p\[|args|kwargs|a)", e) for e in explained), explained
+    named = re.compile(r"in the sharding of input \d+ \((p\[|args|kwargs|a)")
+    nameless = [e for e in explained if not named.search(e)]
+    assert len(nameless) <= NAMELESS.get(name, 0), nameless
