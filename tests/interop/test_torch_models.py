@@ -14,9 +14,6 @@ import model_zoo
 
 pytestmark = pytest.mark.slow
 
-#: collectives that name a line, but no parameter or argument: counts of tokens, which the partitioner splits of itself
-NAMELESS = {"qwen3_moe": 1}
-
 
 @pytest.fixture(autouse=True)
 def torchvision_that_works():
@@ -38,5 +35,5 @@ def test_models_are_torchs_and_verified_on_4_by_2(name):
     assert all(c.source.is_known for c in part.collectives)
     explained = re.split(r"\n +\d+\. ", str(part.explain()))[1:]
     named = re.compile(r"in the sharding of input \d+ \((p\[|args|kwargs|a)")
-    nameless = [e for e in explained if not named.search(e)]
-    assert len(nameless) <= NAMELESS.get(name, 0), nameless
+    # Others come of what the partitioner splits of itself, such as the counts of tokens of a mixture of experts.
+    assert all(named.search(e) for e in explained if "caused by" in e), explained
