@@ -237,6 +237,6 @@ def test_a_rule_made_for_the_call():
         assert arguments[0].shape == (16, 8) and results[0].shape == (16, 12)
         return "i k, k j -> i j", {"reduction_factors": ("k",)}
 
-    dot.def_partition(dot._said.partition, sharding_rule=rule)
+    dot.def_partition(dot._rules.partition, sharding_rule=rule)
     mw.jit(dot, in_shardings=(over("x", "y"), over())).lower(A, B).partition()
     assert asked[-1][2:] == (P("x", "y"), P(None, None), P("x", None))

@@ -34,13 +34,13 @@ def make_array_from_callback(
       (Array([ 0,  1,  4,  9, 16, 25, 36, 49], dtype=int32), Array([4, 9], dtype=int32))
     """
     function = "make_array_from_callback"
-    found: dict[Any, Any] = {}
+    pieces: dict[Any, Any] = {}
     indices, here = _indices(function, tuple(shape), sharding), sharding.addressable_devices
     for index in (index for device, index in indices.items() if device in here):
         key = tuple((s.start, s.stop) if isinstance(s, slice) else s for s in index)
-        if key not in found:
-            found[key] = index, np.asarray(data_callback(index))
-    return _assembled(function, tuple(shape), sharding, list(found.values()), dtype)
+        if key not in pieces:
+            pieces[key] = index, np.asarray(data_callback(index))
+    return _assembled(function, tuple(shape), sharding, list(pieces.values()), dtype)
 
 
 def make_array_from_single_device_arrays(

@@ -60,7 +60,7 @@ def constraint_on(
         axes = {a for d in sharding.dimensions for a in d.axes}
         _check_automatic(sharding, mesh.abstract_mesh.expand(axes), mesh, manual)
         leeway = Leeway(
-            tuple(d for d, said in enumerate(sharding.dimensions) if said.axes and not said.is_closed),
+            tuple(d for d, dimension in enumerate(sharding.dimensions) if dimension.axes and not dimension.is_closed),
             tuple(d.priority for d in sharding.dimensions) if any(d.priority for d in sharding.dimensions) else (),
             tuple(a for a in sharding.replicated if a not in manual),
             sharding.unreduced,
@@ -111,16 +111,16 @@ def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedS
       ImportProgramError: a manual value.
     """
     try:
-        found = constraint_on(sharding, (), ndim, mesh)
+        constraint = constraint_on(sharding, (), ndim, mesh)
     except ImportProgramError as error:
         raise ImportProgramError(f"{what}: {error}") from None
-    if found is None:
+    if constraint is None:
         raise ImportProgramError(f"{what} is manual ({sharding}); parameters and results are whole")
     if isinstance(sharding, SdySharding) and not _has_axes_of(mesh, sharding):
         sharding = sdy_to_hlo(sharding)
     if isinstance(sharding, HloSharding) and sharding.tiles is not None and not _on_its_devices(sharding, ndim, mesh):
         return in_own_order(sharding, ndim, mesh)
-    return found.sharding
+    return constraint.sharding
 
 
 def _has_axes_of(mesh: AnyMesh, sharding: SdySharding) -> bool:
@@ -173,8 +173,8 @@ class _Binder:
         op = eqn.op
         if isinstance(op, ShardingAnnotation):
             with self.located(eqn):
-                found = constraint_on(op.sharding, op.unspecified, eqn.outvars[0].aval.ndim, self.mesh, manual)
-            return None if found is None else eqn.replace(op=found)
+                constraint = constraint_on(op.sharding, op.unspecified, eqn.outvars[0].aval.ndim, self.mesh, manual)
+            return None if constraint is None else eqn.replace(op=constraint)
         if isinstance(op, ManualComputation):
             return self.region(eqn, op, manual)
         if isinstance(op, DeviceOp):
@@ -200,13 +200,13 @@ class _Binder:
         body = self.jaxpr(op.jaxpr, self.in_mesh_order((*manual, *mine)))
         if not mine:
             return eqn.replace(op=Jit(op.name, body, inline=True))
-        found = ShardMap(ins, body, self.mesh, outs, mine if len(mine) < len(self.mesh.axis_names) else ())
+        shard_map = ShardMap(ins, body, self.mesh, outs, mine if len(mine) < len(self.mesh.axis_names) else ())
         with self.located(eqn):
-            results = found.infer(*(a.aval for a in eqn.invars))
+            results = shard_map.infer(*(a.aval for a in eqn.invars))
             for got, want in zip(results, eqn.outvars):
                 if got.shape != want.aval.shape:
                     raise ImportProgramError(f"the parts of a result make up {got}, it is declared {want.aval}")
-        return eqn.replace(op=found)
+        return eqn.replace(op=shard_map)
 
     def in_mesh_order(self, axes: Sequence[str]) -> tuple[str, ...]:
         return tuple(a for a in self.mesh.axis_names if a in axes)
@@ -278,14 +278,14 @@ class _Binder:
         groups = grid.groups(op.groups)
         if isinstance(collective, AllReduce):  # in any order
             groups = tuple(tuple(sorted(g)) for g in groups)
-        found = grid.axes_of(groups)
-        if found is None:
+        group_axes = grid.axes_of(groups)
+        if group_axes is None:
             return lambda *xs: [in_groups(collective, groups, grid.manual, sizes(grid.manual), *xs)]
         if isinstance(collective, AxisIndex):
-            return lambda: [axis_index_of(found, sizes(found))]
-        if not found:
+            return lambda: [axis_index_of(group_axes, sizes(group_axes))]
+        if not group_axes:
             return lambda x: [x]
-        return lambda x: [collective.over(found, sizes(found)).bind(x)]
+        return lambda x: [collective.over(group_axes, sizes(group_axes)).bind(x)]
 
 
 # --- annotations --------------------------------------------------------------------------------------------

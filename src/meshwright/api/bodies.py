@@ -57,15 +57,15 @@ def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArra
     """
     key = (in_tree, tuple(avals), scope(), get_mesh(), config.tracing)
     try:
-        found = _bodies.setdefault(fun, {})
+        traced = _bodies.setdefault(fun, {})
     except TypeError:  # not hashable, or without weak references: traced at every call
-        found = {}
-    if key not in found:
+        traced = {}
+    if key not in traced:
         body = _trace(fun, in_tree, avals, what)
         if any(isinstance(c, Tracer) for c in body.consts):
             return body
-        found[key] = body
-    return found[key]
+        traced[key] = body
+    return traced[key]
 
 
 @ends_traces

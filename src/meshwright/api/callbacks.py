@@ -34,13 +34,13 @@ class FlatFunction:
     def __call__(self, *leaves: Any) -> list[Any]:
         args, kwargs = pytree.unflatten(self.in_tree, leaves)
         out = self.fun(*args, **kwargs)
-        found, out_tree = pytree.flatten(out)
+        outs, out_tree = pytree.flatten(out)
         if out_tree != self.out_tree:
             raise CallbackError(
                 f"the Python function {name_of(self.fun)} returned structure {pytree.show(out_tree)}, but "
                 f"result_shape_dtypes has structure {pytree.show(self.out_tree)}"
             )
-        return found
+        return outs
 
 
 def _results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], Any]:

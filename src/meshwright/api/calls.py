@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwright.api.shardings import brought, common_place, named
+from meshwright.api.shardings import committed_to, common_place, named
 from meshwright.core import pytree
 from meshwright.core.config import config
 from meshwright.core.float0 import without_float0
@@ -30,13 +30,13 @@ from meshwright.sharding import Sharding
 class Taken:
     """What a program takes.
 
-    ``made`` says what became of the program (``compiled``), ``shardings`` are those of its arguments (None: any),
+    ``stage`` is what became of the program (``compiled``), ``shardings`` are those of its arguments (None: any),
     ``place`` is a sharding over the devices that it is for (None: arrays may come from anywhere). Of what the program
     does not use only the type is checked.
     """
 
     program: Program
-    made: str
+    stage: str
     shardings: Sequence[Sharding | None]
     place: Sharding | None
 
@@ -66,8 +66,8 @@ class Taken:
                 raise ArgumentError(f"{name!r} takes {len(self.program.all_arguments)} arrays, got {len(flat)}")
         elif treedef != in_tree:
             raise ArgumentTypeError(
-                f"{name!r} was {self.made} for arguments {_call_text(in_tree)}, got {_call_text(treedef)}; "
-                f"it has to be {self.made} again for other arguments"
+                f"{name!r} was {self.stage} for arguments {_call_text(in_tree)}, got {_call_text(treedef)}; "
+                f"it has to be {self.stage} again for other arguments"
             )
         return flat
 
@@ -82,33 +82,33 @@ class Taken:
             return ArgumentTypeError(f"{program!r}: argument {name}: {error}")
         if (got.shape, got.dtype) != (want.shape, want.dtype):
             return ShapeError(
-                f"{program!r} was {self.made} for argument {name} of type {want}, got {got}; it has to be "
-                f"{self.made} again for the new type"
+                f"{program!r} was {self.stage} for argument {name} of type {want}, got {got}; it has to be "
+                f"{self.stage} again for the new type"
             )
         if type(x) is Array and x.committed and place is not None and x.sharding is not sharding:
             try:
-                common_place([(f"argument {name}", brought(x)), (f"the {self.made} program", place)], program)
+                common_place([(f"argument {name}", committed_to(x)), (f"the {self.stage} program", place)], program)
             except MeshError as error:
                 return error
-        what = f"{program!r} was {self.made} for argument {name}"
+        what = f"{program!r} was {self.stage} for argument {name}"
         return None if place is None else misplaced(what, x, argument.sharding, config.move_arguments)
 
 
-def misplaced(what: str, x: Any, wanted: Sharding | None, moves: bool) -> ShardingError | None:
+def misplaced(what: str, x: Any, expected: Sharding | None, moves: bool) -> ShardingError | None:
     """What is wrong with where an argument lies: the user placed it, and otherwise than a function takes it.
 
     One that ``moves`` is moved, with a warning.
     """
-    if type(x) is not Array or not x.committed or wanted is None or x.sharding is wanted:
+    if type(x) is not Array or not x.committed or expected is None or x.sharding is expected:
         return None
-    if x.sharding == wanted or named(x.sharding).is_equivalent_to(named(wanted), x.ndim):
+    if x.sharding == expected or named(x.sharding).is_equivalent_to(named(expected), x.ndim):
         return None
-    found = f"{what} of type {x.aval} with sharding {wanted!r}, and it has {x.sharding!r}"
+    problem = f"{what} of type {x.aval} with sharding {expected!r}, and it has {x.sharding!r}"
     if moves:
-        warn(f"{found}; it was moved", MovedArgumentWarning)
+        warn(f"{problem}; it was moved", MovedArgumentWarning)
         return None
     return ShardingError(
-        f"{found}; move it with device_put, leave the sharding out, or have arguments moved with "
+        f"{problem}; move it with device_put, leave the sharding out, or have arguments moved with "
         "config.update('move_arguments', True)"
     )
 

@@ -72,12 +72,12 @@ def reasons(partitioned: Any) -> dict[str, str]:
     return {_known(c): c.reason for c in partitioned.collectives}
 
 
-def compared(pinned: Mapping[str, Any], found: Mapping[str, Any], reasons: Mapping[str, str]) -> list[str]:
+def compared(pinned: Mapping[str, Any], current: Mapping[str, Any], reasons: Mapping[str, str]) -> list[str]:
     """What came (+), went (-) and changed (~), in words."""
     changes = []
-    if pinned.get("mesh") != found["mesh"]:
-        changes.append(f"~ mesh: {pinned.get('mesh')} is now {found['mesh']}")
-    before, now = pinned["collectives"], found["collectives"]
+    if pinned.get("mesh") != current["mesh"]:
+        changes.append(f"~ mesh: {pinned.get('mesh')} is now {current['mesh']}")
+    before, now = pinned["collectives"], current["collectives"]
     changes += [f"- {name}: {_shown(before[name])}" for name in before if name not in now]
     for name, entry in now.items():
         if name not in before:
@@ -85,9 +85,9 @@ def compared(pinned: Mapping[str, Any], found: Mapping[str, Any], reasons: Mappi
         elif before[name] != entry:
             changes.append(f"~ {name}: {_shown(before[name])} is now {_shown(entry)}")
     for name in _NUMBERS:
-        if pinned.get(name) != found[name]:
-            changes.append(f"~ {name}: {pinned.get(name)} is now {found[name]}")
-    old, new = pinned.get("fallbacks", []), found["fallbacks"]
+        if pinned.get(name) != current[name]:
+            changes.append(f"~ {name}: {pinned.get(name)} is now {current[name]}")
+    old, new = pinned.get("fallbacks", []), current["fallbacks"]
     return [*changes, *(f"- {n}" for n in old if n not in new), *(f"+ {n}" for n in new if n not in old)]
 
 

@@ -40,10 +40,10 @@ class PartitionFigures:
         return sum(sent for _, sent in self.kinds.values())
 
 
-def by_kind(found: Iterable[tuple[str, int]]) -> dict[str, tuple[int, int]]:
+def by_kind(collectives: Iterable[tuple[str, int]]) -> dict[str, tuple[int, int]]:
     """Count and bytes of collectives, by kind."""
     kinds: dict[str, tuple[int, int]] = {}
-    for kind, sent in found:
+    for kind, sent in collectives:
         count, total = kinds.get(kind, (0, 0))
         kinds[kind] = count + 1, total + sent
     return kinds
@@ -53,9 +53,9 @@ def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
     """What our partitioner makes of a program; memory is the predicted peak."""
     start = time.perf_counter()
     part = program.partition(**where)
-    found = by_kind((c.kind, c.bytes_sent) for c in part.collectives)
+    traffic = by_kind((c.kind, c.bytes_sent) for c in part.collectives)
     seconds = time.perf_counter() - start
-    return PartitionFigures(found, seconds, part.peak_bytes, part.work.redundancy, part.time().seconds)
+    return PartitionFigures(traffic, seconds, part.peak_bytes, part.work.redundancy, part.time().seconds)
 
 
 def xla_figures(
@@ -76,10 +76,10 @@ def xla_figures(
         raise ArgumentError(f"compare: {program.name!r} has no shardings, so XLA has nothing to partition")
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
-    found: XlaPartition = xla_partition(data, devices, free)
-    figures = PartitionFigures(by_kind(found.collectives), found.seconds, found.peak_bytes)
+    partition: XlaPartition = xla_partition(data, devices, free)
+    figures = PartitionFigures(by_kind(partition.collectives), partition.seconds, partition.peak_bytes)
     try:
-        redundancy, run_seconds = _priced(found.text, program, mesh)
+        redundancy, run_seconds = _priced(partition.text, program, mesh)
     except MeshwrightError as error:
         return replace(figures, note=f"work and time of XLA's program are not known: {error}")
     return replace(figures, redundancy=redundancy, run_seconds=run_seconds)
@@ -94,7 +94,7 @@ def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> t
     bound = program.bound(mesh)
     assert bound.mesh is not None
     on = bound.mesh.abstract_mesh
-    made = parse_program(text, f"XLA's partition of {program.name}", per_device=True)
-    device = partitioned_elsewhere(made.jaxpr, bound.mesh, program.name)
+    parsed = parse_program(text, f"XLA's partition of {program.name}", per_device=True)
+    device = partitioned_elsewhere(parsed.jaxpr, bound.mesh, program.name)
     whole = without_constraints(bound.jaxpr)
     return work_of(device.jaxpr, whole.jaxpr, on).redundancy, time_of(device.jaxpr, on).seconds

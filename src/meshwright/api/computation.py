@@ -206,8 +206,8 @@ def _tiles(counts: Sequence[int | None], aval: ShapedArray, what: str) -> HloSha
 def _shapes(program: Program, axes: AbstractMesh) -> Any:
     """The types of the results, with the axes over which each differs between replicas that get equal arguments."""
     inner = program.jaxpr.jaxpr
-    found = varying(inner, [NOWHERE] * len(inner.invars))
-    names = [found.get(v, NOWHERE) if isinstance(v, Var) else NOWHERE for v in inner.outvars]
+    axes_of = varying(inner, [NOWHERE] * len(inner.invars))
+    names = [axes_of.get(v, NOWHERE) if isinstance(v, Var) else NOWHERE for v in inner.outvars]
     shapes = [
         ShapeDtypeStruct(a.shape, a.dtype, named_shape={n: size for n, size in axes.shape.items() if n in over})
         for a, over in zip(program.jaxpr.out_avals, names)

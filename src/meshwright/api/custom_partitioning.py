@@ -50,7 +50,7 @@ class custom_partitioning(CustomFunction):
       (Array([12., 16.], dtype=float32), ['all_reduce'])
     """
 
-    _said: _Said | None = None
+    _rules: _Rules | None = None
 
     def __init__(self, fun: Callable[..., Any], static_argnums: int | Iterable[int] = ()) -> None:
         super().__init__(fun)
@@ -110,12 +110,12 @@ class custom_partitioning(CustomFunction):
                 f"def_partition: {', '.join(extra)} say more of a sharding_rule that is text, which this is not; put "
                 "them into the rule"
             )
-        self._said = _Said(partition, infer_sharding_from_operands, propagate_user_sharding, decode_shardings, rule)
+        self._rules = _Rules(partition, infer_sharding_from_operands, propagate_user_sharding, decode_shardings, rule)
         return partition
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = name_of(self.fun)
-        if self._said is None:
+        if self._rules is None:
             raise ArgumentError(f"custom_partitioning {name}: no partition is set; call .def_partition(...) first")
         args = positional(self.fun, args, kwargs, "custom_partitioning")
         if STATE.trace is EVAL:
@@ -132,13 +132,13 @@ class custom_partitioning(CustomFunction):
         jaxpr, hoisted, out_tree = closed_call(call, flat, name)
         n, invars = len(hoisted), jaxpr.jaxpr.invars
         jaxpr = arranged(jaxpr, [*invars[n:], *invars[:n]])
-        given = _Given(self._said, name, tuple(static.values()), in_tree, out_tree)
+        given = _Given(self._rules, name, tuple(static.values()), in_tree, out_tree)
         op = CustomPartitioning(name, jaxpr, given, given.rule(jaxpr.in_avals[: len(flat)], jaxpr.out_avals), n)
         return pytree.unflatten(out_tree, op.bind(*flat, *hoisted))
 
 
 @dataclass(frozen=True, eq=False)
-class _Said:
+class _Rules:
     """What ``def_partition`` was told."""
 
     partition: Callable[..., Any]
@@ -150,9 +150,9 @@ class _Said:
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """What was said, for one call: a :class:`meshwright.ops.sharding.custom.Partitioning`."""
+    """The rules, for one call: a :class:`meshwright.ops.sharding.custom.Partitioning`."""
 
-    said: _Said
+    rules: _Rules
     name: str
     static: tuple[Any, ...]
     in_tree: Any
@@ -160,7 +160,7 @@ class _Given:
 
     def rule(self, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> ShardingRule | None:
         """The rule for values of these types."""
-        rule = self.said.rule
+        rule = self.rules.rule
         if callable(rule):
             types = [ShapeDtypeStruct(a.shape, a.dtype) for a in (*ins, *outs)]
             rule = rule(*self.static, get_abstract_mesh(), types[: len(ins)], types[len(ins) :])
@@ -174,28 +174,28 @@ class _Given:
         return None if rule is None else rule.rule([a.shape for a in ins], [a.shape for a in outs])
 
     def inferred(self, mesh: AnyMesh, ins: Placed, outs: Sequence[ShapedArray]) -> Sequence[NamedSharding] | None:
-        if self.said.infer is None:
+        if self.rules.infer is None:
             return None
         shapes = pytree.unflatten(self.out_tree, [ShapeDtypeStruct(a.shape, a.dtype) for a in outs])
-        found = self.said.infer(*self.static, mesh, self._shown(self.in_tree, ins), shapes)
-        return self._read(found, self.out_tree, mesh, "infer_sharding_from_operands")
+        returned = self.rules.infer(*self.static, mesh, self._shown(self.in_tree, ins), shapes)
+        return self._read(returned, self.out_tree, mesh, "infer_sharding_from_operands")
 
     def suggested(self, mesh: AnyMesh, outs: Placed) -> Sequence[NamedSharding]:
-        if self.said.propagate is None:
+        if self.rules.propagate is None:
             return [s for _, s in outs]
-        found = self.said.propagate(*self.static, mesh, self._shown(self.out_tree, outs))
-        return self._read(found, self.out_tree, mesh, "propagate_user_sharding")
+        returned = self.rules.propagate(*self.static, mesh, self._shown(self.out_tree, outs))
+        return self._read(returned, self.out_tree, mesh, "propagate_user_sharding")
 
     def local(self, mesh: AnyMesh, ins: Placed, outs: Placed) -> Local:
         shown = self._shown(self.in_tree, ins), self._shown(self.out_tree, outs)
-        found = self.said.partition(*self.static, mesh, *shown)
-        if not isinstance(found, (tuple, list)) or len(found) != 4:
-            many = f"{len(found)} values" if isinstance(found, (tuple, list)) else type(found).__name__
+        returned = self.rules.partition(*self.static, mesh, *shown)
+        if not isinstance(returned, (tuple, list)) or len(returned) != 4:
+            many = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
             raise ArgumentTypeError(
                 f"custom_partitioning {self.name}: partition must return (mesh, function, result_shardings, "
                 f"arg_shardings), got {many}"
             )
-        theirs, function, results, args = found
+        theirs, function, results, args = returned
         if getattr(theirs, "shape", None) != mesh.shape:
             raise MeshError(
                 f"custom_partitioning {self.name}: partition returned {theirs!r}, and the program is for {mesh!r}; "
@@ -225,18 +225,18 @@ class _Given:
         return pytree.unflatten(tree, leaves)
 
     def _coded(self, sharding: NamedSharding, ndim: int) -> Sharding:
-        if self.said.decode:
+        if self.rules.decode:
             return sharding
         mesh = sharding.mesh
         devices = list(mesh.devices.flat) if isinstance(mesh, Mesh) else range(mesh.size)
         return GSPMDSharding(devices, layout_to_hlo(sharding.layout(ndim), mesh.abstract_mesh))
 
-    def _read(self, tree: Any, wanted: Any, mesh: AnyMesh, where: str) -> list[NamedSharding]:
+    def _read(self, tree: Any, expected: Any, mesh: AnyMesh, where: str) -> list[NamedSharding]:
         leaves, got = pytree.flatten(tree)
-        if got != wanted and pytree.flatten(_tuples(tree))[1] != wanted:
+        if got != expected and pytree.flatten(_tuples(tree))[1] != expected:
             raise ArgumentTypeError(
                 f"custom_partitioning {self.name}: {where} returned structure {pytree.show(got)}, expected a sharding "
-                f"for each array of {pytree.show(wanted)}"
+                f"for each array of {pytree.show(expected)}"
             )
         return [self._over(s, mesh, where) for s in leaves]
 
@@ -246,14 +246,14 @@ class _Given:
                 f"custom_partitioning {self.name}: {where} returned {sharding!r}, expected shardings, as "
                 "NamedSharding(mesh, spec)"
             )
-        found = over_mesh(sharding, mesh)
+        named = over_mesh(sharding, mesh)
         elsewhere = sharding.num_devices != mesh.size or places_of(sharding, mesh) is not None
-        if elsewhere or not isinstance(found, NamedSharding):
+        if elsewhere or not isinstance(named, NamedSharding):
             raise ShardingError(
                 f"custom_partitioning {self.name}: {where} returned {sharding!r}, which is none over {mesh!r}; use "
                 "NamedSharding with the mesh that it gets"
             )
-        return found
+        return named
 
 
 def _tuples(tree: Any) -> Any:

@@ -46,9 +46,9 @@ def auto_axes(
         cast = MeshCast(inner.abstract_mesh)
         args, kwargs = pytree.map(cast.bind, (args, kwargs))
         with set_mesh(inner):
-            found = f(*args, **kwargs)
+            outs = f(*args, **kwargs)
         with set_mesh(mesh):
-            return reshard(found, out)
+            return reshard(outs, out)
 
     why = "along the axes that are explicit again outside, results need one"
     return _with_axes("auto_axes", f, _one_program(inside), axes, AxisType.Explicit, "out_sharding", out_sharding, why)
@@ -76,11 +76,11 @@ def explicit_axes(
         return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)
     require_callable(f, "explicit_axes")
 
-    def inside(args: Any, kwargs: Any, mesh: AnyMesh, names: tuple[str, ...], wanted: Any) -> Any:
+    def inside(args: Any, kwargs: Any, mesh: AnyMesh, names: tuple[str, ...], in_sharding: Any) -> Any:
         inner = mesh.update_axis_types(dict.fromkeys(names, AxisType.Explicit))
         with set_mesh(inner):
-            found = f(*reshard(args, wanted), **kwargs)
-        return pytree.map(MeshCast(mesh.abstract_mesh).bind, found)
+            outs = f(*reshard(args, in_sharding), **kwargs)
+        return pytree.map(MeshCast(mesh.abstract_mesh).bind, outs)
 
     why = "types in the function say how its arguments are split"
     return _with_axes("explicit_axes", f, _one_program(inside), axes, AxisType.Auto, "in_sharding", in_sharding, why)
@@ -143,10 +143,10 @@ def _mesh(what: str, args: Any) -> AnyMesh:
     """
     mesh = get_mesh()
     types = (typeof(x).explicit for x in pytree.leaves(args))
-    found = mesh if mesh is not None else next((mesh_of_type(t.mesh) for t in types if t is not None), None)
-    if found is None:
+    chosen = mesh if mesh is not None else next((mesh_of_type(t.mesh) for t in types if t is not None), None)
+    if chosen is None:
         raise MeshError(f"{what}: there is no mesh whose axes could be of another type; set one with set_mesh")
-    return found
+    return chosen
 
 
 def _names(what: str, axes: Axes, mesh: AnyMesh, kind: AxisType) -> tuple[str, ...]:

@@ -99,8 +99,8 @@ class Exported:
         return self._over(mesh, self.in_shardings_hlo, self.in_avals)
 
     def _over(self, mesh: Mesh, shardings: Any, avals: Sequence[ShapedArray]) -> tuple[Sharding | None, ...]:
-        found = zip(shardings, avals)
-        return tuple(None if s is None else on_mesh(s, a.ndim, mesh, self.fun_name) for s, a in found)
+        pairs = zip(shardings, avals)
+        return tuple(None if s is None else on_mesh(s, a.ndim, mesh, self.fun_name) for s, a in pairs)
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
         """The program as bytes, for :func:`deserialize`. Its derivatives need no space, whatever ``vjp_order``: they
@@ -266,25 +266,25 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     data = bytes(blob)
     head, _, artifact = data[len(_MAGIC) :].partition(b"\n")
     try:
-        found = json.loads(head) if data.startswith(_MAGIC) else {}
-        whole = found.get("format") == _FORMAT and found.pop("sha256", "") == _digest(found, artifact)
-        ins, outs = (pytree.structure(_tree(found[side])) for side in ("in", "out"))
-        said = found["name"], ins, outs, tuple(found["platforms"]), found["devices"]
+        header = json.loads(head) if data.startswith(_MAGIC) else {}
+        whole = header.get("format") == _FORMAT and header.pop("sha256", "") == _digest(header, artifact)
+        ins, outs = (pytree.structure(_tree(header[side])) for side in ("in", "out"))
+        fields = header["name"], ins, outs, tuple(header["platforms"]), header["devices"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise ImportProgramError(_not_read(data, head))
-    return Exported(*said, artifact)
+    return Exported(*fields, artifact)
 
 
 def _not_read(data: bytes, head: bytes) -> str:
     """Why bytes are not read, and what to do."""
     if not data.startswith(_MAGIC):
         return "deserialize: not what Exported.serialize writes; programs of other origin are read by meshwright.load"
-    found = re.match(rb'{"format": (\d+)', head)
-    if found is not None and int(found[1]) != _FORMAT:
+    match = re.match(rb'{"format": (\d+)', head)
+    if match is not None and int(match[1]) != _FORMAT:
         return (
-            f"deserialize: the program is written in format {int(found[1])}, this version reads {_FORMAT}; read it "
+            f"deserialize: the program is written in format {int(match[1])}, this version reads {_FORMAT}; read it "
             "with the version that wrote it, or export it again"
         )
     return "deserialize: the program is damaged: its checksum, or what stands before it, is not right; write it again"

@@ -15,8 +15,8 @@ from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import (
     UNSPECIFIED,
     argument_shardings,
-    brought,
     check_fit,
+    committed_to,
     common_place,
     flat_shardings,
     named,
@@ -223,30 +223,30 @@ class JitFunction:
 
     def _constrained(self, jaxpr: ClosedJaxpr, args: Any, kwargs: Any, out_tree: Any) -> ClosedJaxpr:
         """The trace with this function's shardings as constraints; the same object each time."""
-        found = self._caches.constrained.get(jaxpr)
-        if found is None:
+        constrained = self._caches.constrained.get(jaxpr)
+        if constrained is None:
             ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
             outs = flat_shardings(self.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
             ins, outs = list(map(without_auto, ins)), list(map(without_auto, outs))
-            found = shallow(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
+            constrained = shallow(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
-                self._caches.constrained[jaxpr] = found
-        return found
+                self._caches.constrained[jaxpr] = constrained
+        return constrained
 
     def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
         is_decided = STATE.decided is not None and is_explicit(avals)
         key = (treedef, avals, static, get_mesh(), config.tracing, scope(), is_decided)
-        found = self._caches.traces.get(key)
-        if found is None:
+        traced = self._caches.traces.get(key)
+        if traced is None:
 
             def names() -> list[str]:
                 args, kwargs = pytree.unflatten(treedef, avals)
                 return [f"{name} of {described(self.fun)}" for name in self._names(args, kwargs, static)]
 
-            found = trace_flat(self._with_static(static), treedef, avals, self.name, names)
-            if not any(isinstance(c, Tracer) for c in found[0].consts):
-                self._caches.traces[key] = found
-        return found
+            traced = trace_flat(self._with_static(static), treedef, avals, self.name, names)
+            if not any(isinstance(c, Tracer) for c in traced[0].consts):
+                self._caches.traces[key] = traced
+        return traced
 
     # --- what went wrong ------------------------------------------------------------------------------------
     def _names(self, args: Any, kwargs: Any, static: Any) -> list[str]:
@@ -317,16 +317,16 @@ class JitFunction:
             avals = tuple(shape_of(x) for x in leaves)
         except ArgumentTypeError:
             raise self._bad_argument(args, kwargs, static) from None
-        said = argument_shardings(self.in_shardings, args, kwargs, self.name)
-        auto = [i for i, (s, x) in enumerate(zip(said, leaves)) if s is AUTO and brought(x) is None]
-        given = list(map(without_auto, said))
+        in_shardings = argument_shardings(self.in_shardings, args, kwargs, self.name)
+        auto = [i for i, (s, x) in enumerate(zip(in_shardings, leaves)) if s is AUTO and committed_to(x) is None]
+        given = list(map(without_auto, in_shardings))
         for sharding, x, name in zip(given, leaves, names):
-            common_place([(f"argument {name}", brought(x)), (f"in_shardings for {name}", sharding)], self.name)
+            common_place([(f"argument {name}", committed_to(x)), (f"in_shardings for {name}", sharding)], self.name)
         moves = self.move_arguments or config.move_arguments
         takes = (misplaced(f"{self.name!r} takes argument {n}", x, s, moves) for s, x, n in zip(given, leaves, names))
         if wrong := [error for error in takes if error is not None]:
             raise together(self.name, wrong)
-        shardings = [g if g is not None else brought(x) for g, x in zip(given, leaves)]
+        shardings = [g if g is not None else committed_to(x) for g, x in zip(given, leaves)]
         check_fit(shardings, avals, names, f"{self.name}: argument ")
         avals = tuple(a if g is None else typed_by(a, named(g)) for a, g in zip(avals, given))
         jaxpr, out_tree = self._trace(treedef, avals, static)

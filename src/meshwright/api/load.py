@@ -103,10 +103,10 @@ class ImportedProgram(Stage):
     @cached_property
     def num_partitions(self) -> int:
         """The number of devices that the program is written for."""
-        said = self.parsed.num_partitions
+        declared = self.parsed.num_partitions
         named = {n for n in map(_num_devices, self.annotations) if n is not None}
-        if said is not None and (said > 1 or not named):
-            return said
+        if declared is not None and (declared > 1 or not named):
+            return declared
         return max(named, default=1)
 
     @cached_property
@@ -156,7 +156,7 @@ class ImportedProgram(Stage):
             ("parameter", [p.sharding for p in self.parameters], self.in_avals),
             ("result", self.parsed.result_shardings, self.out_avals),
         )
-        found = []
+        by_side = []
         for side, shardings, avals in sides:
             named: list[NamedSharding | None] = []
             for i, (sharding, aval) in enumerate(zip(shardings, avals)):
@@ -164,8 +164,8 @@ class ImportedProgram(Stage):
                     named.append(None)
                 else:
                     named.append(on_mesh(sharding, aval.ndim, mesh, f"{side} {i} of {self.name!r}"))
-            found.append(named)
-        return found[0], found[1]
+            by_side.append(named)
+        return by_side[0], by_side[1]
 
     @cached_property
     def is_wide(self) -> bool:
@@ -273,7 +273,7 @@ class ImportedProgram(Stage):
         chosen = self._mesh_for(mesh, num_devices)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
         ins, outs = (
-            [named if said is None or is_plain(said) else None for named, said in zip(*side)]
+            [named if annotation is None or is_plain(annotation) else None for named, annotation in zip(*side)]
             for side in zip(self._shardings_on(chosen), ends)
         )
         arguments = tuple(replace(a, sharding=s) for a, s in zip(self.parameters, ins))

@@ -115,19 +115,19 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def in_shardings(self) -> list[NamedSharding]:
-        found = self._shardings(self.part.in_layouts, self.in_avals, [a.sharding for a in self.program.arguments])
-        return [self.program.arguments[i].sharding if i in self._orders[0] else s for i, s in enumerate(found)]
+        shardings = self._shardings(self.part.in_layouts, self.in_avals, [a.sharding for a in self.program.arguments])
+        return [self.program.arguments[i].sharding if i in self._orders[0] else s for i, s in enumerate(shardings)]
 
     @cached_property
     def out_shardings(self) -> list[NamedSharding]:
-        found = self._shardings(self.part.out_layouts, self.out_avals, self.program.out_shardings)
-        return [self.program.out_shardings[i] if i in self._orders[1] else s for i, s in enumerate(found)]
+        shardings = self._shardings(self.part.out_layouts, self.out_avals, self.program.out_shardings)
+        return [self.program.out_shardings[i] if i in self._orders[1] else s for i, s in enumerate(shardings)]
 
     def _shardings(
-        self, layouts: Sequence[Layout], avals: Sequence[ShapedArray], said: Sequence[Any]
+        self, layouts: Sequence[Layout], avals: Sequence[ShapedArray], stated: Sequence[Any]
     ) -> list[NamedSharding]:
         cut = [replace(lo, dims=lo.dims[: a.ndim]) for lo, a in zip(layouts, avals)]
-        return [s if says_explicitly(s, self.mesh, lo) else self._spelled(lo) for s, lo in zip(said, cut)]
+        return [s if says_explicitly(s, self.mesh, lo) else self._spelled(lo) for s, lo in zip(stated, cut)]
 
     @cached_property
     def _written(self) -> list[tuple[NamedSharding, int]]:
@@ -142,8 +142,8 @@ class PartitionedProgram(Stage):
         """A layout as the user wrote it, if they did: ``P("x")`` stays that, and axes of size one stay named."""
         rank = len(layout.dims)
         fitting = (s for s, n in self._written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
-        found = next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
-        return found.with_memory_kind(None)
+        sharding = next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
+        return sharding.with_memory_kind(None)
 
     # --- costs ----------------------------------------------------------------------------------------------
     @cached_property
@@ -197,17 +197,17 @@ class PartitionedProgram(Stage):
     @cached_property
     def _padding(self) -> list[tuple[str, str]]:
         """What is padded (``"input 0"``), and how, in words."""
-        found = []
+        padded = []
         sides = (
             ("input", self.part.in_layouts, self.part.source.in_avals),
             ("output", self.part.out_layouts, self.part.source.out_avals),
         )
         for side, layouts, avals in sides:
             for number, (layout, aval) in enumerate(zip(layouts, avals)):
-                said = self.program.called.of(side, number)
+                name = self.program.called.of(side, number)
                 uneven = report.uneven_dims(layout, aval, self.mesh.abstract_mesh)
-                found += [(f"{side} {number}", f"{said}: {how}") for how in uneven]
-        return found
+                padded += [(f"{side} {number}", f"{name}: {how}") for how in uneven]
+        return padded
 
     @property
     def padded(self) -> list[str]:
@@ -234,17 +234,17 @@ class PartitionedProgram(Stage):
         ``progress`` is told how many of how many collectives are done, and the number of tries.
         """
         mesh = self.mesh.abstract_mesh
-        found = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
+        ranked = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
         repeated = repeated_entries(self.work, self.part, self.names)
         notes = list(self.notes)
-        if suggest and (found or repeated):
+        if suggest and (ranked or repeated):
             with self.program.precision():
                 advisor = Advisor(self.part, self.names, seconds, tries)
                 repeated = advised_to_share(repeated, self.part, advisor)
-                found, more = advised(found, advisor, progress)
+                ranked, more = advised(ranked, advisor, progress)
             notes += more
         head = headline(self.collectives, mesh, self.peak_bytes, self.work, self.time())
-        return Explanation(head, found, notes, repeated)
+        return Explanation(head, ranked, notes, repeated)
 
     def warn(self) -> None:
         """Warn of operands that had to be replicated, of arithmetic that devices repeat, and of dimensions that were
@@ -430,9 +430,9 @@ class PartitionedProgram(Stage):
             share ``finite`` of an output is neither infinite nor NaN.
           ArgumentError: another number of arrays than the program takes.
         """
-        given, wanted = pytree.leaves(args), len(self.program.all_arguments)
-        if args and len(given) != wanted:
-            raise ArgumentError(f"verify: the program takes {wanted} arrays, got {len(given)}")
+        given, expected = pytree.leaves(args), len(self.program.all_arguments)
+        if args and len(given) != expected:
+            raise ArgumentError(f"verify: the program takes {expected} arrays, got {len(given)}")
         values = list(self.program.picked(given)) if args else None
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:
             return verify(Request(self.part, self.name, rtol, atol, seed, finite, report, self.program.called), values)
@@ -485,16 +485,16 @@ def partition_program(
     for eqn in all_eqns(part.jaxpr.jaxpr):
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
-    made = PartitionedProgram(program, part)
-    return made if memory_limit is None else _within(made, memory_limit)
+    partitioned = PartitionedProgram(program, part)
+    return partitioned if memory_limit is None else _within(partitioned, memory_limit)
 
 
-def _within(made: PartitionedProgram, limit: float) -> PartitionedProgram:
+def _within(partitioned: PartitionedProgram, limit: float) -> PartitionedProgram:
     """The program, or one that gathers again and holds less, whichever is within the limit."""
-    if made.peak_bytes <= limit:
-        return made
-    again = PartitionedProgram(made.program, replace(made.part, jaxpr=gather_again(made.jaxpr)))
+    if partitioned.peak_bytes <= limit:
+        return partitioned
+    again = PartitionedProgram(partitioned.program, replace(partitioned.part, jaxpr=gather_again(partitioned.jaxpr)))
     if again.peak_bytes <= limit:
         return again
-    least = min(made, again, key=lambda p: p.peak_bytes)
-    raise MemoryLimitError(f"{made.name}: {does_not_fit(least.memory, limit)}")
+    least = min(partitioned, again, key=lambda p: p.peak_bytes)
+    raise MemoryLimitError(f"{partitioned.name}: {does_not_fit(least.memory, limit)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.api.shardings import brought, check_fit, flat_shardings, is_spec, named, resolve, spread
+from meshwright.api.shardings import check_fit, committed_to, flat_shardings, is_spec, named, resolve, spread
 from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
@@ -121,42 +121,42 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
       ShardingError: a single device, which only the arguments of the program can choose.
     """
     check_alive(x)
-    wanted = named(sharding)
-    if wanted is None:
+    target = named(sharding)
+    if target is None:
         return x
-    if wanted.host_kind != typeof(x).memory:
-        x = MemoryPut(wanted.host_kind).bind(x)
-        if isinstance(wanted, SingleDeviceSharding):
+    if target.host_kind != typeof(x).memory:
+        x = MemoryPut(target.host_kind).bind(x)
+        if isinstance(target, SingleDeviceSharding):
             return x
-    if wanted.is_explicit and isinstance(wanted, NamedSharding):
-        return _asserted(x, wanted, what)
-    if not isinstance(wanted, NamedSharding):
+    if target.is_explicit and isinstance(target, NamedSharding):
+        return _asserted(x, target, what)
+    if not isinstance(target, NamedSharding):
         raise ShardingError(
             f"{what}: inside a traced function a value cannot be put on {sharding!r}; place the arguments of the "
             "jitted function, or use a NamedSharding"
         )
-    return ShardingConstraint(wanted).bind(x)
+    return ShardingConstraint(target).bind(x)
 
 
-def _asserted(x: Any, wanted: NamedSharding, what: str) -> Any:
+def _asserted(x: Any, target: NamedSharding, what: str) -> Any:
     """``x``, whose type must say what a constraint does of explicit axes; automatic ones are constrained.
 
     Raises:
       ShardingTypeError: it says something else.
     """
     if what == "device_put":
-        return Reshard(wanted).bind(x)
-    aval, said = typeof(x), explicit_of(wanted, typeof(x).ndim)
-    explicit = set(wanted.abstract_mesh.of_type(AxisType.Explicit))
-    if (said is not None and said != aval.explicit) or (
-        len(explicit) == len(wanted.mesh.axis_names) and said != aval.explicit
+        return Reshard(target).bind(x)
+    aval, asserted = typeof(x), explicit_of(target, typeof(x).ndim)
+    explicit = set(target.abstract_mesh.of_type(AxisType.Explicit))
+    if (asserted is not None and asserted != aval.explicit) or (
+        len(explicit) == len(target.mesh.axis_names) and asserted != aval.explicit
     ):
         raise ShardingTypeError(
-            f"{what}: the value is {aval} and {wanted.spec} is asked for; along explicit axes types say how values are "
+            f"{what}: the value is {aval} and {target.spec} is asked for; along explicit axes types say how values are "
             "split, and a constraint only makes sure of it: change it with reshard"
         )
-    free = [a for a in wanted.mesh.axis_names if a not in explicit]
-    return ShardingConstraint(wanted).bind(x) if free else x
+    free = [a for a in target.mesh.axis_names if a not in explicit]
+    return ShardingConstraint(target).bind(x) if free else x
 
 
 def device_get(x: Any) -> Any:
@@ -223,9 +223,9 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
       (PartitionSpec(None, 'x'), (3, 2))
     """
     leaves, treedef = pytree.flatten(x)
-    found = flat_shardings(shardings, x, "with_sharding_constraint")
-    check_fit(found, [typeof(v) for v in leaves], pytree.paths(x), "with_sharding_constraint: x")
-    return pytree.unflatten(treedef, [_constrained(x, s) for x, s in zip(leaves, found)])
+    targets = flat_shardings(shardings, x, "with_sharding_constraint")
+    check_fit(targets, [typeof(v) for v in leaves], pytree.paths(x), "with_sharding_constraint: x")
+    return pytree.unflatten(treedef, [_constrained(x, s) for x, s in zip(leaves, targets)])
 
 
 def _constrained(x: Any, sharding: Any) -> Any:
@@ -259,9 +259,9 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
     """
     leaves, treedef = pytree.flatten(xs)
     with _mesh_of(leaves):
-        found = flat_shardings(out_shardings, xs, "reshard")
-    check_fit(found, [typeof(v) for v in leaves], pytree.paths(xs), "reshard: x")
-    return pytree.unflatten(treedef, [_resharded(x, s) for x, s in zip(leaves, found)])
+        targets = flat_shardings(out_shardings, xs, "reshard")
+    check_fit(targets, [typeof(v) for v in leaves], pytree.paths(xs), "reshard: x")
+    return pytree.unflatten(treedef, [_resharded(x, s) for x, s in zip(leaves, targets)])
 
 
 def _mesh_of(leaves: Sequence[Any]) -> Any:
@@ -274,9 +274,9 @@ def _mesh_of(leaves: Sequence[Any]) -> Any:
 
 
 def _resharded(x: Any, sharding: Any) -> Any:
-    wanted = named(sharding)
-    if isinstance(wanted, NamedSharding) and wanted.is_explicit:
-        return Reshard(wanted).bind(x)
+    target = named(sharding)
+    if isinstance(target, NamedSharding) and target.is_explicit:
+        return Reshard(target).bind(x)
     return _constraint(x, sharding, "reshard") if isinstance(x, Tracer) else _put(x, sharding)
 
 
@@ -288,11 +288,11 @@ def made_as(sharding: Any, make: Callable[[], Any]) -> Any:
     """
     if sharding is None:
         return make()
-    with decided() as found:
+    with decided() as decisions:
         out = make()
     spec = getattr(sharding, "spec", sharding)
-    made = found.summed | (typeof(out).explicit.unreduced if typeof(out).explicit is not None else frozenset())
-    more = sorted(getattr(spec, "unreduced", frozenset()) - made)
+    summed = decisions.summed | (typeof(out).explicit.unreduced if typeof(out).explicit is not None else frozenset())
+    more = sorted(getattr(spec, "unreduced", frozenset()) - summed)
     if more:
         raise ShardingTypeError(
             f"out_sharding={spec} leaves a sum over {', '.join(more)} to be made, but no dimension that is summed over "
@@ -344,7 +344,7 @@ def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
     executable = _sharded_cache.get(key)
     if executable is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
-        arguments = tuple(Argument(str(i), x.aval, brought(x)) for i, x in enumerate(arrays))
+        arguments = tuple(Argument(str(i), x.aval, committed_to(x)) for i, x in enumerate(arrays))
         tree = pytree.structure([0] * len(jaxpr.out_avals))
         program = Program(op.name, jaxpr, arguments, (None,) * len(jaxpr.out_avals), tree, tree)
         # Not ``compile``, which warns: what becomes of single ops is nothing to act upon.

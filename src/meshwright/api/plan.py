@@ -57,8 +57,8 @@ def plan(
     """
     if memory_limit is not None and memory_limit <= 0:
         raise ArgumentError(f"plan: memory_limit must be positive, in bytes, got {memory_limit}")
-    said = (in_shardings, out_shardings, donate_argnums)
-    if isinstance(f, JitFunction) and any(s is not None for s in said):
+    given = (in_shardings, out_shardings, donate_argnums)
+    if isinstance(f, JitFunction) and any(s is not None for s in given):
         raise ArgumentError("plan: the function is jitted already; give shardings and donated arguments to its jit")
     options = {"in_shardings": in_shardings, "out_shardings": out_shardings, "donate_argnums": donate_argnums}
     jitted = f if isinstance(f, JitFunction) else jit(f, **options)

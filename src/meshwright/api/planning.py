@@ -18,7 +18,7 @@ from meshwright.errors import MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.ir.program import Program
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, get_mesh
-from meshwright.spmd.plan.search import SECONDS, Found, Layouts, Request, search
+from meshwright.spmd.plan.search import SECONDS, Layouts, Request, SearchResult, search
 from meshwright.spmd.report import human_bytes
 from meshwright.spmd.steptime.report import Time, human_seconds
 from meshwright.transforms.keys import on_words
@@ -34,7 +34,7 @@ class Chosen:
     """The program with its shardings, and the search that found them."""
 
     program: Program
-    found: Found
+    outcome: SearchResult
     seconds: float
 
 
@@ -69,13 +69,13 @@ def choose_shardings(
             seconds,
             None if auto is None else frozenset(auto),
         )
-        found = search(request)
-    mesh = concrete[found.best.design.mesh]
-    in_layouts, out_layouts = found.best.layouts
+        outcome = search(request)
+    mesh = concrete[outcome.best.design.mesh]
+    in_layouts, out_layouts = outcome.best.layouts
 
-    def on(said: Any, layout: Any, ndim: int) -> Any:
-        if isinstance(said, NamedSharding) and said.mesh.abstract_mesh == mesh.abstract_mesh:
-            return said  # as the user spelled it
+    def on(stated: Any, layout: Any, ndim: int) -> Any:
+        if isinstance(stated, NamedSharding) and stated.mesh.abstract_mesh == mesh.abstract_mesh:
+            return stated  # as the user spelled it
         return None if layout is None else NamedSharding.from_layout(mesh, replace(layout, dims=layout.dims[:ndim]))
 
     arguments = tuple(
@@ -83,7 +83,7 @@ def choose_shardings(
     )
     results = tuple(on(s, lo, a.ndim) for s, lo, a in zip(program.out_shardings, out_layouts, program.out_avals))
     chosen = replace(program, arguments=arguments, out_shardings=results, place=mesh)
-    return Chosen(chosen, found, time.perf_counter() - start)
+    return Chosen(chosen, outcome, time.perf_counter() - start)
 
 
 def with_chosen(program: Program, auto: Sequence[int]) -> Program:
@@ -111,13 +111,13 @@ def meshes_of(machine: Machine) -> list[AbstractMesh]:
     """Meshes of one and of two axes that lie well on a machine."""
     n = machine.size
     shapes = [(n,)] + [(n // b, b) for b in range(2, n // 2 + 1) if n % b == 0]
-    found = []
+    meshes = []
     for shape in shapes:
         try:
-            found.append(AbstractMesh(shape, AXES[: len(shape)], machine=machine))
+            meshes.append(AbstractMesh(shape, AXES[: len(shape)], machine=machine))
         except MeshError:
             continue  # its axes cannot be cut as the machine's links are
-    return found
+    return meshes
 
 
 class Plan:
@@ -152,7 +152,7 @@ class Plan:
         part = partition_program(self._chosen.program)
         limit = self.memory_limit
         if limit is not None and part.peak_bytes > limit:  # looking ahead may have bought time with memory
-            part = PartitionedProgram(self._chosen.program, self._chosen.found.best.part)
+            part = PartitionedProgram(self._chosen.program, self._chosen.outcome.best.part)
         return part
 
     def partition(self) -> PartitionedProgram:
@@ -169,7 +169,7 @@ class Plan:
         return self.partition().peak_bytes
 
     def __str__(self) -> str:
-        part, found = self.partition(), self._chosen.found
+        part, outcome = self.partition(), self._chosen.outcome
         axes = " × ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
         limit = f" of {human_bytes(self.memory_limit)}" if self.memory_limit is not None else ""
         lines = [
@@ -182,11 +182,11 @@ class Plan:
         for side, names, avals, shardings in sides:
             rows = [f"  {side}{name} {aval}: {s.spec}" for name, aval, s in zip(names, avals, shardings)]
             lines += rows[:_SHOWN] + ([f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else [])
-        lines.append(f"{len(found.tried)} designs tried in {self._chosen.seconds:.1f} s")
-        others = sorted((t for t in found.tried if t is not found.best), key=lambda t: t.seconds)[:3]
+        lines.append(f"{len(outcome.tried)} designs tried in {self._chosen.seconds:.1f} s")
+        others = sorted((t for t in outcome.tried if t is not outcome.best), key=lambda t: t.seconds)[:3]
         for t in others:
             held = f", {human_bytes(t.memory.peak_bytes)} held" if t.memory is not None else ""
-            lines.append(f"  another: {describe(t.design, found, part.names)}: {human_seconds(t.seconds)}{held}")
+            lines.append(f"  another: {describe(t.design, outcome, part.names)}: {human_seconds(t.seconds)}{held}")
         return "\n".join([*lines, *(f"note: {note}" for note in part.time().notes)])
 
     def __repr__(self) -> str:
@@ -196,13 +196,13 @@ class Plan:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def describe(design: Any, found: Found, names: Sequence[str]) -> str:
+def describe(design: Any, outcome: SearchResult, names: Sequence[str]) -> str:
     """A design in words: what each axis splits."""
-    said = []
+    parts = []
     for axis, size, use in zip(design.mesh.axis_names, design.mesh.axis_sizes, design.uses):
         of = "nothing"
         if use.kind is not None:
-            number, dim = found.kinds[use.kind].arguments[0]
+            number, dim = outcome.kinds[use.kind].arguments[0]
             of = f"dimension {dim} of {names[number]}"
-        said.append(f"{axis}={size} splits {of}{' and all the rest' if use.shards_rest else ''}")
-    return ", ".join(said)
+        parts.append(f"{axis}={size} splits {of}{' and all the rest' if use.shards_rest else ''}")
+    return ", ".join(parts)

@@ -208,8 +208,8 @@ class _Call:
         Raises:
           ArgumentError: ``out_axes`` that do not fit.
         """
-        found = flat_axes(self.spec.out_axes, out, "pmap out_axes")
-        return [_target(self.spec.fun, y, t, p) for y, t, p in zip(pytree.leaves(out), found, pytree.paths(out))]
+        out_axes = flat_axes(self.spec.out_axes, out, "pmap out_axes")
+        return [_target(self.spec.fun, y, t, p) for y, t, p in zip(pytree.leaves(out), out_axes, pytree.paths(out))]
 
 
 def _run(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -253,15 +253,15 @@ def _bound(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     axes = [*flat_axes(in_axes, dynamic, "pmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
     for i, x in enumerate(flat):
         mapped.check(i, x)
-    found = [mapped.axis(x, a, i) for i, (x, a) in enumerate(zip(flat, axes))]
-    size = mapped.size(flat, found, spec.axis_size)
+    normal_axes = [mapped.axis(x, a, i) for i, (x, a) in enumerate(zip(flat, axes))]
+    size = mapped.size(flat, normal_axes, spec.axis_size)
 
     def fun(*values: Any) -> Any:
         positional, named = pytree.unflatten(tree, values)
         given = iter(positional)
         return spec.fun(*(a if i in static else next(given) for i, a in enumerate(args)), **named)
 
-    return _Call(spec, spec.name, flat, found, size, fun)
+    return _Call(spec, spec.name, flat, normal_axes, size, fun)
 
 
 def _target(fun: Callable[..., Any], y: Any, target: int | None, path: str) -> int | None:
@@ -382,10 +382,10 @@ def _check_equal(call: _Call, jaxpr: ClosedJaxpr, consts: int, targets: Sequence
     """
     own = frozenset((call.name,))
     inputs = [NOWHERE] * consts + [NOWHERE if a is None else own for a in call.axes]
-    found = varying(jaxpr.jaxpr, inputs)
+    axes_of = varying(jaxpr.jaxpr, inputs)
     paths = pytree.paths(pytree.unflatten(out_tree, [0] * len(targets)))
     outs = zip(jaxpr.jaxpr.outvars, targets, paths)
-    wrong = [p for v, t, p in outs if t is None and isinstance(v, Var) and call.name in found.get(v, ())]
+    wrong = [p for v, t, p in outs if t is None and isinstance(v, Var) and call.name in axes_of.get(v, ())]
     if wrong:
         raise ArgumentError(
             f"pmap of {described(call.spec.fun)}: out_axes is None for {', '.join(f'result{p}' for p in wrong)}, "

@@ -45,10 +45,10 @@ class _Pruner:
         inner = jaxpr.jaxpr
         eqns = [self._without_unused(e, e.op) if isinstance(e.op, Jit) else e for e in inner.eqns]
         same = all(a is b for a, b in zip(eqns, inner.eqns))
-        found = dead_code(jaxpr if same else jaxpr.replace(jaxpr=inner.replace(eqns=eqns)))
-        used = use_counts(found.jaxpr.eqns, found.jaxpr.outvars)
+        pruned = dead_code(jaxpr if same else jaxpr.replace(jaxpr=inner.replace(eqns=eqns)))
+        used = use_counts(pruned.jaxpr.eqns, pruned.jaxpr.outvars)
         kept = tuple(i for i, v in enumerate(inner.invars) if v in used)
-        return arranged(found, [inner.invars[i] for i in kept]), kept
+        return arranged(pruned, [inner.invars[i] for i in kept]), kept
 
     def _without_unused(self, eqn: JaxprEqn, op: Jit) -> JaxprEqn:
         body, kept = self.needed(op.jaxpr)

@@ -80,10 +80,10 @@ def split_resources(resources: Mapping[Name, Any]) -> tuple[dict[Name, tuple[Any
     """What ``axis_resources`` gives each named axis: axes of the mesh, and the number of steps it is computed in."""
     entries = {n: tuple(r) if isinstance(r, (tuple, list)) else (r,) for n, r in resources.items()}
     named = _LOOPS.get()
-    found = {n: [named.get(r, r) for r in used] for n, used in entries.items()}
-    steps = {n: prod(r.length for r in used if isinstance(r, SerialLoop)) for n, used in found.items()}
-    axes = {n: tuple(r for r in used if not isinstance(r, SerialLoop)) for n, used in found.items()}
-    looped = {n for n, used in found.items() if any(isinstance(r, SerialLoop) for r in used)}
+    resolved = {n: [named.get(r, r) for r in used] for n, used in entries.items()}
+    steps = {n: prod(r.length for r in used if isinstance(r, SerialLoop)) for n, used in resolved.items()}
+    axes = {n: tuple(r for r in used if not isinstance(r, SerialLoop)) for n, used in resolved.items()}
+    looped = {n for n, used in resolved.items() if any(isinstance(r, SerialLoop) for r in used)}
     return {n: used for n, used in axes.items() if used}, {n: steps[n] for n in steps if n in looped}
 
 

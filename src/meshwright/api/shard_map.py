@@ -150,9 +150,9 @@ def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:
     outside = [a for a in mesh.axis_names if a in STATE.axis_env]
     unknown = sorted(set(names) - set(mesh.axis_names))
     if unknown or set(names) & set(outside) or (not names and len(outside) == len(mesh.axis_names)):
-        found = f"axis_names={sorted(names)}" if names else "no axis_names"
+        given = f"axis_names={sorted(names)}" if names else "no axis_names"
         raise ArgumentError(
-            f"shard_map: {found}, the mesh has the axes {list(mesh.axis_names)}"
+            f"shard_map: {given}, the mesh has the axes {list(mesh.axis_names)}"
             + (f", of which {outside} are manual already" if outside else "")
             + "; name axes of the mesh that no enclosing shard_map has"
         )
@@ -257,10 +257,10 @@ def _call(region: _Region, args: Any) -> Any:
         jaxpr, consts, out_tree = closed_call(region.on_parts(in_tree), parts, name_of(f))
     _check_constraints(jaxpr, manual)
     outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
-    found = region.result_specs(outs)
+    out_specs = region.result_specs(outs)
     names = () if len(manual) == len(mesh.axis_names) else manual
     whole = [PartitionSpec()] * len(consts)
-    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(found), names, check)
+    op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(out_specs), names, check)
     if check:
         _check_results(f, op, pytree.paths(outs))
         op = op.with_cast_results()
@@ -286,12 +286,12 @@ def _in_python(region: _Region, args: Any) -> Any:
 
     places = [dict(zip(sizes, position)) for position in np.ndindex(*sizes.values())]
     outs = Ring(f"shard_map of {described(f)}", sizes).run([at(place) for place in places])
-    found = region.result_specs(outs[0])
+    out_specs = region.result_specs(outs[0])
     columns = list(zip(*(pytree.leaves(out) for out in outs)))
     if region.check:
-        for values, spec, path in zip(columns, found, pytree.paths(outs[0])):
+        for values, spec, path in zip(columns, out_specs, pytree.paths(outs[0])):
             _check_same(f, values, spec, sizes, path)
-    whole = [put_together(values, spec, sizes) for values, spec in zip(columns, found)]
+    whole = [put_together(values, spec, sizes) for values, spec in zip(columns, out_specs)]
     return pytree.unflatten(pytree.structure(outs[0]), whole)
 
 

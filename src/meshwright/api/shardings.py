@@ -100,8 +100,8 @@ def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -
             f"{by_name}; give one entry an argument (None leaves the choice to the partitioner), or a single sharding "
             "for all"
         )
-    found = flat_shardings(tree, tuple(args), "jit in_shardings")
-    return [*found, *([None] * len(pytree.leaves(kwargs)))]
+    positional = flat_shardings(tree, tuple(args), "jit in_shardings")
+    return [*positional, *([None] * len(pytree.leaves(kwargs)))]
 
 
 def resolve(entry: Any, what: str) -> Any:
@@ -140,7 +140,7 @@ def named(sharding: Any) -> Any:
     return sharding.to_named() if isinstance(sharding, Sharding) else sharding
 
 
-def brought(x: Any) -> Sharding | None:
+def committed_to(x: Any) -> Sharding | None:
     """The sharding that a value brings along: that of an array which the user placed."""
     return named(getattr(x, "sharding", None)) if getattr(x, "committed", True) else None
 
@@ -186,8 +186,8 @@ def _seen_outside(program: Program, mesh: AnyMesh) -> AnyMesh:
     around: list[Any] = [getattr(named(a.sharding), "mesh", None) for a in program.all_arguments]
     around += [a.explicit and a.explicit.mesh for a in program.out_avals]
     around += [get_mesh()]
-    found = next((m for m in around if m is not None and m.axis_names == mesh.axis_names), mesh)
-    return mesh.update_axis_types(dict(zip(found.axis_names, found.axis_types)))
+    outer = next((m for m in around if m is not None and m.axis_names == mesh.axis_names), mesh)
+    return mesh.update_axis_types(dict(zip(outer.axis_names, outer.axis_types)))
 
 
 def _of_type(aval: ShapedArray, mesh: AnyMesh) -> NamedSharding | None:
@@ -203,8 +203,8 @@ def _of_type(aval: ShapedArray, mesh: AnyMesh) -> NamedSharding | None:
 # --- one place ----------------------------------------------------------------------------------------------
 def place_of(sharding: Sharding) -> Place:
     """The mesh or the device of a sharding."""
-    found = named(sharding)
-    return found.mesh if isinstance(found, NamedSharding) else found.device  # type: ignore[union-attr]
+    resolved = named(sharding)
+    return resolved.mesh if isinstance(resolved, NamedSharding) else resolved.device  # type: ignore[union-attr]
 
 
 def common_place(placed: Iterable[tuple[str, Sharding | None]], what: str) -> Place | None:
@@ -265,10 +265,10 @@ def _untyped(mesh: Any) -> Any:
 def over_mesh(sharding: Any, mesh: AnyMesh) -> Any:
     """The sharding with its tiles on the same devices, said by the axes of the mesh of its program; where these cannot
     say it, since it orders devices otherwise, with its tiles in the order of the mesh (see :func:`places_of`)."""
-    found = named(sharding)
-    if not isinstance(found, NamedSharding) or _same(found.mesh, mesh):
-        return found
-    return over(found, mesh) or (reordered(found, mesh) or (found,))[0]
+    resolved = named(sharding)
+    if not isinstance(resolved, NamedSharding) or _same(resolved.mesh, mesh):
+        return resolved
+    return over(resolved, mesh) or (reordered(resolved, mesh) or (resolved,))[0]
 
 
 def _end_over(sharding: Any, mesh: AnyMesh) -> Any:
@@ -279,10 +279,10 @@ def _end_over(sharding: Any, mesh: AnyMesh) -> Any:
 def places_of(sharding: Any, mesh: AnyMesh) -> Places | None:
     """For each position of ``mesh``, the position whose tile its device has under ``sharding``; None where it is the
     same."""
-    found = named(sharding)
-    if not isinstance(found, NamedSharding) or _same(found.mesh, mesh) or over(found, mesh) is not None:
+    resolved = named(sharding)
+    if not isinstance(resolved, NamedSharding) or _same(resolved.mesh, mesh) or over(resolved, mesh) is not None:
         return None
-    moved = reordered(found, mesh)
+    moved = reordered(resolved, mesh)
     return None if moved is None else moved[1]
 
 
@@ -343,7 +343,7 @@ def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]
     """The shardings inside a program: of constraints, manual regions and the arrays that it closes over."""
     for value in jaxpr.consts:
         if hasattr(value, "committed"):
-            yield f"a closed-over array of type {value.aval}", brought(value)
+            yield f"a closed-over array of type {value.aval}", committed_to(value)
     yield from _stated(jaxpr)
 
 

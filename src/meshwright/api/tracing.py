@@ -77,9 +77,9 @@ def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
     """
 
     def fun(*args: Any) -> list[Any]:
-        wanted = jaxpr.in_avals
-        if len(args) != len(wanted):
-            raise ArgumentTypeError(f"jaxpr_as_fun: the jaxpr takes {len(wanted)} arrays, got {len(args)}")
+        in_avals = jaxpr.in_avals
+        if len(args) != len(in_avals):
+            raise ArgumentTypeError(f"jaxpr_as_fun: the jaxpr takes {len(in_avals)} arrays, got {len(args)}")
         return eval_jaxpr(jaxpr, jaxpr.consts, *args)
 
     return fun

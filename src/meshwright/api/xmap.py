@@ -103,7 +103,7 @@ class _Xmap:
         Raises:
           ShapeError: two sizes, or an array without the dimension.
         """
-        found = dict(self.axis_sizes)
+        sizes = dict(self.axis_sizes)
         for x, spec, path in zip(flat, specs, paths):
             shape = typeof(x).shape
             if (spec.rank is not None and spec.rank != len(shape)) or any(dim >= len(shape) for dim, _ in spec.axes):
@@ -112,13 +112,13 @@ class _Xmap:
                     f"of in_axes {spec.text}; name dimensions that it has"
                 )
             for dim, name in spec.axes:
-                if found.setdefault(name, shape[dim]) != shape[dim]:
+                if sizes.setdefault(name, shape[dim]) != shape[dim]:
                     raise ShapeError(
-                        f"xmap of {described(fun)}: axis {name!r} has size {found[name]}, but dimension {dim} of "
+                        f"xmap of {described(fun)}: axis {name!r} has size {sizes[name]}, but dimension {dim} of "
                         f"argument{path} of shape {shape}, which in_axes {spec.text} makes it, has size {shape[dim]}; "
                         "give arrays of one size, or the axes two names"
                     )
-        return found
+        return sizes
 
 
 def xmap(
@@ -177,8 +177,8 @@ def _check_names(spec: _Xmap) -> None:
     leaves = pytree.leaves(pytree.map(lambda e: parse_axes("in_axes", e), spec.in_axes, is_leaf=is_axes_spec))
     known = {name for leaf in leaves for _, name in leaf.axes} | set(spec.axis_sizes)
     outs = pytree.leaves(pytree.map(lambda e: parse_axes("out_axes", e), spec.out_axes, is_leaf=is_axes_spec))
-    wanted = {"out_axes": {n for leaf in outs for _, n in leaf.axes}, "axis_resources": {*spec.resources, *spec.steps}}
-    for what, names in wanted.items():
+    uses = {"out_axes": {n for leaf in outs for _, n in leaf.axes}, "axis_resources": {*spec.resources, *spec.steps}}
+    for what, names in uses.items():
         if names - known:
             missing = ", ".join(sorted(map(repr, names - known)))
             raise ArgumentError(

@@ -48,11 +48,11 @@ class Group:
             return alone
         for _ in range(int(PATIENCE / 5)):
             try:
-                found = self.table.get(f"{self.key}/{what}/{rank}", 5)
+                message = self.table.get(f"{self.key}/{what}/{rank}", 5)
             except DistributedError as error:
                 raise CheckpointError(f"a checkpoint could not be finished: {error}") from None
-            if found is not None:
-                return found.decode()
+            if message is not None:
+                return message.decode()
             gone = signs.suspects((rank,))
             if gone:
                 raise CheckpointError(f"a checkpoint could not be finished: rank {rank} {gone[rank]}")

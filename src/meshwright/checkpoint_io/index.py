@@ -91,12 +91,12 @@ class Index:
         entries = [Entry(**{**e, "pieces": [Piece(**p) for p in e["pieces"]]}) for e in raw.pop("entries")]
         for entry in entries:
             _check_entry(entry)
-        found = Index(entries=entries, **raw)
-        if found.format not in FORMATS:
-            raise CheckpointError(f"it is of format {found.format!r}")
-        if found.tree:
-            rebuilt(found.tree, entries)
-        return found
+        index = Index(entries=entries, **raw)
+        if index.format not in FORMATS:
+            raise CheckpointError(f"it is of format {index.format!r}")
+        if index.tree:
+            rebuilt(index.tree, entries)
+        return index
 
 
 def _checksum(raw: dict[str, Any]) -> int:
@@ -152,8 +152,8 @@ def _neighbours(folder: Path) -> str:
     """What else is there, for an error."""
     if not folder.parent.is_dir():
         return f": the folder {folder.parent} does not exist"
-    found = sorted(p.name for p in folder.parent.iterdir() if (p / NAME).is_file())
-    return f"; beside it there are {', '.join(found[:8])}" if found else ""
+    names = sorted(p.name for p in folder.parent.iterdir() if (p / NAME).is_file())
+    return f"; beside it there are {', '.join(names[:8])}" if names else ""
 
 
 # --- trees --------------------------------------------------------------------------------------------------

@@ -70,8 +70,8 @@ class CheckpointManager:
 
     def steps(self) -> list[int]:
         """The steps whose checkpoints are whole, in order."""
-        found = (_STEP.fullmatch(p.name) for p in self.directory.glob("step_*") if (p / NAME).is_file())
-        return sorted(int(m[1]) for m in found if m)
+        matches = (_STEP.fullmatch(p.name) for p in self.directory.glob("step_*") if (p / NAME).is_file())
+        return sorted(int(m[1]) for m in matches if m)
 
     def latest_step(self) -> int | None:
         return max(self.steps(), default=None)

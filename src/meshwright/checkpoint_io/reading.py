@@ -50,9 +50,9 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
     if like is None:
         leaves = [_typed(_region(folder, index, e, ()), e) for e in index.entries]
         return rebuilt(index.tree, leaves) if index.tree else dict(zip((e.path for e in index.entries), leaves))
-    paths, wanted, treedef = pytree.paths(like), pytree.leaves(like), pytree.structure(like)
-    entries = _matched(folder, index, paths, wanted)
-    return pytree.unflatten(treedef, [_placed(folder, index, e, w) for e, w in zip(entries, wanted)])
+    paths, targets, treedef = pytree.paths(like), pytree.leaves(like), pytree.structure(like)
+    entries = _matched(folder, index, paths, targets)
+    return pytree.unflatten(treedef, [_placed(folder, index, e, w) for e, w in zip(entries, targets)])
 
 
 def _settled(folder: Path) -> Path:
@@ -89,7 +89,7 @@ def _type(x: Any) -> tuple[tuple[int, ...], Any]:
     return aval.shape, aval.dtype
 
 
-def _matched(folder: Path, index: Index, paths: Sequence[str], wanted: Sequence[Any]) -> list[Entry]:
+def _matched(folder: Path, index: Index, paths: Sequence[str], targets: Sequence[Any]) -> list[Entry]:
     """The entry of each leaf.
 
     Raises:
@@ -97,7 +97,7 @@ def _matched(folder: Path, index: Index, paths: Sequence[str], wanted: Sequence[
     """
     saved = {e.path: e for e in index.entries}
     rows = []
-    for path, x in zip(paths, wanted):
+    for path, x in zip(paths, targets):
         try:
             shape, dtype = _type(x)
         except ArgumentTypeError as error:
@@ -174,7 +174,7 @@ def _placed(folder: Path, index: Index, entry: Entry, like: Any) -> Any:
 
     placed = sharding if getattr(like, "committed", True) and isinstance(sharding, Sharding) else None
     if placed is None or isinstance(getattr(placed, "mesh", None), AbstractMesh):
-        made = from_numpy(part(()), dtype, copy=False)
+        array = from_numpy(part(()), dtype, copy=False)
     else:
-        made = make_array_from_callback(tuple(entry.shape), placed, part, dtype)
-    return made.keys(KEY_TYPES[_key_name(entry)]) if entry.key else made
+        array = make_array_from_callback(tuple(entry.shape), placed, part, dtype)
+    return array.keys(KEY_TYPES[_key_name(entry)]) if entry.key else array

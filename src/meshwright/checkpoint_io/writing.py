@@ -174,12 +174,12 @@ class _Job:
             group.tell("written", json.dumps({"failed": str(error)}))
             raise CheckpointError(f"save: {self.folder} could not be written: {error}") from None
         if not group.leads:
-            said = group.hear("finished", 0)
-            if said:
-                raise CheckpointError(said)
+            failure = group.hear("finished", 0)
+            if failure:
+                raise CheckpointError(failure)
             return
-        said = "" if self._finished(place, mine) else f"save: {self.folder} could not be written by all processes"
-        group.tell("finished", said)
+        failure = "" if self._finished(place, mine) else f"save: {self.folder} could not be written by all processes"
+        group.tell("finished", failure)
 
     def _finished(self, place: Path, mine: list[Entry]) -> bool:
         """Put together what the processes wrote.

@@ -51,11 +51,11 @@ def _keys(path: str) -> list[tuple[str, int]]:
 
 def names(entries: Sequence[Entry]) -> list[str]:
     """A name for each array: its keys, joined by dots; numbered where that is another's name."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for number, entry in enumerate(entries):
         name = quote(".".join(key for key, _ in _keys(entry.path)), safe=" ") or "value"
-        found[name if name not in found else f"{name}.{number}"] = None
-    return list(found)
+        names[name if name not in names else f"{name}.{number}"] = None
+    return list(names)
 
 
 def _tree_metadata(entries: Sequence[Entry]) -> str:
@@ -67,8 +67,8 @@ def _tree_metadata(entries: Sequence[Entry]) -> str:
         }
         for e in entries
     }
-    said = {"use_ocdbt": True, "use_zarr3": False, "store_array_data_equal_to_fill_value": True}
-    return json.dumps({"tree_metadata": tree, **said, "custom_metadata": None})
+    options = {"use_ocdbt": True, "use_zarr3": False, "store_array_data_equal_to_fill_value": True}
+    return json.dumps({"tree_metadata": tree, **options, "custom_metadata": None})
 
 
 # --- databases ----------------------------------------------------------------------------------------------
@@ -91,8 +91,8 @@ def _chunk(tile: Sequence[int], itemsize: int) -> list[int]:
     """The shape of chunks: a tile, cut along its first dimensions into equal parts until they are small."""
     chunk = [max(n, 1) for n in tile]
     for d, n in enumerate(chunk):
-        wanted = -(-int(np.prod(chunk, dtype=np.int64)) * itemsize // _CHUNK)
-        chunk[d] = n // next((p for p in range(min(wanted, n), n + 1) if n % p == 0), 1)
+        pieces = -(-int(np.prod(chunk, dtype=np.int64)) * itemsize // _CHUNK)
+        chunk[d] = n // next((p for p in range(min(pieces, n), n + 1) if n % p == 0), 1)
     return chunk
 
 

@@ -72,8 +72,8 @@ class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
                 f"from_batched_callback: the callback gave {len(parts)} parts for {len(different)} indices; give one "
                 "for each"
             )
-        found = dict(zip(different, parts))
-        return make_array_from_callback(global_shape, sharding, lambda index: found[_key(index)])
+        by_index = dict(zip(different, parts))
+        return make_array_from_callback(global_shape, sharding, lambda index: by_index[_key(index)])
 
     @classmethod
     def from_batched_callback_with_devices(
@@ -88,7 +88,7 @@ class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
         devices: dict[Any, tuple[Index, list[Any]]] = {}
         for device, index in sharding.addressable_devices_indices_map(tuple(global_shape)).items():
             devices.setdefault(_key(index), (index, []))[1].append(device)
-        parts = data_callback([(index, tuple(found)) for index, found in devices.values()])
+        parts = data_callback([(index, tuple(holders)) for index, holders in devices.values()])
         return make_array_from_single_device_arrays(global_shape, sharding, list(parts))
 
 

@@ -35,14 +35,14 @@ def create_device_mesh(
       >>> mw.Mesh(mesh_utils.create_device_mesh((4, 2)), ("data", "model")).shape["data"]  # of 8 devices
       4
     """
-    found = list(all_devices() if devices is None else devices)
+    chosen = list(all_devices() if devices is None else devices)
     shape = tuple(int(n) for n in mesh_shape)
-    if len(found) != math.prod(shape):
+    if len(chosen) != math.prod(shape):
         raise MeshError(
-            f"create_device_mesh: a mesh of shape {shape} needs {math.prod(shape)} devices, there are {len(found)}; "
+            f"create_device_mesh: a mesh of shape {shape} needs {math.prod(shape)} devices, there are {len(chosen)}; "
             "give devices, or set meshwright.config.update('num_devices', ...) before they are first used"
         )
-    return placed(found, shape)
+    return placed(chosen, shape)
 
 
 def create_hybrid_device_mesh(
@@ -75,6 +75,6 @@ def create_hybrid_device_mesh(
             "granule use create_device_mesh"
         )
     order = sorted(granules) if should_sort_granules_by_key else list(granules)
-    made = np.stack([create_device_mesh(shape, granules[key]) for key in order]).reshape(*blocks, *shape)
+    grid = np.stack([create_device_mesh(shape, granules[key]) for key in order]).reshape(*blocks, *shape)
     sides = [axis for i in range(len(shape)) for axis in (i, len(shape) + i)]
-    return made.transpose(sides).reshape([a * b for a, b in zip(blocks, shape)])
+    return grid.transpose(sides).reshape([a * b for a, b in zip(blocks, shape)])

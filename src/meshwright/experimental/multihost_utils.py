@@ -92,8 +92,8 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 def _broadcast(value: np.ndarray, source: bool) -> np.ndarray:
     """The source's value: of bits that are zeros elsewhere, the largest."""
     raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-    found = _for_all(_largest(_stacked(raw if source else np.zeros_like(raw))))
-    return np.frombuffer(found.tobytes(), value.dtype).reshape(value.shape)
+    received = _for_all(_largest(_stacked(raw if source else np.zeros_like(raw))))
+    return np.frombuffer(received.tobytes(), value.dtype).reshape(value.shape)
 
 
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
@@ -162,12 +162,12 @@ def sync_global_devices(name: str) -> None:
     table.put(f"meshwright/barrier/{number}/{process_index()}", name.encode())
     what = f"rank {process_index()} waited at sync_global_devices({name!r})"
     for rank in range(process_count()):
-        found = table.get(f"meshwright/barrier/{number}/{rank}", config.collective_timeout)
-        if found is None:
+        theirs = table.get(f"meshwright/barrier/{number}/{rank}", config.collective_timeout)
+        if theirs is None:
             late = {rank: "is late: it lives, but did not come"}
             raise agreement.blamed(what, signs.suspects((rank,)) or late)
-        if found.decode() != name:
-            raise agreement.blamed(what, {rank: f"is at sync_global_devices({found.decode()!r})"})
+        if theirs.decode() != name:
+            raise agreement.blamed(what, {rank: f"is at sync_global_devices({theirs.decode()!r})"})
 
 
 def reached_preemption_sync_point(step_id: int) -> bool:

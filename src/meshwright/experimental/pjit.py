@@ -41,13 +41,13 @@ def pjit(
     """
     ins = _shardings("in", in_axis_resources, in_shardings)
     outs = _shardings("out", out_axis_resources, out_shardings)
-    made = jit(
+    jitted = jit(
         fun, in_shardings=ins, out_shardings=outs, static_argnums=static_argnums, static_argnames=static_argnames,
         donate_argnums=donate_argnums, **options,
     )  # fmt: skip
     if in_axis_resources is UNSPECIFIED:
-        return made
-    return made.moving() if fun is not None else lambda f: made(f).moving()
+        return jitted
+    return jitted.moving() if fun is not None else lambda f: jitted(f).moving()
 
 
 def _shardings(side: str, resources: Any, shardings: Any) -> Any:

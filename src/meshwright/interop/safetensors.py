@@ -71,14 +71,14 @@ def _header(file: Path) -> dict[str, Entry]:
     except Exception as error:
         raise WeightsError(f"{file}: cannot be read as safetensors ({error})") from None
     size = file.stat().st_size
-    return {name: _entry(file, name, said, 8 + length, size) for name, said in header.items() if name != "__metadata__"}
+    return {name: _entry(file, name, raw, 8 + length, size) for name, raw in header.items() if name != "__metadata__"}
 
 
-def _entry(file: Path, name: str, said: Mapping[str, Any], base: int, size: int) -> Entry:
-    if said["dtype"] not in _DTYPES:
-        raise WeightsError(f"{file}: {name} has dtype {said['dtype']}, which arrays do not have")
-    dtype, shape = as_dtype(_DTYPES[said["dtype"]]), tuple(said["shape"])
-    start, end = said["data_offsets"]
+def _entry(file: Path, name: str, raw: Mapping[str, Any], base: int, size: int) -> Entry:
+    if raw["dtype"] not in _DTYPES:
+        raise WeightsError(f"{file}: {name} has dtype {raw['dtype']}, which arrays do not have")
+    dtype, shape = as_dtype(_DTYPES[raw["dtype"]]), tuple(raw["shape"])
+    start, end = raw["data_offsets"]
     if end - start != math.prod(shape) * dtype.itemsize or base + end > size:
         raise WeightsError(f"{file}: {name} of type {dtype}{list(shape)} is said to be in bytes {start} to {end}")
     return Entry(file, dtype, shape, base + start)
@@ -88,10 +88,10 @@ def _files(path: Path) -> list[Path]:
     """The files that a path stands for: one, those of an index, or those of a directory."""
     if path.is_dir():
         index = path / INDEX
-        found = _files(index) if index.exists() else sorted(path.glob("*.safetensors"))
-        if not found:
+        files = _files(index) if index.exists() else sorted(path.glob("*.safetensors"))
+        if not files:
             raise WeightsError(f"{path}: has no safetensors files")
-        return found
+        return files
     if path.suffix != ".json":
         return [path]
     try:
@@ -110,13 +110,13 @@ def entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
     Raises:
       WeightsError: files that cannot be read, or that have a tensor twice.
     """
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for file in _files(Path(path)):
         for name, entry in _header(file).items():
-            if name in found:
-                raise WeightsError(f"{name} is in {found[name].file} and in {file}")
-            found[name] = entry
-    return found
+            if name in entries:
+                raise WeightsError(f"{name} is in {entries[name].file} and in {file}")
+            entries[name] = entry
+    return entries
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ def load(
       >>> mw.interop.safetensors.load("/tmp/w.safetensors")
       {'a': Array([1., 1.], dtype=float32)}
     """
-    found = entries(path)
-    named = {renamed(n, rename): e for n, e in found.items()} if like is None else fit(found, like, rename)
-    if len(named) != len(found):
+    stored = entries(path)
+    named = {renamed(n, rename): e for n, e in stored.items()} if like is None else fit(stored, like, rename)
+    if len(named) != len(stored):
         raise WeightsError(f"{path}: rename gives several weights one name")
     return {name: _array(name, entry, like, shardings) for name, entry in named.items()}
 

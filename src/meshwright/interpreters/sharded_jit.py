@@ -75,9 +75,9 @@ def sharded_jit(
     parts = [p for p in pytree.leaves((in_parts, out_parts), is_leaf=_is_parts) if isinstance(p, PartitionSpec)]
     counts = {prod(p): p for p in parts} | ({num_partitions: num_partitions} if num_partitions else {})
     if len(counts) != 1:
-        found = f"different numbers of parts: {', '.join(map(repr, counts.values()))}" if counts else "no parts"
+        given = f"different numbers of parts: {', '.join(map(repr, counts.values()))}" if counts else "no parts"
         raise ArgumentError(
-            f"sharded_jit: in_parts and out_parts have {found}; all must make one number of them, which num_partitions "
+            f"sharded_jit: in_parts and out_parts have {given}; all must make one number of them, which num_partitions "
             "may give"
         )
     n = next(iter(counts))
@@ -87,9 +87,9 @@ def sharded_jit(
 
     require_callable(fun, "sharded_jit")
     static, donated = ((x,) if isinstance(x, int) else tuple(x) for x in (static_argnums, donate_argnums))
-    made = ShardedJitFunction(fun, shardings(in_parts), shardings(out_parts), static, (), donated, (), False)
-    made.parts = in_parts, out_parts, n
-    return made
+    jitted = ShardedJitFunction(fun, shardings(in_parts), shardings(out_parts), static, (), donated, (), False)
+    jitted.parts = in_parts, out_parts, n
+    return jitted
 
 
 class ShardedJitFunction(JitFunction):

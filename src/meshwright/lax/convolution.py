@@ -96,11 +96,11 @@ def conv_general_dilated_local(
     )
     _, inputs, *kernel_space = numbers.rhs_spec
     batch, features, *space = numbers.out_spec
-    found, wanted = typeof(patches).shape, typeof(rhs).shape
-    if [found[d] for d in (features, *space)] != [wanted[d] for d in (inputs, *kernel_space)]:
+    patch, kernel = typeof(patches).shape, typeof(rhs).shape
+    if [patch[d] for d in (features, *space)] != [kernel[d] for d in (inputs, *kernel_space)]:
         raise ShapeError(
-            f"conv_general_dilated_local: the patches of lhs have shape {found}, dimension {features} being features; "
-            f"rhs of shape {wanted} must have as many input features and the same positions"
+            f"conv_general_dilated_local: the patches of lhs have shape {patch}, dimension {features} being features; "
+            f"rhs of shape {kernel} must have as many input features and the same positions"
         )
     out = dot_general(rhs, patches, (((inputs,), (features,)), (tuple(kernel_space), tuple(space))), precision)
     # The positions, output features, batch.

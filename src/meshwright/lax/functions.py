@@ -69,8 +69,8 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
     """
     if out_dtype is None:
         return multiply(x, y)
-    wanted = dtypes.requested(out_dtype, "mul")
-    return multiply(convert(x, wanted), convert(y, wanted))
+    dtype = dtypes.requested(out_dtype, "mul")
+    return multiply(convert(x, dtype), convert(y, dtype))
 
 
 def reciprocal(x: Any) -> Any:

@@ -169,13 +169,13 @@ def svd(
     if subset_by_index is None:
         return _svd(x, full_matrices=full_matrices, compute_uv=compute_uv)
     start, stop = subset_by_index
-    found = _svd(x, full_matrices=False, compute_uv=compute_uv)
-    values = found[1] if compute_uv else found
+    factors = _svd(x, full_matrices=False, compute_uv=compute_uv)
+    values = factors[1] if compute_uv else factors
     if not 0 <= start < stop <= values.shape[-1]:
         raise ArgumentError(f"svd: subset_by_index {subset_by_index} is not inside of (0, {values.shape[-1]})")
     if not compute_uv:
         return values[..., start:stop]
-    return [found[0][..., start:stop], values[..., start:stop], found[2][..., start:stop, :]]
+    return [factors[0][..., start:stop], values[..., start:stop], factors[2][..., start:stop, :]]
 
 
 def qdwh(

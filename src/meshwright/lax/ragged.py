@@ -139,15 +139,15 @@ def _in_groups(name: str, lhs: Any, sizes: Any, outer: tuple[int, ...], ragged: 
 
     ``sizes`` has a last dimension of groups, and may have one for each dimension in ``outer``.
     """
-    aval, found = typeof(lhs), typeof(sizes).shape
-    if len(found) not in (1, len(outer) + 1) or (len(found) > 1 and found[:-1] != tuple(aval.shape[d] for d in outer)):
-        wanted = ", ".join([*(str(aval.shape[d]) for d in outer), "g"])
-        raise ShapeError(f"{name}: group_sizes must have shape [g] or [{wanted}] for lhs {aval}, got shape {found}")
-    led = outer if len(found) > 1 else ()
-    last = len(found) - 1
+    aval, given = typeof(lhs), typeof(sizes).shape
+    if len(given) not in (1, len(outer) + 1) or (len(given) > 1 and given[:-1] != tuple(aval.shape[d] for d in outer)):
+        text = ", ".join([*(str(aval.shape[d]) for d in outer), "g"])
+        raise ShapeError(f"{name}: group_sizes must have shape [g] or [{text}] for lhs {aval}, got shape {given}")
+    led = outer if len(given) > 1 else ()
+    last = len(given) - 1
     sizes = convert(sizes, np.dtype(np.int32))
     ends = cumsum(sizes, last)
-    shape = (found[-1], *aval.shape)
+    shape = (given[-1], *aval.shape)
     places = move_dim(sub(ends, sizes), last, 0), move_dim(ends, last, 0)
     order = sorted(range(len(led)), key=led.__getitem__)
     starts, stops = (

@@ -64,12 +64,12 @@ def rng_bit_generator(
       >>> key.tolist(), bits.tolist()
       ([0, 1, 3, 3], [895509795, 3230209149, 3834998268])
     """
-    aval, wanted = typeof(key), dtypes.requested(dtype, "rng_bit_generator")
+    aval, bits_dtype = typeof(key), dtypes.requested(dtype, "rng_bit_generator")
     if (aval.shape, aval.dtype) not in [((4,), np.uint32), ((2,), np.uint64)]:
         raise DTypeError(f"rng_bit_generator: key must be uint32[4] or uint64[2], got {aval}")
-    if not dtypes.is_unsigned(wanted):
-        raise DTypeError(f"rng_bit_generator: bits come as unsigned integers of 8 to 64 bits, not {wanted}")
-    op = RngBitGenerator(_NAMES[RandomAlgorithm(algorithm)], tuple(shape), wanted)
+    if not dtypes.is_unsigned(bits_dtype):
+        raise DTypeError(f"rng_bit_generator: bits come as unsigned integers of 8 to 64 bits, not {bits_dtype}")
+    op = RngBitGenerator(_NAMES[RandomAlgorithm(algorithm)], tuple(shape), bits_dtype)
     state, bits = op.bind(key) if aval.dtype == np.uint64 else _of_halves(key, op)
     return state, laid_out(bits, out_sharding)
 

@@ -55,8 +55,8 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
     aval = typeof(fill_value)
     if aval.shape != ():
         raise ShapeError(f"full: fill_value must be a scalar, got {aval}; use broadcast_in_dim for an array")
-    wanted = aval.dtype if dtype is None else dtypes.requested(dtype, "full")
-    scalar = convert(fill_value, wanted, weak_type=dtype is None and aval.weak_type)
+    target = aval.dtype if dtype is None else dtypes.requested(dtype, "full")
+    scalar = convert(fill_value, target, weak_type=dtype is None and aval.weak_type)
     sizes = shape if isinstance(shape, Iterable) else (shape,)
     return laid_out(broadcast_reduce.broadcast_in_dim(as_result(scalar), sizes, ()), sharding)
 
@@ -76,10 +76,10 @@ def full_like(
       [[2, 2, 2]]
     """
     aval = typeof(x)
-    wanted = aval.dtype if dtype is None else dtype
+    target = aval.dtype if dtype is None else dtype
     if sharding is None and getattr(x, "committed", False) and shape in (None, aval.shape):
         sharding = x.sharding
-    filled = convert(fill_value, dtypes.requested(wanted, "full_like"), weak_type=dtype is None and aval.weak_type)
+    filled = convert(fill_value, dtypes.requested(target, "full_like"), weak_type=dtype is None and aval.weak_type)
     return full(aval.shape if shape is None else shape, filled, sharding=sharding)
 
 
@@ -109,8 +109,8 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
       >>> lax.broadcasted_iota(np.int32, (2, 3), 1).tolist()
       [[0, 1, 2], [0, 1, 2]]
     """
-    wanted = dtypes.requested(dtype, "broadcasted_iota")
-    return laid_out(broadcast_reduce.iota(wanted, shape, dimension), out_sharding)
+    target = dtypes.requested(dtype, "broadcasted_iota")
+    return laid_out(broadcast_reduce.iota(target, shape, dimension), out_sharding)
 
 
 def iota(dtype: Any, size: int) -> Any:
@@ -305,8 +305,8 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
     if len({a.shape for a in avals}) > 1:
         raise ShapeError(f"stack: shapes must be equal, got {', '.join(str(a.shape) for a in avals)}")
     if len({a.dtype for a in avals}) > 1:
-        found = ", ".join(str(a.dtype) for a in avals)
-        raise DTypeError(f"stack: dtypes must be equal, got {found}; convert them with .astype")
+        listed = ", ".join(str(a.dtype) for a in avals)
+        raise DTypeError(f"stack: dtypes must be equal, got {listed}; convert them with .astype")
     return concatenate([expand_dims(x, [axis]) for x in operands], axis)
 
 

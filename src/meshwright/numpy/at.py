@@ -223,8 +223,8 @@ class IndexUpdateRef:
         places = None if to.unique_indices else _repeated(self.array, self.index, to)
         if places is not None:
             return laid_out(_one_by_one(self.array, places, function), to.out_sharding)
-        found = self.get(mode=to.mode, wrap_negative_indices=to.wrap_negative_indices)
-        return self.set(function(found), **options)
+        current = self.get(mode=to.mode, wrap_negative_indices=to.wrap_negative_indices)
+        return self.set(function(current), **options)
 
 
 def _repeated(x: Any, index: Any, to: _Options) -> Any:

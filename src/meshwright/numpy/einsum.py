@@ -177,19 +177,19 @@ def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: A
     )
     free_a = [c for c in a if c not in shared]
     free_b = [c for c in b if c not in shared]
-    wanted = [c for c in out if c in a or c in b]
+    letters = [c for c in out if c in a or c in b]
     # The result has the free letters of the first operand first: the order of operands that needs no transpose.
-    if [*batch, *free_b, *free_a] == wanted != [*batch, *free_a, *free_b]:
+    if [*batch, *free_b, *free_a] == letters != [*batch, *free_a, *free_b]:
         (ca, cb), (ba, bb) = dims
-        result, order = contract("einsum", y, x, ((cb, ca), (bb, ba)), precision, preferred), wanted
+        result, order = contract("einsum", y, x, ((cb, ca), (bb, ba)), precision, preferred), letters
     else:
         result, order = contract("einsum", x, y, dims, precision, preferred), [*batch, *free_a, *free_b]
-    result = transpose(result, [order.index(c) for c in wanted])
-    if len(wanted) == len(out):
+    result = transpose(result, [order.index(c) for c in letters])
+    if len(letters) == len(out):
         return result
     # Letters whose dimensions of size 1 both operands lost.
-    shape = [typeof(result).shape[wanted.index(c)] if c in wanted else 1 for c in out]
-    return broadcast_in_dim(result, shape, [out.index(c) for c in wanted])
+    shape = [typeof(result).shape[letters.index(c)] if c in letters else 1 for c in out]
+    return broadcast_in_dim(result, shape, [out.index(c) for c in letters])
 
 
 def _drop_ones(a: str, x: Any, b: str, y: Any) -> tuple[str, Any, str, Any]:

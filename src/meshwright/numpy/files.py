@@ -76,8 +76,8 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     >>> load(io.BytesIO(buffer.getvalue())).shape
     (1, 1)
     """
-    found = np.load(file, *args, **kwargs)
-    return asarray(found) if isinstance(found, np.ndarray) else found
+    loaded = np.load(file, *args, **kwargs)
+    return asarray(loaded) if isinstance(loaded, np.ndarray) else loaded
 
 
 def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0) -> Any:

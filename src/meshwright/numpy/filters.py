@@ -245,8 +245,8 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     spacings = list(varargs) * len(dims) if len(varargs) == 1 else list(varargs) or [1] * len(dims)
     if len(spacings) != len(dims):
         raise ArgumentError(f"gradient: {len(spacings)} spacings for {len(dims)} axes")
-    found = [_gradient(x, spacing, d) for d, spacing in zip(dims, spacings)]
-    return found[0] if len(found) == 1 and not isinstance(axis, (tuple, list)) else found
+    gradients = [_gradient(x, spacing, d) for d, spacing in zip(dims, spacings)]
+    return gradients[0] if len(gradients) == 1 and not isinstance(axis, (tuple, list)) else gradients
 
 
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:

@@ -59,11 +59,11 @@ radians = deg2rad = _scaled("radians", np.pi / 180, "Degrees to radians.", ("rad
 
 def _log_base(base: int) -> Any:
     def log_of(x: Any) -> Any:
-        found, scale = ops.log(x), np.log(base)
+        natural, scale = ops.log(x), np.log(base)
         if not dtypes.is_complex(typeof(x).dtype):
-            return ops.div(found, np.array(scale, typeof(x).dtype))
+            return ops.div(natural, np.array(scale, typeof(x).dtype))
         # A complex quotient would make NaN of infinite parts.
-        parts = [ops.div(p, np.array(scale, typeof(p).dtype)) for p in (ops.real(found), ops.imag(found))]
+        parts = [ops.div(p, np.array(scale, typeof(p).dtype)) for p in (ops.real(natural), ops.imag(natural))]
         return ops.complex_(*parts)
 
     return log_of

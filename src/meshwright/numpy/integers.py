@@ -55,8 +55,8 @@ def _gcd(x: Any, y: Any) -> Any:
         rest = ops.rem(a, select(done, scalar_like(1, b), b))
         return select(done, a, b), select(done, b, rest)
 
-    found, _ = while_loop(lambda pair: any_over(ops.ne(pair[1], nil)), step, (_magnitude(x), _magnitude(y)))
-    return _magnitude(found)  # that of the least integer is itself, and made the rest negative
+    divisor, _ = while_loop(lambda pair: any_over(ops.ne(pair[1], nil)), step, (_magnitude(x), _magnitude(y)))
+    return _magnitude(divisor)  # that of the least integer is itself, and made the rest negative
 
 
 def gcd(x1: Any, x2: Any) -> Any:
@@ -141,9 +141,9 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
     x = moveaxis(x, d, -1)
     *lead, n = typeof(x).shape
     bits = reshape((x[..., None] >> places) & np.uint8(1), (*lead, 8 * n))
-    wanted = 8 * n if count is None else static_int(count, "unpackbits", "count")
-    wanted = max(wanted + 8 * n, 0) if wanted < 0 else wanted
-    bits = pad(bits[..., :wanted], [(0, 0)] * len(lead) + [(0, max(wanted - 8 * n, 0))])
+    num_bits = 8 * n if count is None else static_int(count, "unpackbits", "count")
+    num_bits = max(num_bits + 8 * n, 0) if num_bits < 0 else num_bits
+    bits = pad(bits[..., :num_bits], [(0, 0)] * len(lead) + [(0, max(num_bits - 8 * n, 0))])
     return moveaxis(bits, -1, d)
 
 

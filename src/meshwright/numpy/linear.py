@@ -109,8 +109,8 @@ def _batched_matmul(x: Any, y: Any, precision: Any, preferred: Any) -> Any:
     out = contract("matmul", x, y, dims, precision, preferred)
     rows = [n] if len(sx) > 1 else []
     order = [*shared, *(d for d in batch_x if d not in shared), *rows, *(d for d in batch_y if d not in shared), n + 1]
-    wanted = [*range(n), *rows, n + 1]
-    return transpose(out, [order.index(d) for d in wanted])
+    target = [*range(n), *rows, n + 1]
+    return transpose(out, [order.index(d) for d in target])
 
 
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:

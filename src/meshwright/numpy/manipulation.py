@@ -54,23 +54,23 @@ def size(a: Any, axis: int | None = None) -> int:
 def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
     """``new`` with a -1 in it replaced by what is left."""
     sizes = new if isinstance(new, (tuple, list)) or getattr(new, "ndim", 0) == 1 else (new,)
-    wanted = [s if type(s) is int else static_int(s, "reshape", "shape") for s in sizes]
-    unknown = [i for i, s in enumerate(wanted) if s == -1]
-    if len(unknown) > 1 or any(s < -1 for s in wanted):
-        raise ShapeError(f"reshape: shape {tuple(wanted)} may have one -1 and otherwise sizes of 0 or more")
+    shape = [s if type(s) is int else static_int(s, "reshape", "shape") for s in sizes]
+    unknown = [i for i, s in enumerate(shape) if s == -1]
+    if len(unknown) > 1 or any(s < -1 for s in shape):
+        raise ShapeError(f"reshape: shape {tuple(shape)} may have one -1 and otherwise sizes of 0 or more")
     if unknown:
-        rest = math.prod(s for s in wanted if s != -1)
+        rest = math.prod(s for s in shape if s != -1)
         if rest == 0 or total % rest:
             raise ShapeError(
-                f"reshape: array of shape {old} has {total} elements, which shape {tuple(wanted)} cannot take: they "
+                f"reshape: array of shape {old} has {total} elements, which shape {tuple(shape)} cannot take: they "
                 f"are not a multiple of {rest}"
             )
-        wanted[unknown[0]] = total // rest
-    if math.prod(wanted) != total:
+        shape[unknown[0]] = total // rest
+    if math.prod(shape) != total:
         raise ShapeError(
-            f"reshape: array of shape {old} has {total} elements, shape {tuple(wanted)} has {math.prod(wanted)}"
+            f"reshape: array of shape {old} has {total} elements, shape {tuple(shape)} has {math.prod(shape)}"
         )
-    return tuple(wanted)
+    return tuple(shape)
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
@@ -398,9 +398,9 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     axes = normal_axes(axis, value.ndim, "trim_zeros")
     x = asarray(filt)
     for d in axes:
-        found = np.flatnonzero(value.any(tuple(e for e in range(value.ndim) if e != d)))
+        positions = np.flatnonzero(value.any(tuple(e for e in range(value.ndim) if e != d)))
         n = value.shape[d]
-        start = (found[0] if len(found) else n) if "f" in trim.lower() else 0
-        stop = (found[-1] + 1 if len(found) else start) if "b" in trim.lower() else n
+        start = (positions[0] if len(positions) else n) if "f" in trim.lower() else 0
+        stop = (positions[-1] + 1 if len(positions) else start) if "b" in trim.lower() else n
         x = slice_in_dim(x, int(start), int(max(stop, start)), 1, d)
     return x

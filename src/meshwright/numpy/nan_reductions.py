@@ -70,8 +70,8 @@ nanmin = _nan_extremum("nanmin", min, dtypes.max_value, "Minimum")
 
 def _numbers(x: Any, where: Any) -> Any:
     """Which elements are no NaN, of those that ``where`` counts."""
-    found = ops.not_(ops.ne(x, x))
-    return found if where is None else logical_and(found, where)
+    numbers = ops.not_(ops.ne(x, x))
+    return numbers if where is None else logical_and(numbers, where)
 
 
 def _unless_empty(x: Any) -> Any:

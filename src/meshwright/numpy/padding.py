@@ -153,10 +153,10 @@ def _odd(x: Any, widths: Sequence[tuple[int, int]], mode: str) -> Any:
 def _statistic(statistic: Callable[..., Any], lengths: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
     def make(x: Any, d: int, low: bool, n: int) -> Any:
         size = typeof(x).shape[d]
-        wanted = lengths[d][0 if low else 1]
-        length = size if wanted is None else min_of(static_int(wanted, "pad", "stat_length"), size)
+        stat_length = lengths[d][0 if low else 1]
+        length = size if stat_length is None else min_of(static_int(stat_length, "pad", "stat_length"), size)
         if length < 1:
-            raise ArgumentError(f"pad: stat_length must be positive, got {wanted}")
+            raise ArgumentError(f"pad: stat_length must be positive, got {stat_length}")
         part = slice_in_dim(x, 0, length, 1, d) if low else slice_in_dim(x, size - length, size, 1, d)
         return _repeat(_rounded(statistic(part, d, keepdims=True), typeof(x).dtype), d, n, typeof(x).dtype)
 

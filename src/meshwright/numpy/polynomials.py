@@ -80,8 +80,8 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
 def _without_leading_zeros(p: Any) -> Any:
     """A concrete polynomial without leading zeros, but for the last coefficient."""
     value = np.asarray(p)
-    found = np.flatnonzero(value)
-    return p[int(found[0]) if len(found) else value.size - 1 :]
+    positions = np.flatnonzero(value)
+    return p[int(positions[0]) if len(positions) else value.size - 1 :]
 
 
 @promotes_freely("u", "v")
@@ -213,11 +213,11 @@ def polyfit(
     lengths = vector_norm(powers, axis=0)
     tolerance = n * float(np.finfo(typeof(lengths).dtype).eps) if rcond is None else rcond
     scaled = divide(powers, reshape(lengths, (1, degree + 1)))
-    found, residuals, rank, sizes = lstsq(scaled, values, tolerance)
-    found = divide(found, reshape(lengths, (degree + 1,) + (1,) * (typeof(values).ndim - 1)))
+    coefficients, residuals, rank, sizes = lstsq(scaled, values, tolerance)
+    coefficients = divide(coefficients, reshape(lengths, (degree + 1,) + (1,) * (typeof(values).ndim - 1)))
     if full:
-        return found, residuals, rank, sizes, tolerance
-    return (found, _covariance(scaled, lengths, residuals, typeof(values).ndim, cov)) if cov else found
+        return coefficients, residuals, rank, sizes, tolerance
+    return (coefficients, _covariance(scaled, lengths, residuals, typeof(values).ndim, cov)) if cov else coefficients
 
 
 def _covariance(scaled: Any, lengths: Any, residuals: Any, ndim: int, cov: bool | str) -> Any:

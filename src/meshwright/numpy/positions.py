@@ -111,11 +111,11 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     total = math.prod(sizes)
     flat = flat + (flat < 0) * total
     flat = flat.clip(0, max(total - 1, 0))
-    found = []
+    coordinates = []
     for size in reversed(sizes):
-        found.append(flat % max(size, 1))
+        coordinates.append(flat % max(size, 1))
         flat = flat // max(size, 1)
-    return tuple(reversed(found))
+    return tuple(reversed(coordinates))
 
 
 def ravel_multi_index(
@@ -168,15 +168,15 @@ def ix_(*args: Any) -> tuple[Any, ...]:
     >>> [i.shape for i in ix_(np.array([0, 1]), np.array([2, 3, 4]))]
     [(2, 1), (1, 3)]
     """
-    found = []
+    grids = []
     for d, arg in enumerate(args):
         x = asarray(arg)
         if typeof(x).ndim != 1:
             raise ShapeError(f"ix_: argument {d} must be a vector, got shape {typeof(x).shape}")
         if dtypes.is_bool(typeof(x).dtype):
             (x,) = nonzero(x)
-        found.append(reshape(x, [-1 if e == d else 1 for e in range(len(args))]))
-    return tuple(found)
+        grids.append(reshape(x, [-1 if e == d else 1 for e in range(len(args))]))
+    return tuple(grids)
 
 
 def _range_of(s: slice, name: str) -> Any:

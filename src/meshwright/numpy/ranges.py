@@ -258,8 +258,8 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     block = slice_(x, [min(v, s) for v, s in zip(low, typeof(x).shape)], [
         *typeof(x).shape[:-2], min(low[-2], n) + size, min(low[-1], m) + size])  # fmt: skip
     mask = _position_mask(size, size, 0, ops.eq)
-    found = _sum_where(mask, block)
-    return strong_array(found) if n == m and not offset else found  # as JAX types the two
+    entries = _sum_where(mask, block)
+    return strong_array(entries) if n == m and not offset else entries  # as JAX types the two
 
 
 def _sum_where(mask: Any, block: Any) -> Any:

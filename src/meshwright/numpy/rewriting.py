@@ -185,10 +185,10 @@ def resize(a: Any, new_shape: Any) -> Any:
     """
     shape = normal_shape(new_shape, "resize")
     flat = ravel(asarray(a))
-    wanted, size = int(np.prod(shape, dtype=int)), typeof(flat).size
-    if size == 0 or wanted == 0:
+    new_size, size = int(np.prod(shape, dtype=int)), typeof(flat).size
+    if size == 0 or new_size == 0:
         return zeros(shape, typeof(flat).dtype)
-    return reshape(concatenate([flat] * -(-wanted // size))[:wanted], shape)
+    return reshape(concatenate([flat] * -(-new_size // size))[:new_size], shape)
 
 
 def block(arrays: Any) -> Any:

@@ -100,9 +100,9 @@ def finfo(dtype: Any) -> FloatInfo:
     target = dtypes.real_of(_dtype_of(dtype))
     if not dtypes.is_float(target):
         raise DTypeError(f"finfo: expected a float or complex dtype, got {target}; iinfo has the limits of integers")
-    found = ml_dtypes.finfo(target)
+    info = ml_dtypes.finfo(target)
     convert: dict[str, Any] = {"float": float, "int": int, "np.dtype": lambda _: target}
-    return FloatInfo(**{f.name: convert[str(f.type)](getattr(found, f.name)) for f in fields(FloatInfo)})
+    return FloatInfo(**{f.name: convert[str(f.type)](getattr(info, f.name)) for f in fields(FloatInfo)})
 
 
 def iinfo(int_type: Any) -> IntegerInfo:
@@ -117,8 +117,8 @@ def iinfo(int_type: Any) -> IntegerInfo:
     target = _dtype_of(int_type)
     if not dtypes.is_integer(target):
         raise DTypeError(f"iinfo: expected an integer dtype, got {target}; finfo has the limits of floats")
-    found = ml_dtypes.iinfo(target)
-    return IntegerInfo(target, "u" if dtypes.is_unsigned(target) else "i", found.bits, int(found.max), int(found.min))
+    info = ml_dtypes.iinfo(target)
+    return IntegerInfo(target, "u" if dtypes.is_unsigned(target) else "i", info.bits, int(info.max), int(info.min))
 
 
 def _dtype_of(x: Any) -> np.dtype:

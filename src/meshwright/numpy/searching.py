@@ -170,8 +170,8 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     if not shape:
         raise ArgumentError("nonzero: a 0-d array has no positions; use atleast_1d, or test it with x != 0")
     if size is None:
-        found = np.nonzero(concrete(x, "nonzero"))
-        return tuple(asarray(p.astype(dtypes.default_int())) for p in found)
+        positions = np.nonzero(concrete(x, "nonzero"))
+        return tuple(asarray(p.astype(dtypes.default_int())) for p in positions)
     flat = _flat_positions(ravel(truth(x, "nonzero")), static_int(size, "nonzero", "size"))
     total = math.prod(shape)
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value or 0,) * len(shape)

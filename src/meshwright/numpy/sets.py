@@ -81,30 +81,30 @@ def unique(
     """
     x = asarray(ar)
     shape = typeof(x).shape
-    wanted = (True, return_index, return_inverse, return_counts)
+    returned = (True, return_index, return_inverse, return_counts)
     if size is None and not isinstance(x, Tracer):
-        return _on_host(concrete(x, "unique"), wanted, axis, equal_nan)
+        return _on_host(concrete(x, "unique"), returned, axis, equal_nan)
     if size is None:
         size = _count(concrete(x, "unique"), axis, equal_nan)
     rows = reshape(x, (-1, 1)) if axis is None else moveaxis(x, normal_axis(axis, len(shape), "unique"), 0)
     inner = typeof(rows).shape[1:]
     n = typeof(rows).shape[0]
     table = reshape(rows, (n, int(np.prod(inner, dtype=int))))
-    found = _unique_rows(table, static_int(size, "unique", "size"), fill_value, equal_nan)
-    values = reshape(found[0], (size, *inner))
+    outs = _unique_rows(table, static_int(size, "unique", "size"), fill_value, equal_nan)
+    values = reshape(outs[0], (size, *inner))
     if dtypes.is_complex(typeof(values).dtype):
         values = convert(values, typeof(values).dtype)  # and not weakly typed, as in JAX
     values = reshape(values, (size,)) if axis is None else moveaxis(values, 0, normal_axis(axis, len(shape), "unique"))
-    inverse = reshape(found[2], shape) if axis is None else found[2]
-    picked = [r for r, want in zip((values, found[1], inverse, found[3]), wanted) if want]
+    inverse = reshape(outs[2], shape) if axis is None else outs[2]
+    picked = [r for r, want in zip((values, outs[1], inverse, outs[3]), returned) if want]
     return picked[0] if len(picked) == 1 else tuple(picked)
 
 
-def _on_host(x: np.ndarray, wanted: tuple[bool, ...], axis: int | None, equal_nan: bool) -> Any:
+def _on_host(x: np.ndarray, returned: tuple[bool, ...], axis: int | None, equal_nan: bool) -> Any:
     # With positions NumPy sorts stably, so that of zeros of both signs the first one stands for both.
     out: Any = np.unique(_in_order(x), True, True, True, axis=axis, equal_nan=equal_nan)
     results = [asarray(out[0].astype(x.dtype)), *(asarray(o.astype(dtypes.default_int())) for o in out[1:])]
-    picked = [r for r, want in zip(results, wanted) if want]
+    picked = [r for r, want in zip(results, returned) if want]
     return picked[0] if len(picked) == 1 else tuple(picked)
 
 
@@ -210,13 +210,13 @@ def isin(
     if (n <= _FEW if method == "auto" else method == "compare_all") or n == 0 or dtypes.is_complex(typeof(x).dtype):
         shape = (*typeof(x).shape, n)
         same = ops.eq(broadcast_in_dim(x, shape, range(len(shape) - 1)), broadcast_in_dim(t, shape, (len(shape) - 1,)))
-        found = reduce_or(same, (len(shape) - 1,))
+        is_member = reduce_or(same, (len(shape) - 1,))
     else:
         if dtypes.is_bool(typeof(x).dtype):
             x, t = convert(x, dtypes.uint8), convert(t, dtypes.uint8)
         (ordered,) = sort_op((t,), 0)
-        found = ops.eq(take(ordered, searchsorted(ordered, x), mode="clip"), x)
-    return ops.not_(found) if invert else found
+        is_member = ops.eq(take(ordered, searchsorted(ordered, x), mode="clip"), x)
+    return ops.not_(is_member) if invert else is_member
 
 
 # --- of two sets --------------------------------------------------------------------------------------------
@@ -242,10 +242,10 @@ def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str, le
     fill = converted(asarray(0 if fill_value is None else fill_value), typeof(flat).dtype)
     if typeof(flat).size == 0 or size == 0:
         return full((size,), fill, typeof(flat).dtype)
-    inside, found = ops.lt(places, scalar_like(typeof(flat).size, places)), take(flat, places, mode="clip")
+    inside, elements = ops.lt(places, scalar_like(typeof(flat).size, places)), take(flat, places, mode="clip")
     if fill_value is None and least:
-        fill = where(inside[0], found[0], fill)
-    return where(inside, found, fill)
+        fill = where(inside[0], elements[0], fill)
+    return where(inside, elements, fill)
 
 
 def setdiff1d(

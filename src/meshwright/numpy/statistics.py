@@ -83,8 +83,8 @@ def _by_weight(x: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
     x, weights = sort_ops.sort((x, weights), typeof(x).ndim - 1, True, 1)
     lead, shape = typeof(q).shape, typeof(x).shape
     below = cumsum(weights, -1)
-    wanted = multiply(reshape(q, (*lead, *[1] * len(shape))), below[..., -1:])
-    missed = sum(logical_or(ops.lt(*operands("quantile", (below, wanted))), ops.eq(below, scalar_like(0, below))), -1)
+    target = multiply(reshape(q, (*lead, *[1] * len(shape))), below[..., -1:])
+    missed = sum(logical_or(ops.lt(*operands("quantile", (below, target))), ops.eq(below, scalar_like(0, below))), -1)
     index = ops.min_(missed, np.asarray(shape[-1] - 1, typeof(missed).dtype))
     return _pick(x, convert(broadcast_to(index, (*lead, *shape[:-1])), dtypes.int32), len(lead))
 
@@ -182,8 +182,8 @@ def percentile(
     >>> percentile(np.array([1.0, 2.0, 4.0]), 50).item()
     2.0
     """
-    found = quantile(a, divide(q, 100), axis, out, overwrite_input, method, keepdims, weights=weights)
-    return laid_out(found, out_sharding)
+    quantiles = quantile(a, divide(q, 100), axis, out, overwrite_input, method, keepdims, weights=weights)
+    return laid_out(quantiles, out_sharding)
 
 
 @promotes_freely()

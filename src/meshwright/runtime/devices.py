@@ -147,10 +147,10 @@ def require_backend(backend: str | None, what: str) -> None:
     """
     if backend is None:
         return  # without a look at the devices, which would start them
-    found = _all_devices()[0].platform
-    if platform_named(backend) != found:
+    platform = _all_devices()[0].platform
+    if platform_named(backend) != platform:
         raise DeviceError(
-            f"{what}: backend={backend!r}, but the backend here is {found!r}; leave it out, or choose another with "
+            f"{what}: backend={backend!r}, but the backend here is {platform!r}; leave it out, or choose another with "
             "config.update('platform', ...) before devices are first used"
         )
 
@@ -176,12 +176,12 @@ def local_devices(
       CPU:7
     """
     require_backend(backend, "local_devices")
-    wanted = process_index if process_index is not None else host_id
-    if wanted is not None and not 0 <= wanted < WORLD.count:
+    requested = process_index if process_index is not None else host_id
+    if requested is not None and not 0 <= requested < WORLD.count:
         raise ArgumentError(
-            f"local_devices: there are processes 0 to {WORLD.count - 1}, got {wanted}; leave it out for this one"
+            f"local_devices: there are processes 0 to {WORLD.count - 1}, got {requested}; leave it out for this one"
         )
-    rank = WORLD.rank if wanted is None else wanted
+    rank = WORLD.rank if requested is None else requested
     return [d for d in _all_devices() if d.process_index == rank]
 
 

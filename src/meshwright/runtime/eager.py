@@ -92,24 +92,24 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     many = pjrt.has_many()
     place = sharding or (default_sharding() if many else None)
     key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place) if many and place else None)
-    found = _cache.get(key)
-    if found is None and op.moved is not None and (out := _moved(op, arrays, place)) is not None:
+    executable = _cache.get(key)
+    if executable is None and op.moved is not None and (out := _moved(op, arrays, place)) is not None:
         out.committed = committed
         return check_finite(op.name, out)
-    if found is None:
+    if executable is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
         n = len(jaxpr.out_avals)
         # a loop over small arrays may still run for long
         quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
         home = place if many and place else default_sharding()  # virtual devices share the program
-        found = _cache[key] = compile_jaxpr(
+        executable = _cache[key] = compile_jaxpr(
             jaxpr, op.name, [home] * n, quick=quick, place=one_device(home, [home] * len(arrays))
         )
         if op.holds_jaxprs:
             _with_jaxprs.append(key)
             if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
                 _cache.pop(_with_jaxprs.popleft(), None)
-    outs = found.run(found.take(arrays))
+    outs = executable.run(executable.take(arrays))
     if place is not None:
         for x in outs:
             x.sharding, x.committed = place.with_memory_kind(x.aval.memory) if x.aval.memory else place, committed
@@ -144,11 +144,11 @@ def check_finite(name: str, out: Any) -> Any:
     """
     if config.debug_nans or config.debug_infs:
         for x in out if isinstance(out, list) else [out]:
-            for wanted, option, test, what in (
+            for enabled, option, test, what in (
                 (config.debug_nans, "debug_nans", np.isnan, "a NaN"),
                 (config.debug_infs, "debug_infs", np.isinf, "an infinity"),
             ):
-                if wanted and _holds(x, test):
+                if enabled and _holds(x, test):
                     raise NonFiniteError(
                         f"{name} made {what} in a result of type {x.aval} at {source.current()}; look at its operands "
                         f"there, or switch the check off with config.update({option!r}, False)"

@@ -119,8 +119,8 @@ class Executable:
         operands = [*self.constants, *buffers] if self.constants else buffers
         outs = pjrt.execute(self.loaded, operands, self.waits, self.makers)
         if self.makers is None:
-            made = [a for i, a in enumerate(self.out_avals) if i not in (self.forwarded or ())]
-            self.makers = pjrt.makers_of([_in_memory(a) for a in made], self.loaded)
+            avals = [a for i, a in enumerate(self.out_avals) if i not in (self.forwarded or ())]
+            self.makers = pjrt.makers_of([_in_memory(a) for a in avals], self.loaded)
         return outs
 
     def _with_forwarded(self, computed: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:

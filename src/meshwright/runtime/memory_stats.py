@@ -27,17 +27,17 @@ def memory_stats(devices: Sequence[Device]) -> dict[Device, dict[str, int]]:
     sharding names (what a program holds while it runs is not). The peak is the highest count so far; the limit is the
     machine's memory.
     """
-    wanted = {d: {"bytes_in_use": 0, "num_allocs": 0} for d in devices}
+    stats = {d: {"bytes_in_use": 0, "num_allocs": 0} for d in devices}
     for array in alive():
         for device, nbytes in _parts(array).items():
-            if device in wanted:
-                wanted[device]["bytes_in_use"] += nbytes
-                wanted[device]["num_allocs"] += 1
+            if device in stats:
+                stats[device]["bytes_in_use"] += nbytes
+                stats[device]["num_allocs"] += 1
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for device, found in wanted.items():
-        _PEAKS[device.id] = max(_PEAKS.get(device.id, 0), found["bytes_in_use"])
-        found |= {"peak_bytes_in_use": _PEAKS[device.id], "bytes_limit": limit}
-    return wanted
+    for device, counters in stats.items():
+        _PEAKS[device.id] = max(_PEAKS.get(device.id, 0), counters["bytes_in_use"])
+        counters |= {"peak_bytes_in_use": _PEAKS[device.id], "bytes_limit": limit}
+    return stats
 
 
 def _parts(array: Array) -> dict[Any, int]:

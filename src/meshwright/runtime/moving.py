@@ -63,23 +63,23 @@ def _flat_mesh(sharding: Sharding) -> Mesh:
 @lru_cache(maxsize=4096)
 def _flat(sharding: Sharding, ndim: int) -> NamedSharding:
     """The sharding on a mesh of one axis, whose parts stand for the axes of its own."""
-    found = sharding.to_named() if isinstance(sharding, PositionalSharding) else sharding
-    if not isinstance(found, NamedSharding):
+    named = sharding.to_named() if isinstance(sharding, PositionalSharding) else sharding
+    if not isinstance(named, NamedSharding):
         raise ShardingError(f"expected a sharding over a mesh, got {sharding!r}")
-    mesh = found.abstract_mesh
-    flat = _flat_mesh(found)
+    mesh = named.abstract_mesh
+    flat = _flat_mesh(named)
     atoms = dict(zip(mesh.atoms, _parts(flat.abstract_mesh, mesh)))
-    layout = found.layout(ndim)
+    layout = named.layout(ndim)
     return NamedSharding(flat, PartitionSpec(*(tuple(atoms[a] for a in dim) for dim in layout.dims)))
 
 
 def _parts(flat: AbstractMesh, mesh: AbstractMesh) -> list[str]:
     """The sub-axis of the flat mesh for each atom."""
-    found, before = [], 1
+    parts, before = [], 1
     for size in mesh.atom_sizes:
-        found.append(flat.axis_names[0] if size == flat.size else f"{flat.axis_names[0]}:({before}){size}")
+        parts.append(flat.axis_names[0] if size == flat.size else f"{flat.axis_names[0]}:({before}){size}")
         before *= size
-    return found
+    return parts
 
 
 @lru_cache(maxsize=1024)

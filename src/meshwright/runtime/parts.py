@@ -68,8 +68,8 @@ class Spread:
 
 def real_of(device: Any) -> int:
     """The number of the real device behind ``device``; numbers without a device are computed by our first."""
-    found = getattr(device, "hardware_id", None)
-    return pjrt.first_local() if found is None else found
+    hardware_id = getattr(device, "hardware_id", None)
+    return pjrt.first_local() if hardware_id is None else hardware_id
 
 
 @lru_cache(maxsize=4096)
@@ -157,9 +157,9 @@ def assembled(parts: Sequence[np.ndarray], sharding: Sharding, shape: Sequence[i
 def is_whole_here(sharding: Sharding, ndim: int) -> bool:
     """Whether this process's devices have all tiles."""
     held, here = tiles_of(sharding, ndim), spread_of(sharding).here
-    wanted = math.prod(n for n, t in zip(sharding.tile_counts(ndim), next(iter(held.values()))) if t is not None)
-    found = {tile for real in here for tile in itertools.product(*(t for t in held[real] if t is not None))}
-    return bool(here) and len(found) == wanted
+    count = math.prod(n for n, t in zip(sharding.tile_counts(ndim), next(iter(held.values()))) if t is not None)
+    held_tiles = {tile for real in here for tile in itertools.product(*(t for t in held[real] if t is not None))}
+    return bool(here) and len(held_tiles) == count
 
 
 def _places(tiles: tuple[int, ...] | None, n: int, size: int) -> Iterator[tuple[slice, slice]]:
@@ -179,10 +179,10 @@ def shard_in_part(sharding: Sharding, shape: Sequence[int], position: int) -> tu
     ndim = len(shape)
     tiles, counts = sharding.tile_table(ndim)[position].tolist(), sharding.tile_counts(ndim)
     held = tiles_of(sharding, ndim)[real_of(sharding.devices[position])]
-    found = []
+    slices = []
     for tile, n, size, mine in zip(tiles, counts, shape, held):
         rows = -(-size // n)
         have = max(min((tile + 1) * rows, size) - tile * rows, 0)
         start = min(tile * rows, size) if mine is None else mine.index(tile) * rows
-        found.append(slice(start, start + have))
-    return tuple(found)
+        slices.append(slice(start, start + have))
+    return tuple(slices)

@@ -34,15 +34,15 @@ def ops_of(text: str) -> dict[str, dict[str, str]]:
     files = dict(_FILE.findall(listed[1])) if listed else {}
     lines = {number: f"{files.get(file, '?')}:{line}" for number, file, line in _LOCATION.findall(text)}
     frames = {number: lines.get(location, "") for number, location in _FRAME.findall(text)}
-    found = {}
+    ops = {}
     for match in _OP.finditer(text):
         name, stack = _NAME.search(match[0]), _STACK.search(match[0])
-        found[match[1]] = {
+        ops[match[1]] = {
             "kind": match[2],
             "name": name[1] if name else "",
             "line": frames.get(stack[1], "") if stack else "",
         }
-    return found
+    return ops
 
 
 def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -51,14 +51,14 @@ def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
 
     Of an op that several programs of one name have, only what these agree on is told.
     """
-    wanted = set(modules)
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    names = set(modules)
+    by_module: dict[str, dict[str, dict[str, Any]]] = {}
     for program in [p for p in PROGRAMS if p.loaded is not None]:
         module = program.loaded.hlo_modules()[0]
-        if module.name in wanted:
+        if module.name in names:
             devices = max((s.num_devices for s in program.out_shardings), default=1) if program.is_virtual else 1
-            ops = found.setdefault(module.name, {})
-            for op, said in ops_of(module.to_string()).items():
-                known = ops.setdefault(op, {**said, "devices": devices})
-                ops[op] = {k: v if {**said, "devices": devices}[k] == v else "" for k, v in known.items()}
-    return found
+            ops = by_module.setdefault(module.name, {})
+            for op, description in ops_of(module.to_string()).items():
+                known = ops.setdefault(op, {**description, "devices": devices})
+                ops[op] = {k: v if {**description, "devices": devices}[k] == v else "" for k, v in known.items()}
+    return by_module

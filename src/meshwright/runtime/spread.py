@@ -74,9 +74,9 @@ class SpreadExecutable(Executable):
         Raises:
           DistributedError: naming it.
         """
-        found = explain(TimeoutError(f"nothing; the first run is not done after {config.collective_timeout:g} s"), self)
-        if found is not None:
-            raise found
+        error = explain(TimeoutError(f"nothing; the first run is not done after {config.collective_timeout:g} s"), self)
+        if error is not None:
+            raise error
 
     def _note_run(self) -> None:
         """Before the first run, all processes must be about to run the same program."""

@@ -61,10 +61,10 @@ class RegularGridInterpolator:
     @classmethod
     def tree_unflatten(cls, aux: str, children: Any) -> RegularGridInterpolator:
         """The inverse of :meth:`tree_flatten`."""
-        made = object.__new__(cls)
-        made.grid, made.values, made.fill_value = children
-        made.method = aux
-        return made
+        interpolator = object.__new__(cls)
+        interpolator.grid, interpolator.values, interpolator.fill_value = children
+        interpolator.method = aux
+        return interpolator
 
     def __call__(self, xi: Any, method: str | None = None) -> Any:
         """Values at points of shape (..., n), or n coordinates that broadcast together."""

@@ -57,7 +57,7 @@ class _Trial(NamedTuple):
     value: Any
     slope: Any
     count: Any
-    found: Any
+    accepted: Any
 
 
 def _search(evaluate: Callable[[Any], Any], state: _State, direction: Any) -> _Trial:
@@ -82,7 +82,7 @@ def _search(evaluate: Callable[[Any], Any], state: _State, direction: Any) -> _T
 
     zero = state.value * 0
     start = _Trial(zero + 1, zero, zero + np.inf, state.value, state.slope, np.int32(0), np.False_)
-    return while_loop(lambda t: ~t.found & (t.count < _MOST_TRIALS), body, start)
+    return while_loop(lambda t: ~t.accepted & (t.count < _MOST_TRIALS), body, start)
 
 
 def _step(evaluate: Callable[[Any], Any], state: _State) -> _State:
@@ -99,7 +99,7 @@ def _step(evaluate: Callable[[Any], Any], state: _State) -> _State:
     before = where(state.known > 0, state.inverse, scale * unit)
     left = unit - rho * outer(moved, change)
     inverse = left @ before @ left.T + rho * outer(moved, moved)
-    keep = trial.found
+    keep = trial.accepted
     return _State(
         where(keep, state.x + moved, state.x), where(keep, trial.value, state.value),
         where(keep, trial.slope, state.slope), where(keep & (rho > 0), inverse, state.inverse),

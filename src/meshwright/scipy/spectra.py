@@ -215,7 +215,7 @@ def welch(
     >>> welch(np.arange(16.0), nperseg=8)[1].shape
     (5,)
     """
-    found, density = csd(
+    frequencies, density = csd(
         x, None, fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average
     )  # fmt: skip
-    return found, density.real
+    return frequencies, density.real

@@ -34,10 +34,10 @@ def inferred(eqn: JaxprEqn, dims: Sequence[Dims], mesh: AbstractMesh) -> tuple[D
     count, given = len(eqn.invars), len(eqn.invars) - op.num_consts
     shown = _shown(op, [a.aval for a in eqn.invars[:given]], map(Layout, dims[:given]), mesh)
     outs = [v.aval for v in eqn.outvars]
-    found = op.partitioning.inferred(_users_mesh(op, mesh), shown, outs)
-    if found is None:
+    shardings = op.partitioning.inferred(_users_mesh(op, mesh), shown, outs)
+    if shardings is None:
         return None
-    layouts = [_layout(op, s, a, mesh) for s, a in zip(found, outs)]
+    layouts = [_layout(op, s, a, mesh) for s, a in zip(shardings, outs)]
     return (*dims[:count], *(_extended(old, lo.dims) for old, lo in zip(dims[count:], layouts)))
 
 
@@ -61,10 +61,10 @@ def custom_region(eqn: JaxprEqn, ins: Sequence[Layout], outs: Sequence[Layout], 
     n, avals, results = len(ins) - op.num_consts, op.jaxpr.in_avals, op.jaxpr.out_avals
     shown = _shown(op, avals[:n], ins[:n], mesh)
     users = _users_mesh(op, mesh)
-    wanted = _shown(op, results, outs, mesh)
-    if _says_more(op, users, shown, wanted):
-        wanted = [(a, s) for (a, _), s in zip(wanted, op.partitioning.suggested(users, wanted))]
-    local = op.partitioning.local(users, shown, wanted)
+    shown_outs = _shown(op, results, outs, mesh)
+    if _says_more(op, users, shown, shown_outs):
+        shown_outs = [(a, s) for (a, _), s in zip(shown_outs, op.partitioning.suggested(users, shown_outs))]
+    local = op.partitioning.local(users, shown, shown_outs)
     in_specs = [_layout(op, s, a, mesh).to_spec(mesh) for s, a in zip(local.ins, avals)]
     out_specs = [_layout(op, s, a, mesh).to_spec(mesh) for s, a in zip(local.outs, results)]
     parts = [_part(a, s, mesh) for a, s in zip(avals, in_specs)]
@@ -76,8 +76,8 @@ def custom_region(eqn: JaxprEqn, ins: Sequence[Layout], outs: Sequence[Layout], 
 
 def _says_more(op: CustomPartitioning, mesh: AnyMesh, ins: Sequence[Value], outs: Sequence[Value]) -> bool:
     """Whether results are wanted otherwise than the user has inferred them from the operands."""
-    found = None if op.rule is not None else op.partitioning.inferred(mesh, ins, [a for a, _ in outs])
-    return found is None or any(s.spec != f.spec for (_, s), f in zip(outs, found))
+    inferred = None if op.rule is not None else op.partitioning.inferred(mesh, ins, [a for a, _ in outs])
+    return inferred is None or any(s.spec != f.spec for (_, s), f in zip(outs, inferred))
 
 
 def _users_mesh(op: CustomPartitioning, mesh: AbstractMesh) -> AnyMesh:

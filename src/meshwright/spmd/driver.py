@@ -47,8 +47,8 @@ def partition(
     dump(jaxpr, "input")
     flat = run_passes(jaxpr, PREPARE)
 
-    def partitioned(found: Propagation) -> Partition:
-        part = Partitioner(flat, mesh, found, in_layouts, out_layouts, names=names).run()
+    def partitioned(propagation: Propagation) -> Partition:
+        part = Partitioner(flat, mesh, propagation, in_layouts, out_layouts, names=names).run()
         dump(part.jaxpr, PARTITION)
         passes = communication_passes(mesh, part.in_layouts, combine_bytes)
         part.jaxpr, part.changes = passes.run(part.jaxpr)

@@ -21,7 +21,7 @@ def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: Ab
     """
     if len(factors) == 1:
         return (axes,)
-    found: list[list[str]] = [[] for _ in factors]
+    by_factor: list[list[str]] = [[] for _ in factors]
     at, left = 0, sizes[0] if sizes else 1
     for axis in axes:
         n = mesh.axis_size(axis)
@@ -31,8 +31,8 @@ def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: Ab
         if left % n:
             break
         left //= n
-        found[at].append(axis)
-    return tuple(map(tuple, found))
+        by_factor[at].append(axis)
+    return tuple(map(tuple, by_factor))
 
 
 def join_axes(
@@ -63,14 +63,14 @@ def factor_axes_of(
     dims: Sequence[Axes], dim_factors: Sequence[DimFactors], rule: ShardingRule, mesh: AbstractMesh
 ) -> dict[int, Axes]:
     """The axes that a value's dimensions give to each factor."""
-    found: dict[int, Axes] = {}
+    by_factor: dict[int, Axes] = {}
     for axes, factors in zip(dims, dim_factors):
         if axes and factors:
             sizes = tuple(rule.factors[f].size for f in factors)
             for f, part in zip(factors, split_axes(axes, factors, sizes, mesh)):
                 if part:
-                    found[f] = part
-    return found
+                    by_factor[f] = part
+    return by_factor
 
 
 def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
@@ -83,8 +83,8 @@ def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> t
     assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
 
     def joined(dims: Sequence[DimFactors]) -> Layout | None:
-        found = [join_axes(fs, sizes, assigned, mesh) if fs else ((), True) for fs in dims]
-        return Layout(tuple(axes for axes, _ in found)) if all(fits for _, fits in found) else None
+        joins = [join_axes(fs, sizes, assigned, mesh) if fs else ((), True) for fs in dims]
+        return Layout(tuple(axes for axes, _ in joins)) if all(fits for _, fits in joins) else None
 
     if joined(rule.results[0]) != result:
         return None

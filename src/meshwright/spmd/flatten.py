@@ -68,9 +68,9 @@ def eqn_rule(eqn: JaxprEqn) -> ShardingRule:
 
 def flatten(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[ShardingRule]]:
     """The equations of a jaxpr without calls and of its regions, and their rules."""
-    found = list(_with_regions(jaxpr))
-    found += _groups([eqn for eqn, _ in found])
-    return [eqn for eqn, _ in found], [rule for _, rule in found]
+    pairs = list(_with_regions(jaxpr))
+    pairs += _groups([eqn for eqn, _ in pairs])
+    return [eqn for eqn, _ in pairs], [rule for _, rule in pairs]
 
 
 def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:

@@ -67,12 +67,12 @@ class Origins:
         for _ in range(_HORIZON):
             if not queue:
                 return None
-            found = queue.popleft()
-            if not isinstance(found, Var):
+            value = queue.popleft()
+            if not isinstance(value, Var):
                 continue
-            if (found, axis) in self.notes:
-                return self._follow(found, axis)
-            maker = self._makers.get(found)
+            if (value, axis) in self.notes:
+                return self._follow(value, axis)
+            maker = self._makers.get(value)
             if maker is not None:
                 queue.extend(maker.invars)
         return None

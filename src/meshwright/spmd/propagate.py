@@ -52,16 +52,16 @@ class Order:
 
     def describe(self, mesh: AbstractMesh) -> list[str]:
         """What differs from the order in which annotations come, in words."""
-        found = [
+        lines = [
             f"the sharding of each {sort.kind} {sort.aval} that is {Layout(sort.dims).format(mesh)} spreads after all "
             "others: the step is shorter so"
             for sort in sorted(self.later, key=str)
         ]
         if self.across:
-            found.append("slices that loops take along a split dimension are split along another one")
+            lines.append("slices that loops take along a split dimension are split along another one")
         if self.exchanges:
-            found.append("products may be split along dimensions that nothing else is split along: less is sent so")
-        return found
+            lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
+        return lines
 
 
 #: the order of an ordinary propagation
@@ -107,16 +107,16 @@ class Propagation:
 
     def layout(self, var: Var) -> Layout:
         """The layout of a value, without partial sums."""
-        found = self.placements.get(var)
-        return Layout(found.dims if found else ((),) * var.aval.ndim)
+        placement = self.placements.get(var)
+        return Layout(placement.dims if placement else ((),) * var.aval.ndim)
 
-    def wanted(self, var: Var) -> Layout | None:
+    def target(self, var: Var) -> Layout | None:
         """The layout that a value should have in the end; None if any will do."""
         pinned = self.pinned.get(var)
         if pinned is not None:
             return pinned
-        found = self.placements.get(var)
-        return Layout(found.dims) if found is not None and any(found.dims) else None
+        placement = self.placements.get(var)
+        return Layout(placement.dims) if placement is not None and any(placement.dims) else None
 
 
 def placement_of(op: ShardingConstraint, ndim: int, mesh: AbstractMesh) -> Placement:
@@ -180,17 +180,17 @@ class _Worker:
         """Place an input, for good, or an output; those of which the order says so wait with all their dimensions."""
         sort = Sort(kind, var.aval, layout.dims)
         ndim = len(layout.dims)
-        said = Placement(layout.dims, (kind == "input",) * ndim)
-        self.fix(var, said, Annotation(kind, number, sort=sort))
+        placement = Placement(layout.dims, (kind == "input",) * ndim)
+        self.fix(var, placement, Annotation(kind, number, sort=sort))
         if sort in self.order.later:
             for dim in range(ndim):
-                self.wait(var, dim, said, _LAST)
+                self.wait(var, dim, placement, _LAST)
 
-    def wait(self, var: Var, dim: int, said: Placement, priority: int) -> None:
+    def wait(self, var: Var, dim: int, placement: Placement, priority: int) -> None:
         """Let a dimension take part from a priority on: until then it is whole, and its axes are kept free."""
         now = self.result.placements[var]
-        self.result.placements[var] = now.with_dim(dim, (), True, now.barred.union(said.dims[dim]))
-        self.later.setdefault(priority, []).append((var, dim, said))
+        self.result.placements[var] = now.with_dim(dim, (), True, now.barred.union(placement.dims[dim]))
+        self.later.setdefault(priority, []).append((var, dim, placement))
 
     def run(self) -> None:
         for eqn in self.eqns:
@@ -199,10 +199,10 @@ class _Worker:
         self.agree(at_first=True)
         self.settle()
         for priority in sorted(self.later):
-            for var, dim, said in self.later[priority]:
+            for var, dim, placement in self.later[priority]:
                 now = self.result.placements[var]
-                axes = said.dims[dim]
-                self.result.placements[var] = now.with_dim(dim, axes, said.fixed[dim], now.barred.difference(axes))
+                axes = placement.dims[dim]
+                self.result.placements[var] = now.with_dim(dim, axes, placement.fixed[dim], now.barred.difference(axes))
                 self.wake(var)
             self.settle()
         if self.order.across:
@@ -223,13 +223,13 @@ class _Worker:
         """Place a constraint's value. Dimensions of lower priority wait: until their turn they are whole, and their
         axes are kept free on this value."""
         var = eqn.outvars[0]
-        said = placement_of(op, var.aval.ndim, self.mesh)
-        sort = Sort("constraint", var.aval, said.dims)
-        self.fix(var, said, Annotation("constraint", 0, eqn.source, sort))
+        placement = placement_of(op, var.aval.ndim, self.mesh)
+        sort = Sort("constraint", var.aval, placement.dims)
+        self.fix(var, placement, Annotation("constraint", 0, eqn.source, sort))
         priorities = op.leeway.priorities or (0,) * var.aval.ndim
         for dim, priority in enumerate(priorities):
             if priority or sort in self.order.later:
-                self.wait(var, dim, said, _LAST if sort in self.order.later else priority)
+                self.wait(var, dim, placement, _LAST if sort in self.order.later else priority)
 
     def settle(self) -> None:
         """Spread axes until nothing changes."""
@@ -246,13 +246,13 @@ class _Worker:
 
         Before anything has spread (``at_first``) the operands show what annotations say of the values.
         """
-        found: dict[str, Dims] = {}
+        by_group: dict[str, Dims] = {}
         for eqn, group in self.groups:
             dims = self.dims_of(eqn.invars[0] if at_first else eqn.outvars[0])
             if any(dims):
-                found.setdefault(group, dims)
+                by_group.setdefault(group, dims)
         for eqn, group in self.groups:
-            var, dims = eqn.outvars[0], found.get(group, ())
+            var, dims = eqn.outvars[0], by_group.get(group, ())
             known = self.result.placements.get(var)
             if dims and len(dims) == var.aval.ndim and not (known and all(known.fixed)):
                 self.fix(var, Placement(dims, (True,) * len(dims)), Annotation("constraint", 0, eqn.source))
@@ -299,8 +299,8 @@ class _Worker:
     def dims_of(self, atom: Var | Literal) -> Dims:
         if isinstance(atom, Literal):
             return ()
-        found = self.result.placements.get(atom)
-        return found.dims if found else ((),) * atom.aval.ndim
+        placement = self.result.placements.get(atom)
+        return placement.dims if placement else ((),) * atom.aval.ndim
 
     def visit(self, i: int) -> None:
         eqn, rule = self.eqns[i], self.rules[i]
@@ -311,19 +311,19 @@ class _Worker:
         asked = inferred(eqn, dims, self.mesh) if eqn.op.kept_whole else None
         new = spread(rule, dims, len(eqn.invars), self.mesh) if asked is None else asked
         mark = eqn.op if isinstance(eqn.op, PropagationMark) else None
-        for n, (atom, old, wanted) in enumerate(zip(atoms, dims, new)):
-            if wanted != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):
-                self.update(atom, wanted, i)
+        for n, (atom, old, after) in enumerate(zip(atoms, dims, new)):
+            if after != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):
+                self.update(atom, after, i)
 
     def update(self, var: Var, dims: Dims, cause: int) -> None:
-        found = self.result.placements.get(var)
-        if found is None:
-            found = self.result.placements[var] = Placement(((),) * var.aval.ndim, (False,) * var.aval.ndim)
-        merged = found.grown(dims)
-        if merged == found.dims:
+        placement = self.result.placements.get(var)
+        if placement is None:
+            placement = self.result.placements[var] = Placement(((),) * var.aval.ndim, (False,) * var.aval.ndim)
+        merged = placement.grown(dims)
+        if merged == placement.dims:
             return
         self.result.origins.note(var, [a for axes in merged for a in axes], cause)
-        found.dims = merged
+        placement.dims = merged
         self.wake(var)
 
     def wake(self, var: Var) -> None:
@@ -334,15 +334,15 @@ class _Worker:
                 self.queues[self.levels[j]].append(j)
 
 
-def scanned(found: Propagation) -> list[tuple[int, Var, Var]]:
+def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
     """Where a loop takes slices of a value along a split dimension, by axes that do not split the slices: the number of
     the equation that ties them, the value and the slice."""
     places = []
-    for i, eqn in enumerate(found.origins.eqns):
+    for i, eqn in enumerate(propagation.origins.eqns):
         stacked = isinstance(eqn.op, RegionOp) and isinstance(eqn.invars[0], Var) and len(eqn.invars) == 1
         if stacked and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim + 1:
-            axes = found.layout(eqn.invars[0]).dims[0]  # type: ignore[arg-type]
-            if axes and not found.layout(eqn.outvars[0]).axes_used.intersection(axes):
+            axes = propagation.layout(eqn.invars[0]).dims[0]  # type: ignore[arg-type]
+            if axes and not propagation.layout(eqn.outvars[0]).axes_used.intersection(axes):
                 places.append((i, eqn.invars[0], eqn.outvars[0]))
     return places  # type: ignore[return-value]
 
@@ -366,26 +366,26 @@ def spread(rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: 
         return _spread_parts(rule, dims, num_operands, mesh)
     values = [*rule.operands, *rule.results]
     known = [factor_axes_of(d, fs, rule, mesh) for d, fs in zip(dims, values)]
-    wanted = _agree(rule, known, mesh)
-    return tuple(_extend(d, fs, rule, wanted, mesh) for d, fs in zip(dims, values))
+    factor_axes = _agree(rule, known, mesh)
+    return tuple(_extend(d, fs, rule, factor_axes, mesh) for d, fs in zip(dims, values))
 
 
 def _spread_parts(
     rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh
 ) -> tuple[Dims, ...]:
     """``spread`` for each part of a rule: an axis that splits one part leaves the others as they are."""
-    found = list(dims)
+    merged = list(dims)
     for part in rule.parts:
         places = (*part.operands, *(num_operands + r for r in part.results))
         new = spread(part.rule, tuple(dims[i] for i in places), len(part.operands), mesh)
         for place, after in zip(places, new):
-            found[place] = after
-    return tuple(found)
+            merged[place] = after
+    return tuple(merged)
 
 
 def _agree(rule: ShardingRule, known: Sequence[dict[int, Axes]], mesh: AbstractMesh) -> list[Axes]:
     """Axes for each factor: the longest that any value has; an axis goes to the factor that comes first."""
-    wanted: list[Axes] = [()] * len(rule.factors)
+    agreed: list[Axes] = [()] * len(rule.factors)
     taken: set[str] = set()
     # Factors that results have come before those that are summed over, so that batches stay split.
     kept = {f for dims in rule.results for fs in dims for f in fs}
@@ -400,12 +400,12 @@ def _agree(rule: ShardingRule, known: Sequence[dict[int, Axes]], mesh: AbstractM
                 best = axes
         free = tuple(a for a in best if a not in taken)
         if free == best[: len(free)] and mesh.sizes(free) <= factor.size:
-            wanted[f] = free
+            agreed[f] = free
             taken.update(free)
-    return wanted
+    return agreed
 
 
-def _extend(dims: Dims, factors: Sequence[tuple[int, ...]], rule: ShardingRule, wanted: Sequence[Axes],
+def _extend(dims: Dims, factors: Sequence[tuple[int, ...]], rule: ShardingRule, agreed: Sequence[Axes],
             mesh: AbstractMesh) -> Dims:  # fmt: skip
     sizes = [f.size for f in rule.factors]
     used = {a for axes in dims for a in axes}
@@ -413,7 +413,7 @@ def _extend(dims: Dims, factors: Sequence[tuple[int, ...]], rule: ShardingRule, 
     for d, (axes, fs) in enumerate(zip(dims, factors)):
         if not fs:
             continue
-        joined, fits = join_axes(fs, sizes, wanted, mesh)
+        joined, fits = join_axes(fs, sizes, agreed, mesh)
         if not fits:
             continue
         more = joined[len(axes) :]

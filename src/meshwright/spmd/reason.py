@@ -77,11 +77,11 @@ class Merged:
 
     def __str__(self) -> str:
         (first, _), *others = self.parts
-        also = [f"; also, at {where}, because {_said(reason)}" for reason, where in others]
-        return _said(first) + "".join(also)
+        also = [f"; also, at {where}, because {_text(reason)}" for reason, where in others]
+        return _text(first) + "".join(also)
 
 
-def _said(reason: Reason | None) -> str:
+def _text(reason: Reason | None) -> str:
     return str(reason) if reason is not None else "it is written in the program"
 
 

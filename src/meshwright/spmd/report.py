@@ -94,10 +94,10 @@ class Resharding:
         return "\n".join([head, *(f"  {step}" for step in self.steps)])
 
 
-def reshardings(found: Iterable[Collective]) -> list[Resharding]:
+def reshardings(collectives: Iterable[Collective]) -> list[Resharding]:
     """What the reasons of collectives say was resharded, in program order; what takes no collective is not listed."""
     steps: dict[tuple[str, str, str, str, str, str], tuple[ShapedArray, list[Collective]]] = {}
-    for collective in found:
+    for collective in collectives:
         for r in collective.reasons:
             if r.before is not None and r.after is not None and r.mesh is not None and r.value is not None:
                 before, after = r.before.format(r.mesh), r.after.format(r.mesh)
@@ -161,12 +161,12 @@ def human_bytes(n: float) -> str:
 
 def uneven_dims(layout: Layout, aval: ShapedArray, mesh: AbstractMesh) -> list[str]:
     """The dimensions of a value that its layout pads, in words."""
-    found = []
+    lines = []
     for dim, (size, atoms) in enumerate(zip(aval.shape, layout.dims)):
         n = mesh.sizes(atoms)
         if atoms and size % n:
             axes = ", ".join(mesh.coalesce(atoms))
-            found.append(
+            lines.append(
                 f"{aval}, dimension {dim} of size {size} is split {n} ways by {axes} and padded to {n * -(-size // n)}"
             )
-    return found
+    return lines

@@ -23,12 +23,12 @@ Units = Callable[[Sequence[str]], Sequence[str]]
 
 def varying(jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> dict[Var, Axes]:
     """For every value of a jaxpr, the axes along which it differs; ``inputs`` are those of its parameters."""
-    found = {**dict.fromkeys(jaxpr.constvars, NOWHERE), **dict(zip(jaxpr.invars, inputs))}
+    axes_of = {**dict.fromkeys(jaxpr.constvars, NOWHERE), **dict(zip(jaxpr.invars, inputs))}
     for eqn in jaxpr.eqns:
-        spread = result_axes(eqn, found, units)
+        spread = result_axes(eqn, axes_of, units)
         for var in eqn.outvars:
-            found[var] = spread
-    return found
+            axes_of[var] = spread
+    return axes_of
 
 
 class Variance:
@@ -40,19 +40,19 @@ class Variance:
         self.units = units
 
     @cached_property
-    def found(self) -> dict[Var, Axes]:
+    def varying(self) -> dict[Var, Axes]:
         return varying(self.jaxpr, self.inputs, self.units)
 
     def same(self, atom: Atom, axes: Sequence[str]) -> bool:
         """Whether a value is known to be the same on all devices along ``axes``."""
         if not isinstance(atom, Var):
             return True
-        return atom in self.found and not self.found[atom] & set(self.units(axes))
+        return atom in self.varying and not self.varying[atom] & set(self.units(axes))
 
 
-def result_axes(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) -> Axes:
+def result_axes(eqn: JaxprEqn, axes_of: Mapping[Var, Axes], units: Units = tuple) -> Axes:
     """The axes along which an equation's results differ, given those of its operands."""
-    merged = NOWHERE.union(*(found.get(a, NOWHERE) for a in eqn.invars if isinstance(a, Var)))
+    merged = NOWHERE.union(*(axes_of.get(a, NOWHERE) for a in eqn.invars if isinstance(a, Var)))
     op = eqn.op
     if isinstance(op, Collective):
         own = units(op.axes)
@@ -62,17 +62,17 @@ def result_axes(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) 
     return merged
 
 
-def region_inputs(eqn: JaxprEqn, found: Mapping[Var, Axes], units: Units = tuple) -> list[list[Axes]]:
+def region_inputs(eqn: JaxprEqn, axes_of: Mapping[Var, Axes], units: Units = tuple) -> list[list[Axes]]:
     """The same for the parameters of an equation's regions.
 
     Parameters that are just an operand differ where it does; what is carried is taken to differ wherever anything does.
     """
-    spread = result_axes(eqn, found, units)
+    spread = result_axes(eqn, axes_of, units)
     inputs = [[spread] * len(r.in_avals) for r in eqn.op.regions()]
     for first, *rest in eqn.op.ties():  # type: ignore[attr-defined]
         if first.side != OPERAND or any(end.side != PARAMETER for end in rest):
             continue
         atom = eqn.invars[first.index]
         for end in rest:
-            inputs[end.body][end.index] = found.get(atom, NOWHERE) if isinstance(atom, Var) else NOWHERE
+            inputs[end.body][end.index] = axes_of.get(atom, NOWHERE) if isinstance(atom, Var) else NOWHERE
     return inputs

@@ -108,16 +108,16 @@ _Places = Counter[tuple[str, str, bool]]
 
 
 def _by_place(jaxpr: Jaxpr) -> _Places:
-    found: _Places = Counter()
+    counts: _Places = Counter()
     for eqn, times in _with_times(jaxpr.eqns, 1):
         count = operations(eqn)
         if count:
-            found[eqn.op.name, str(eqn.source), eqn_rule(eqn).is_product] += count * times
-    return found
+            counts[eqn.op.name, str(eqn.source), eqn_rule(eqn).is_product] += count * times
+    return counts
 
 
-def _products(found: _Places) -> int:
-    return sum(n for (_, _, product), n in found.items() if product)
+def _products(places: _Places) -> int:
+    return sum(n for (_, _, product), n in places.items() if product)
 
 
 def _with_times(eqns: Sequence[JaxprEqn], times: int) -> Iterator[tuple[JaxprEqn, int]]:
@@ -132,8 +132,8 @@ def _with_times(eqns: Sequence[JaxprEqn], times: int) -> Iterator[tuple[JaxprEqn
             yield eqn, times
 
 
-def _total(found: list[tuple[JaxprEqn, int]]) -> int:
-    return sum(operations(eqn) * times for eqn, times in found)
+def _total(runs: list[tuple[JaxprEqn, int]]) -> int:
+    return sum(operations(eqn) * times for eqn, times in runs)
 
 
 def _repeated(here: _Places, there: _Places, devices: int) -> Iterator[Repeated]:

@@ -71,10 +71,10 @@ def compile_in_child(job: Job, plugin: Plugin | None, progress: Progress | None 
     with tempfile.TemporaryDirectory(prefix="meshwright_target_") as name:
         folder = Path(name)
         _write(folder, job, plugin)
-        with (folder / "said").open("w+") as said:
-            status = _run(folder, plugin, said, progress, job.name)
-            said.seek(0)
-            return _answer(folder, status, said.read(), job.name)
+        with (folder / "stderr").open("w+") as stderr:
+            status = _run(folder, plugin, stderr, progress, job.name)
+            stderr.seek(0)
+            return _answer(folder, status, stderr.read(), job.name)
 
 
 def _write(folder: Path, job: Job, plugin: Plugin | None) -> None:
@@ -98,13 +98,13 @@ def _write(folder: Path, job: Job, plugin: Plugin | None) -> None:
     (folder / "module.mlirbc").write_bytes(job.module)
 
 
-def _run(folder: Path, plugin: Plugin | None, said: IO[str], progress: Progress | None, name: str) -> int:
+def _run(folder: Path, plugin: Plugin | None, stderr: IO[str], progress: Progress | None, name: str) -> int:
     sites = [JAXLIB, *(str(Path(package.__path__[0]).parent) for package in (np, ml_dtypes))]
     if plugin is not None:
         sites.append(str(plugin.folder))
     process = subprocess.Popen(
         [sys.executable, "-P", str(CHILD), str(folder), *dict.fromkeys(sites)],
-        stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
         start_new_session=True,  # Ctrl-C at a terminal is for us
         env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
     )  # fmt: skip
@@ -146,23 +146,23 @@ def _resident(pid: int) -> int:
         return 0
 
 
-def _answer(folder: Path, status: int, said: str, name: str) -> Answer:
+def _answer(folder: Path, status: int, stderr: str, name: str) -> Answer:
     written = folder / "answer.json"
     if not written.exists():
-        raise CompileError(_ended(status, said, name))
-    found = json.loads(written.read_text())
-    if "refused" in found:
-        return Answer(refused=found["refused"])
-    if "memory" not in found:
-        return Answer(devices=found["devices"])
+        raise CompileError(_ended(status, stderr, name))
+    record = json.loads(written.read_text())
+    if "refused" in record:
+        return Answer(refused=record["refused"])
+    if "memory" not in record:
+        return Answer(devices=record["devices"])
     return Answer(
-        "", (folder / "module.hlo").read_text(), (folder / "executable").read_bytes(), found["memory"],
-        found["seconds"], found["version"], found["devices"],
+        "", (folder / "module.hlo").read_text(), (folder / "executable").read_bytes(), record["memory"],
+        record["seconds"], record["version"], record["devices"],
     )  # fmt: skip
 
 
-def _ended(status: int, said: str, name: str) -> str:
+def _ended(status: int, stderr: str, name: str) -> str:
     """Why there is no answer."""
     how = f"with {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-    lines = [line for line in said.splitlines() if line.strip()][-_LINES:]
+    lines = [line for line in stderr.splitlines() if line.strip()][-_LINES:]
     return "\n".join([f"compiling {name}: the compiler's process ended {how}" + (", saying:" if lines else ""), *lines])

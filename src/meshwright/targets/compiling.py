@@ -43,10 +43,10 @@ def compile_for(subject: Subject, target: CompileTarget, progress: Progress | No
       CompileError: the compiler refuses the program for another reason than its size.
     """
     job = job_of(subject, target)
-    found = compile_in_child(
+    answer = compile_in_child(
         job, None if target.platform == "cpu" else compiler(target.platform, target.name), progress
     )
-    return report_of(subject, target, job.device_ids, found)
+    return report_of(subject, target, job.device_ids, answer)
 
 
 def job_of(subject: Subject, target: CompileTarget) -> Job:
@@ -55,17 +55,17 @@ def job_of(subject: Subject, target: CompileTarget) -> Job:
     return Job(subject.name, subject.module, target.platform, topology, options, target.order_of(subject.mesh))
 
 
-def report_of(subject: Subject, target: CompileTarget, ids: Sequence[int], found: Answer) -> TargetReport:
+def report_of(subject: Subject, target: CompileTarget, ids: Sequence[int], answer: Answer) -> TargetReport:
     """The report of what a compiler gave; ``ids`` are the devices in the order of the mesh."""
-    if found.refused:
-        return _refused(subject, target, found)
-    schedule = schedule_of(parse_hlo(found.text), len(ids))
-    assert found.memory is not None
+    if answer.refused:
+        return _refused(subject, target, answer)
+    schedule = schedule_of(parse_hlo(answer.text), len(ids))
+    assert answer.memory is not None
     return TargetReport(
-        subject.name, target, subject.predicted, TargetMemory.of(dict(found.memory)),
-        matched(schedule, subject.collectives, subject.mesh.abstract_mesh), schedule, found.text, found.seconds,
-        SavedExecutable(subject.name, target.name, target.platform, found.version, dict(subject.mesh.shape),
-                        tuple(ids), found.executable),
+        subject.name, target, subject.predicted, TargetMemory.of(dict(answer.memory)),
+        matched(schedule, subject.collectives, subject.mesh.abstract_mesh), schedule, answer.text, answer.seconds,
+        SavedExecutable(subject.name, target.name, target.platform, answer.version, dict(subject.mesh.shape),
+                        tuple(ids), answer.executable),
     )  # fmt: skip
 
 
@@ -86,15 +86,15 @@ def described(target: CompileTarget) -> tuple[str, dict[str, Any]]:
     return f"{machine.chip.name}:{'x'.join(map(str, machine.shape))}", options
 
 
-def _refused(subject: Subject, target: CompileTarget, found: Answer) -> TargetReport:
+def _refused(subject: Subject, target: CompileTarget, answer: Answer) -> TargetReport:
     """The report of a program that is too large.
 
     Raises:
       CompileError: it was refused for another reason.
     """
-    if "RESOURCE_EXHAUSTED" not in found.refused:
-        raise CompileError(f"compile: {subject.name!r} for {target.name}: the compiler refuses it: {found.refused}")
-    complaint = " ".join(found.refused.partition("RESOURCE_EXHAUSTED:")[2].split())
+    if "RESOURCE_EXHAUSTED" not in answer.refused:
+        raise CompileError(f"compile: {subject.name!r} for {target.name}: the compiler refuses it: {answer.refused}")
+    complaint = " ".join(answer.refused.partition("RESOURCE_EXHAUSTED:")[2].split())
     size, memory = needed(complaint), subject.predicted.memory
     if size is not None and "temporaries" in complaint:
         size += memory.argument_bytes + memory.output_bytes - memory.alias_bytes
@@ -107,6 +107,6 @@ def needed(complaint: str) -> int | None:
     >>> needed("Used 24.00G of 15.75G hbm. Exceeded hbm capacity by 8.25G.") == 24 * 2**30
     True
     """
-    found = re.search(r"(?:Used|\() ?([\d.]+[KMGT]?)(?: of|\))", complaint)
-    size = _SIZE.match(found[1]) if found else None
+    match = re.search(r"(?:Used|\() ?([\d.]+[KMGT]?)(?: of|\))", complaint)
+    size = _SIZE.match(match[1]) if match else None
     return int(float(size[1]) * _UNITS[size[2]]) if size else None

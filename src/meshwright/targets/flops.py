@@ -36,10 +36,10 @@ def _of_computation(program: HloProgram, name: str) -> int:
 
 
 def _of_called(program: HloProgram, i: Instruction) -> int:
-    found = [_of_computation(program, name) for name in i.called]
+    counts = [_of_computation(program, name) for name in i.called]
     if i.opcode == "conditional":
-        return max(found, default=0)
-    return sum(found) * ((i.trips or 1) if i.opcode == "while" else 1)
+        return max(counts, default=0)
+    return sum(counts) * ((i.trips or 1) if i.opcode == "while" else 1)
 
 
 def _operations(i: Instruction, shapes: Mapping[str, Shape]) -> int:
@@ -48,8 +48,8 @@ def _operations(i: Instruction, shapes: Mapping[str, Shape]) -> int:
         library = _LIBRARY.search(i.rest)
         return _of_library(i, library[1], library[2], shapes) if library else 0
     if i.opcode == "dot":
-        found = _CONTRACTED.search(i.rest)
-        return _of_dot(i, found[1].split(",") if found else (), shapes)
+        match = _CONTRACTED.search(i.rest)
+        return _of_dot(i, match[1].split(",") if match else (), shapes)
     if i.opcode == "convolution":
         return _of_convolution(i, [shapes[o] for o in i.operands[:2]] + [i.types[0].shape])
     return 0

@@ -79,14 +79,14 @@ class Instruction:
     @cached_property
     def types(self) -> tuple[ArrayType, ...]:
         """The arrays of its result."""
-        found = _ARRAY.findall(self.type_text)
-        return tuple(ArrayType(t, tuple(map(int, d.split(","))) if d else (), int(s or 0)) for t, d, s in found)
+        arrays = _ARRAY.findall(self.type_text)
+        return tuple(ArrayType(t, tuple(map(int, d.split(","))) if d else (), int(s or 0)) for t, d, s in arrays)
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """What the backend decided."""
-        found = _CONFIG.search(self.rest)
-        return json.JSONDecoder(strict=False).raw_decode(self.rest, found.end())[0] if found else {}
+        match = _CONFIG.search(self.rest)
+        return json.JSONDecoder(strict=False).raw_decode(self.rest, match.end())[0] if match else {}
 
     @cached_property
     def called(self) -> tuple[str, ...]:
@@ -95,14 +95,14 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        match = _OP_NAME.search(self.rest)
+        return match[1] if match else ""
 
     @property
     def trips(self) -> int | None:
         """How often a loop runs, where XLA knows."""
-        found = _TRIPS.search(self.rest)
-        return int(found[1]) if found else None
+        match = _TRIPS.search(self.rest)
+        return int(match[1]) if match else None
 
     def attribute(self, name: str) -> str:
         """The text of an attribute up to the next; empty if there is none."""
@@ -190,20 +190,20 @@ def _instruction(line: str) -> Instruction:
 def _closing(text: str, start: int) -> int:
     """Where the bracket that opens at ``start`` is closed."""
     depth = 0
-    for found in re.compile(r"[()]").finditer(text, start):
-        depth += 1 if found[0] == "(" else -1
+    for match in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if match[0] == "(" else -1
         if depth == 0:
-            return found.start()
+            return match.start()
     raise ImportProgramError(f"a bracket of the compiled program is not closed: {text[:120]}")
 
 
 def _end(text: str, start: int) -> int:
     """Where an attribute's value ends: at the next comma outside of brackets."""
     depth = 0
-    for found in re.compile(r"[()\[\]{}]|, ").finditer(text, start):
-        if found[0] == ", ":
+    for match in re.compile(r"[()\[\]{}]|, ").finditer(text, start):
+        if match[0] == ", ":
             if depth == 0:
-                return found.start()
+                return match.start()
         else:
-            depth += 1 if found[0] in "([{" else -1
+            depth += 1 if match[0] in "([{" else -1
     return len(text)

@@ -51,8 +51,8 @@ class CompiledCollective:
     @property
     def overlapped_cycles(self) -> int | None:
         """Estimated cycles of what runs beside it; None where the compiler estimates none."""
-        found = [k.cycles for k in self.overlaps if k.cycles is not None]
-        return sum(found) if found else None
+        cycles = [k.cycles for k in self.overlaps if k.cycles is not None]
+        return sum(cycles) if cycles else None
 
     def __str__(self) -> str:
         how = "asynchronous" if self.asynchronous else "synchronous"
@@ -64,7 +64,7 @@ class CompiledCollective:
 def matched(schedule: Schedule, ours: Sequence[Collective], mesh: AbstractMesh) -> list[CompiledCollective]:
     """The collectives of a compiled program, with the axes and reasons of ours."""
     pool = _Pool(ours, mesh)
-    return [pool.compiled(found) for found in schedule.collectives]
+    return [pool.compiled(collective) for collective in schedule.collectives]
 
 
 class _Pool:
@@ -75,39 +75,39 @@ class _Pool:
         self.groups = {c.axes: _groups(mesh, c.axes) for c in ours}
         self.axes = {groups: axes for axes, groups in reversed(self.groups.items())}
 
-    def compiled(self, found: Scheduled) -> CompiledCollective:
-        mine = [c for c in (self._take(found, part) for part in found.operands) if c is not None]
+    def compiled(self, theirs: Scheduled) -> CompiledCollective:
+        mine = [c for c in (self._take(theirs, part) for part in theirs.operands) if c is not None]
         kinds = {c.kind for c in mine}
-        axes = mine[0].axes if mine else self.axes.get(_unordered(found.groups), ())
-        group = len(next(iter(found.groups)))
-        if found.kind == "collective_permute":
-            group = mine[0].group_size if mine else len(found.groups)
-        source = mine[0].source if mine and mine[0].source.is_known else found.source
+        axes = mine[0].axes if mine else self.axes.get(_unordered(theirs.groups), ())
+        group = len(next(iter(theirs.groups)))
+        if theirs.kind == "collective_permute":
+            group = mine[0].group_size if mine else len(theirs.groups)
+        source = mine[0].source if mine and mine[0].source.is_known else theirs.source
         return CompiledCollective(
-            found.kind if len(kinds) != 1 or found.kind in kinds else f"{found.kind} (for {kinds.pop()})",
-            found.asynchronous, found.overlaps, found.algorithm, axes, group, tuple(map(str, found.operands)),
-            found.count, found.count * sent_bytes(found.kind, group, sum(t.nbytes for t in found.operands)), source,
-            tuple(dict.fromkeys(c.reason for c in mine)), found.name,
+            theirs.kind if len(kinds) != 1 or theirs.kind in kinds else f"{theirs.kind} (for {kinds.pop()})",
+            theirs.asynchronous, theirs.overlaps, theirs.algorithm, axes, group, tuple(map(str, theirs.operands)),
+            theirs.count, theirs.count * sent_bytes(theirs.kind, group, sum(t.nbytes for t in theirs.operands)), source,
+            tuple(dict.fromkeys(c.reason for c in mine)), theirs.name,
         )  # fmt: skip
 
-    def _take(self, found: Scheduled, part: ArrayType) -> Collective | None:
-        scores = [(self._score(found, part, c), -n) for n, c in enumerate(self.free)]
+    def _take(self, theirs: Scheduled, part: ArrayType) -> Collective | None:
+        scores = [(self._score(theirs, part, c), -n) for n, c in enumerate(self.free)]
         best, number = max(scores, default=(0, 0))
         return self.free.pop(-number) if best > 0 else None
 
-    def _score(self, found: Scheduled, part: ArrayType, ours: Collective) -> int:
+    def _score(self, theirs: Scheduled, part: ArrayType, ours: Collective) -> int:
         """How well one of ours fits; 0: not at all."""
-        permutes = found.kind == "collective_permute"
+        permutes = theirs.kind == "collective_permute"
         if permutes != (ours.kind == "collective_permute"):
             return 0
-        if not permutes and self.groups[ours.axes] != _unordered(found.groups):
+        if not permutes and self.groups[ours.axes] != _unordered(theirs.groups):
             return 0
-        same_kind = ours.kind == found.kind or found.kind in _BECOMES.get(ours.kind, ())
-        size = part.size in (ours.operand.size, ours.result.size if ours.kind != found.kind else -1)
-        here = found.source.is_known and _place(ours.source) == _place(found.source)
+        same_kind = ours.kind == theirs.kind or theirs.kind in _BECOMES.get(ours.kind, ())
+        size = part.size in (ours.operand.size, ours.result.size if ours.kind != theirs.kind else -1)
+        here = theirs.source.is_known and _place(ours.source) == _place(theirs.source)
         if not same_kind or not (size or here):
             return 0
-        return 1 + 8 * size + 4 * here + 2 * (ours.kind == found.kind) + (ours.count == found.count)
+        return 1 + 8 * size + 4 * here + 2 * (ours.kind == theirs.kind) + (ours.count == theirs.count)
 
 
 def _place(source: SourceLocation) -> tuple[str, int]:

@@ -44,13 +44,13 @@ class TargetMemory:
     host_bytes: int
 
     @classmethod
-    def of(cls, found: dict[str, int]) -> TargetMemory:
-        host = found["host_argument_size"] + found["host_output_size"] + found["host_temp_size"]
-        whole = found["argument_size"] + found["output_size"] - found["alias_size"] + found["temp_size"]
-        peak = found["peak_memory"]
+    def of(cls, sizes: dict[str, int]) -> TargetMemory:
+        host = sizes["host_argument_size"] + sizes["host_output_size"] + sizes["host_temp_size"]
+        whole = sizes["argument_size"] + sizes["output_size"] - sizes["alias_size"] + sizes["temp_size"]
+        peak = sizes["peak_memory"]
         return cls(
-            found["argument_size"], found["output_size"], found["alias_size"], found["temp_size"],
-            found["generated_code_size"], peak or whole, host - found["host_alias_size"],
+            sizes["argument_size"], sizes["output_size"], sizes["alias_size"], sizes["temp_size"],
+            sizes["generated_code_size"], peak or whole, host - sizes["host_alias_size"],
         )  # fmt: skip
 
     @property
@@ -173,12 +173,12 @@ class TargetReport:
     @cached_property
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
         """The tables of a printed report: headers and rows."""
-        found = [(["memory of a device", "compiled", "predicted"], list(self._memory_rows()))]
+        tables = [(["memory of a device", "compiled", "predicted"], list(self._memory_rows()))]
         if self.collectives:
-            found.append((["collective", "sends", "runs beside", "on the links", "at"], list(self._collective_rows())))
+            tables.append((["collective", "sends", "runs beside", "on the links", "at"], list(self._collective_rows())))
         if self.kernels:
-            found.append((["kernel", "times", "cycles", "at"], list(self._kernel_rows())))
-        return found
+            tables.append((["kernel", "times", "cycles", "at"], list(self._kernel_rows())))
+        return tables
 
     def _memory_rows(self) -> Any:
         ours, theirs = self.predicted.memory, self.memory

@@ -32,13 +32,13 @@ class SavedExecutable:
 
     def write(self, path: str | PathLike[str]) -> Path:
         """Write it to ``path``, at once: there is the whole file or none."""
-        found = Path(path)
-        said = {k: v for k, v in asdict(self).items() if k != "data"}
-        said |= {"form": _FORM, "sha256": hashlib.sha256(self.data).hexdigest(), "bytes": len(self.data)}
-        beside = found.with_name(found.name + ".part")
-        beside.write_bytes(json.dumps(said).encode() + b"\n" + self.data)
-        beside.replace(found)
-        return found
+        file = Path(path)
+        header = {k: v for k, v in asdict(self).items() if k != "data"}
+        header |= {"form": _FORM, "sha256": hashlib.sha256(self.data).hexdigest(), "bytes": len(self.data)}
+        beside = file.with_name(file.name + ".part")
+        beside.write_bytes(json.dumps(header).encode() + b"\n" + self.data)
+        beside.replace(file)
+        return file
 
 
 def load_executable(path: str | PathLike[str]) -> SavedExecutable:
@@ -56,13 +56,13 @@ def load_executable(path: str | PathLike[str]) -> SavedExecutable:
     file = Path(path)
     head, _, data = file.read_bytes().partition(b"\n")
     try:
-        said = json.loads(head)
-        if said.pop("form") != _FORM:
+        header = json.loads(head)
+        if header.pop("form") != _FORM:
             raise ValueError
-        digest, size = said.pop("sha256"), said.pop("bytes")
-        found = SavedExecutable(**{**said, "device_ids": tuple(said["device_ids"])}, data=data)
+        digest, size = header.pop("sha256"), header.pop("bytes")
+        executable = SavedExecutable(**{**header, "device_ids": tuple(header["device_ids"])}, data=data)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ImportProgramError(f"{file}: not an executable that report.save(path) has written") from None
     if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
         raise ImportProgramError(f"{file}: damaged: its bytes are not those that were written; compile it again")
-    return found
+    return executable

@@ -76,8 +76,8 @@ class Schedule:
     @property
     def cycles(self) -> int | None:
         """The estimated cycles of all kernels; None where the compiler estimates none."""
-        found = [k.cycles * k.count for k in self.kernels if k.cycles is not None]
-        return sum(found) if found else None
+        cycles = [k.cycles * k.count for k in self.kernels if k.cycles is not None]
+        return sum(cycles) if cycles else None
 
 
 def schedule_of(program: HloProgram, num_devices: int) -> Schedule:
@@ -235,8 +235,8 @@ class _Reader:
         iota = _IOTA.match(text)
         if iota is not None:
             return _iota_groups(*iota.groups())
-        found = frozenset(tuple(map(int, group.split(","))) for group in _LISTED.findall(text))
-        return found or frozenset({tuple(range(self.num_devices))})
+        groups = frozenset(tuple(map(int, group.split(","))) for group in _LISTED.findall(text))
+        return groups or frozenset({tuple(range(self.num_devices))})
 
 
 def algorithm(i: Instruction) -> str:
@@ -280,16 +280,16 @@ def _is_sync(start: Instruction) -> bool:
 
 
 def _cycles(i: Instruction) -> int | None:
-    found = (i.config.get("window_config") or {}).get("estimated_cycles")
-    return int(found) if found is not None else None
+    estimate = (i.config.get("window_config") or {}).get("estimated_cycles")
+    return int(estimate) if estimate is not None else None
 
 
 def _total(kernels: Sequence[Kernel], count: int) -> int | None:
     """Cycles of one run of a loop or branch with these kernels, which runs ``count`` times."""
-    found = [k.cycles * k.count for k in kernels if k.cycles is not None]
-    return sum(found) // count if found else None
+    cycles = [k.cycles * k.count for k in kernels if k.cycles is not None]
+    return sum(cycles) // count if cycles else None
 
 
 def _library(i: Instruction) -> str:
-    found = _TARGET.search(i.rest) if i.opcode == "custom-call" else None
-    return found[1] if found else ""
+    match = _TARGET.search(i.rest) if i.opcode == "custom-call" else None
+    return match[1] if match else ""

@@ -90,10 +90,10 @@ class CompileTarget:
         """The devices by place: an array over slices, nodes, the dimensions of a slice, and cores of a chip."""
         chips = self.machine
         shape = (chips.slices, chips.nodes, *chips.shape, self.machine.chip.devices * chips.share)
-        found = np.empty(shape, object)
+        grid = np.empty(shape, object)
         for place in itertools.product(*map(range, shape)):
-            found[place] = self._device(*place)
-        return found
+            grid[place] = self._device(*place)
+        return grid
 
     @cached_property
     def devices(self) -> tuple[TargetDevice, ...]:
@@ -211,11 +211,11 @@ def target(
     chip, _, shape = name.strip().partition(":")
     if chip.lower() == "cpu":
         return _cpu(name, shape, devices)
-    made = machine(name, nodes=nodes, slices=slices, devices=devices)
-    if made.chip.name not in _KINDS:
+    chips = machine(name, nodes=nodes, slices=slices, devices=devices)
+    if chips.chip.name not in _KINDS:
         known = ", ".join(k for k in _KINDS)
-        raise ArgumentError(f"target: there is no description of {made.chip.name!r} for XLA; there are {known}")
-    return CompileTarget(made, "tpu" if made.chip.torus else "cuda")
+        raise ArgumentError(f"target: there is no description of {chips.chip.name!r} for XLA; there are {known}")
+    return CompileTarget(chips, "tpu" if chips.chip.torus else "cuda")
 
 
 def _cpu(name: str, shape: str, devices: int | None) -> CompileTarget:

@@ -69,8 +69,8 @@ def _with_derivative(function: Callable[..., Any], types: Types) -> Callable[...
 
     @cache
     def backward() -> Any:
-        wanted = [outs[i] for i in _inexact(outs)]
-        return _exported(pulled_back, (*types, *(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in wanted)))
+        inexact = [outs[i] for i in _inexact(outs)]
+        return _exported(pulled_back, (*types, *(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in inexact)))
 
     @jax.custom_vjp
     def call(*args: Any) -> Any:
@@ -80,8 +80,8 @@ def _with_derivative(function: Callable[..., Any], types: Types) -> Callable[...
         return forward.call(*args), args
 
     def bwd(args: Any, cotangents: Any) -> Any:
-        found = iter(backward().call(*args, *(cotangents[i] for i in _inexact(outs))))
-        return tuple(next(found) if i in moving else np.zeros(t.shape, jax.dtypes.float0) for i, t in enumerate(types))
+        grads = iter(backward().call(*args, *(cotangents[i] for i in _inexact(outs))))
+        return tuple(next(grads) if i in moving else np.zeros(t.shape, jax.dtypes.float0) for i, t in enumerate(types))
 
     call.defvjp(fwd, bwd)
     return call
@@ -91,13 +91,13 @@ def to_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     """See :func:`meshwright.to_jax`."""
     if not callable(function):
         raise ArgumentTypeError(f"to_jax: expected a function, got {type(function).__name__}")
-    made: dict[Any, tuple[Any, list[Any]]] = {}
+    converted: dict[Any, tuple[Any, list[Any]]] = {}
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         types = tuple(jax.ShapeDtypeStruct(np.shape(x), jax.numpy.result_type(x)) for x in leaves)
         key = tree, types
-        if key not in made:
+        if key not in converted:
             trees: list[Any] = []
 
             def flat(*values: Any) -> list[Any]:
@@ -106,8 +106,8 @@ def to_jax(function: Callable[..., Any]) -> Callable[..., Any]:
                 trees.append(out_tree)
                 return outs
 
-            made[key] = _with_derivative(flat, types), trees
-        call, trees = made[key]
+            converted[key] = _with_derivative(flat, types), trees
+        call, trees = converted[key]
         return jax.tree_util.tree_unflatten(trees[0], call(*leaves))
 
     wrapped.__name__ = getattr(function, "__name__", "function")

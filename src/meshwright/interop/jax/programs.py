@@ -94,15 +94,15 @@ def argument_names(function: Any, outer: Any, args: Any, kwargs: Any) -> list[st
         for name, tree in given.items()
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
-    found: list[Any] = []
+    leaves: list[Any] = []
 
     def look(*args: Any, **kwargs: Any) -> Any:
-        found.extend(jax.tree_util.tree_leaves((args, kwargs)))
+        leaves.extend(jax.tree_util.tree_leaves((args, kwargs)))
         raise _Seen
 
     with suppress(_Seen):
         wrapped(outer, look)(*args, **kwargs)
-    return [names.get(id(leaf)) for leaf in found]
+    return [names.get(id(leaf)) for leaf in leaves]
 
 
 class _Seen(Exception):

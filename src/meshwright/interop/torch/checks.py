@@ -23,11 +23,11 @@ class Sizes:
         self.ranges = ranges
         self.values: dict[Any, int] = {}
 
-    def fits(self, wanted: Any, size: int) -> bool:
+    def fits(self, expected: Any, size: int) -> bool:
         """Whether a dimension of ``size`` is what the export assumed."""
-        if isinstance(wanted, int):
-            return wanted == size
-        expression = wanted.node.expr
+        if isinstance(expected, int):
+            return expected == size
+        expression = expected.node.expr
         if expression.is_Symbol and expression not in self.values:
             limits = self.ranges.get(expression)
             self.values[expression] = size
@@ -47,10 +47,10 @@ def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
     except (ArgumentTypeError, TypeError) as error:
         raise ArgumentTypeError(f"argument {name}: {error}") from None
     aval = typeof(x)
-    wanted = tuple(meta.shape)
-    if len(wanted) != aval.ndim or not all(sizes.fits(w, s) for w, s in zip(wanted, aval.shape)):
+    shape = tuple(meta.shape)
+    if len(shape) != aval.ndim or not all(sizes.fits(w, s) for w, s in zip(shape, aval.shape)):
         raise ShapeError(
-            f"argument {name} has shape {aval.shape}, the module was exported for {shown(wanted)}; convert it for that "
+            f"argument {name} has shape {aval.shape}, the module was exported for {shown(shape)}; convert it for that "
             "shape, or let the dimension vary: from_torch(..., dynamic=...)"
         )
     dtype = array_dtype(meta.dtype)

@@ -130,10 +130,10 @@ class _Compiled:
         def run(moving: Any) -> tuple[list[Any], list[Any]]:
             arrays = {**fixed, **dict(zip(self.moving, moving))}
             given = [arrays[i] for i in self.tensors]
-            found = self._model.outputs({}, self._model.buffers, given, key, numbers)
+            results = self._model.outputs({}, self._model.buffers, given, key, numbers)
             outs = [
                 cast(o, array_dtype(t.dtype)) if isinstance(t, torch.Tensor) else None
-                for o, t in zip(found, self._types)
+                for o, t in zip(results, self._types)
             ]
             return [outs[i] for i in self.differentiable], outs
 
@@ -165,8 +165,8 @@ class _Step(torch.autograd.Function):
         assert ctx.saved_tensors is not None  # raises where one was written to since
         given = [cotangents[i] for i in compiled.differentiable]
         with enable_x64(True):
-            (found,) = compiled.backward(ctx.pulled, [as_array(g, copy=False) for g in given])
-            gradients = dict(zip(compiled.moving, _own(found, given)))
+            (grads,) = compiled.backward(ctx.pulled, [as_array(g, copy=False) for g in given])
+            gradients = dict(zip(compiled.moving, _own(grads, given)))
         return None, None, *(gradients.get(i) for i in compiled.tensors)
 
 
@@ -177,12 +177,12 @@ def _address(tensor: torch.Tensor) -> int:
 def _own(arrays: Sequence[Any], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Tensors of the arrays, each with memory that is none of the others', so that torch may write to them."""
     taken = {_address(o) for o in others}
-    found = []
+    owned = []
     for tensor in to_torch(list(arrays)):
         tensor = tensor.clone() if _address(tensor) in taken else tensor
         taken.add(_address(tensor))
-        found.append(tensor)
-    return found
+        owned.append(tensor)
+    return owned
 
 
 # --- what depends on what -----------------------------------------------------------------------------------

@@ -130,13 +130,13 @@ class _Watch:
         meta = autograd_function.FunctionMeta
 
         def looked_up(cls: Any, name: str) -> Any:
-            found = type.__getattribute__(cls, name)
+            attribute = type.__getattribute__(cls, name)
             if name == "forward" and self._applied is cls:
                 self._applied = None
-                return self._forwards(cls, found)
+                return self._forwards(cls, attribute)
             if name == "_backward_cls":
                 self._applied = cls
-            return found
+            return attribute
 
         meta.__getattribute__ = looked_up
 
@@ -171,7 +171,7 @@ def functions_traced() -> Iterator[list[Call]]:
     Raises:
       ImportProgramError: a release of torch whose Functions would be missed.
     """
-    found: list[Call] = []
+    calls: list[Call] = []
     tracing = False
 
     def traced(cls: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,7 +189,7 @@ def functions_traced() -> Iterator[list[Call]]:
                     call, out_tree, others = _traced(cls, leaves, at, tree)
             finally:
                 tracing = False
-            found.append(call)
+            calls.append(call)
             number = next(_NUMBERS)
             _CALLS[number] = call
             outs = iter(torch.ops.meshwright.function([leaves[i] for i in at], number))
@@ -203,7 +203,7 @@ def functions_traced() -> Iterator[list[Call]]:
             "release between 2.10 and 2.15"
         )
     with _Watch(traced):
-        yield found
+        yield calls
 
 
 _TENSOR = object()
@@ -223,20 +223,20 @@ def _traced(cls: Any, leaves: Sequence[Any], at: Sequence[int], tree: Any) -> tu
         given = list(leaves)
         for i, tensor in zip(at, tensors):
             given[i] = tensor
-        found, out_tree = tree_flatten(cls.apply(*tree_unflatten(given, tree)))
-        shown[:] = [out_tree, [_TENSOR if isinstance(o, torch.Tensor) else o for o in found]]
-        return [o for o in found if isinstance(o, torch.Tensor)]
+        outs, out_tree = tree_flatten(cls.apply(*tree_unflatten(given, tree)))
+        shown[:] = [out_tree, [_TENSOR if isinstance(o, torch.Tensor) else o for o in outs]]
+        return [o for o in outs if isinstance(o, torch.Tensor)]
 
     def joint(tensors: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]) -> Any:
         with torch.enable_grad():
             outs = run(tensors)
             differentiable = [o for o in outs if o.requires_grad]
-            wanted = [t for t in tensors if t.requires_grad]
+            inputs = [t for t in tensors if t.requires_grad]
             started = [c.clone() for c in cotangents]  # so that the backward begins with a use of one
             given = iter(
-                torch.autograd.grad(differentiable, wanted, started, allow_unused=True)
+                torch.autograd.grad(differentiable, inputs, started, allow_unused=True)
                 if differentiable
-                else [None] * len(wanted)
+                else [None] * len(inputs)
             )
         return [*outs, *(next(given) if t.requires_grad else None for t in tensors)]
 

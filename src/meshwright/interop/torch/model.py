@@ -112,11 +112,11 @@ class TorchModel:
         leaves = [s.arg.value if isinstance(s.arg, ConstantArgument) else next(given) for s in specs]
         return trees.unflatten(self.program.call_spec.out_spec, leaves), {**buffers, **written}
 
-    def _check_names(self, what: str, got: Any, wanted: Mapping[str, Any]) -> None:
+    def _check_names(self, what: str, got: Any, expected: Mapping[str, Any]) -> None:
         if not isinstance(got, Mapping):
             raise ArgumentTypeError(f"{self.__name__}: expected {what} by their names, got {type(got).__name__}")
-        if got.keys() != wanted.keys():
-            missing, more = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
+        if got.keys() != expected.keys():
+            missing, more = sorted(expected.keys() - got.keys()), sorted(got.keys() - expected.keys())
             raise ArgumentError(f"{self.__name__}: {what} do not fit: missing are {missing}, left over are {more}")
 
     def _fitted(self, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
@@ -124,8 +124,8 @@ class TorchModel:
         spec = self.program.call_spec.in_spec
         order = spec.children()[1].context or []
         ordered = {n: kwargs[n] for n in order if n in kwargs} | {n: v for n, v in kwargs.items() if n not in order}
-        leaves, found = trees.flatten((args, ordered))
-        if found != spec:
+        leaves, structure = trees.flatten((args, ordered))
+        if structure != spec:
             raise ArgumentError(
                 f"{self.__name__}: arguments of another structure than those it was exported with: expected "
                 f"{', '.join(self._names)}, got {', '.join(trees.paths((args, ordered))) or 'none'}"

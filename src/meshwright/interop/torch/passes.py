@@ -71,9 +71,9 @@ def _behind(graph: fx.Graph, node: fx.Node) -> None:
 def _view_before(graph: fx.Graph, node: fx.Node, source: fx.Node, shape: tuple[int, ...]) -> fx.Node:
     """``source`` in another shape, just before ``node``."""
     with graph.inserting_before(node):
-        made = graph.call_function(torch.ops.aten.view.default, (source, list(shape)))
-    made.meta = {**node.meta, "val": source.meta["val"].new_empty(shape)}
-    return made
+        view = graph.call_function(torch.ops.aten.view.default, (source, list(shape)))
+    view.meta = {**node.meta, "val": source.meta["val"].new_empty(shape)}
+    return view
 
 
 def _composed(node: fx.Node) -> None:

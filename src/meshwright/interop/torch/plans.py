@@ -50,9 +50,9 @@ def _style(plan: Mapping[str, str], name: str) -> str | None:
         for written in (candidate, general):
             if written in plan:
                 return plan[written]
-        found = next((p for p in plan if fnmatch.fnmatchcase(general, p) or general.endswith("." + p)), None)
-        if found is not None:
-            return plan[found]
+        pattern = next((p for p in plan if fnmatch.fnmatchcase(general, p) or general.endswith("." + p)), None)
+        if pattern is not None:
+            return plan[pattern]
     return None
 
 
@@ -90,12 +90,12 @@ def tp_shardings(
     if axis not in mesh.axis_names:
         raise ShardingError(f"tp_plan: {mesh!r} has no axis {axis!r}; pass axis=")
     styles = {name: _style(plan, name) for name in params}
-    found = {}
+    shardings = {}
     for name, style in styles.items():
         shape = tuple(params[name].shape)
         dim = None if style is None else _split(shape, style, name)
-        found[name] = NamedSharding(mesh, PartitionSpec(*(axis if d == dim else None for d in range(len(shape)))))
-    return found
+        shardings[name] = NamedSharding(mesh, PartitionSpec(*(axis if d == dim else None for d in range(len(shape)))))
+    return shardings
 
 
 # --- DTensor ------------------------------------------------------------------------------------------------
@@ -155,15 +155,15 @@ def to_placements(sharding: NamedSharding) -> tuple[Placement, ...]:
       ShardingError: axes that split a dimension in another order than the mesh has them.
     """
     names = list(sharding.mesh.axis_names)
-    found: list[Placement] = [Replicate() for _ in names]
+    placements: list[Placement] = [Replicate() for _ in names]
     for dim, entry in enumerate(sharding.spec):
         axes = _axes(entry)
         order = [names.index(a) for a in axes]
         if order != sorted(order):
             raise ShardingError(f"{sharding.spec} splits dimension {dim} by {axes}, an order without placements")
         for position in order:
-            found[position] = Shard(dim)
-    return tuple(found)
+            placements[position] = Shard(dim)
+    return tuple(placements)
 
 
 def fully_sharded(
@@ -177,12 +177,12 @@ def fully_sharded(
     """
     if axis not in mesh.axis_names:
         raise ShardingError(f"fully_sharded: {mesh!r} has no axis {axis!r}; pass axis=")
-    found = {}
+    shardings = {}
     for name, value in params.items():
         before = tuple(within[name].spec) if within and name in within else ()
         entries = [*before, *[None] * (len(value.shape) - len(before))]
         if entries:
             already = _axes(entries[0])
             entries[0] = (*already, axis) if already else axis
-        found[name] = NamedSharding(mesh, PartitionSpec(*entries))
-    return found
+        shardings[name] = NamedSharding(mesh, PartitionSpec(*entries))
+    return shardings

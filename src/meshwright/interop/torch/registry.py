@@ -88,10 +88,10 @@ def rows(table: Mapping[str, Callable[..., Any]]) -> None:
 def find(target: Any) -> Rule | None:
     """The rule of an op: of its overload, or of all overloads."""
     name = name_of(target)
-    found = _TABLE.get(name)
-    if found is None and isinstance(target, torch._ops.OpOverload):
-        found = _TABLE.get(name.rpartition(".")[0])
-    return found
+    rule = _TABLE.get(name)
+    if rule is None and isinstance(target, torch._ops.OpOverload):
+        rule = _TABLE.get(name.rpartition(".")[0])
+    return rule
 
 
 def is_data_dependent(target: Any) -> bool:

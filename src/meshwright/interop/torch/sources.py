@@ -40,15 +40,15 @@ def described(node: Any) -> str:
 
 def user_line(error: BaseException) -> str:
     """The innermost line outside of torch, and of this package, that an exception went through."""
-    found = ""
+    line = ""
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if not is_library(code.co_filename) and not code.co_filename.startswith(here) and code.co_filename[0] != "<":
-            found = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} ({code.co_name})"
+            line = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} ({code.co_name})"
         trace = trace.tb_next
-    if found:
-        return found
+    if line:
+        return line
     frames = [f for f in _FRAME.findall(str(error)) if not is_library(f[0])]
     return f"{os.path.basename(frames[-1][0])}:{frames[-1][1]} ({frames[-1][2]})" if frames else "an unknown line"

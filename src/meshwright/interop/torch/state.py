@@ -27,13 +27,13 @@ def tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
       ArgumentError: two tensors share a part of their memory only, or see it in different shapes.
     """
     first: dict[int, list[str]] = {}
-    found: dict[str, str] = {}
+    tied_to: dict[str, str] = {}
     for name, tensor in tensors.items():
         storage = tensor.untyped_storage()._cdata
         for other in first.setdefault(storage, []):
             same, (start, end), (begin, stop) = tensors[other], _span(tensor), _span(tensors[other])
             if (start, tensor.shape, tensor.stride()) == (begin, same.shape, same.stride()):
-                found[name] = other
+                tied_to[name] = other
                 break
             if start < stop and begin < end:
                 raise ArgumentError(
@@ -42,8 +42,8 @@ def tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
                 )
         else:
             first[storage].append(name)
-            found[name] = name
-    return found
+            tied_to[name] = name
+    return tied_to
 
 
 def arrays(tensors: Mapping[str, torch.Tensor], names: Iterable[str], copied: Iterable[str]) -> dict[str, Any]:

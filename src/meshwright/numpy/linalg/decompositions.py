@@ -132,15 +132,15 @@ def svd(
     return SVDResult(outs[1], outs[0], outs[2]) if compute_uv else outs[0]
 
 
-def _some_of_svd(found: Any, subset: tuple[int, int], compute_uv: bool) -> Any:
+def _some_of_svd(svd: Any, subset: tuple[int, int], compute_uv: bool) -> Any:
     """Some singular values, with their vectors."""
     start, stop = subset
-    count = typeof(found.S if compute_uv else found).shape[-1]
+    count = typeof(svd.S if compute_uv else svd).shape[-1]
     if not 0 <= start < stop <= count:
         raise ArgumentError(f"svd: subset_by_index {subset} is not inside of (0, {count})")
     if not compute_uv:
-        return found[..., start:stop]
-    return SVDResult(found.U[..., start:stop], found.S[..., start:stop], found.Vh[..., start:stop, :])
+        return svd[..., start:stop]
+    return SVDResult(svd.U[..., start:stop], svd.S[..., start:stop], svd.Vh[..., start:stop, :])
 
 
 @compiled

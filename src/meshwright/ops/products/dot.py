@@ -63,10 +63,10 @@ class DotGeneral(Bilinear):
             *(lhs.shape[d] for d in _free(lhs.ndim, lc, lb)),
             *(rhs.shape[d] for d in _free(rhs.ndim, rc, rb)),
         )
-        wanted, is_complex = self.preferred_element_type, dtypes.is_complex
-        if wanted is not None and (is_complex(lhs.dtype) or is_complex(rhs.dtype)) and not is_complex(wanted):
+        preferred, is_complex = self.preferred_element_type, dtypes.is_complex
+        if preferred is not None and (is_complex(lhs.dtype) or is_complex(rhs.dtype)) and not is_complex(preferred):
             raise DTypeError(
-                f"dot_general: complex sums are not kept in preferred_element_type={wanted}; "
+                f"dot_general: complex sums are not kept in preferred_element_type={preferred}; "
                 "take real parts first, or name a complex type"
             )
         return ShapedArray(shape, self.preferred_element_type or lhs.dtype, lhs.weak_type and rhs.weak_type)

@@ -205,12 +205,12 @@ class LoadedExecutable:
         given = [self._buffers(shards) for shards in arguments]
         self._check(given)
         if len(self._devices) == 1:
-            found = [[b] for b in execute(self._loaded, [shards[0]._pjrt for shards in given])]
+            results = [[b] for b in execute(self._loaded, [shards[0]._pjrt for shards in given])]
         else:
             running = self._loaded.execute_sharded([self._array(shards) for shards in given])
-            found = running.disassemble_into_single_device_arrays()
+            results = running.disassemble_into_single_device_arrays()
         types = self._types[1]
-        return [[Buffer(b, d, t) for b, d in zip(outs, self._devices)] for outs, t in zip(found, types, strict=True)]
+        return [[Buffer(b, d, t) for b, d in zip(outs, self._devices)] for outs, t in zip(results, types, strict=True)]
 
     def _buffers(self, shards: Sequence[Any]) -> list[Buffer]:
         """An argument's buffers, one a device as far as there are devices."""
@@ -218,12 +218,12 @@ class LoadedExecutable:
         return [x if isinstance(x, Buffer) else self._put(x, d) for x, d in zip(shards, where)]
 
     def _check(self, arguments: Sequence[Sequence[Buffer]]) -> None:
-        wanted = self._types[0]
-        if len(arguments) != len(wanted):
+        types = self._types[0]
+        if len(arguments) != len(types):
             raise ArgumentError(
-                f"execute: the computation takes {len(wanted)} arguments, got {len(arguments)}; give one for each"
+                f"execute: the computation takes {len(types)} arguments, got {len(arguments)}; give one for each"
             )
-        for i, (shards, type_) in enumerate(zip(arguments, wanted)):
+        for i, (shards, type_) in enumerate(zip(arguments, types)):
             if [b._device for b in shards] != self._devices:
                 where = ", ".join(str(b._device) for b in shards) or "none"
                 raise ArgumentError(
@@ -245,8 +245,8 @@ class LoadedExecutable:
     def _types(self) -> tuple[list[Type], list[Type]]:
         """Those of what it takes and gives."""
         module = self._loaded.hlo_modules()[0]
-        said = _hlo.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape()
-        return _flat(said.parameter_shapes()), _flat([said.result_shape()])
+        shape = _hlo.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape()
+        return _flat(shape.parameter_shapes()), _flat([shape.result_shape()])
 
 
 def _flat(shapes: Sequence[Any]) -> list[Type]:
@@ -341,9 +341,9 @@ class PjrtBackend:
         try:
             loaded = shielded(lambda: self._client.compile_and_load(module, where, options))
         except (RuntimeError, ValueError) as error:
-            said = "\n".join(line for line in str(error).splitlines() if line and not line.startswith("<unknown>"))
+            reason = "\n".join(line for line in str(error).splitlines() if line and not line.startswith("<unknown>"))
             raise CompileError(
-                f"XLA could not compile the computation (expected an XlaComputation, or the text of a module): {said}"
+                f"XLA could not compile the computation (expected an XlaComputation, or the text of a module): {reason}"
             ) from None
         return LoadedExecutable(loaded, devices, pjrt, ids, self.buffer_from_pyval)
 

@@ -121,9 +121,9 @@ def _failure(error: Exception, what: str) -> MeshwrightError:
 @cache
 def real_devices() -> tuple[Any, ...]:
     """PJRT's devices of all processes, by the numbers that :class:`~meshwright.runtime.devices.Device` has for them."""
-    found = sorted(client().devices(), key=lambda d: (d.process_index, d.id))
-    used = config.real_devices or len(found)
-    return tuple(d for _, mine in groupby(found, lambda d: d.process_index) for d in list(mine)[:used])
+    devices = sorted(client().devices(), key=lambda d: (d.process_index, d.id))
+    used = config.real_devices or len(devices)
+    return tuple(d for _, mine in groupby(devices, lambda d: d.process_index) for d in list(mine)[:used])
 
 
 @cache

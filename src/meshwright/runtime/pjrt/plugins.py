@@ -47,9 +47,9 @@ def compiler(platform: str, name: str) -> Plugin:
     Raises:
       MissingExtraError: it is not installed, or in a version that does not go with the installed ``jaxlib``.
     """
-    found = _BY_PLATFORM[platform](f"compiling for {name}")
+    plugin = _BY_PLATFORM[platform](f"compiling for {name}")
     # Without autotuning, for which it takes a GPU, Triton's products have tiny tiles.
-    return replace(found, flags=(("xla_gpu_enable_triton_gemm", False),)) if platform == "cuda" else found
+    return replace(plugin, flags=(("xla_gpu_enable_triton_gemm", False),)) if platform == "cuda" else plugin
 
 
 def runtime(platform: str) -> Plugin:
@@ -93,7 +93,7 @@ def _tpu(purpose: str) -> Plugin:
         "pip install 'meshwright[tpu]' gets it. Its licence is not an open one: by installing it you accept the Google "
         "Cloud Platform Terms of Service (https://cloud.google.com/terms)"
     )
-    found = _installed("libtpu", "0.0.42.", what, remedy)
+    dist = _installed("libtpu", "0.0.42.", what, remedy)
     environment = {
         # Else it asks a server that only Google's machines have, half a minute for each question.
         "TPU_SKIP_MDS_QUERY": "1",
@@ -104,7 +104,7 @@ def _tpu(purpose: str) -> Plugin:
         # Else the second process that compiles ends over a lock file.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }
-    return Plugin("tpu", *_file(found, "libtpu/libtpu.so"), environment=environment)
+    return Plugin("tpu", *_file(dist, "libtpu/libtpu.so"), environment=environment)
 
 
 def _cuda(purpose: str) -> Plugin:
@@ -113,12 +113,12 @@ def _cuda(purpose: str) -> Plugin:
     remedy = f"pip install 'meshwright[cuda]' gets it, in version {version}, which the installed jaxlib has"
     number = next((n for n in ("13", "12") if _version(f"jax-cuda{n}-pjrt") is not None), "13")
     packages = f"jax-cuda{number}-pjrt", f"jax-cuda{number}-plugin"
-    found = _installed(packages[0], version, what, remedy)
+    dist = _installed(packages[0], version, what, remedy)
     kernels: tuple[str, ...] = ()
     if _version(packages[1]) is not None:
         _installed(packages[1], version, what, remedy)
         kernels = tuple(f"jax_cuda{number}_plugin.{module}" for module in _CUDA_KERNELS)
-    return Plugin("cuda", *_file(found, f"jax_plugins/xla_cuda{number}/xla_cuda_plugin.so"), kernels)
+    return Plugin("cuda", *_file(dist, f"jax_plugins/xla_cuda{number}/xla_cuda_plugin.so"), kernels)
 
 
 _BY_PLATFORM = {"cuda": _cuda, "tpu": _tpu}
@@ -133,24 +133,24 @@ def _version(package: str) -> str | None:
 
 def _installed(package: str, version: str, what: str, remedy: str) -> metadata.Distribution:
     try:
-        found = metadata.distribution(package)
+        dist = metadata.distribution(package)
     except metadata.PackageNotFoundError:
         raise MissingExtraError(f"{what}, which is not installed; {remedy}") from None
-    if not f"{found.version}.".startswith(version if version.endswith(".") else version + "."):
-        wanted = version + "*" if version.endswith(".") else version
+    if not f"{dist.version}.".startswith(version if version.endswith(".") else version + "."):
+        needed = version + "*" if version.endswith(".") else version
         raise MissingExtraError(
-            f"{what}, in version {wanted}, which goes with jaxlib {metadata.version('jaxlib')}; {found.version} is "
-            f"installed. pip install '{package}=={wanted}' mends it"
+            f"{what}, in version {needed}, which goes with jaxlib {metadata.version('jaxlib')}; {dist.version} is "
+            f"installed. pip install '{package}=={needed}' mends it"
         )
-    return found
+    return dist
 
 
 def _file(package: metadata.Distribution, name: str) -> tuple[Path, Path]:
     """A file of a package, and the folder that packages are in."""
-    found = Path(str(package.locate_file(name)))
-    if not found.exists():
+    path = Path(str(package.locate_file(name)))
+    if not path.exists():
         raise MissingExtraError(
             f"the package {package.metadata['Name']} {package.version} has no file {name}; install it again with pip "
             f"install --force-reinstall '{package.metadata['Name']}=={package.version}'"
         )
-    return found, Path(str(package.locate_file("")))
+    return path, Path(str(package.locate_file("")))

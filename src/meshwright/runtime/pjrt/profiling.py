@@ -52,12 +52,12 @@ def events(path: Path) -> Iterator[Event]:
     for plane in _profile_data.ProfileData.from_file(str(path)).planes:
         for line in plane.lines:
             for event in line.events:
-                said = dict(event.stats)
-                if "hlo_op" in said:
+                stats = dict(event.stats)
+                if "hlo_op" in stats:
                     yield Event(
-                        str(said.get("hlo_module", "")),
-                        str(said["hlo_op"]),
-                        int(said.get("device_ordinal", 0)),
+                        str(stats.get("hlo_module", "")),
+                        str(stats["hlo_op"]),
+                        int(stats.get("device_ordinal", 0)),
                         event.start_ns,
                         event.duration_ns,
                     )

@@ -54,14 +54,16 @@ def register(api, name, function):
 
 
 def options(ids):
-    made = xc.CompileOptions()
-    made.num_replicas, made.num_partitions = REQUEST["replicas"], REQUEST["partitions"]
-    made.device_assignment = xc.DeviceAssignment.create(np.reshape(ids, (REQUEST["replicas"], REQUEST["partitions"])))
-    made.executable_build_options.use_spmd_partitioning = REQUEST["partitions"] > 1
+    options = xc.CompileOptions()
+    options.num_replicas, options.num_partitions = REQUEST["replicas"], REQUEST["partitions"]
+    options.device_assignment = xc.DeviceAssignment.create(
+        np.reshape(ids, (REQUEST["replicas"], REQUEST["partitions"]))
+    )
+    options.executable_build_options.use_spmd_partitioning = REQUEST["partitions"] > 1
     if REQUEST["free_results"]:
-        made.executable_build_options.allow_spmd_sharding_propagation_to_output = [True]
-    made.env_option_overrides = [(name, value) for name, value in REQUEST["flags"]]
-    return made
+        options.executable_build_options.allow_spmd_sharding_propagation_to_output = [True]
+    options.env_option_overrides = [(name, value) for name, value in REQUEST["flags"]]
+    return options
 
 
 def compiled(module):
@@ -89,7 +91,7 @@ def answer():
     executable, devices = compiled(module)
     seconds = time.perf_counter() - start
     stats = executable.get_compiled_memory_stats()
-    found = {
+    record = {
         "seconds": seconds,
         "memory": {name: getattr(stats, name + "_in_bytes") for name in SIZES},
         "devices": [described(d) for d in devices],
@@ -98,14 +100,14 @@ def answer():
     }
     (FOLDER / "module.hlo").write_text(executable.hlo_modules()[0].to_string())
     (FOLDER / "executable").write_bytes(executable.serialize())
-    return found
+    return record
 
 
 try:
-    found = answer()
+    reply = answer()
 except Exception as error:
-    found = {"refused": f"{type(error).__name__}: {error}"}
-(FOLDER / "answer.tmp").write_text(json.dumps(found))
+    reply = {"refused": f"{type(error).__name__}: {error}"}
+(FOLDER / "answer.tmp").write_text(json.dumps(reply))
 os.replace(FOLDER / "answer.tmp", FOLDER / "answer.json")
 sys.stderr.flush()
 os._exit(0)  # plugins have threads that do not end

@@ -80,11 +80,11 @@ def xla_partition(module: str | bytes, num_devices: int, free_results: Sequence[
         request = {"devices": num_devices, "free": list(free_results), "text": isinstance(module, str)}
         (folder / "request.json").write_text(json.dumps(request))
         _run(folder)
-        found = json.loads((folder / "answer.json").read_text())
-        if "refused" in found:
-            raise CompileError(found["refused"])
-        collectives = tuple((kind, sent) for kind, sent in found["collectives"])
-        return XlaPartition(collectives, found["peak"], found["seconds"], _written(folder))
+        answer = json.loads((folder / "answer.json").read_text())
+        if "refused" in answer:
+            raise CompileError(answer["refused"])
+        collectives = tuple((kind, sent) for kind, sent in answer["collectives"])
+        return XlaPartition(collectives, answer["peak"], answer["seconds"], _written(folder))
 
 
 def _written(folder: Path) -> str:
@@ -113,8 +113,8 @@ def _run(folder: Path) -> None:
         ) from None
     if not (folder / "answer.json").exists():
         how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
-        said = [line for line in done.stderr.splitlines() if line.strip()][-_LINES:]
-        raise CompileError("\n".join([f"XLA's partitioner ended its process with {how}, saying:", *said]))
+        lines = [line for line in done.stderr.splitlines() if line.strip()][-_LINES:]
+        raise CompileError("\n".join([f"XLA's partitioner ended its process with {how}, saying:", *lines]))
 
 
 def _answer(folder: Path) -> dict[str, object]:
@@ -123,10 +123,10 @@ def _answer(folder: Path) -> dict[str, object]:
     data = (folder / "module").read_bytes()
     try:
         source = data.decode() if request["text"] else data
-        found = _partition(source, request["devices"], request["free"], folder)
+        partition = _partition(source, request["devices"], request["free"], folder)
     except CompileError as error:
         return {"refused": str(error)}
-    return {"collectives": found.collectives, "peak": found.peak_bytes, "seconds": found.seconds}
+    return {"collectives": partition.collectives, "peak": partition.peak_bytes, "seconds": partition.seconds}
 
 
 def _partition(module: str | bytes, num_devices: int, free_results: Sequence[bool], folder: Path) -> XlaPartition:
@@ -140,22 +140,22 @@ def _partition(module: str | bytes, num_devices: int, free_results: Sequence[boo
     start = time.perf_counter()
     loaded = load(client, module, options, "XLA's partitioner refused the program")
     seconds = time.perf_counter() - start
-    found = tuple(hlo_collectives(loaded.get_hlo_text(), num_devices))
-    return XlaPartition(found, CompiledMemory.of(loaded).peak_bytes, seconds)
+    collectives = tuple(hlo_collectives(loaded.get_hlo_text(), num_devices))
+    return XlaPartition(collectives, CompiledMemory.of(loaded).peak_bytes, seconds)
 
 
 def hlo_collectives(text: str, num_devices: int) -> Iterator[tuple[str, int]]:
     """Kind and bytes sent of each collective of an optimized HLO program."""
     for line in text.splitlines():
-        found = _INSTRUCTION.search(line)
-        if found is None:
+        match = _INSTRUCTION.search(line)
+        if match is None:
             continue
         size = sum(
             _WIDTHS.get(name, 4) * (math.prod(map(int, dims.split(","))) if dims else 1)
-            for name, dims in _ARRAY.findall(found["type"])
+            for name, dims in _ARRAY.findall(match["type"])
         )
-        kind = found["kind"].replace("-", "_")
-        yield kind, _wire_bytes(kind, _group_size(found["rest"], num_devices), size)
+        kind = match["kind"].replace("-", "_")
+        yield kind, _wire_bytes(kind, _group_size(match["rest"], num_devices), size)
 
 
 def _group_size(text: str, num_devices: int) -> int:
@@ -173,7 +173,7 @@ def with_listed_groups(text: str) -> str:
     >>> with_listed_groups("replica_groups=mesh['x'=2,'y'=2], device_ids=([2,2]T(1,0)) {'y'}")
     'replica_groups={{0,2},{1,3}}'
     """
-    return _ON_MESH.sub(lambda found: _listed(*found.groups()), text)
+    return _ON_MESH.sub(lambda match: _listed(*match.groups()), text)
 
 
 def _listed(mesh: str, order: str | None, axes: str) -> str:
@@ -185,11 +185,11 @@ def _listed(mesh: str, order: str | None, axes: str) -> str:
 
 def _order(text: str) -> list[int]:
     """The devices at the positions of a mesh: a list, or ``[2,4]T(1,0)``, numbers in that shape, transposed."""
-    found = _TRANSPOSED.fullmatch(text)
-    if found is None:
+    match = _TRANSPOSED.fullmatch(text)
+    if match is None:
         return [int(n) for n in text.split(",") if n]
-    shape = [int(n) for n in found[1].split(",")]
-    order = [int(n) for n in found[2].split(",")] if found[2] else None
+    shape = [int(n) for n in match[1].split(",")]
+    order = [int(n) for n in match[2].split(",")] if match[2] else None
     devices: list[int] = np.arange(math.prod(shape)).reshape(shape).transpose(order).ravel().tolist()
     return devices
 

@@ -70,9 +70,9 @@ def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
 
 def _wait_for(key: str, rank: int, program: DeviceProgram) -> bytes:
     table = signs.LIVING.table
-    found = table.get(key, config.collective_timeout) if table is not None else None
-    if found is not None:
-        return found
+    received = table.get(key, config.collective_timeout) if table is not None else None
+    if received is not None:
+        return received
     raise blamed(
         f"rank {WORLD.rank} waited {config.collective_timeout:g} s for rank {rank} to run {program.name!r}",
         signs.suspects((rank,)) or {rank: "is late: it lives, but has not begun this program"},
@@ -106,11 +106,11 @@ def _at(source: str) -> str:
     return f"  at {source}" if source else ""
 
 
-def blamed(what: str, found: dict[int, str]) -> DistributedError:
+def blamed(what: str, suspects: dict[int, str]) -> DistributedError:
     """The error for a failure of other processes, which it names."""
-    said = "; ".join(f"rank {rank} {text}" for rank, text in found.items())
-    error = DistributedError(f"{said}. {what}")
-    error.ranks = tuple(found)
+    reasons = "; ".join(f"rank {rank} {text}" for rank, text in suspects.items())
+    error = DistributedError(f"{reasons}. {what}")
+    error.ranks = tuple(suspects)
     signs.note_blame(error.ranks)
     return error
 
@@ -121,11 +121,11 @@ def explain(error: Exception, maker: Any) -> DistributedError | None:
 
     ``maker`` is the program that failed, if it is known.
     """
-    found = signs.suspects()
-    if not found:
+    suspects = signs.suspects()
+    if not suspects:
         return None
     what = f"Rank {WORLD.rank} waited in {_waited_in(maker, str(error))}"
-    return blamed(f"{what}. XLA says: {str(error).splitlines()[0][:300]}", found)
+    return blamed(f"{what}. XLA says: {str(error).splitlines()[0][:300]}", suspects)
 
 
 def _waited_in(maker: Any, message: str) -> str:
@@ -141,8 +141,8 @@ def _waited_in(maker: Any, message: str) -> str:
 
 def collectives(program: DeviceProgram) -> Sequence[tuple[str, str, str]]:
     """Kind, name and source line of each collective between devices, in program order."""
-    found = [e for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, Collective) and e.op.kind]
-    return [(type(e.op).kind, e.op.name, str(e.source)) for e in found]  # type: ignore[attr-defined]
+    eqns = [e for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, Collective) and e.op.kind]
+    return [(type(e.op).kind, e.op.name, str(e.source)) for e in eqns]  # type: ignore[attr-defined]
 
 
 WORLD.explain = explain

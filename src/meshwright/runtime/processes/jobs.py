@@ -45,9 +45,9 @@ def find_job(env: Mapping[str, str]) -> Job | None:
       DistributedError: variables that do not fit together.
     """
     for find in (_ours, _torch, _slurm, _open_mpi, _job_set):
-        found = find(env)
-        if found is not None:
-            return found
+        job = find(env)
+        if job is not None:
+            return job
     return None
 
 
@@ -87,8 +87,8 @@ def _slurm(env: Mapping[str, str]) -> Job | None:
 
 def first_node(nodes: str) -> str:
     """The first host of SLURM's list: ``node001`` for ``node[001-015,17],login``."""
-    found = re.match(r"([^\[,]+)(?:\[([^\],-]+))?", nodes)
-    return "".join(part or "" for part in found.groups()) if found else nodes
+    match = re.match(r"([^\[,]+)(?:\[([^\],-]+))?", nodes)
+    return "".join(part or "" for part in match.groups()) if match else nodes
 
 
 def _open_mpi(env: Mapping[str, str]) -> Job | None:

@@ -60,12 +60,12 @@ def _check_devices(table: Any, wait: float) -> None:
     mine = f"{config.platform} {config.num_devices} {config.real_devices}"
     table.put(f"meshwright/devices/{WORLD.rank}", mine.encode())
     for rank in range(WORLD.count):
-        found = table.get(f"meshwright/devices/{rank}", wait)
-        if found is None or found.decode() != mine:
-            said = "did not come" if found is None else "has {1} devices, {2} of them real, on {0}".format(
-                *found.decode().split())  # fmt: skip
+        theirs = table.get(f"meshwright/devices/{rank}", wait)
+        if theirs is None or theirs.decode() != mine:
+            difference = "did not come" if theirs is None else "has {1} devices, {2} of them real, on {0}".format(
+                *theirs.decode().split())  # fmt: skip
             error = DistributedError(
-                f"process {rank} {said}; this one, {WORLD.rank}, has {config.num_devices} devices (num_devices), "
+                f"process {rank} {difference}; this one, {WORLD.rank}, has {config.num_devices} devices (num_devices), "
                 f"{config.real_devices} of them real (real_devices), on {config.platform}: all must have as many"
             )
             error.ranks = (rank,)

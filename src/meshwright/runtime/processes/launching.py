@@ -114,11 +114,11 @@ class Launch:
 
     def _end(self, number: int, seconds: float) -> None:
         """End what still runs: kindly first."""
-        for wanted, wait in ((number, seconds), (signal.SIGKILL, 5)):
+        for signum, wait in ((number, seconds), (signal.SIGKILL, 5)):
             running = [p for p in self.processes if p.poll() is None]
             for process in running:
-                process.send_signal(wanted)
-                if wanted != signal.SIGKILL:
+                process.send_signal(signum)
+                if signum != signal.SIGKILL:
                     process.send_signal(signal.SIGCONT)  # one that is stopped takes no other
             limit = time.monotonic() + wait
             while any(p.poll() is None for p in running) and time.monotonic() < limit:
@@ -176,5 +176,5 @@ def described(status: int) -> str:
 
 def environment(devices: int | None, real_devices: int | None, timeout: float | None) -> dict[str, str]:
     """This process's environment with what the command line says."""
-    said = {"NUM_DEVICES": devices, "REAL_DEVICES": real_devices, "COLLECTIVE_TIMEOUT": timeout}
-    return {**os.environ, **{f"MESHWRIGHT_{k}": str(v) for k, v in said.items() if v is not None}}
+    options = {"NUM_DEVICES": devices, "REAL_DEVICES": real_devices, "COLLECTIVE_TIMEOUT": timeout}
+    return {**os.environ, **{f"MESHWRIGHT_{k}": str(v) for k, v in options.items() if v is not None}}

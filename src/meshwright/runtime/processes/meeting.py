@@ -70,10 +70,10 @@ def _hear(connection: socket.socket, seconds: float) -> dict[str, Any]:
             if not part:
                 return {}
             text += part
-        said = json.loads(text)
+        message = json.loads(text)
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
 class Meeting:
@@ -162,20 +162,20 @@ class Meeting:
         nonce = secrets.token_hex(16)
         with suppress(OSError):
             _say(connection, hello=_GREETING, nonce=nonce)
-        said = _hear(connection, _ANSWER)
+        message = _hear(connection, _ANSWER)
         with self._changed:
-            wrong = self._refused(said, nonce)
+            wrong = self._refused(message, nonce)
             if not wrong:
-                self._come[json.loads(said["place"])[0]] = connection
+                self._come[json.loads(message["place"])[0]] = connection
             self._changed.notify_all()
         if wrong:
             with suppress(OSError):
                 _say(connection, wrong=wrong)
             connection.close()
 
-    def _refused(self, said: dict[str, Any], nonce: str) -> str:
-        place = str(said.get("place"))
-        if not hmac.compare_digest(str(said.get("proof")), _proof(self.token, nonce, place)):
+    def _refused(self, message: dict[str, Any], nonce: str) -> str:
+        place = str(message.get("place"))
+        if not hmac.compare_digest(str(message.get("proof")), _proof(self.token, nonce, place)):
             self._strangers += 1
             return f"{self.address} belongs to another job, whose token ({TOKEN}) this process does not have"
         rank, count, theirs = json.loads(place)
@@ -221,13 +221,13 @@ def _attend(connection: socket.socket, address: str, rank: int, count: int, toke
     proof = _proof(token, str(hello.get("nonce")), place)
     with suppress(OSError):
         _say(connection, place=place, proof=proof)
-    said = _hear(connection, max(end - time.monotonic(), 0) + _MARGIN)
-    if "wrong" not in said:
+    reply = _hear(connection, max(end - time.monotonic(), 0) + _MARGIN)
+    if "wrong" not in reply:
         raise DistributedError(
             f"process {rank}: the coordinator at {address} has gone, or not all {count} processes came in time"
         )
-    if said["wrong"]:
-        raise DistributedError(f"process {rank}: {said['wrong']}")
+    if reply["wrong"]:
+        raise DistributedError(f"process {rank}: {reply['wrong']}")
 
 
 def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:

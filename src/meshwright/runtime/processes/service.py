@@ -28,10 +28,10 @@ class Service:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        if said != _READY:
+        line = self._process.stdout.readline()
+        if line != _READY:
             self._process.wait()
-            raise DistributedError(said.strip() or f"the coordinator could not be started at {address}")
+            raise DistributedError(line.strip() or f"the coordinator could not be started at {address}")
 
     def stop(self) -> None:
         """End it: all processes have left."""

@@ -105,12 +105,12 @@ def _end(message: str) -> None:
 # --- who failed ---------------------------------------------------------------------------------------------
 def read_signs(ranks: tuple[int, ...]) -> dict[int, Sign]:
     """What the processes said last."""
-    table, found = LIVING.table, {}
+    table, signs = LIVING.table, {}
     for rank in ranks if table is not None else ():
         value = table.get(f"meshwright/sign/{rank}", 0.2)  # type: ignore[union-attr]
         if value is not None:
-            found[rank] = Sign(**json.loads(value))
-    return found
+            signs[rank] = Sign(**json.loads(value))
+    return signs
 
 
 def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
@@ -119,18 +119,18 @@ def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
     before = read_signs(others)
     time.sleep(2.5 * PERIOD)
     after = read_signs(others)
-    found: dict[int, str] = {}
+    states: dict[int, str] = {}
     for rank in others:
         if rank not in after:
-            found[rank] = "never joined"
+            states[rank] = "never joined"
         elif rank in before and after[rank].number == before[rank].number:
-            found[rank] = f"on host {after[rank].host}, {_state(after[rank])} (it had last started {after[rank].last})"
-    followers = {rank for rank in found if rank in after and after[rank].blames}
-    if followers and followers != set(found):
-        return {rank: text for rank, text in found.items() if rank not in followers}
-    if found:
-        given_up = {r: f"{t}; it had given up on rank {after[r].blames}" for r, t in found.items() if r in followers}
-        return {**found, **given_up}
+            states[rank] = f"on host {after[rank].host}, {_state(after[rank])} (it had last started {after[rank].last})"
+    followers = {rank for rank in states if rank in after and after[rank].blames}
+    if followers and followers != set(states):
+        return {rank: text for rank, text in states.items() if rank not in followers}
+    if states:
+        given_up = {r: f"{t}; it had given up on rank {after[r].blames}" for r, t in states.items() if r in followers}
+        return {**states, **given_up}
     mine = LIVING.sign
     late = {r: s for r, s in after.items() if s.runs < mine.runs}
     return {

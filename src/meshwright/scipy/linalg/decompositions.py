@@ -89,8 +89,8 @@ def qr(
     """
     if mode not in ("full", "economic", "r"):
         raise ArgumentError(f"qr: mode must be full, economic or r, got {mode!r}")
-    found = lax_linalg.qr(matrix("qr", a), pivoting=pivoting, full_matrices=mode != "economic")
-    return tuple(found[1:] if mode == "r" else found)
+    factors = lax_linalg.qr(matrix("qr", a), pivoting=pivoting, full_matrices=mode != "economic")
+    return tuple(factors[1:] if mode == "r" else factors)
 
 
 @promotes_freely("a", "c", ranks=False)
@@ -121,8 +121,8 @@ def svd(
     >>> svd(np.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False).tolist()
     [3.0, 2.0]
     """
-    found = linalg.svd(a, full_matrices, compute_uv)
-    return tuple(found) if compute_uv else found
+    factors = linalg.svd(a, full_matrices, compute_uv)
+    return tuple(factors) if compute_uv else factors
 
 
 def eigh(

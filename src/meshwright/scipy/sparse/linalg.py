@@ -121,8 +121,8 @@ def _gmres(
         v = precondition(apply(basis[j]))
         weights = zeros(n + 1, v.dtype)
         for _ in range(2):  # twice is enough (Giraud and Langou)
-            found = basis.conj() @ v
-            v, weights = v - found @ basis, weights + found
+            projection = basis.conj() @ v
+            v, weights = v - projection @ basis, weights + projection
         size = norm(v)
         small = size <= np.finfo(typeof(size).dtype).eps * norm(weights)
         unit = where(small, 0, v / where(small, 1, size))
@@ -159,8 +159,8 @@ def _solved(
     def solve(apply: Product, rhs: Any, condition: Product = precondition) -> Any:
         return method(apply, rhs, first, tol, atol, steps, condition)
 
-    found = custom_linear_solve(product, vector, solve, solve, symmetric)
-    return back(found), None
+    solution = custom_linear_solve(product, vector, solve, solve, symmetric)
+    return back(solution), None
 
 
 def _inexact(x: Any) -> Any:

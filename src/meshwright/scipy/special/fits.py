@@ -23,9 +23,9 @@ Function = Callable[[Any], Any]
 
 @cache
 def _coefficients(f: Function, low: float, high: float, degree: int) -> np.ndarray:
-    found = chebinterpolate(lambda t: f(low + (high - low) * (t + 1) / 2), degree)
-    needed = np.flatnonzero(np.abs(found) > 1e-18 * np.max(np.abs(found)))
-    return found[: needed[-1] + 1]
+    coefficients = chebinterpolate(lambda t: f(low + (high - low) * (t + 1) / 2), degree)
+    needed = np.flatnonzero(np.abs(coefficients) > 1e-18 * np.max(np.abs(coefficients)))
+    return coefficients[: needed[-1] + 1]
 
 
 def fitted(f: Function, low: float, high: float, degree: int, x: Any) -> Any:

@@ -77,9 +77,9 @@ class gaussian_kde:
     @classmethod
     def tree_unflatten(cls, aux: None, children: Any) -> gaussian_kde:
         """The inverse of :meth:`tree_flatten`."""
-        made = object.__new__(cls)
-        made.dataset, made.weights, made.neff, made.covariance = children
-        return made
+        kde = object.__new__(cls)
+        kde.dataset, kde.weights, kde.neff, kde.covariance = children
+        return kde
 
     def logpdf(self, x: Any) -> Any:
         """The logarithm of the estimate at points of shape (d, m), or (m,): shape (m,)."""

@@ -67,8 +67,8 @@ class Family:
         """Decorator of a function of the standard variable (for quantiles, of a probability) and the parameters."""
 
         def define(standard: Callable[..., Any]) -> Callable[..., Any]:
-            said = name or standard.__name__
-            return self._public(said, functools.partial(self._placed, said, standard), at, gives)
+            public_name = name or standard.__name__
+            return self._public(public_name, functools.partial(self._placed, public_name, standard), at, gives)
 
         return define
 

@@ -66,14 +66,14 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     x = asarray(a)
     shape = x.shape
     rows = ravel(x)[None] if axis is None else moveaxis(x, axis, -1)
-    chosen, found = _most_frequent(sort(rows, axis=-1))
+    chosen, counts = _most_frequent(sort(rows, axis=-1))
     if axis is None:
-        chosen, found = chosen[0], found[0]
+        chosen, counts = chosen[0], counts[0]
         if keepdims:
-            chosen, found = (v.reshape((1,) * len(shape)) for v in (chosen, found))
+            chosen, counts = (v.reshape((1,) * len(shape)) for v in (chosen, counts))
     elif keepdims:
-        chosen, found = expand_dims(chosen, axis), expand_dims(found, axis)
-    return ModeResult(chosen, found)
+        chosen, counts = expand_dims(chosen, axis), expand_dims(counts, axis)
+    return ModeResult(chosen, counts)
 
 
 def _ranks(x: Any, method: str) -> Any:

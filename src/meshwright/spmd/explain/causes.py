@@ -15,15 +15,15 @@ def origin_of(reason: Reason, axis: str, origins: Origins) -> Annotation | None:
     atoms = [reason.value] if reason.value is not None else []
     if reason.user is not None:
         atoms += [*reason.user.invars, *reason.user.outvars]
-    return next((found for atom in atoms if (found := origins.of(atom, axis)) is not None), None)
+    return next((origin for atom in atoms if (origin := origins.of(atom, axis)) is not None), None)
 
 
-def causes(found: Collective, origins: Origins, mesh: AbstractMesh, names: Sequence[str]) -> tuple[str, ...]:
+def causes(collective: Collective, origins: Origins, mesh: AbstractMesh, names: Sequence[str]) -> tuple[str, ...]:
     """For the axes of a collective, the annotations that they come from, in words."""
     lines: dict[str, None] = {}
-    for reason in found.reasons:
+    for reason in collective.reasons:
         grouped: dict[Annotation | None, list[str]] = {}
-        for axis in _axes(found, mesh):
+        for axis in _axes(collective, mesh):
             grouped.setdefault(origin_of(reason, axis, origins), []).append(axis)
         for origin, axes in grouped.items():
             if origin is not None:
@@ -31,8 +31,8 @@ def causes(found: Collective, origins: Origins, mesh: AbstractMesh, names: Seque
     return tuple(lines)
 
 
-def _axes(found: Collective, mesh: AbstractMesh) -> Iterator[str]:
+def _axes(collective: Collective, mesh: AbstractMesh) -> Iterator[str]:
     """The collective's axes as atoms, those that a program brought itself aside."""
-    for axis in found.axes:
+    for axis in collective.axes:
         if axis in mesh.shape or ":" in axis:
             yield from mesh.atoms_of(axis)

@@ -37,14 +37,14 @@ class Entry:
         most = "at most " if self.collective.is_bound else ""
         took = f", {human_seconds(self.seconds)}" if self.seconds else ""
         sent = f"sends {most}{human_bytes(self.bytes_sent)} ({100 * self.share:.0f} %){took}"
-        found = [f"{times}{self.collective} {sent}"]
-        found.append(f"because {self.collective.reason}")
-        found += [f"caused by {cause}" for cause in self.causes]
-        found.append(f"at {self.collective.source}")
+        lines = [f"{times}{self.collective} {sent}"]
+        lines.append(f"because {self.collective.reason}")
+        lines += [f"caused by {cause}" for cause in self.causes]
+        lines.append(f"at {self.collective.source}")
         if self.suggestion is not None:
             same = advised.get(self.suggestion)
-            found.append(f"removed by {self.suggestion}" if same is None else f"removed by what removes {same}.")
-        return found
+            lines.append(f"removed by {self.suggestion}" if same is None else f"removed by what removes {same}.")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as plain values, for tables and JSON."""
@@ -71,19 +71,21 @@ class Entry:
         }
 
 
-def entries(found: Sequence[Collective], origins: Origins, mesh: AbstractMesh, names: Sequence[str]) -> list[Entry]:
+def entries(
+    collectives: Sequence[Collective], origins: Origins, mesh: AbstractMesh, names: Sequence[str]
+) -> list[Entry]:
     """The collectives, those that take longest first, equal ones together."""
-    total = sum(c.bytes_sent for c in found)
+    total = sum(c.bytes_sent for c in collectives)
     groups: dict[tuple[str, str, str], list[Collective]] = {}
-    for c in found:
+    for c in collectives:
         groups.setdefault((str(c), c.reason, str(c.source)), []).append(c)
-    made = []
+    entries = []
     for same in groups.values():
         sent = sum(c.bytes_sent for c in same)
         why = causes(same[0], origins, mesh, names)
         seconds = sum(c.count * _seconds(c, mesh) for c in same)
-        made.append(Entry(same[0], len(same), sent, sent / total if total else 0.0, why, seconds=seconds))
-    return sorted(made, key=lambda e: (-e.seconds, -e.bytes_sent))
+        entries.append(Entry(same[0], len(same), sent, sent / total if total else 0.0, why, seconds=seconds))
+    return sorted(entries, key=lambda e: (-e.seconds, -e.bytes_sent))
 
 
 def _seconds(c: Collective, mesh: AbstractMesh) -> float:
@@ -94,20 +96,20 @@ def _seconds(c: Collective, mesh: AbstractMesh) -> float:
 
 
 def advised(
-    found: Sequence[Entry], advisor: Advisor, progress: Progress | None = None
+    entries: Sequence[Entry], advisor: Advisor, progress: Progress | None = None
 ) -> tuple[list[Entry], list[str]]:
     """The entries with the annotations that would remove them, as far as there was time, and notes of what was not."""
-    made = list(found)
-    for number, entry in enumerate(found):
+    after = list(entries)
+    for number, entry in enumerate(entries):
         if advisor.is_spent:
-            left = f"{len(found) - number} of {len(found)} entries"
-            return made, [f"{len(advisor.tried)} annotations were tried; no time was left for {left} of the smallest"]
+            left = f"{len(entries) - number} of {len(entries)} entries"
+            return after, [f"{len(advisor.tried)} annotations were tried; no time was left for {left} of the smallest"]
         if progress is not None:
-            progress(number, len(found), len(advisor.tried))
-        made[number] = replace(entry, suggestion=advisor.advise(entry.collective))
+            progress(number, len(entries), len(advisor.tried))
+        after[number] = replace(entry, suggestion=advisor.advise(entry.collective))
     if progress is not None:
-        progress(len(found), len(found), len(advisor.tried))
-    return made, [f"{len(advisor.tried)} annotations were tried"]
+        progress(len(entries), len(entries), len(advisor.tried))
+    return after, [f"{len(advisor.tried)} annotations were tried"]
 
 
 class Explanation(str):
@@ -138,9 +140,9 @@ class Explanation(str):
         for again in repeated:
             first, *rest = again.lines()
             lines += [f"  repeated: {first}", *(f"      {line}" for line in rest)]
-        made = super().__new__(cls, "\n".join([*lines, *(f"  note: {note}" for note in notes)]))
-        made.head, made.entries, made.notes, made.repeated = head, tuple(entries), tuple(notes), tuple(repeated)
-        return made
+        text = super().__new__(cls, "\n".join([*lines, *(f"  note: {note}" for note in notes)]))
+        text.head, text.entries, text.notes, text.repeated = head, tuple(entries), tuple(notes), tuple(repeated)
+        return text
 
     def __repr__(self) -> str:
         return str(self)
@@ -152,8 +154,8 @@ class Explanation(str):
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("collective", "bytes sent, time", "because", "at", "removed by"))
         rows = "".join(_row(entry) for entry in self.entries)
-        said = ("; ".join(entry.lines()) for entry in self.repeated)
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in (*said, *self.notes))
+        repeated = ("; ".join(entry.lines()) for entry in self.repeated)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in (*repeated, *self.notes))
         title = html.escape(self.partition("\n")[0])
         return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>" + (f"<ul>{notes}</ul>" if notes else "")
 
@@ -171,13 +173,13 @@ def _row(entry: Entry) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def headline(found: Sequence[Collective], mesh: AbstractMesh, peak: int, work: Work, time: Time) -> str:
+def headline(collectives: Sequence[Collective], mesh: AbstractMesh, peak: int, work: Work, time: Time) -> str:
     """How many collectives there are, what a device sends, holds and does, and how long a run takes."""
-    total = sum(c.bytes_sent for c in found)
+    total = sum(c.bytes_sent for c in collectives)
     axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
-    sent = ("at most " if any(c.is_bound for c in found) else "") + human_bytes(total)
+    sent = ("at most " if any(c.is_bound for c in collectives) else "") + human_bytes(total)
     return (
-        f"{len(found)} collective{'s' * (len(found) != 1)} on mesh {axes}; each device sends {sent} a run, holds at "
-        f"most {human_bytes(peak)} and does {work.redundancy:.2f} times its part of the arithmetic, in "
+        f"{len(collectives)} collective{'s' * (len(collectives) != 1)} on mesh {axes}; each device sends {sent} a run, "
+        f"holds at most {human_bytes(peak)} and does {work.redundancy:.2f} times its part of the arithmetic, in "
         f"{human_seconds(time.seconds)} on {time.where}"
     )

@@ -31,14 +31,14 @@ class RepeatedEntry:
 
     def lines(self) -> list[str]:
         """What, why, and what to do."""
-        found = [f"{self.repeated}: {human_seconds(self.seconds)} of a run"]
+        lines = [f"{self.repeated}: {human_seconds(self.seconds)} of a run"]
         if self.idle:
             splits = "splits" if len(self.idle) == 1 else "split"
-            found.append(f"because {', '.join(self.idle)} {splits} none of its dimensions")
-        found += [f"caused by {cause}" for cause in self.causes]
+            lines.append(f"because {', '.join(self.idle)} {splits} none of its dimensions")
+        lines += [f"caused by {cause}" for cause in self.causes]
         if self.suggestion is not None:
-            found.append(f"removed by {self.suggestion}")
-        return found
+            lines.append(f"removed by {self.suggestion}")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as plain values, for tables and JSON."""
@@ -54,24 +54,24 @@ class RepeatedEntry:
 def repeated_entries(work: Work, part: Partition, names: Sequence[str]) -> list[RepeatedEntry]:
     """What devices repeat, the longest first."""
     machine = part.mesh.fabric.machine
-    made = []
+    entries = []
     for r in work.repeated[:MOST]:
         eqn = _equation(r, part)
         rate, _ = machine.product_rate(eqn.invars[0].aval.dtype if eqn is not None else "bfloat16")
         idle = _idle(eqn, part) if eqn is not None else []
         why = _causes(eqn, idle, part, names) if eqn is not None else ()
-        made.append(RepeatedEntry(r, r.excess / rate, part.mesh.coalesce(idle), why))
-    return sorted(made, key=lambda e: -e.seconds)
+        entries.append(RepeatedEntry(r, r.excess / rate, part.mesh.coalesce(idle), why))
+    return sorted(entries, key=lambda e: -e.seconds)
 
 
-def advised_to_share(found: Sequence[RepeatedEntry], part: Partition, advisor: Advisor) -> list[RepeatedEntry]:
+def advised_to_share(entries: Sequence[RepeatedEntry], part: Partition, advisor: Advisor) -> list[RepeatedEntry]:
     """The entries with the annotations that would share the arithmetic, as far as there was time."""
-    made = []
-    for entry in found:
+    advised = []
+    for entry in entries:
         eqn = _equation(entry.repeated, part)
         atoms = [a for axis in entry.idle for a in part.mesh.atoms_of(axis)]
-        made.append(entry if eqn is None else replace(entry, suggestion=advisor.share(eqn, atoms)))
-    return made
+        advised.append(entry if eqn is None else replace(entry, suggestion=advisor.share(eqn, atoms)))
+    return advised
 
 
 def _equation(r: Repeated, part: Partition) -> JaxprEqn | None:

@@ -53,19 +53,19 @@ class Suggestion:
     seconds_saved: float = 0.0
 
     def __str__(self) -> str:
-        saved, found = self.bytes_saved, f"{self.text}: saves"
+        saved, text = self.bytes_saved, f"{self.text}: saves"
         if saved > 0:
-            found += f" {human_bytes(saved)} ({100 * saved / self.bytes_before:.0f} %) and"
-        found += f" {human_seconds(self.seconds_saved)} of a run"
+            text += f" {human_bytes(saved)} ({100 * saved / self.bytes_before:.0f} %) and"
+        text += f" {human_seconds(self.seconds_saved)} of a run"
         if saved < 0:
-            found += f"; a device sends {human_bytes(-saved)} more"
+            text += f"; a device sends {human_bytes(-saved)} more"
         if self.peak_added:
-            found += f"; a device holds {human_bytes(abs(self.peak_added))} {'more' if self.peak_added > 0 else 'less'}"
+            text += f"; a device holds {human_bytes(abs(self.peak_added))} {'more' if self.peak_added > 0 else 'less'}"
         if self.work_added >= 0.005:
-            found += f" and does {100 * self.work_added:.0f} % more arithmetic"
+            text += f" and does {100 * self.work_added:.0f} % more arithmetic"
         if self.work_added <= -0.005:
-            found += f" and does {-100 * self.work_added:.0f} % less arithmetic"
-        return found
+            text += f" and does {-100 * self.work_added:.0f} % less arithmetic"
+        return text
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class _Outcome:
 
     @staticmethod
     def of(part: Partition) -> _Outcome:
-        found = collectives(part.jaxpr.jaxpr, part.mesh)
-        sorts = Counter(sort for c in found for sort in _sorts(c))
-        return _Outcome(sum(c.bytes_sent for c in found), operations_of(part.jaxpr.jaxpr), price(part), sorts, part)
+        traffic = collectives(part.jaxpr.jaxpr, part.mesh)
+        sorts = Counter(sort for c in traffic for sort in _sorts(c))
+        return _Outcome(sum(c.bytes_sent for c in traffic), operations_of(part.jaxpr.jaxpr), price(part), sorts, part)
 
 
 def _sorts(c: Collective) -> tuple[object, object]:
@@ -113,21 +113,21 @@ class Advisor:
         self.tried: dict[Candidate, _Outcome] = {}
         inner = part.source.jaxpr
         self.inputs = {v: i for i, v in enumerate(inner.invars)}
-        self.made = producers_of(inner)
+        self.producers = producers_of(inner)
         self.before = _Outcome.of(part)
 
     @property
     def is_spent(self) -> bool:
         return len(self.tried) >= self.tries or time.monotonic() > self.until
 
-    def advise(self, found: Collective) -> Suggestion | None:
+    def advise(self, collective: Collective) -> Suggestion | None:
         """The annotation that removes a collective and saves most, of those that there was time for."""
 
         def removes(outcome: _Outcome) -> bool:  # and does not only move it
-            gone = all(outcome.sorts[sort] < self.before.sorts[sort] for sort in _sorts(found))
+            gone = all(outcome.sorts[sort] < self.before.sorts[sort] for sort in _sorts(collective))
             return gone and outcome.bytes_sent < self.before.bytes_sent
 
-        return self._best(self._candidates(found), removes)
+        return self._best(self._candidates(collective), removes)
 
     def share(self, eqn: JaxprEqn, axes: Sequence[str]) -> Suggestion | None:
         """The annotation that makes ``axes``, idle at an equation, share its arithmetic, and saves most."""
@@ -182,9 +182,9 @@ class Advisor:
         return _Outcome.of(partition(source, self.mesh, ins, outs, order=self.part.order))
 
     # --- candidates ----------------------------------------------------------------------------------------
-    def _candidates(self, found: Collective) -> Iterator[Candidate]:
-        for reason in found.reasons:
-            yield from self._of_origins(reason, found)
+    def _candidates(self, collective: Collective) -> Iterator[Candidate]:
+        for reason in collective.reasons:
+            yield from self._of_origins(reason, collective)
             before, after = reason.before, reason.after
             if before is None or after is None or reason.value is None:
                 continue
@@ -206,9 +206,9 @@ class Advisor:
                     if isinstance(atom, Var):
                         yield from self._on(atom, _split_too(self.part.propagation.layout(atom), dim, axes))
 
-    def _of_origins(self, reason: Reason, found: Collective) -> Iterator[Candidate]:
+    def _of_origins(self, reason: Reason, collective: Collective) -> Iterator[Candidate]:
         """The annotations that the axes come from, without these axes."""
-        axes = [a for name in found.axes for a in self.mesh.atoms_of(name)]
+        axes = [a for name in collective.axes for a in self.mesh.atoms_of(name)]
         for axis in axes:
             origin = origin_of(reason, axis, self.part.propagation.origins)
             if origin is None or origin.kind == "constraint":
@@ -242,7 +242,7 @@ class Advisor:
             number = self.inputs[atom]
             if layout != self.part.in_layouts[number]:
                 yield Candidate("input", number, None, layout)
-        elif atom in self.made:
+        elif atom in self.producers:
             yield Candidate("value", 0, atom, layout)
 
     # --- words ---------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Advisor:
         spec = candidate.layout.to_spec(self.mesh)
         text = "P(" + ", ".join(map(repr, spec)) + ")"
         if candidate.value is not None:
-            maker = self.made[candidate.value]
+            maker = self.producers[candidate.value]
             return f"with_sharding_constraint to {text} on the result of {maker.op.name} at {maker.source}"
         named = candidate.kind == "input" and candidate.number < len(self.names)
         name = f" ({self.names[candidate.number]})" if named else ""

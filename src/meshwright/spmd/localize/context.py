@@ -241,15 +241,15 @@ class LocalContext:
             return concatenate(
                 [self._part(have, dim, axes, s.starts, end - s.at[0]) for s, end in zip(slots, ends)], dim
             )
-        found = None
+        placed = None
         for slot in slots:
             part = self._part(have, dim, axes, [s - a for s, a in zip(slot.starts, slot.at)], rows)
-            if found is not None:
+            if placed is not None:
                 number = iota(np.int32, (rows,), 0)
                 below = broadcast_in_dim(lt(number, self.lookup(slot.at, axes)), typeof(part).shape, (dim,))
-                part = select(below, found, part)
-            found = part
-        return found
+                part = select(below, placed, part)
+            placed = part
+        return placed
 
     def _part(self, have: Sequence[Any], dim: int, axes: Sequence[str], starts: Sequence[int], rows: int) -> Any:
         """Rows ``[starts[t], starts[t] + rows)`` of arrays that are one after the other, of which only

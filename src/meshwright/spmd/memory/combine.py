@@ -30,23 +30,23 @@ def _key(node: Node) -> Any:
 
 def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int) -> list[Kernel]:
     """The first all-reduce that is left, at ``start``, and those that go with it; takes them out of ``keys``."""
-    found: list[Kernel] = []
+    group: list[Kernel] = []
     after: set[Kernel] = set()
-    wanted = None
+    group_key = None
     for i in range(start, len(kernels)):
         kernel = kernels[i]
         depends = any(k in after for k in kernel.inputs)
         key = keys.get(kernel)
-        if key is not None and (wanted is None or key == wanted):
+        if key is not None and (group_key is None or key == group_key):
             if depends:
                 break
-            wanted = key
-            found.append(kernel)
+            group_key = key
+            group.append(kernel)
             del keys[kernel]
             depends = True
         if depends:
             after.add(kernel)
-    return found
+    return group
 
 
 def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
@@ -54,7 +54,7 @@ def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
     nodes = tuple(k.root for k in together)
     whole = Node("all_reduce", (), tuple(n.avals[0] for n in nodes), nodes[0].attributes, nodes[0].source)
     kernel = Kernel(whole, {whole: None}, {}, number=together[-1].number)
-    found = {}
+    replaced = {}
     for i, one in enumerate(together):
         for source in list(one.inputs):
             kernel.inputs[source] = Use.REUSED
@@ -62,8 +62,8 @@ def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
             source.users[kernel] = None
             del source.users[one]
         part = Node("get", (whole,), (nodes[i].avals[0],), {"index": i}, nodes[i].source)
-        taken = found[one] = Kernel(part, {part: None}, {kernel: Use.MOVED}, number=kernel.number, operands=[kernel])
+        taken = replaced[one] = Kernel(part, {part: None}, {kernel: Use.MOVED}, number=kernel.number, operands=[kernel])
         kernel.users[taken] = None
         for user in list(one.users):
             user.read(taken, one)
-    return found
+    return replaced

@@ -82,21 +82,21 @@ def _on_all_paths(
     consumer: Kernel, producer: Kernel, stay: set[Kernel], kept: set[Kernel], known: dict[tuple[Kernel, Kernel], bool]
 ) -> bool:
     """Every way from the producer to the consumer can be fused."""
-    found = known.get((consumer, producer))
-    if found is not None:
-        return found
-    found = True
+    fusible = known.get((consumer, producer))
+    if fusible is not None:
+        return fusible
+    fusible = True
     for middle in consumer.inputs:
         if middle is not producer and not (middle.number > producer.number and depends(middle, producer)):
             continue
         if middle in stay or not may_fuse(consumer, middle, kept):
-            found = False
+            fusible = False
         elif middle is not producer:
-            found = _on_all_paths(middle, producer, stay, kept, known)
-        if not found:
+            fusible = _on_all_paths(middle, producer, stay, kept, known)
+        if not fusible:
             break
-    known[consumer, producer] = found
-    return found
+    known[consumer, producer] = fusible
+    return fusible
 
 
 def depends(kernel: Kernel, source: Kernel, horizon: int = _HORIZON) -> bool:

@@ -88,16 +88,16 @@ class Kernel:
 
 def kernels_of(graph: Graph) -> dict[Node, Kernel]:
     """One kernel for each node, in post-order."""
-    found: dict[Node, Kernel] = {}
+    kernels: dict[Node, Kernel] = {}
     for number, node in enumerate(graph.post_order()):
         inputs: dict[Kernel, Use] = {}
-        kernel = found[node] = Kernel(node, {node: None}, inputs, number=number)
-        kernel.operands = [found[x] for x in node.operands]
+        kernel = kernels[node] = Kernel(node, {node: None}, inputs, number=number)
+        kernel.operands = [kernels[x] for x in node.operands]
         for i, source in enumerate(kernel.operands):
             use = use_of(node, i)
             inputs[source] = inputs[source].beside(use) if source in inputs else use
             source.users[kernel] = None
-    return found
+    return kernels
 
 
 def alive(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:

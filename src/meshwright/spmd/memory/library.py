@@ -39,8 +39,8 @@ def _grow(reduction: Kernel, kept: set[Kernel]) -> None:
             tip = kernel
     grown = True
     while grown:
-        found = [k for k in dict.fromkeys(i for r in region for i in r.inputs) if k not in region and k not in kept]
-        taken = [k for k in found if _computes(k) and all(u in region for u in k.users)]
+        inputs = [k for k in dict.fromkeys(i for r in region for i in r.inputs) if k not in region and k not in kept]
+        taken = [k for k in inputs if _computes(k) and all(u in region for u in k.users)]
         region.update(dict.fromkeys(taken))
         grown = bool(taken)
     _merge(tip, region)
@@ -51,8 +51,8 @@ def _spread(reduction: Kernel, kept: set[Kernel]) -> Iterator[Kernel]:
     kernel, shape = reduction, reduction.root.operands[0].shape
     while len(kernel.users) == 1 and kernel not in kept:
         (user,) = kernel.users
-        wanted = user.root.op == "broadcast_in_dim" if kernel is reduction else user.root.op in _KNOWN
-        if not wanted or user.root.shape != shape or user.library:
+        fits = user.root.op == "broadcast_in_dim" if kernel is reduction else user.root.op in _KNOWN
+        if not fits or user.root.shape != shape or user.library:
             return
         yield user
         kernel = user

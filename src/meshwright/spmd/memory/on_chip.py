@@ -43,10 +43,10 @@ def alive_at_once(
 
 
 def _when_copied(parameter: Kernel, at: dict[Kernel, int], steps: int) -> np.ndarray:
-    found = np.zeros(steps, bool)
+    copied = np.zeros(steps, bool)
     for step in _read_at(parameter, at):
-        found[max(0, step - _AHEAD) : step + 1] = True
-    return found
+        copied[max(0, step - _AHEAD) : step + 1] = True
+    return copied
 
 
 def _read_at(kernel: Kernel, at: dict[Kernel, int]) -> Iterator[int]:

@@ -73,11 +73,11 @@ def ordered(
 def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:
     """Operands or results of a custom call whose layouts are given, as MLIR text, in that order in memory."""
     orders = [[int(d) for d in text.split(",") if d] for text in _LAYOUT.findall(layouts)]
-    found = list(values)
+    reordered = list(values)
     for i, (x, order) in enumerate(zip(values, orders)):
         if order != sorted(order, reverse=True) and x.op in _FIXED:
-            found[i] = make("reorder", (x,), x.avals[0], {"order": tuple(order)})
-    return found
+            reordered[i] = make("reorder", (x,), x.avals[0], {"order": tuple(order)})
+    return reordered
 
 
 def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
@@ -109,19 +109,19 @@ def _size(x: Node, dims: Sequence[int]) -> int:
 
 def _matrix(make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int]) -> Node:
     """``x`` as the kernel reads it: matrices of dimensions ``first`` by ``second``, or the other way round."""
-    wanted = (*batch, *first, *second)
+    order = (*batch, *first, *second)
     while x.op == "transpose":
         permutation = x.attributes["permutation"]
-        wanted = tuple(permutation[d] for d in wanted)
+        order = tuple(permutation[d] for d in order)
         x = x.operands[0]
     n, m = len(batch), len(first)
-    if m == 1 and len(second) == 1 and keeps_order(x.shape, (*wanted[:n], wanted[-1], wanted[-2])):
+    if m == 1 and len(second) == 1 and keeps_order(x.shape, (*order[:n], order[-1], order[-2])):
         return x
-    sides = wanted[n : n + m], wanted[n + m :]
-    shape = tuple(x.shape[d] for d in wanted[:n]) + tuple(_size(x, dims) for dims in sides if dims)
-    if not keeps_order(x.shape, wanted):
-        permuted = x.avals[0].update(shape=tuple(x.shape[d] for d in wanted))
-        x = make("transpose", (x,), permuted, {"permutation": wanted})
+    sides = order[n : n + m], order[n + m :]
+    shape = tuple(x.shape[d] for d in order[:n]) + tuple(_size(x, dims) for dims in sides if dims)
+    if not keeps_order(x.shape, order):
+        permuted = x.avals[0].update(shape=tuple(x.shape[d] for d in order))
+        x = make("transpose", (x,), permuted, {"permutation": order})
     return make("reshape", (x,), x.avals[0].update(shape=shape), {})
 
 
@@ -131,8 +131,8 @@ def _convolution(
     """On batch, positions, features; kernels are positions, features in, features out."""
     labels = [[d.strip() for d in text.split(",")] for text in _BRACKETS.findall(str(given["dimension_numbers"]))]
     positions = [str(i) for i in range(len(aval.shape) - 2)]
-    wanted = ["b", *positions, "f"], [*positions, "i", "o"], ["b", *positions, "f"]
-    orders = [tuple(have.index(d) for d in want) for have, want in zip(labels, wanted)]
+    standard = ["b", *positions, "f"], [*positions, "i", "o"], ["b", *positions, "f"]
+    orders = [tuple(have.index(d) for d in want) for have, want in zip(labels, standard)]
     x, kernel = (_permuted(make, node, order) for node, order in zip(operands, orders))
     swaps = swaps and given.get("feature_group_count", 1) == 1
     if swaps and _size(kernel, range(len(positions))) > _size(x, positions_of(x)):
@@ -140,11 +140,11 @@ def _convolution(
         reverse = make("reverse", (kernel,), kernel.avals[0], {"dimensions": tuple(range(len(positions)))})
         x, kernel = reverse, x
     plain = aval.update(shape=tuple(aval.shape[d] for d in orders[2]))
-    made = make("convolution", (x, kernel), plain, {**given, "ordered": True})
+    convolution = make("convolution", (x, kernel), plain, {**given, "ordered": True})
     back = [0] * len(aval.shape)
     for i, d in enumerate(orders[2]):
         back[d] = i
-    return _permuted(make, made, tuple(back))
+    return _permuted(make, convolution, tuple(back))
 
 
 def positions_of(x: Node) -> range:

@@ -104,8 +104,8 @@ def predict(
     ``stands_for`` says of which values of the unpartitioned program, in which layouts, its values are parts.
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
-    found = _Plan(record(jaxpr, mesh, compiler), donated, known=known, names=names, compiler=compiler).memory
-    return replace(found, host_bytes=_in_host_memory(jaxpr))
+    memory = _Plan(record(jaxpr, mesh, compiler), donated, known=known, names=names, compiler=compiler).memory
+    return replace(memory, host_bytes=_in_host_memory(jaxpr))
 
 
 def _in_host_memory(jaxpr: ClosedJaxpr) -> int:
@@ -131,11 +131,11 @@ class _Plan:
         self._regions: dict[Graph, int] = {}
         self.names = names
         scatter_in_place(graph)
-        found = kernels_of(graph)
-        self.parameters = [found[p] for p in graph.parameters]
-        self.results = [found[r] for r in graph.results]
-        effects = [found[e] for e in graph.effects]
-        kernels = list(found.values())
+        by_node = kernels_of(graph)
+        self.parameters = [by_node[p] for p in graph.parameters]
+        self.results = [by_node[r] for r in graph.results]
+        effects = [by_node[e] for e in graph.effects]
+        kernels = list(by_node.values())
         kept = {*self.results, *effects}
         if compiler.by_bytes:
             fuse_by_bytes(kernels, kept, compiler)
@@ -206,11 +206,11 @@ class _Plan:
     def _inner(self, region: Graph, loop: bool) -> int:
         """What a region needs besides its operands and results; a loop's results go where its parameters are."""
         carried = {i: i for i in range(len(region.results))} if loop and len(region.results) > 1 else {}
-        found = self._regions.get(region)
-        if found is None:
+        temp_bytes = self._regions.get(region)
+        if temp_bytes is None:
             inside = replace(self.compiler, on_chip=0)
-            found = self._regions[region] = _Plan(region, aliases=carried, compiler=inside).memory.temp_bytes
-        return found
+            temp_bytes = self._regions[region] = _Plan(region, aliases=carried, compiler=inside).memory.temp_bytes
+        return temp_bytes
 
     # --- figures --------------------------------------------------------------------------------------------
     @cached_property
@@ -258,19 +258,19 @@ class _Plan:
 
 def _copy(kernel: Kernel) -> Kernel:
     node = Node("copy", (kernel.root,), kernel.root.avals, {}, kernel.root.source)
-    made = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
-    kernel.users[made] = None
-    return made
+    copy = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
+    kernel.users[copy] = None
+    return copy
 
 
 def _matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: Sequence[int]) -> dict[int, int]:
     """Result to donated argument: the first free one of the same size."""
     free = list(donated)
-    found = {}
+    aliases = {}
     for i, result in enumerate(results):
         size = result.root.avals[0].nbytes
         match = next((a for a in free if parameters[a].root.avals[0].nbytes == size), None)
         if match is not None:
             free.remove(match)
-            found[i] = match
-    return found
+            aliases[i] = match
+    return aliases

@@ -127,15 +127,15 @@ class Recorder(Interpreter[Node]):
     def _make(self, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
         operands = tuple(operands)
         key = (op, operands, aval.shape, aval.dtype, tuple(_hashable(v) for v in given.values()))
-        found = self._known.get(key)
-        if found is None:
-            found = simplified(self._make, op, operands, aval, given)
-            found = found or ordered(self._make, op, operands, aval, given, self.compiler)
-            if found is None:
-                found = Node(op, operands, (aval,), given, self._source)
+        node = self._known.get(key)
+        if node is None:
+            node = simplified(self._make, op, operands, aval, given)
+            node = node or ordered(self._make, op, operands, aval, given, self.compiler)
+            if node is None:
+                node = Node(op, operands, (aval,), given, self._source)
             if op not in COLLECTIVES:
-                self._known[key] = found
-        return found
+                self._known[key] = node
+        return node
 
     # --- programs -------------------------------------------------------------------------------------------
     def graph(self, jaxpr: ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:

@@ -23,12 +23,12 @@ def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> li
     waiting = {k: len(k.inputs) for k in kernels}
     given = set(parameters)
     ready = deque([*parameters, *(k for k in kernels if not k.inputs and k not in given)])
-    found = []
+    order = []
     while ready:
         kernel = ready.popleft()
-        found.append(kernel)
+        order.append(kernel)
         for user in sorted((u for u in kernel.users if u in waiting), key=lambda u: u.number):
             waiting[user] -= 1
             if not waiting[user]:
                 ready.append(user)
-    return found
+    return order

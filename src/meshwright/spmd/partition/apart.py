@@ -16,20 +16,20 @@ from meshwright.ops.shape.rearrange import Transpose
 from meshwright.spmd.propagate import Propagation
 
 
-def apart(closed: ClosedJaxpr, found: Propagation) -> ClosedJaxpr:
+def apart(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
     """The program with transforms of several dimensions, one of them split, taken apart."""
     if not any(isinstance(e.op, Fft) for e in closed.jaxpr.eqns):
         return closed
-    eqns = [new for eqn in closed.jaxpr.eqns for new in _each_alone(eqn, found)]
+    eqns = [new for eqn in closed.jaxpr.eqns for new in _each_alone(eqn, propagation)]
     return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
 
 
-def _each_alone(eqn: JaxprEqn, found: Propagation) -> Iterator[JaxprEqn]:
+def _each_alone(eqn: JaxprEqn, propagation: Propagation) -> Iterator[JaxprEqn]:
     op = eqn.op
     rank = len(op.fft_lengths) if isinstance(op, Fft) else 1
     values = [a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var)] if rank > 1 else []
-    split = [any(found.layout(v).dims[d - rank] for v in values[:1]) for d in range(rank)]
-    if not any(any(found.layout(v).dims[-rank:]) for v in values):
+    split = [any(propagation.layout(v).dims[d - rank] for v in values[:1]) for d in range(rank)]
+    if not any(any(propagation.layout(v).dims[-rank:]) for v in values):
         yield eqn
         return
     order = sorted(range(rank - 1), key=lambda d: split[d])
@@ -45,11 +45,11 @@ def _each_alone(eqn: JaxprEqn, found: Propagation) -> Iterator[JaxprEqn]:
     x: Atom = eqn.invars[0]
     for n, d in enumerate(order):
         step = Fft(kinds[d], (op.fft_lengths[d],))  # type: ignore[attr-defined]
-        made = list(_along(x, x.aval.ndim - rank + d, step, eqn))
+        step_eqns = list(_along(x, x.aval.ndim - rank + d, step, eqn))
         if n == rank - 1:
-            made[-1] = made[-1].replace(outvars=eqn.outvars)
-        yield from made
-        x = made[-1].outvars[0]
+            step_eqns[-1] = step_eqns[-1].replace(outvars=eqn.outvars)
+        yield from step_eqns
+        x = step_eqns[-1].outvars[0]
 
 
 def _along(x: Atom, dim: int, op: Fft, eqn: JaxprEqn) -> Iterator[JaxprEqn]:

@@ -65,7 +65,7 @@ class Operand:
     aval: ShapedArray
     versions: tuple[Layout, ...]
     uses: int = 1
-    wanted: Layout | None = None
+    target: Layout | None = None
     remade: bool = False
 
 
@@ -88,7 +88,7 @@ class Question:
     rule: ShardingRule
     operands: tuple[Operand, ...]
     results: tuple[ShapedArray, ...]
-    wanted: tuple[Layout | None, ...]
+    targets: tuple[Layout | None, ...]
     #: for each result, how many partial sums will share the collective that completes it
     summands: tuple[int, ...]
     linear_in: tuple[tuple[int, ...], ...]
@@ -106,12 +106,12 @@ def choose(question: Question) -> Choice:
     if len(parts) > 1:
         return _joined(question, [choose(_about(question, part)) for part in parts])
     assignments = list(_assignments(question))
-    found = _priced(question, assignments)
-    best = _cheapest(found)
+    choices = _priced(question, assignments)
+    best = _cheapest(choices)
     if not question.rule.is_product:
         return best
-    least = min(choice.work for choice in found)
-    parallel = _cheapest([choice for choice in found if choice.work == least])
+    least = min(choice.work for choice in choices)
+    parallel = _cheapest([choice for choice in choices if choice.work == least])
     best = best if best.cost < LESS_PARALLEL * parallel.cost else parallel
     if not question.exchanges:
         return best
@@ -138,7 +138,7 @@ def _about(q: Question, part: Part) -> Question:
         rule=part.rule,
         operands=tuple(q.operands[o] for o in part.operands),
         results=tuple(q.results[r] for r in part.results),
-        wanted=tuple(q.wanted[r] for r in part.results),
+        targets=tuple(q.targets[r] for r in part.results),
         summands=tuple(q.summands[r] for r in part.results),
         linear_in=groups,
         moves_only=q.moves_only and 0 in number,
@@ -157,10 +157,10 @@ def _joined(q: Question, choices: Sequence[Choice]) -> Choice:
     return Choice(layouts, versions, out_layouts, sum(c.cost for c in choices), sum(c.work for c in choices))
 
 
-def _cheapest(found: Sequence[Choice]) -> Choice:
+def _cheapest(choices: Sequence[Choice]) -> Choice:
     """The first of those that cost least, but for what rounding makes of sums."""
-    best = found[0]  # the empty assignment always exists
-    for choice in found[1:]:
+    best = choices[0]  # the empty assignment always exists
+    for choice in choices[1:]:
         if choice.cost < best.cost * (1 - 1e-9):
             best = choice
     return best
@@ -174,7 +174,7 @@ def _assignments(q: Question) -> Iterator[Assignment]:
     for operand, factors in zip(q.operands, q.rule.operands):
         for version in operand.versions:
             sources.append(factor_axes_of(version.dims, factors, q.rule, q.mesh))
-    for layout, factors in zip(q.wanted, q.rule.results):
+    for layout, factors in zip(q.targets, q.rule.results):
         if layout is None:
             continue
         sources.append(factor_axes_of(layout.dims, factors, q.rule, q.mesh))
@@ -313,12 +313,12 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         versions.append(version)
     cost += _exchanged(q, assignment, in_layouts)
     out_layouts = []
-    for aval, factors, wanted, shared in zip(q.results, rule.results, q.wanted, q.summands):
+    for aval, factors, required, shared in zip(q.results, rule.results, q.targets, q.summands):
         layout = _layout(factors, sizes, assignment, mesh)
         partial = reduced + kept
         if partial:
             layout = layout.with_partial(partial, kind if kept else rule.reduction, mesh)
-        target = layout.drop_partial() if wanted is None else wanted
+        target = layout.drop_partial() if required is None else required
         price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
         cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)
         cost += unit.memory * _local_bytes(aval, layout, mesh)
@@ -365,7 +365,7 @@ def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, f
         cost: float = reshard_cost(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)
         if cost:
             cost += prices(mesh).latency
-            if (version.partial and not layout.partial) or layout == operand.wanted:
+            if (version.partial and not layout.partial) or layout == operand.target:
                 cost /= operand.uses
         if cost < price:
             best, price = i, cost

@@ -82,8 +82,8 @@ class _Sum:
 def _sums(jaxpr: Jaxpr, first: int, count: int, used: Sequence[bool]) -> list[_Sum]:
     """The sums among carries ``first .. first + count`` of the parameters; ``used`` marks those used elsewhere."""
     uses = uses_of(jaxpr)
-    found = (_sum(jaxpr, first, place, uses) for place in range(count) if not used[place])
-    return [s for s in found if s is not None]
+    sums = (_sum(jaxpr, first, place, uses) for place in range(count) if not used[place])
+    return [s for s in sums if s is not None]
 
 
 def _sum(jaxpr: Jaxpr, first: int, place: int, uses: dict[Var, list[JaxprEqn | None]]) -> _Sum | None:
@@ -162,9 +162,9 @@ def _loop_body(
     )
     keep = KeepPartial(max(1, trips or 1))
     added = replace(keep, reduction="sum")
-    wanted = [added if i in sums else carry[i] for i in range(k)] + [keep] * (len(inner.outvars) - k)
+    targets = [added if i in sums else carry[i] for i in range(k)] + [keep] * (len(inner.outvars) - k)
     whole = [Layout.replicated(0)] * len(scalars)
-    part = p.nested(ClosedJaxpr(without, body.consts), [*consts, *(carry[i] for i in kept), *xs], [*wanted, *whole])
+    part = p.nested(ClosedJaxpr(without, body.consts), [*consts, *(carry[i] for i in kept), *xs], [*targets, *whole])
     local = part.jaxpr.jaxpr
     local_consts, local_carry, local_xs = split(local.invars, c, len(kept))
     outs, eqns = list(local.outvars[: len(inner.outvars)]), list(local.eqns)
@@ -189,13 +189,13 @@ def _on_parts(
 ) -> tuple[list[JaxprEqn], Atom]:
     """The equations of a sum on this device's (partial) carry and term, and what they make of the carry."""
     local: dict[Atom, Atom] = {**shared, carry: local_carry, s.term: local_term}
-    made = []
+    eqns = []
     for eqn in s.eqns:
         (var,) = eqn.outvars
         local[var] = Var(_tile(var, local_term))
         operands = [local.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]
-        made.append(eqn.replace(invars=operands, outvars=[local[var]]))
-    return made, local[out]
+        eqns.append(eqn.replace(invars=operands, outvars=[local[var]]))
+    return eqns, local[out]
 
 
 # --- the ops ------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
 
 def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:
     """The manual region that its user makes of a function, for layouts as propagation found them."""
-    present = [_found(p, a) for a in eqn.invars]
+    present = [_present(p, a) for a in eqn.invars]
     region = custom_region(eqn, present, [p.propagation.layout(v) for v in eqn.outvars], p.mesh)
     layouts = region.layouts(region.in_specs, [a.aval for a in eqn.invars])
     for n, (before, after) in enumerate(zip(present, layouts)):
@@ -256,7 +256,7 @@ def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:
     return region
 
 
-def _found(p: Partitioner, atom: Atom) -> Layout:
+def _present(p: Partitioner, atom: Atom) -> Layout:
     """How a value lies: as propagation found it, else as it is."""
     layout = p.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(atom.aval.ndim)
     return layout if any(layout.dims) else p.value(atom).layouts[0].drop_partial()

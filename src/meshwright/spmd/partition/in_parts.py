@@ -48,11 +48,11 @@ class _Cut(NamedTuple):
     parts: tuple[Var, ...]
 
 
-def in_parts(closed: ClosedJaxpr, found: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program with products done in parts where less moves then. Layouts of new values are noted in ``found``."""
+def in_parts(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
+    """The program with products done in parts where less moves then. New values' layouts go into ``propagation``."""
     if not any(isinstance(e.op, (Slice, Concatenate)) for e in closed.jaxpr.eqns):
         return closed
-    plan = _Plan(closed, found, mesh)
+    plan = _Plan(closed, propagation, mesh)
     plan.decide()
     if not plan.cuts and not plan.joins:
         return closed
@@ -64,7 +64,7 @@ class _Plan:
     """Which values are cut above slices, and which joined ones are taken apart below; then the equations."""
 
     closed: ClosedJaxpr
-    found: Propagation
+    propagation: Propagation
     mesh: AbstractMesh
     #: values that only slices use
     cuts: dict[Var, _Cut] = field(default_factory=dict)
@@ -109,14 +109,14 @@ class _Plan:
 
     def moves(self, value: Var, cut: _Cut) -> bool:
         """Whether the dimension is in tiles and its parts in others."""
-        axes = self.found.layout(value).dims[cut.dim]
+        axes = self.propagation.layout(value).dims[cut.dim]
         size = value.aval.shape[cut.dim]
         spans = tuple((Span(0, low, high),) for low, high in cut.bounds)
         return bool(axes) and RowMap((size,), spans).plan(self.mesh.sizes(axes)).sent > 0
 
     def row(self, value: Atom, dim: int) -> float:
         """Bytes of a row along a dimension that a device has."""
-        layout = self.found.layout(value) if isinstance(value, Var) else None
+        layout = self.propagation.layout(value) if isinstance(value, Var) else None
         bytes_ = float(value.aval.dtype.itemsize)
         for d, size in enumerate(value.aval.shape):
             if d != dim:
@@ -218,8 +218,8 @@ class _Plan:
         shape = value.aval.shape
         new = Var(value.aval.update(shape=(*shape[:dim], size, *shape[dim + 1 :])))
         if isinstance(value, Var):
-            dims = self.found.layout(value).dims
-            self.found.placements[new] = Placement(dims, (False,) * len(dims))
+            dims = self.propagation.layout(value).dims
+            self.propagation.placements[new] = Placement(dims, (False,) * len(dims))
         return new
 
     def make(self, value: Atom, dim: int, bounds: Bounds, new: Sequence[Var]) -> None:
@@ -293,15 +293,15 @@ def _factor(eqn: JaxprEqn, value: Var, dim: int) -> int | None:
 
 def _operands(eqn: JaxprEqn, rule: ShardingRule, factor: int) -> list[tuple[Atom, int]] | None:
     """The operands that have a factor, each with its dimension; None if one has it otherwise."""
-    found: dict[Atom, int] = {}
+    dim_of: dict[Atom, int] = {}
     for atom, dims in zip(eqn.invars, rule.operands):
         places = [d for d, factors in enumerate(dims) if factor in factors]
         if not places:
-            if not isinstance(atom, Literal) and atom in found:
+            if not isinstance(atom, Literal) and atom in dim_of:
                 return None
             continue
         if len(places) > 1 or dims[places[0]] != (factor,) or isinstance(atom, Literal):
             return None
-        if found.setdefault(atom, places[0]) != places[0]:
+        if dim_of.setdefault(atom, places[0]) != places[0]:
             return None
-    return list(found.items())
+    return list(dim_of.items())

@@ -65,11 +65,11 @@ class _Search:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         self.order = Order()
-        found = planner.propagate(self.order)
-        self.seen = {_signature(found)}
-        self.best = planner.partition(found)
+        outcome = planner.propagate(self.order)
+        self.seen = {_signature(outcome)}
+        self.best = planner.partition(outcome)
         self.price = price(self.best)
-        self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(found.origins.eqns))))
+        self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
     def run(self) -> tuple[Partition, Order]:
         while self.tries > 0 and self.improve():
@@ -95,7 +95,7 @@ class _Search:
 
     def improve(self) -> bool:
         """Whether one of the orders next to the best one so far is better; then it takes its place."""
-        found: tuple[float, Partition, Order] | None = None
+        better: tuple[float, Partition, Order] | None = None
         for order in neighbours(self.best, self.order):
             outcome = self.planner.propagate(order)
             signature = _signature(outcome)
@@ -107,11 +107,11 @@ class _Search:
             self.tries -= 1
             part = self.planner.partition(outcome)
             cost = price(part)
-            if cost < (found[0] if found else GAIN * self.price):
-                found = cost, part, order
-        if found is None:
+            if cost < (better[0] if better else GAIN * self.price):
+                better = cost, part, order
+        if better is None:
             return False
-        self.price, self.best, self.order = found
+        self.price, self.best, self.order = better
         return True
 
 
@@ -125,9 +125,9 @@ def _peak(part: Partition) -> int:
     return predict(part.jaxpr, part.mesh).peak_bytes
 
 
-def _signature(found: Propagation) -> int:
-    atoms = (a for eqn in found.origins.eqns for a in (*eqn.invars, *eqn.outvars))
-    return hash(tuple(found.layout(a) for a in atoms if isinstance(a, Var)))
+def _signature(propagation: Propagation) -> int:
+    atoms = (a for eqn in propagation.origins.eqns for a in (*eqn.invars, *eqn.outvars))
+    return hash(tuple(propagation.layout(a) for a in atoms if isinstance(a, Var)))
 
 
 # --- contests -----------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def contests(part: Partition) -> Counter[Sort]:
     for c in collectives(part.jaxpr.jaxpr, part.mesh):
         for user in {id(r.user) for r in c.reasons if r.user is not None}:
             sent[user] += c.bytes_sent
-    found: Counter[Sort] = Counter()
+    bytes_by_sort: Counter[Sort] = Counter()
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):
         met: set[Sort] = set()
@@ -158,11 +158,11 @@ def contests(part: Partition) -> Counter[Sort]:
             sorts = {cause.sort for cause in causes if cause is not None and cause.sort is not None}
             met |= sorts if len(sorts) > 1 else set()
         for sort in met:
-            found[sort] += sent[id(eqn)]
-    return found
+            bytes_by_sort[sort] += sent[id(eqn)]
+    return bytes_by_sort
 
 
-def _contested(eqn: JaxprEqn, whole: ShardingRule, found: Propagation) -> Iterator[list[tuple[Var, str]]]:
+def _contested(eqn: JaxprEqn, whole: ShardingRule, propagation: Propagation) -> Iterator[list[tuple[Var, str]]]:
     """For each axis that values of an equation have on different factors, these values."""
     for part in whole.parts:
         rule = part.rule
@@ -170,7 +170,7 @@ def _contested(eqn: JaxprEqn, whole: ShardingRule, found: Propagation) -> Iterat
         places: dict[str, list[tuple[int, Var]]] = {}
         for atom, factors in zip(atoms, (*rule.operands, *rule.results)):
             if isinstance(atom, Var):
-                for f, axes in factor_axes_of(found.layout(atom).dims, factors, rule, found.mesh).items():
+                for f, axes in factor_axes_of(propagation.layout(atom).dims, factors, rule, propagation.mesh).items():
                     if rule.factors[f].kind != REPLICATED:
                         for axis in axes:
                             places.setdefault(axis, []).append((f, atom))

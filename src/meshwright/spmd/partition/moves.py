@@ -46,9 +46,9 @@ def merge_moves(closed: ClosedJaxpr, layout: Callable[[Var], Layout], mesh: Abst
     if not any(type(e.op) in _maps for e in jaxpr.eqns):
         return closed
     zeros = zeros_of(closed)
-    found = _chains(jaxpr, lambda eqn: _move(eqn, layout, mesh, zeros))
+    moves = _chains(jaxpr, lambda eqn: _move(eqn, layout, mesh, zeros))
     siblings: dict[tuple[int, tuple[Var, ...]], list[_Move]] = {}
-    for move in found:
+    for move in moves:
         siblings.setdefault((move.dim, move.operands), []).append(move)
     merged = [m for group in siblings.values() for m in _joined(group)]
     if not merged:
@@ -68,18 +68,18 @@ def merge_moves(closed: ClosedJaxpr, layout: Callable[[Var], Layout], mesh: Abst
 def _chains(jaxpr: Jaxpr, as_move: Callable[[JaxprEqn], _Move | None]) -> Iterable[_Move]:
     """The moves of rows; one whose result only another takes is a part of that, if this sends less."""
     uses = use_counts(jaxpr.eqns, jaxpr.outvars)
-    made: dict[Var, _Move] = {}
+    moves: dict[Var, _Move] = {}
     for eqn in jaxpr.eqns:
         move = as_move(eqn)
         if move is None:
             continue
         for operand in move.operands:
-            inner = made.get(operand)
+            inner = moves.get(operand)
             if inner is not None and uses[operand] == 1 and (both := _after(move, inner)) is not None:
                 move = both
-                del made[operand]
-        made[move.results[0]] = move
-    return made.values()
+                del moves[operand]
+        moves[move.results[0]] = move
+    return moves.values()
 
 
 def _after(move: _Move, inner: _Move) -> _Move | None:
@@ -122,10 +122,10 @@ def _move(eqn: JaxprEqn, layout: Callable[[Var], Layout], mesh: AbstractMesh, ze
     """An equation that moves rows along one dimension, which is split, as a map."""
     if type(eqn.op) not in _maps or (isinstance(eqn.op, Pad) and not is_zero(eqn.invars[1], zeros)):
         return None
-    found = _maps[type(eqn.op)](eqn)
-    if found is None or not isinstance(eqn.invars[0], Var) or is_key(eqn.invars[0].aval.dtype):
+    mapped = _maps[type(eqn.op)](eqn)
+    if mapped is None or not isinstance(eqn.invars[0], Var) or is_key(eqn.invars[0].aval.dtype):
         return None
-    dim, m, count = found
+    dim, m, count = mapped
     operands: Any = eqn.invars[:count]
     axes = next((a for v in (*operands, *eqn.outvars) if (a := layout(v).dims[dim])), ())
     if not axes or min(*m.sources, *m.sizes) < 2:  # one row is not worth splitting
@@ -136,10 +136,10 @@ def _move(eqn: JaxprEqn, layout: Callable[[Var], Layout], mesh: AbstractMesh, ze
 
 
 #: along which dimension an equation moves rows, how, and how many of its operands they are of
-_Found = tuple[int, RowMap, int]
+_Mapped = tuple[int, RowMap, int]
 
 
-def _slice(eqn: JaxprEqn) -> _Found | None:
+def _slice(eqn: JaxprEqn) -> _Mapped | None:
     op, shape = eqn.op, eqn.invars[0].aval.shape
     spans = list(zip(op.start_indices, op.limit_indices, op.strides))  # type: ignore[attr-defined]
     cut = [d for d, (span, n) in enumerate(zip(spans, shape)) if span != (0, n, 1)]
@@ -149,7 +149,7 @@ def _slice(eqn: JaxprEqn) -> _Found | None:
     return d, RowMap((shape[d],), ((Span(0, *spans[d][:2]),),)), 1
 
 
-def _pad(eqn: JaxprEqn) -> _Found | None:
+def _pad(eqn: JaxprEqn) -> _Mapped | None:
     shape = eqn.invars[0].aval.shape
     changed = [d for d, config in enumerate(eqn.op.padding_config) if config != (0, 0, 0)]  # type: ignore[attr-defined]
     if len(changed) != 1:
@@ -162,19 +162,19 @@ def _pad(eqn: JaxprEqn) -> _Found | None:
     return d, RowMap((shape[d],), (tuple(s for s in spans if s.rows > 0),)), 1
 
 
-def _concatenate(eqn: JaxprEqn) -> _Found | None:
+def _concatenate(eqn: JaxprEqn) -> _Mapped | None:
     d = eqn.op.dimension  # type: ignore[attr-defined]
     sizes = tuple(a.aval.shape[d] for a in eqn.invars)
     return d, RowMap(sizes, (tuple(Span(i, 0, n) for i, n in enumerate(sizes)),)), len(sizes)
 
 
-def _cyclic(eqn: JaxprEqn) -> _Found | None:
+def _cyclic(eqn: JaxprEqn) -> _Mapped | None:
     d, size = eqn.op.dimension, eqn.invars[0].aval.shape[eqn.op.dimension]  # type: ignore[attr-defined]
     pieces = eqn.op.pieces(size)  # type: ignore[attr-defined]
     return d, RowMap((size,), (tuple(Span(0, low, high) for low, high in pieces),)), 1
 
 
-_maps: dict[type[Op], Callable[[JaxprEqn], _Found | None]] = {
+_maps: dict[type[Op], Callable[[JaxprEqn], _Mapped | None]] = {
     Slice: _slice, Pad: _pad, Concatenate: _concatenate, CyclicWindow: _cyclic,
 }  # fmt: skip
 

@@ -74,9 +74,9 @@ def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> boo
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
 
 
-def _rewritten(jaxpr: ClosedJaxpr, found: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
+def _rewritten(jaxpr: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
     """The program in equations that suit the layouts found."""
-    return merge_moves(in_parts(apart(jaxpr, found), found, mesh), found.layout, mesh)
+    return merge_moves(in_parts(apart(jaxpr, propagation), propagation, mesh), propagation.layout, mesh)
 
 
 class Partitioner:
@@ -125,13 +125,13 @@ class Partitioner:
                 with source.at(eqn.source):
                     self.equation(eqn, rule)
             outs, out_layouts = [], []
-            for number, (atom, wanted) in enumerate(zip(inner.outvars, self.out_layouts)):
-                local, final = self.output(number, atom, wanted)
+            for number, (atom, target) in enumerate(zip(inner.outvars, self.out_layouts)):
+                local, final = self.output(number, atom, target)
                 outs.append(local)
                 out_layouts.append(final)
         local_jaxpr = DEAD_CODE.apply(self.trace.finish(outs, inner.debug_name))
-        for variable, said in self._what_stands_for():
-            self.stands_for.setdefault(variable, said)
+        for variable, counterpart in self._what_stands_for():
+            self.stands_for.setdefault(variable, counterpart)
         return Partition(
             local_jaxpr,
             self.mesh,
@@ -241,17 +241,17 @@ class Partitioner:
                 self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
             return
         values = [self.value(a) for a in eqn.invars]
-        wanted = tuple(self.propagation.wanted(v) for v in eqn.outvars)
+        targets = tuple(self.propagation.target(v) for v in eqn.outvars)
         if is_remade(eqn, rule, values):
             (var,) = eqn.outvars
-            made = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule))
-            self.remake(made, wanted[0] or Layout.replicated(var.aval.ndim))
+            remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule))
+            self.remake(remade, targets[0] or Layout.replicated(var.aval.ndim))
             return
-        op, choice = eqn.op, self.choose(eqn, eqn.op, rule, values, wanted)
+        op, choice = eqn.op, self.choose(eqn, eqn.op, rule, values, targets)
         if any(layout not in value.layouts for value, layout in zip(values, choice.in_layouts)):
             avals = tuple(v.aval for v in values)
             for other in op.alternatives(*avals):
-                tried = self.choose(eqn, other, rule_of(other, avals), values, wanted)
+                tried = self.choose(eqn, other, rule_of(other, avals), values, targets)
                 if tried.cost < choice.cost:
                     op, rule, choice = other, rule_of(other, avals), tried
         locals_ = [
@@ -285,18 +285,18 @@ class Partitioner:
         return results if eqn.op.multiple_results else [results]
 
     def choose(
-        self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], wanted: tuple[Layout | None, ...]
+        self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], targets: tuple[Layout | None, ...]
     ) -> Choice:
         question = Question(
             rule,
             tuple(
-                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.wanted(a), v.is_remade)
+                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.target(a), v.is_remade)
                 if isinstance(a, Var)
                 else Operand(v.aval, v.layouts)
                 for a, v in zip(eqn.invars, values)
             ),
             tuple(v.aval for v in eqn.outvars),
-            wanted,
+            targets,
             tuple(self.summands.get(v, 1) for v in eqn.outvars),
             op.linear_groups(*(v.aval for v in values)),
             op.moves_only,
@@ -338,13 +338,13 @@ class Partitioner:
     def constraint(self, eqn: JaxprEqn, op: ShardingConstraint) -> Layout:
         """The layout of a constraint's result: open dimensions as propagation grew them, or as they are."""
         var, present = eqn.outvars[0], self.value(eqn.invars[0]).layouts[0]
-        said = placement_of(op, var.aval.ndim, self.mesh)
-        found = self.propagation.layout(var)
-        taken = set(said.barred).union(*said.dims)
-        dims = list(said.dims)
-        for d, (axes, fixed) in enumerate(zip(said.dims, said.fixed)):
+        placement = placement_of(op, var.aval.ndim, self.mesh)
+        grown = self.propagation.layout(var)
+        taken = set(placement.barred).union(*placement.dims)
+        dims = list(placement.dims)
+        for d, (axes, fixed) in enumerate(zip(placement.dims, placement.fixed)):
             if not fixed:
-                more = found.dims[d][len(axes) :] if axes else present.dims[d]
+                more = grown.dims[d][len(axes) :] if axes else present.dims[d]
                 dims[d] = axes + tuple(a for a in more if a not in taken)
                 taken.update(dims[d])
         unreduced = self.mesh.expand(op.leeway.unreduced)

@@ -40,12 +40,12 @@ def summands(
         if terms:
             leaves[out] = sum(leaves[a] for a in terms)
             flows.update(dict.fromkeys(terms, out))
-    found: dict[Var, int] = {}
+    counts: dict[Var, int] = {}
     for eqn in reversed(eqns):
         for out in eqn.outvars:
             if out in leaves:
-                found[out] = found[flows[out]] if out in flows else leaves[out] * repeats.get(out, 1)
-    return found
+                counts[out] = counts[flows[out]] if out in flows else leaves[out] * repeats.get(out, 1)
+    return counts
 
 
 def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:

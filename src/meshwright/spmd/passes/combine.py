@@ -37,7 +37,7 @@ def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:
     """Numbers of the equations that go together: at least two of a kind, none of which needs another's result."""
     open_: dict[Hashable, list[int]] = {}
     held: dict[Hashable, int] = {}
-    found: list[list[int]] = []
+    buckets: list[list[int]] = []
     for number, (eqn, height) in enumerate(zip(jaxpr.eqns, _heights(jaxpr))):
         kind = _key(eqn)
         size = eqn.invars[0].aval.nbytes if eqn.invars else 0
@@ -46,10 +46,10 @@ def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:
         key = kind, height
         if key not in open_ or held[key] + size > limit:
             open_[key], held[key] = [], 0
-            found.append(open_[key])
+            buckets.append(open_[key])
         open_[key].append(number)
         held[key] += size
-    return [bucket for bucket in found if len(bucket) > 1]
+    return [bucket for bucket in buckets if len(bucket) > 1]
 
 
 def _heights(jaxpr: Jaxpr) -> list[int]:
@@ -83,20 +83,20 @@ def _in_order(eqns: Sequence[JaxprEqn], buckets: Sequence[Sequence[int]]) -> lis
             needs[node].update(() if last_effect is None else (last_effect,))
             last_effect = node
     users: dict[int, list[int]] = {}
-    for node, wanted in needs.items():
-        for other in wanted:
+    for node, needed in needs.items():
+        for other in needed:
             users.setdefault(other, []).append(node)
-    ready = [node for node, wanted in needs.items() if not wanted]
+    ready = [node for node, needed in needs.items() if not needed]
     heapq.heapify(ready)
-    found: list[JaxprEqn] = []
+    ordered: list[JaxprEqn] = []
     while ready:
         node = heapq.heappop(ready)
-        found += _together(members[node]) if node in members else [eqns[node]]
+        ordered += _together(members[node]) if node in members else [eqns[node]]
         for user in users.get(node, ()):
             needs[user].discard(node)
             if not needs[user]:
                 heapq.heappush(ready, user)
-    return found
+    return ordered
 
 
 def _key(eqn: JaxprEqn) -> Hashable:
@@ -112,17 +112,17 @@ def _together(bucket: Sequence[JaxprEqn]) -> list[JaxprEqn]:
     ops: list[Any] = [e.op for e in bucket]
     carry = _reduced if isinstance(ops[0], AllReduce) else _gathered
     with source.at(bucket[0].source):
-        made = trace_to_jaxpr(lambda *xs: carry(ops, xs), [e.invars[0].aval for e in bucket])
+        merged = trace_to_jaxpr(lambda *xs: carry(ops, xs), [e.invars[0].aval for e in bucket])
     note = merged_note(bucket)
-    names: dict[Var, Atom] = dict(zip(made.jaxpr.invars, (e.invars[0] for e in bucket)))
-    names.update((inner, e.outvars[0]) for inner, e in zip(made.jaxpr.outvars, bucket))  # type: ignore[misc]
+    names: dict[Var, Atom] = dict(zip(merged.jaxpr.invars, (e.invars[0] for e in bucket)))
+    names.update((inner, e.outvars[0]) for inner, e in zip(merged.jaxpr.outvars, bucket))  # type: ignore[misc]
     return [
         e.replace(
             invars=[names.get(a, a) if isinstance(a, Var) else a for a in e.invars],
             outvars=[names.get(v, v) for v in e.outvars],
             note=note if isinstance(e.op, Collective) else None,
         )
-        for e in made.eqns
+        for e in merged.eqns
     ]
 
 
@@ -146,9 +146,9 @@ def _gathered(ops: Sequence[AllGather], xs: Sequence[Any]) -> list[Any]:
     group = math.prod(ops[0].sizes)
     joined = AllGather(ops[0].axes, ops[0].sizes, 0).bind(_flat(xs))
     parts = _apart(reshape(joined, (group, sum(a.size for a in avals))), [a.size for a in avals], 1)
-    found = []
+    results = []
     for op, part, a in zip(ops, parts, avals):
         d = op.dimension
         tiles = move_dim(reshape(part, (group, *a.shape)), 0, d)
-        found.append(reshape(tiles, (*a.shape[:d], group * a.shape[d], *a.shape[d + 1 :])))
-    return found
+        results.append(reshape(tiles, (*a.shape[:d], group * a.shape[d], *a.shape[d + 1 :])))
+    return results

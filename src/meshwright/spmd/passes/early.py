@@ -27,10 +27,10 @@ class _Step(NamedTuple):
 
 def start_early(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
     """All-reduces before the arithmetic that they commute with."""
-    uses, made = use_counts(jaxpr.eqns, jaxpr.outvars), producers_of(jaxpr)
+    uses, producers = use_counts(jaxpr.eqns, jaxpr.outvars), producers_of(jaxpr)
     replaced: dict[int, list[JaxprEqn]] = {}
     for eqn in jaxpr.eqns:
-        if isinstance(eqn.op, AllReduce) and (steps := _steps(eqn, eqn.op, uses, made, variance)):
+        if isinstance(eqn.op, AllReduce) and (steps := _steps(eqn, eqn.op, uses, producers, variance)):
             replaced.update(_before(eqn, steps))
     if not replaced:
         return jaxpr
@@ -38,18 +38,18 @@ def start_early(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
 
 
 def _steps(
-    eqn: JaxprEqn, op: AllReduce, uses: Mapping[Var, int], made: Mapping[Var, JaxprEqn], variance: Variance
+    eqn: JaxprEqn, op: AllReduce, uses: Mapping[Var, int], producers: Mapping[Var, JaxprEqn], variance: Variance
 ) -> list[_Step]:
     """What an all-reduce can go before, the nearest first."""
-    found: list[_Step] = []
+    steps: list[_Step] = []
     value = eqn.invars[0]
-    while isinstance(value, Var) and uses[value] == 1 and value in made:
-        step = _step(made[value], op, variance)
+    while isinstance(value, Var) and uses[value] == 1 and value in producers:
+        step = _step(producers[value], op, variance)
         if step is None:
             break
-        found.append(step)
+        steps.append(step)
         value = step.eqn.invars[step.operand]
-    return found
+    return steps
 
 
 def _step(maker: JaxprEqn, collective: AllReduce, variance: Variance) -> _Step | None:

@@ -73,17 +73,17 @@ def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | N
     """The one op that an op is on tiles; None if it takes several (masks, offsets) or exchanges data."""
     if type(op).localize is Op.localize:
         return op.localized(ctx)
-    made = trace_to_jaxpr(lambda *xs: [op.localize(ctx, *xs)], avals).jaxpr
-    if len(made.eqns) != 1 or list(made.eqns[0].invars) != made.invars or isinstance(made.eqns[0].op, Collective):
+    local = trace_to_jaxpr(lambda *xs: [op.localize(ctx, *xs)], avals).jaxpr
+    if len(local.eqns) != 1 or list(local.eqns[0].invars) != local.invars or isinstance(local.eqns[0].op, Collective):
         return None
-    return made.eqns[0].op if made.outvars == made.eqns[0].outvars else None
+    return local.eqns[0].op if local.outvars == local.eqns[0].outvars else None
 
 
 def _factor(rule: ShardingRule, gathered: Mapping[int, int]) -> int | None:
     """The factor that all gathered dimensions are, if it can be split."""
-    found = {rule.operands[i][d] for i, d in gathered.items()}
-    factors = found.pop()
-    if found or len(factors) != 1:
+    candidates = {rule.operands[i][d] for i, d in gathered.items()}
+    factors = candidates.pop()
+    if candidates or len(factors) != 1:
         return None
     kind = rule.factors[factors[0]].kind
     in_result = sum(factors[0] in fs for fs in rule.results[0])
@@ -114,7 +114,7 @@ def _sliced(
     invars: Sequence[Atom], layouts: Sequence[Layout], pending: Mapping[int, Moved], gather: AllGather
 ) -> tuple[list[Atom], tuple[JaxprEqn, ...]]:
     """Operands that all devices have whole, cut to tiles."""
-    found: list[Atom] = []
+    operands: list[Atom] = []
     before: list[JaxprEqn] = []
     for i, (atom, layout) in enumerate(zip(invars, layouts)):
         dims = [d for d, axes in enumerate(layout.dims) if axes]
@@ -122,5 +122,5 @@ def _sliced(
             op = AllSlice(gather.axes, gather.sizes, dims[0])
             before.append(JaxprEqn(op, [atom], [Var(op.infer(atom.aval))]))
             atom = before[-1].outvars[0]
-        found.append(atom)
-    return found, tuple(before)
+        operands.append(atom)
+    return operands, tuple(before)

@@ -64,15 +64,15 @@ def _invariants(step: Body, consts: Sequence[Atom], carry: Sequence[Atom]) -> di
 def _moving(body: Jaxpr, outside: Mapping[Var, Atom]) -> list[JaxprEqn]:
     """The collectives of invariant values, with what they are computed from, in order."""
     invariant = set(outside)
-    found: list[JaxprEqn] = []
+    invariant_eqns: list[JaxprEqn] = []
     for eqn in body.eqns:
         if not eqn.op.has_effects and all(a in invariant for a in eqn.invars if isinstance(a, Var)):
             invariant.update(eqn.outvars)
-            found.append(eqn)
-    wanted: set[Var] = set()
+            invariant_eqns.append(eqn)
+    needed: set[Var] = set()
     moving = []
-    for eqn in reversed(found):
-        if any(each.kind for each in collectives_of(eqn.op)) or any(v in wanted for v in eqn.outvars):
-            wanted.update(a for a in eqn.invars if isinstance(a, Var))
+    for eqn in reversed(invariant_eqns):
+        if any(each.kind for each in collectives_of(eqn.op)) or any(v in needed for v in eqn.outvars):
+            needed.update(a for a in eqn.invars if isinstance(a, Var))
             moving.append(eqn)
     return moving[::-1]

@@ -57,7 +57,7 @@ class _Pair:
 
 
 #: ops to do instead of a pair, one after the other; None where the pair stays
-Found = tuple[Op, ...] | None
+Replacement = tuple[Op, ...] | None
 
 
 def _alone(pair: _Pair) -> bool:
@@ -71,7 +71,7 @@ def _alone(pair: _Pair) -> bool:
     return False
 
 
-def _together(pair: _Pair) -> Found:
+def _together(pair: _Pair) -> Replacement:
     first, second = pair.first, pair.second
     match first, second:
         case AllReduce(), AllSlice():
@@ -92,7 +92,7 @@ def _together(pair: _Pair) -> Found:
     return None
 
 
-def _scattered(first: AllReduce, second: AllSlice) -> Found:
+def _scattered(first: AllReduce, second: AllSlice) -> Replacement:
     if not set(second.axes) <= set(first.axes):
         return None
     scatter = ReduceScatter(second.axes, second.sizes, second.dimension, first.reduction)
@@ -112,7 +112,7 @@ class _Pairs:
         self.variance = variance
         self.mesh = mesh
         self.uses = {v: len(users) for v, users in uses_of(jaxpr).items()}
-        self.made: dict[Var, JaxprEqn] = {}
+        self.producers: dict[Var, JaxprEqn] = {}
         self.names: dict[Var, Atom] = {}
         self.gone: set[int] = set()
 
@@ -125,13 +125,13 @@ class _Pairs:
             changed |= new is not None
             for one in [eqn] if new is None else new:
                 eqns.append(one)
-                self.made.update((v, one) for v in one.outvars)
+                self.producers.update((v, one) for v in one.outvars)
         return rebuilt(self.jaxpr, [e for e in eqns if id(e) not in self.gone], self.names) if changed else self.jaxpr
 
     def _merged(self, second: JaxprEqn) -> list[JaxprEqn] | None:
         """What stands instead of an equation that makes a pair with the one before it."""
         between = second.invars[0]
-        first = self.made.get(between) if isinstance(between, Var) else None
+        first = self.producers.get(between) if isinstance(between, Var) else None
         if first is None or not isinstance(between, Var) or not self._is_first(first):
             return None
         x = resolve(self.names, first.invars[0])
@@ -141,11 +141,11 @@ class _Pairs:
             if isinstance(x, Var):
                 self.uses[x] = self.uses.get(x, 1) + self.uses.get(second.outvars[0], 0)
             return []
-        found = _together(pair) if self.uses.get(between, 1) == 1 else None
-        if found is None:
+        merged = _together(pair) if self.uses.get(between, 1) == 1 else None
+        if merged is None:
             return None
         self.gone.add(id(first))
-        return self._written(found, first, second, x)
+        return self._written(merged, first, second, x)
 
     def _is_first(self, eqn: JaxprEqn) -> bool:
         if isinstance(eqn.op, ConvertElementType):

@@ -23,13 +23,13 @@ FAR = 16
 def gather_again(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program with a further all-gather before each use that is far behind the one before."""
     jaxpr = closed.jaxpr
-    made_at = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
+    produced_at = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     before: dict[int, list[JaxprEqn]] = {}
     names: dict[int, dict[Var, Atom]] = {}
     for eqn in jaxpr.eqns:
         if isinstance(eqn.op, AllGather) and eqn.outvars[0] not in jaxpr.outvars:
             for first, users in _far_uses(jaxpr, eqn.outvars[0]):
-                late = _late(jaxpr, first, made_at, eqn.outvars[0])
+                late = _late(jaxpr, first, produced_at, eqn.outvars[0])
                 if late is not None:
                     again = _again(eqn, late)
                     before.setdefault(first, []).extend(again)
@@ -56,10 +56,10 @@ def _far_uses(jaxpr: Jaxpr, gathered: Var) -> Iterator[tuple[int, list[int]]]:
         yield group[0], group
 
 
-def _late(jaxpr: Jaxpr, first: int, made_at: dict[Var, int], gathered: Var) -> Var | None:
+def _late(jaxpr: Jaxpr, first: int, produced_at: dict[Var, int], gathered: Var) -> Var | None:
     """The operand that an equation waits for longest, besides the gathered value."""
-    others = [a for a in jaxpr.eqns[first].invars if isinstance(a, Var) and a is not gathered and a in made_at]
-    return max(others, key=made_at.__getitem__, default=None)
+    others = [a for a in jaxpr.eqns[first].invars if isinstance(a, Var) and a is not gathered and a in produced_at]
+    return max(others, key=produced_at.__getitem__, default=None)
 
 
 def _again(eqn: JaxprEqn, late: Var) -> list[JaxprEqn]:

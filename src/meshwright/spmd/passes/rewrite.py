@@ -27,7 +27,7 @@ def with_regions(jaxpr: ClosedJaxpr, inputs: Sequence[Axes], units: Units, rewri
 
 
 def _in_regions(eqn: JaxprEqn, variance: Variance, rewrite: Rewrite) -> JaxprEqn:
-    inputs = iter(region_inputs(eqn, variance.found, variance.units) if eqn.op.regions() else ())
+    inputs = iter(region_inputs(eqn, variance.varying, variance.units) if eqn.op.regions() else ())
     return in_regions(eqn, lambda region: with_regions(region, next(inputs), variance.units, rewrite))
 
 
@@ -37,5 +37,5 @@ def merged_note(eqns: Sequence[JaxprEqn]) -> Reason | Merged | None:
     for eqn in eqns:
         for part in eqn.note.parts if isinstance(eqn.note, Merged) else ((eqn.note, eqn.source),):
             parts[part] = None
-    found = tuple(parts)
-    return found[0][0] if len(found) == 1 else Merged(found)
+    distinct = tuple(parts)
+    return distinct[0][0] if len(distinct) == 1 else Merged(distinct)

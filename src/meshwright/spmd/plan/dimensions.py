@@ -51,12 +51,12 @@ def kinds(jaxpr: Jaxpr) -> list[Kind]:
     for root, where in places.items():
         parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim in where)
         same.setdefault(parts, []).append(root)
-    made = [
+    kinds = [
         Kind(root[0].aval.shape[root[1]], tuple(p for r in roots for p in places[r]), sum(weights[r] for r in roots))
         for roots in same.values()
         for root in roots[:1]
     ]
-    return sorted(made, key=lambda kind: -kind.weight)
+    return sorted(kinds, key=lambda kind: -kind.weight)
 
 
 def _joined(ins: Sequence[Atom], outs: Sequence[Atom], whole: ShardingRule) -> Iterator[list[Dim]]:

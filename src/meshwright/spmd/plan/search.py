@@ -91,7 +91,7 @@ class Request:
 
 
 @dataclass
-class Found:
+class SearchResult:
     """The design chosen, and all that were tried."""
 
     best: Tried
@@ -99,7 +99,7 @@ class Found:
     kinds: Sequence[Kind] = ()
 
 
-def search(request: Request) -> Found:
+def search(request: Request) -> SearchResult:
     """The quickest design that fits.
 
     Raises:
@@ -116,13 +116,13 @@ class _Search:
         self.tried: dict[Design, Tried] = {}
         self.end = time.monotonic() + request.seconds
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         for design in self.designs():
             if self.tried and time.monotonic() > self.end:
                 break
             self.attempt(design)
         best = self.first_that_fits()
-        return Found(best, list(self.tried.values()), self.kinds)
+        return SearchResult(best, list(self.tried.values()), self.kinds)
 
     # --- designs --------------------------------------------------------------------------------------------
     def designs(self) -> Iterator[Design]:
@@ -161,7 +161,7 @@ class _Search:
     def layouts(self, design: Design) -> tuple[Layouts, Layouts]:
         """The layouts of arguments and results that a design means."""
         mesh = design.mesh
-        given, wanted = self.request.in_layouts(mesh), self.request.out_layouts(mesh)
+        given, out_layouts = self.request.in_layouts(mesh), self.request.out_layouts(mesh)
         avals = self.flat.in_avals
         dims: list[list[tuple[str, ...]]] = [[()] * a.ndim for a in avals]
         for axis, use in zip(mesh.axis_names, design.uses):
@@ -183,7 +183,7 @@ class _Search:
             else Layout(tuple(map(mesh.in_mesh_order, d)))
             for n, (g, d) in enumerate(zip(given, dims))
         ]
-        return ins, _like_arguments(wanted, self.flat, ins)
+        return ins, _like_arguments(out_layouts, self.flat, ins)
 
     # --- trying ---------------------------------------------------------------------------------------------
     def attempt(self, design: Design) -> Tried:
@@ -192,8 +192,8 @@ class _Search:
         if same is not None:
             return same
         part = partition(self.flat, design.mesh, *layouts, order=Order())
-        found = self.tried[design] = Tried(design, part, price(part), layouts)
-        return found
+        tried = self.tried[design] = Tried(design, part, price(part), layouts)
+        return tried
 
     def peak(self, tried: Tried) -> int:
         if tried.memory is None:
@@ -215,8 +215,8 @@ class _Search:
             least = min(order, key=self.peak)
             self.peak(least)
             assert least.memory is not None and self.request.memory_limit is not None
-            said = does_not_fit(least.memory, self.request.memory_limit)
-            raise MemoryLimitError(f"no shardings were found that fit; with those that need least, {said}")
+            reason = does_not_fit(least.memory, self.request.memory_limit)
+            raise MemoryLimitError(f"no shardings were found that fit; with those that need least, {reason}")
         return min(fitting, key=lambda t: t.design.complexity)
 
     def fits(self, tried: Tried) -> bool:
@@ -241,17 +241,17 @@ def _split_too(dims: list[tuple[str, ...]], aval: ShapedArray, axis: str, mesh: 
         dims[dim] += atoms
 
 
-def _like_arguments(wanted: Layouts, jaxpr: ClosedJaxpr, ins: Layouts) -> Layouts:
+def _like_arguments(out_layouts: Layouts, jaxpr: ClosedJaxpr, ins: Layouts) -> Layouts:
     """Results that nobody laid out, like the arguments of their types, in order: parameters, gradients, states."""
     places: dict[tuple[tuple[int, ...], object], list[Layout | None]] = {}
     for aval, layout in zip(jaxpr.in_avals, ins):
         places.setdefault((aval.shape, aval.dtype), []).append(layout)
-    found: Layouts = []
+    layouts: Layouts = []
     taken: dict[object, int] = {}
-    for aval, layout in zip(jaxpr.out_avals, wanted):
+    for aval, layout in zip(jaxpr.out_avals, out_layouts):
         same = places.get((aval.shape, aval.dtype), [])
         number = taken.get((aval.shape, aval.dtype), 0)
         taken[aval.shape, aval.dtype] = number + 1
         like = same[number % len(same)] if same and aval.ndim else None
-        found.append(layout if layout is not None else like)
-    return found
+        layouts.append(layout if layout is not None else like)
+    return layouts

@@ -75,7 +75,7 @@ def chains(
     taken = set(new.values())
     moving = [axis for axis in {**old, **new} if old.get(axis) != new.get(axis)]
     first = [axis for axis in moving if axis not in old or old[axis] not in taken]
-    found: list[Chain[Axis]] = []
+    all_chains: list[Chain[Axis]] = []
     seen: set[Axis] = set()
     for axis in (*first, *moving):  # what no chain with a beginning has passed is in a circle
         if axis not in seen:
@@ -83,8 +83,8 @@ def chains(
             seen.update(axes)
             open_ended = axis in first
             start, end = (old.get(axis), new.get(axes[-1])) if open_ended else (None, None)
-            found.append(Chain(axes, start, end))
-    return found
+            all_chains.append(Chain(axes, start, end))
+    return all_chains
 
 
 def _positions(dims: Sequence[tuple[Axis, ...]], sizes: Mapping[Axis, int]) -> dict[Axis, Position]:
@@ -143,20 +143,20 @@ def exchange_recipe(
 ) -> Recipe:
     """The steps of an exchange for a global array of ``shape``, which both layouts divide where they differ."""
     sizes = dict(zip(mesh.atoms, mesh.atom_sizes))
-    found = chains(before, after, sizes) or []
-    moved = [chain for chain in found if chain.is_all_to_all]
+    all_chains = chains(before, after, sizes) or []
+    moved = [chain for chain in all_chains if chain.is_all_to_all]
     rows = [-(-size // max(mesh.sizes(mine), mesh.sizes(theirs))) for size, mine, theirs in zip(shape, before, after)]
-    view, view_digits = _digits(rows, {chain.end: sizes[chain.axes[-1]] for chain in found if chain.end})
-    slices = tuple((view_digits[c.end], c.axes[0]) for c in found if c.is_slice and c.end)
+    view, view_digits = _digits(rows, {chain.end: sizes[chain.axes[-1]] for chain in all_chains if chain.end})
+    slices = tuple((view_digits[c.end], c.axes[0]) for c in all_chains if c.is_slice and c.end)
     left = [digit for digit in range(len(view)) if digit not in dict(slices)]
     chunks = [left.index(view_digits[chain.end]) for chain in moved if chain.end]
     back, back_digits = _digits(rows, {chain.start: sizes[chain.axes[0]] for chain in moved if chain.start})
     order = [back_digits[chain.start] for chain in moved if chain.start]
     order += [digit for digit in range(len(back)) if digit not in order]
     result = Layout(tuple(after)).local_shape(shape, mesh)
-    axes = mesh.in_mesh_order({axis for chain in found for axis in chain.axes if chain.renames or chain in moved})
+    axes = mesh.in_mesh_order({axis for chain in all_chains for axis in chain.axes if chain.renames or chain in moved})
     groups = tuple(sizes[chain.axes[0]] for chain in moved)
-    renamed = any(chain.renames for chain in found)
+    renamed = any(chain.renames for chain in all_chains)
     return Recipe(
         view=view,
         slices=slices,
@@ -165,7 +165,7 @@ def exchange_recipe(
         senders=tuple(chain.axes[0] for chain in moved),
         receivers=tuple(chain.axes[-1] for chain in moved),
         axes=axes,
-        rounds=tuple(_rounds(found, moved, axes, sizes)) if renamed else (),
+        rounds=tuple(_rounds(all_chains, moved, axes, sizes)) if renamed else (),
         backward=tuple(order.index(digit) for digit in range(len(back))),
         result=result,
     )
@@ -184,14 +184,14 @@ def _digits(rows: Sequence[int], sizes: Mapping[Position, int]) -> tuple[tuple[i
 
 
 def _rounds(
-    found: Sequence[Chain[str]], moved: Sequence[Chain[str]], axes: tuple[str, ...], sizes: Mapping[str, int]
+    all_chains: Sequence[Chain[str]], moved: Sequence[Chain[str]], axes: tuple[str, ...], sizes: Mapping[str, int]
 ) -> Iterator[tuple[tuple[int, int], ...]]:
     """Per round, where every device sends: along a chain each axis takes over the next one's coordinate."""
     shape = [sizes[axis] for axis in axes]
     coordinates = dict(zip(axes, np.indices(shape).reshape(len(shape), math.prod(shape))))
     for shifts in itertools.product(*(range(sizes[chain.axes[0]]) for chain in moved)):
         target = dict(coordinates)
-        for chain in found:
+        for chain in all_chains:
             if chain.axes[0] in coordinates:
                 turned = (*chain.axes[1:], chain.axes[0])
                 target.update({axis: coordinates[other] for axis, other in zip(chain.axes, turned)})

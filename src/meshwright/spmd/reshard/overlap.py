@@ -104,26 +104,26 @@ def plan_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: Ab
     axes = moving_axes(before, after, mesh)
     if mesh.sizes(axes) > MAX_DEVICES or 0 in size:
         return None
-    held, wanted = _starts(before, axes, mesh), _starts(after, axes, mesh)
+    held, goal = _starts(before, axes, mesh), _starts(after, axes, mesh)
     pieces: list[_Piece] = []
-    for of_target in _pieces(size, held, wanted, before.rows(mesh), after.rows(mesh)):
+    for of_target in _pieces(size, held, goal, before.rows(mesh), after.rows(mesh)):
         if len(of_target) > MAX_ROUNDS + 1:
             return None
         pieces += of_target
     kept = [_Sent(p.target, p) for p in pieces if p.target in p.holders]
     lacking = sorted((p for p in pieces if p.target not in p.holders), key=lambda p: -math.prod(p.shape))
-    found = _in_rounds(lacking)
-    if found is None:
+    exchanged = _in_rounds(lacking)
+    if exchanged is None:
         return None
-    groups = [(kept, False)] * bool(kept) + [(group, True) for group in found]
+    groups = [(kept, False)] * bool(kept) + [(group, True) for group in exchanged]
     have, want = before.rows(mesh), after.rows(mesh)
-    cuts = [_cut(group, held, wanted, have, want) for group, _ in groups]
+    cuts = [_cut(group, held, goal, have, want) for group, _ in groups]
     margin = tuple(
         (max([0, *(h[d] - b[d] for c in cuts for h, b in c.edges(held))]),
          max([0, *(b[d] + c.chunk[d] - h[d] - have[d] for c in cuts for h, b in c.edges(held))]))
         for d in range(len(size))
     )  # fmt: skip
-    rounds = (_round(group, sent, c, margin, held, wanted, have) for (group, sent), c in zip(groups, cuts))
+    rounds = (_round(group, sent, c, margin, held, goal, have) for (group, sent), c in zip(groups, cuts))
     return Overlaps(axes, want, margin, tuple(rounds))
 
 
@@ -142,14 +142,14 @@ def _starts(tiling: Tiling, axes: tuple[str, ...], mesh: AbstractMesh) -> list[B
 
 
 def _pieces(
-    size: tuple[int, ...], held: Sequence[Box], wanted: Sequence[Box], have: Box, want: Box
+    size: tuple[int, ...], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box
 ) -> Iterator[list[_Piece]]:
     """For each device what its new tile has of each old one, and who holds that."""
     holders: dict[Box, list[int]] = defaultdict(list)
     for device, start in enumerate(held):
         holders[start].append(device)
     last = [max(starts) + rows for starts, rows in zip(zip(*held), have)]
-    for target, start in enumerate(wanted):
+    for target, start in enumerate(goal):
         spans = [
             [(tile, max(low, tile), min(low + rows, end, tile + mine))
              for tile in range(low // mine * mine, min(low + rows, end), mine) if low < end]
@@ -203,21 +203,21 @@ class _Cut(NamedTuple):
         return ((held[source], begin) for source, begin in self.begins.items())
 
 
-def _cut(group: Sequence[_Sent], held: Sequence[Box], wanted: Sequence[Box], have: Box, want: Box) -> _Cut:
+def _cut(group: Sequence[_Sent], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box) -> _Cut:
     chunk = tuple(map(max, zip(*(sent.piece.shape for sent in group))))
     begins = {
         source: tuple(
-            _begin(*args) for args in zip(piece.low, piece.high, chunk, held[source], have, wanted[piece.target], want)
+            _begin(*args) for args in zip(piece.low, piece.high, chunk, held[source], have, goal[piece.target], want)
         )
         for source, piece in group
     }
     return _Cut(chunk, begins)
 
 
-def _begin(low: int, high: int, chunk: int, held: int, have: int, wanted: int, want: int) -> int:
+def _begin(low: int, high: int, chunk: int, held: int, have: int, goal: int, want: int) -> int:
     """Where a chunk begins that holds rows ``[low, high)`` and lies in the receiver's tile; in the sender's, too, if it
     can."""
-    first, last = max(wanted, high - chunk), min(low, wanted + want - chunk)
+    first, last = max(goal, high - chunk), min(low, goal + want - chunk)
     return min(max(first, min(max(first, held), held + have - chunk)), last)
 
 
@@ -227,7 +227,7 @@ def _round(
     cut: _Cut,
     margin: Sequence[tuple[int, int]],
     held: Sequence[Box],
-    wanted: Sequence[Box],
+    goal: Sequence[Box],
     have: Box,
 ) -> Round:
     number, count = range(len(cut.chunk)), len(held)
@@ -236,7 +236,7 @@ def _round(
         for d, begin in enumerate(cut.begins[source]):
             mine = held[source][d]
             takes[d][source] = begin - mine + margin[d][0]
-            puts[d][piece.target] = begin - wanted[piece.target][d]
+            puts[d][piece.target] = begin - goal[piece.target][d]
             lows[d][piece.target] = max(0, mine - begin)
             highs[d][piece.target] = min(cut.chunk[d], mine + have[d] - begin)
     receivers = {piece.target for _, piece in group}

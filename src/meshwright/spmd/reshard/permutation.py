@@ -19,12 +19,12 @@ def permute_between(before: Layout, after: Layout, mesh: AbstractMesh) -> Permut
     Only the atoms whose place or weight changes take part. A device that already holds its tile keeps it; where
     several devices hold a tile, holders and takers are paired in order.
     """
-    held, wanted = _weights(before, mesh), _weights(after, mesh)
-    moving = {atom for atom in held.keys() | wanted.keys() if held.get(atom) != wanted.get(atom)}
+    held, target = _weights(before, mesh), _weights(after, mesh)
+    moving = {atom for atom in held.keys() | target.keys() if held.get(atom) != target.get(atom)}
     axes = mesh.in_mesh_order(moving)
     sizes = [mesh.axis_size(atom) for atom in axes]
     coordinates = dict(zip(axes, np.indices(sizes).reshape(len(sizes), -1)))
-    have, want = (_tiles(weights, coordinates, before.rank) for weights in (held, wanted))
+    have, want = (_tiles(weights, coordinates, before.rank) for weights in (held, target))
     return Permute(axes, tuple(_pairs(have, want)), after.dims)
 
 

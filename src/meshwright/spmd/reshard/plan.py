@@ -182,17 +182,17 @@ def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: A
             return AllReduce(mesh.in_mesh_order(axes), before.reduction)
     dims = tuple(tuple(atom for block in run for atom in blocks[block]) for run in move.after.dims)
     if move.kind == "exchange":
-        found = chains(before.dims, dims, dict(zip(mesh.atoms, mesh.atom_sizes))) or []
-        renames = any(chain.renames for chain in found)
+        all_chains = chains(before.dims, dims, dict(zip(mesh.atoms, mesh.atom_sizes))) or []
+        renames = any(chain.renames for chain in all_chains)
         return Exchange(axes, before.dims, dims, mesh.sizes(axes) if renames else 1)
     return permute_between(before, Layout(dims, before.partial, before.reduction), mesh)
 
 
 # --- putting together ---------------------------------------------------------------------------------------
-def _merge(found: Iterator[tuple[Step, Layout]], mesh: AbstractMesh) -> list[Step]:
+def _merge(planned: Iterator[tuple[Step, Layout]], mesh: AbstractMesh) -> list[Step]:
     """The steps, with neighbours that one collective can do made one."""
     steps: list[Step] = []
-    for step, _ in found:
+    for step, _ in planned:
         merged = _merged(steps[-1], step) if steps else None
         if merged is None:
             steps.append(step)

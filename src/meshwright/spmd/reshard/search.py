@@ -79,10 +79,10 @@ class Search:
     # --- sizes ----------------------------------------------------------------------------------------------
     def count(self, blocks: tuple[int, ...]) -> int:
         """The number of tiles that ``blocks`` make."""
-        found = self._counts.get(blocks)
-        if found is None:
-            found = self._counts[blocks] = math.prod([self.sizes[block] for block in blocks])
-        return found
+        tiles = self._counts.get(blocks)
+        if tiles is None:
+            tiles = self._counts[blocks] = math.prod([self.sizes[block] for block in blocks])
+        return tiles
 
     def rows(self, dim: int, blocks: tuple[int, ...]) -> int:
         return -(-self.shape[dim] // self.count(blocks))
@@ -143,7 +143,7 @@ class Search:
 
     def _guess(self, state: State) -> int:
         """What else there may be to pay: a buffer's worth for every dimension that is not as it should be."""
-        return self.goal_bytes * sum(mine != wanted for mine, wanted in zip(state.dims, self.goal))
+        return self.goal_bytes * sum(mine != target for mine, target in zip(state.dims, self.goal))
 
     def plain_way(self, start: State) -> list[Move]:
         """All-reduce, then gather what the goal does not begin with, then slice: always possible."""
@@ -152,23 +152,23 @@ class Search:
         if state.partial:
             way.append(self._all_reduce(state, state.partial))
             state = way[-1].after
-        for dim, wanted in enumerate(self.goal):
-            kept = self._kept(dim, state.dims[dim], wanted)
+        for dim, target in enumerate(self.goal):
+            kept = self._kept(dim, state.dims[dim], target)
             if kept != state.dims[dim]:
                 way.append(self._gather(state, dim, len(kept)))
                 state = way[-1].after
-        for dim, wanted in enumerate(self.goal):
-            missing = wanted[len(state.dims[dim]) :]
+        for dim, target in enumerate(self.goal):
+            missing = target[len(state.dims[dim]) :]
             if missing:
                 way += self._slice(state, dim, missing)
                 state = way[-1].after
         return way
 
-    def _kept(self, dim: int, mine: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    def _kept(self, dim: int, mine: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
         """The longest common beginning from which uneven tiles allow both a gather and a slice."""
-        for cut in range(min(len(mine), len(wanted)), 0, -1):
+        for cut in range(min(len(mine), len(target)), 0, -1):
             kept = mine[:cut]
-            if kept == wanted[:cut] and all(self.joins(dim, kept, rest[cut:]) for rest in (mine, wanted)):
+            if kept == target[:cut] and all(self.joins(dim, kept, rest[cut:]) for rest in (mine, target)):
                 return kept
         return ()
 
@@ -177,11 +177,11 @@ class Search:
         if state.partial:
             return self.goal_bytes
         held = self.itemsize
-        for dim, (mine, wanted) in enumerate(zip(state.dims, self.goal)):
-            nested = min(len(mine), len(wanted))
-            if mine[:nested] != wanted[:nested]:
+        for dim, (mine, target) in enumerate(zip(state.dims, self.goal)):
+            nested = min(len(mine), len(target))
+            if mine[:nested] != target[:nested]:
                 return self.goal_bytes
-            held *= min(self.rows(dim, mine), self.rows(dim, wanted))
+            held *= min(self.rows(dim, mine), self.rows(dim, target))
         return self.goal_bytes - held
 
     # --- moves ----------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Search:
     def _slices(self, state: State) -> Iterator[Move]:
         """Slices by blocks that split something in the goal, though perhaps not this: a permute can mend that."""
         free = self._free(state)
-        for block in (block for wanted in self.goal for block in wanted if block in free):
+        for block in (block for blocks in self.goal for block in blocks if block in free):
             for dim in range(len(state.dims)):
                 yield from self._slice(state, dim, (block,))
         for dim in range(len(state.dims)):
@@ -220,9 +220,9 @@ class Search:
 
     def _runs(self, state: State, dim: int, available: Collection[int]) -> Iterator[tuple[int, ...]]:
         """Two blocks or more that lead on to the goal: uneven tiles may be reached at once but not one by one."""
-        mine, wanted = state.dims[dim], self.goal[dim]
-        if wanted[: len(mine)] == mine:
-            run = tuple(itertools.takewhile(lambda block: block in available, wanted[len(mine) :]))
+        mine, target = state.dims[dim], self.goal[dim]
+        if target[: len(mine)] == mine:
+            run = tuple(itertools.takewhile(lambda block: block in available, target[len(mine) :]))
             for end in range(2, len(run) + 1):
                 yield run[:end]
 
@@ -262,12 +262,12 @@ class Search:
         sizes = dict(enumerate(self.sizes))
         for dims in self._exchange_ends(state):
             size = self.bytes(dims)
-            found = chains(state.dims, dims, sizes) if size <= self.limit else None
-            moved = [chain.axes[0] for chain in found or () if chain.is_all_to_all]
-            if not found or not moved or any(chain.is_gather for chain in found):
+            all_chains = chains(state.dims, dims, sizes) if size <= self.limit else None
+            moved = [chain.axes[0] for chain in all_chains or () if chain.is_all_to_all]
+            if not all_chains or not moved or any(chain.is_gather for chain in all_chains):
                 continue
             group = self.count(tuple(moved))
-            renames = any(chain.renames for chain in found)
+            renames = any(chain.renames for chain in all_chains)
             if self._even(state.dims, dims) and not (renames and group > MAX_ROUNDS):
                 sent = size if renames else size - size // group
                 cost = self.cost("all_to_all", tuple(moved), sent, state.dims, dims)
@@ -276,10 +276,10 @@ class Search:
 
     def _exchange_ends(self, state: State) -> Iterator[Dims]:
         """The goal, and behind its blocks those that still have to be gathered then, in all ways."""
-        wanted = {block for blocks in self.goal for block in blocks}
-        if wanted.intersection(state.partial):
+        goal_blocks = {block for blocks in self.goal for block in blocks}
+        if goal_blocks.intersection(state.partial):
             return
-        spare = [block for blocks in state.dims for block in blocks if block not in wanted]
+        spare = [block for blocks in state.dims for block in blocks if block not in goal_blocks]
         if len(spare) > MAX_SPARE:
             orders: Iterator[tuple[int, ...]] = iter([(), tuple(spare)])
         else:
@@ -339,18 +339,18 @@ class Search:
         """
         everything = set(range(len(self.sizes))) - set(state.partial)
         options = []
-        for mine, wanted in zip(state.dims, self.goal):
-            begin = self._common_part(self.count(mine), wanted)
+        for mine, target in zip(state.dims, self.goal):
+            begin = self._common_part(self.count(mine), target)
             options.append(dict.fromkeys([(begin, self.count(mine) // self.count(begin)), (mine, 1)]))
         for choice in itertools.product(*options):
             fixed = [block for begin, _ in choice for block in begin]
             if len(set(fixed)) == len(fixed) and everything.issuperset(fixed):
                 yield from self._fill([], list(choice), everything.difference(fixed))
 
-    def _common_part(self, count: int, wanted: tuple[int, ...]) -> tuple[int, ...]:
-        """The longest beginning of ``wanted`` that makes a divisor of ``count`` tiles."""
-        cut = next(cut for cut in range(len(wanted), -1, -1) if count % self.count(wanted[:cut]) == 0)
-        return wanted[:cut]
+    def _common_part(self, count: int, target: tuple[int, ...]) -> tuple[int, ...]:
+        """The longest beginning of ``target`` that makes a divisor of ``count`` tiles."""
+        cut = next(cut for cut in range(len(target), -1, -1) if count % self.count(target[:cut]) == 0)
+        return target[:cut]
 
     def _fill(
         self, done: list[tuple[int, ...]], todo: list[tuple[tuple[int, ...], int]], pool: set[int]

@@ -172,9 +172,9 @@ class Overlap:
     kind: ClassVar[str] = "collective_permute"
 
     def plan(self, mesh: AbstractMesh) -> Overlaps:
-        found = plan_overlaps(self.size, self.before, self.after, mesh)
-        assert found is not None, "only overlaps that have a plan are made steps"
-        return found
+        overlaps = plan_overlaps(self.size, self.before, self.after, mesh)
+        assert overlaps is not None, "only overlaps that have a plan are made steps"
+        return overlaps
 
     def apply(self, layout: Layout, mesh: AbstractMesh) -> Layout:
         return Layout(self.after.dims, layout.partial, layout.reduction)

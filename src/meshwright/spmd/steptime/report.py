@@ -67,10 +67,10 @@ class Time:
     @cached_property
     def bound_by(self) -> dict[str, float]:
         """Seconds of the critical path by what binds them: arithmetic, memory, links, network."""
-        found = dict.fromkeys((ARITHMETIC, MEMORY, LINKS, FAR), 0.0)
+        totals = dict.fromkeys((ARITHMETIC, MEMORY, LINKS, FAR), 0.0)
         for part in self.critical:
-            found[part.binds] += part.waited
-        return {what: seconds for what, seconds in found.items() if seconds}
+            totals[part.binds] += part.waited
+        return {what: seconds for what, seconds in totals.items() if seconds}
 
     def table(self) -> list[dict[str, Any]]:
         """``parts`` as rows: op, source, count, seconds, waited, binds."""
@@ -101,10 +101,10 @@ class Time:
                 "assumed; name one, AbstractMesh(..., machine='v5e:2x4')"
             ]
         chip = self.machine.chip
-        said = [f"peak rates of {chip.source}"]
+        lines = [f"peak rates of {chip.source}"]
         if self.guessed:
-            said.append(f"rests on guessed figures of {chip.name}: {', '.join(self.guessed)}")
-        return said
+            lines.append(f"rests on guessed figures of {chip.name}: {', '.join(self.guessed)}")
+        return lines
 
     def __repr__(self) -> str:
         return f"Time({self.headline})"

@@ -67,12 +67,12 @@ class Schedule:
 
     def critical(self) -> Iterator[Step]:
         """The steps of which each waits for the one before, up to the last that ends, in order."""
-        found = []
+        path = []
         at = max(range(len(self.steps)), key=lambda n: self.steps[n].end, default=-1)
         while at >= 0:
-            found.append(self.steps[at])
+            path.append(self.steps[at])
             at = self.steps[at].before
-        yield from reversed(found)
+        yield from reversed(path)
 
 
 def step_time(jaxpr: Jaxpr, mesh: AbstractMesh) -> Schedule:
@@ -84,21 +84,21 @@ class _Scheduler:
     def __init__(self, mesh: AbstractMesh) -> None:
         self.mesh = mesh
         self.machine = mesh.fabric.machine
-        self.found = Schedule()
+        self.schedule = Schedule()
         self.free: dict[str, tuple[float, int]] = {}
         self.ready: dict[Atom, tuple[float, int]] = {}
 
     def run(self, jaxpr: Jaxpr) -> Schedule:
         for number, (eqn, moved) in enumerate(zip(jaxpr.eqns, traffic(jaxpr))):
             step = self.step(eqn, moved)
-            self.found.steps.append(step)
-            self.found.links += step.links
+            self.schedule.steps.append(step)
+            self.schedule.links += step.links
             self.ready.update(dict.fromkeys(eqn.outvars, (step.end, number)))
             if step.seconds:
                 for stream in self.free if step.inside else (step.stream,):
                     self.free[stream] = (step.end, number)
-        self.found.seconds = max((step.end for step in self.found.steps), default=0.0)
-        return self.found
+        self.schedule.seconds = max((step.end for step in self.schedule.steps), default=0.0)
+        return self.schedule
 
     def step(self, eqn: JaxprEqn, moved: int) -> Step:
         op = eqn.op

@@ -16,7 +16,7 @@ from meshwright.spmd.flatten import eqn_rule
 
 def traffic(jaxpr: Jaxpr) -> list[int]:
     """For each equation, the bytes that a device reads and writes for it; those of regions count none here."""
-    return _Traffic(jaxpr).found()
+    return _Traffic(jaxpr).bytes_moved()
 
 
 class _Traffic:
@@ -28,7 +28,7 @@ class _Traffic:
         self.fuses = [_fuses(eqn) for eqn in self.eqns]
         self.is_loop = [kind == _LOOP for kind in self.fuses]
 
-    def found(self) -> list[int]:
+    def bytes_moved(self) -> list[int]:
         for number, eqn in enumerate(self.eqns):
             if eqn.op.is_view:
                 self.same.update((v, self.root(a)) for v, a in zip(eqn.outvars, eqn.invars))
@@ -36,8 +36,8 @@ class _Traffic:
             for atom in {self.root(a) for a in eqn.invars}:
                 self.readers.setdefault(atom, []).append(number)
         self.results = {self.root(a) for a in self.results}
-        made = {v: n for n, eqn in enumerate(self.eqns) for v in eqn.outvars}
-        self.fused_away = {v for v, n in made.items() if self.is_loop[n] and not self.is_written(v, self.eqns[n])}
+        producers = {v: n for n, eqn in enumerate(self.eqns) for v in eqn.outvars}
+        self.fused_away = {v for v, n in producers.items() if self.is_loop[n] and not self.is_written(v, self.eqns[n])}
         read_once: set[Atom] = set()
         return [self.of(number, eqn, read_once) for number, eqn in enumerate(self.eqns)]
 

@@ -134,8 +134,8 @@ def _taps(sizes: Any, outs: Any, window: Any, strides: Any, pads: Any, dilations
         shape[d], shape[n + d] = out, k
         flat = flat * size + at.reshape(shape)
         inside = inside & ((at >= 0) & (at < size)).reshape(shape)
-    found = np.where(inside, flat, -1)
-    return found.reshape(*outs, -1).astype(np.int32)
+    taps = np.where(inside, flat, -1)
+    return taps.reshape(*outs, -1).astype(np.int32)
 
 
 def _sizes(x: Any, output_size: Any, n: int) -> tuple[int, ...]:

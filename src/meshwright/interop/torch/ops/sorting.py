@@ -72,8 +72,8 @@ def median_of_all(self: Any) -> Any:
 def searchsorted(
     sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False, side: str | None = None
 ) -> Any:
-    found = mnp.searchsorted(sorted_sequence, self, side=side or ("right" if right else "left"))
-    return _index(found)
+    positions = mnp.searchsorted(sorted_sequence, self, side=side or ("right" if right else "left"))
+    return _index(positions)
 
 
 @register("aten.bucketize")
