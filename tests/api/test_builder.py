@@ -59,9 +59,9 @@ def test_memory_before_and_after_partitioning(products):
 def test_resharding_steps(products):
     _, part = products
     assert [str(r) for r in part.reshardings] == [
-        "f32[4,4], input 0: [{x0}, {x1}] to [{x0}, {}] for dot_general, 16 B sent\n"
+        "f32[4,4], input 0 (p0): [{x0}, {x1}] to [{x0}, {}] for dot_general, 16 B sent\n"
         "  all_gather over x1 (2 devices): f32[2,2] -> f32[2,4]",
-        "f32[4,4], input 0: [{x0}, {x1}] to [{}, {x1}] for dot_general, 16 B sent\n"
+        "f32[4,4], input 0 (p0): [{x0}, {x1}] to [{}, {x1}] for dot_general, 16 B sent\n"
         "  all_gather over x0 (2 devices): f32[2,2] -> f32[4,2]",
     ]
 

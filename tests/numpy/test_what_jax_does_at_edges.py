@@ -86,3 +86,12 @@ def test_what_is_carried_but_not_asked_for_has_no_derivative(around):
     x = np.array([1.5, -2.0, NAN, 0.5], np.float32)
     found = mw.grad(lambda x: total(mw, mnp, x))(x)
     assert found.tolist() == [3.0, 2.0, 1.0, 0.0] == jax.grad(lambda x: total(jax, jnp, x))(x).tolist()
+
+
+@pytest.mark.parametrize("k", [0, 1.0])
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.float16])
+def test_integrals_of_polynomials_promote_with_their_constants(dtype, k):
+    p = np.array([1, 0, 1], dtype)
+    with mw.enable_x64(), jax.enable_x64(True):
+        got, want = mnp.polyint(p, k=k), jnp.polyint(p, k=k)
+    assert got.dtype == want.dtype and got.tolist() == want.tolist()

@@ -333,7 +333,7 @@ def fori_loop(
 
     Example:
       >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
-      Array(10, dtype=int32)
+      Array(10, dtype=int32, weak_type=True)
     """
     require_callable(body_fun, "fori_loop")
     for bound, name in ((lower, "lower"), (upper, "upper")):

@@ -20,7 +20,7 @@ from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.linalg.solving import inv, lstsq
 from meshwright.numpy.linear import dot
 from meshwright.numpy.manipulation import atleast_1d, reshape
-from meshwright.numpy.promotion import operands, promotes_freely, spread
+from meshwright.numpy.promotion import operands, promote_all, promotes_freely, spread
 from meshwright.numpy.ranges import eye, vander
 from meshwright.numpy.searching import concrete
 
@@ -132,9 +132,10 @@ def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
     >>> polyint(np.array([2.0, 2.0]), k=3.0).tolist()
     [1.0, 2.0, 3.0]
     """
-    (p,) = operands("polyint", (atleast_1d(asarray(p)),), to_inexact=True)
+    p, constants = promote_all([atleast_1d(asarray(p)), atleast_1d(asarray(k))])
+    (p,) = operands("polyint", (p,), to_inexact=True)
     order = static_int(m, "polyint", "m")
-    constants = atleast_1d(asarray(k, typeof(p).dtype))
+    constants = asarray(constants, typeof(p).dtype)
     if order < 0 or typeof(constants).size not in (1, order):
         raise ArgumentError(
             f"polyint: order {order} takes one constant or {order}, got shape {typeof(constants).shape}"
