@@ -247,3 +247,18 @@ def test_a_product_that_others_use_stays_whole() -> None:
     part = partition(f, [(WIDTH, SIZE), (TOKENS, WIDTH)], (COLUMNS, P()), (COLUMNS,) * 3)
     assert sent(part) == {"collective_permute": 4 * TOKENS * SIZE // 8}
     assert sum(e.op.name == "dot_general" for e in part.jaxpr.jaxpr.eqns) == 1
+
+
+def test_what_is_done_in_parts_names_the_line_it_is_for():
+    """The weight of a fused gate and up projection is rearranged, by permutes, where its product is cut."""
+
+    def gated(x, w, v):
+        gate, up = mnp.split(x @ w, 2, -1)
+        return (mw.nn.silu(gate) * up) @ v
+
+    mesh = mw.AbstractMesh((4,), ("m",))
+    shardings = tuple(mw.NamedSharding(mesh, P(*axes)) for axes in ((), (None, "m"), ("m",)))
+    shapes = (mw.ShapeDtypeStruct(shape, "float32") for shape in ((512, 64), (64, 256), (128, 64)))
+    part = mw.jit(gated, in_shardings=shardings).lower(*shapes).partition(mesh)
+    assert any("permute" in str(c) for c in part.collectives)
+    assert all(c.source.file == __file__ for c in part.collectives)

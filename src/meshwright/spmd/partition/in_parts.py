@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from meshwright.core.records import dataclass
+from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, uses_of
@@ -74,6 +75,8 @@ class _Plan:
     gone: set[int] = field(default_factory=set)
     known: dict[tuple[Var, int, Bounds], tuple[Var, ...]] = field(default_factory=dict)
     eqns: list[JaxprEqn] = field(default_factory=list)
+    #: the line of the equation at hand
+    source: SourceLocation = UNKNOWN
 
     def __post_init__(self) -> None:
         self.makers = producers_of(self.closed.jaxpr)
@@ -190,6 +193,7 @@ class _Plan:
     def written(self) -> Iterator[JaxprEqn]:
         """The equations of the program, some in parts."""
         for eqn in self.closed.jaxpr.eqns:
+            self.source = eqn.source
             value = eqn.outvars[0] if eqn.outvars else None
             joined = next((a for a in eqn.invars if a in self.joins), None)
             if value in self.cuts:
@@ -235,7 +239,7 @@ class _Plan:
         for (low, high), var in zip(bounds, new):
             start = tuple(low if d == dim else 0 for d in range(len(shape)))
             limit = tuple(high if d == dim else n for d, n in enumerate(shape))
-            self.eqns.append(JaxprEqn(Slice(start, limit, (1,) * len(shape)), [value], [var]))
+            self.eqns.append(JaxprEqn(Slice(start, limit, (1,) * len(shape)), [value], [var], self.source))
 
     def apply(self, eqn: JaxprEqn, given: Mapping[Atom, Atom], out: Var) -> None:
         """An equation on parts of some operands."""
