@@ -350,7 +350,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 
     Functions are of one element. Where another one is chosen, a function needs no value and has no derivative.
 
-    >>> piecewise(np.array([-1.0, 4.0]), [np.array([True, False])], [0.0, np.sqrt]).tolist()
+    >>> piecewise(np.array([-1.0, 4.0]), [np.array([True, False])], [0.0, sqrt]).tolist()
     [0.0, 2.0]
     """
     x = asarray(x)
