@@ -30,7 +30,7 @@ os.environ.setdefault(
     "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
 )
 #: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; all are ``slow``
-CASES, SHARE = 4, 10
+CASES, SHARE = 4, 12
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is marked slow is left out
