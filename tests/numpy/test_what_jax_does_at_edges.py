@@ -95,3 +95,18 @@ def test_integrals_of_polynomials_promote_with_their_constants(dtype, k):
     with mw.enable_x64(), jax.enable_x64(True):
         got, want = mnp.polyint(p, k=k), jnp.polyint(p, k=k)
     assert got.dtype == want.dtype and got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate", "intersect1d", "union1d", "polyadd"])
+def test_what_promotes_to_weak_types_gives_weak_types(name):
+    for kind, number in ((bool, 1), (np.int8, 2.5), (np.float16, 2.5), (np.int16, 2j)):
+        strong = np.array([1, 0, 1], kind)
+        got = getattr(mnp, name)(strong, mnp.full((2,), number))
+        want = getattr(jnp, name)(strong, jnp.full((2,), number))
+        assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type), (kind, number)
+
+
+def test_unique_elements_are_as_weak_as_what_they_are_of():
+    for number in (1, 2.5, 2j, True):
+        got, want = mnp.unique(mnp.full((2,), number)), jnp.unique(jnp.full((2,), number))
+        assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type)

@@ -18,7 +18,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import flip, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import aval_of, converted, inexact, operands, promotes_freely, scalar_like
+from meshwright.numpy.promotion import converted, inexact, operands, promotes_freely, scalar_like
 from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
@@ -56,10 +56,9 @@ def _conv(a: Any, v: Any, low: int, high: int, precision: Any, preferred: Any) -
 
 def _inexact_pair(a: Any, v: Any) -> tuple[Any, Any]:
     """Two arrays in their common dtype, which is the default float for integers and bools, as in JAX."""
-    weak = all(aval_of(x, "convolve", i).weak_type for i, x in enumerate((a, v)))
     a, v = promoted(a, v)
-    dtype = inexact(typeof(a).dtype)
-    return convert(converted(a, dtype), dtype, weak), convert(converted(v, dtype), dtype, weak)
+    dtype, weak = inexact(typeof(a).dtype), typeof(a).weak_type
+    return converted(a, dtype, weak), converted(v, dtype, weak)
 
 
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:

@@ -20,9 +20,10 @@ from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.linalg.solving import inv, lstsq
 from meshwright.numpy.linear import dot
 from meshwright.numpy.manipulation import atleast_1d, reshape
-from meshwright.numpy.promotion import operands, promote_all, promotes_freely, spread
+from meshwright.numpy.promotion import operands, promote_all, promotes_freely, scalar_like, spread
 from meshwright.numpy.ranges import eye, vander
 from meshwright.numpy.searching import concrete
+from meshwright.ops.shape.slice_pad import pad
 
 
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
@@ -43,10 +44,9 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
 
 def _aligned(a1: Any, a2: Any) -> tuple[Any, Any]:
     """Two vectors, the shorter one with zeros before it."""
-    a, b = atleast_1d(asarray(a1)), atleast_1d(asarray(a2))
-    n = max(typeof(a).size, typeof(b).size)
-    padded = [concatenate([zeros((n - typeof(v).size,), typeof(v).dtype), v]) for v in (a, b)]
-    return padded[0], padded[1]
+    a, b = promote_all([atleast_1d(asarray(a1)), atleast_1d(asarray(a2))])
+    n, zero = max(typeof(a).size, typeof(b).size), scalar_like(0, a)
+    return pad(a, zero, [(n - typeof(a).size, 0, 0)]), pad(b, zero, [(n - typeof(b).size, 0, 0)])
 
 
 def polyadd(a1: Any, a2: Any) -> Any:

@@ -23,7 +23,7 @@ from meshwright.numpy.joining import stack
 from meshwright.numpy.logic import truth
 from meshwright.numpy.logic import where as choose_by
 from meshwright.numpy.manipulation import broadcast_to, flip, ravel
-from meshwright.numpy.promotion import as_operand, converted, result_type, scalar_like
+from meshwright.numpy.promotion import as_operand, promote_all, scalar_like
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.reduce import cumulative
@@ -54,10 +54,9 @@ def concrete(x: Any, name: str, remedy: str = "pass size=, or use where") -> np.
 
 
 def promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two arrays in their common dtype, shapes as they are."""
-    a, b = asarray(a), asarray(b)
-    dtype = result_type(a, b)
-    return converted(a, dtype), converted(b, dtype)
+    """Two arrays in their common type, weak if that is, shapes as they are."""
+    a, b = promote_all([asarray(a), asarray(b)])
+    return a, b
 
 
 # --- in a sorted vector -------------------------------------------------------------------------------------

@@ -83,7 +83,8 @@ def unique(
     shape = typeof(x).shape
     returned = (True, return_index, return_inverse, return_counts)
     if size is None and not isinstance(x, Tracer):
-        return _on_host(concrete(x, "unique"), returned, axis, equal_nan)
+        weak = typeof(x).weak_type and not dtypes.is_complex(typeof(x).dtype)  # as JAX has them
+        return _on_host(concrete(x, "unique"), returned, axis, equal_nan, weak)
     if size is None:
         size = _count(concrete(x, "unique"), axis, equal_nan)
     rows = reshape(x, (-1, 1)) if axis is None else moveaxis(x, normal_axis(axis, len(shape), "unique"), 0)
@@ -100,10 +101,11 @@ def unique(
     return picked[0] if len(picked) == 1 else tuple(picked)
 
 
-def _on_host(x: np.ndarray, returned: tuple[bool, ...], axis: int | None, equal_nan: bool) -> Any:
+def _on_host(x: np.ndarray, returned: tuple[bool, ...], axis: int | None, equal_nan: bool, weak: bool) -> Any:
     # With positions NumPy sorts stably, so that of zeros of both signs the first one stands for both.
     out: Any = np.unique(_in_order(x), True, True, True, axis=axis, equal_nan=equal_nan)
-    results = [asarray(out[0].astype(x.dtype)), *(asarray(o.astype(dtypes.default_int())) for o in out[1:])]
+    values = convert(asarray(out[0].astype(x.dtype)), x.dtype, weak)
+    results = [values, *(asarray(o.astype(dtypes.default_int())) for o in out[1:])]
     picked = [r for r, want in zip(results, returned) if want]
     return picked[0] if len(picked) == 1 else tuple(picked)
 
@@ -284,6 +286,8 @@ def intersect1d(
     [2, 3]
     """
     first, second = promoted(ravel(ar1), ravel(ar2))
+    if dtypes.is_complex(typeof(first).dtype):
+        first = convert(first, typeof(first).dtype)  # and not weakly typed, as in JAX
     ordered, new = _sorted_firsts(first)
     both = ops.and_(new, isin(ordered, second))
     common = _kept(ordered, both, size, fill_value, "intersect1d", True)
