@@ -19,7 +19,7 @@ from meshwright.numpy.linalg.operands import epsilon, matrix, square
 from meshwright.numpy.linalg.solving import inv
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import operands, promotes_freely
+from meshwright.numpy.promotion import operands, promote_all, promotes_freely
 from meshwright.numpy.reductions import any as any_of
 from meshwright.numpy.reductions import max, min, sum
 from meshwright.ops.elementwise.table import abs_, convert
@@ -164,7 +164,6 @@ def cond(x: Any, p: Any = None) -> Any:
     return where((product != product) & ~has_nan, np.inf, product)
 
 
-@promotes_freely()
 def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = False) -> Any:
     """How many singular values are not negligible: integers of shape (...).
 
@@ -183,7 +182,11 @@ def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = 
     if typeof(M := asarray(M)).ndim < 2:
         return convert(any_of(M != 0), dtypes.default_int())
     a = square("matrix_rank", M) if hermitian else matrix("matrix_rank", M)
-    bound = max_size(a) * epsilon(a) if rtol is None and tol is None else tol if rtol is None else rtol
+    bound = tol if rtol is None else rtol
+    if bound is None:
+        bound = max_size(a) * epsilon(a)
+    else:
+        promote_all([a, asarray(bound)])  # which refuses what the promotion modes do
     return _rank(
         a, convert(asarray(bound), real_of(typeof(a).dtype)), bool(hermitian), rtol is None and tol is not None
     )
