@@ -9,6 +9,7 @@ import meshwright as mw
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.spmd.partition import lookahead
+from meshwright.spmd.report import totals
 
 N = 8
 MESH = mw.AbstractMesh((N,), ("x",))
@@ -60,18 +61,36 @@ def test_advice_is_about_the_program_as_it_was_chosen():
     assert all(e.suggestion is None or e.suggestion.bytes_saved > 0 for e in found.entries)
 
 
-def test_a_larger_peak_has_to_save_more_time(monkeypatch):
-    """A fifth of the time is not worth two fifths of the peak, and half of it is worth a twentieth."""
+X, Y, XY = ("x",), ("y",), ("x", "y")
+
+
+def on_two_axes(a, b, c):
     mesh = mw.AbstractMesh((4, 2), ("x", "y"))
+    specs = [NamedSharding(mesh, P(*(axes or None for axes in dims))) for dims in (a, b, c)]
     args = mw.ShapeDtypeStruct((I, K), np.float32), mw.ShapeDtypeStruct((K, J), np.float32)
-    ins = NamedSharding(mesh, P("y")), NamedSharding(mesh, P("x"))
-    step = mw.jit(lambda a, b: a @ b, in_shardings=ins, out_shardings=NamedSharding(mesh, P()))
-    chosen = step.lower(*args).partition()
-    assert [c.kind for c in product((), ("x",), ()).collectives] == ["all_to_all", "all_gather"]
-    monkeypatch.setattr(lookahead, "HELD", 0)
-    exchanged = step.lower(*args).partition()
-    assert exchanged.bytes_sent < chosen.bytes_sent
-    assert exchanged.memory.peak_bytes > 1.3 * chosen.memory.peak_bytes
+    return mw.jit(lambda a, b: a @ b, in_shardings=tuple(specs[:2]), out_shardings=specs[2]).lower(*args).partition()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "sent"),
+    [
+        # Both axes leave the loops that they split: rows over y, columns over x; gathered rows last.
+        ((Y, X), (X, Y), ((), ()), I * K * 3 // 8 + K * J // 8 * 3 // 4 + K * J // 8 + I * J * 7 // 8),
+        # Rows over y, then x: no value is split by both, and the work is shared by both.
+        ((X, ()), ((), ()), (Y, ()), I * K // 8 + I * J * 3 // 8),
+    ],
+)
+def test_axes_on_any_loops(a, b, c, sent):
+    part = on_two_axes(a, b, c)
+    assert part.work.redundancy < 1.0001 and part.bytes_sent <= 4 * sent
+    part.verify()
+
+
+def test_a_larger_peak_has_to_save_time_and_bytes(monkeypatch):
+    given = ((), X), ((), Y), ((), ())
+    assert on_two_axes(*given).bytes_sent == 4 * I * K // 4 * 3 // 4 + 4 * I * J * 7 // 8
+    monkeypatch.setattr(lookahead, "_peak", lambda part: 4 if totals(part.jaxpr.jaxpr)[1] < 3_500_000 else 2)
+    assert on_two_axes(*given).bytes_sent > 3_500_000
 
 
 def test_small_products_are_not_made_several_collectives():

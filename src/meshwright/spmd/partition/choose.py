@@ -29,6 +29,8 @@ from meshwright.spmd.reshard.plan import reshard_cost
 
 #: what an assignment may cost, as a share of the most parallel one, for a product to be computed with less parallelism
 LESS_PARALLEL = 0.25
+#: in how many ways the axes of a product are dealt out to its loops at most, before they are tried one by one
+DEALT = 64
 
 Assignment = tuple[Axes, ...]
 
@@ -115,7 +117,7 @@ def choose(question: Question) -> Choice:
     best = best if best.cost < LESS_PARALLEL * parallel.cost else parallel
     if not question.exchanges:
         return best
-    others = dict.fromkeys(other for given in assignments for other in _on_another_loop(question, given))
+    others = dict.fromkeys(other for given in assignments for other in _on_other_loops(question, given))
     return _cheapest([best, *(c for c in _priced(question, others) if c.work <= best.work)])
 
 
@@ -181,9 +183,10 @@ def _assignments(q: Question) -> Iterator[Assignment]:
     sources = [s for i, s in enumerate(sources) if s and s not in sources[:i]]
     seen: set[Assignment] = set()
     for i in range(len(sources)):
-        full = _merge(q, [sources[i], *sources[:i], *sources[i + 1 :]])
-        moved = () if q.rule.is_product else _moved(q, sources[i], full)
-        for variant in (full, *_without_one(full), _merge(q, [sources[i]]), *moved):
+        order = [sources[i], *sources[:i], *sources[i + 1 :]]
+        full = _merge(q, order)
+        more = [_merge(q, order, joins=True)] if q.rule.is_product else _moved(q, sources[i], full)
+        for variant in (full, *_without_one(full), _merge(q, [sources[i]]), *more):
             # Without the axes of a major factor, those of a minor one may not make blocks any more.
             if variant not in seen and _fits(q, variant):
                 seen.add(variant)
@@ -226,42 +229,63 @@ def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[A
                 yield (*rest[:g], both, *rest[g + 1 :])
 
 
-def _on_another_loop(q: Question, assignment: Assignment) -> Iterator[Assignment]:
-    """The axes of one loop of a product on another one: an all-to-all of an operand and one of the result can send less
-    than gathering the operand, or than adding up the result."""
+def _on_other_loops(q: Question, assignment: Assignment) -> Iterator[Assignment]:
+    """The axes of a product on any of its loops: an all-to-all of an operand and one of the result can send less than
+    gathering the operand, or than adding up the result."""
+    names = dict.fromkeys(q.mesh.axis_of(a) for axes in assignment for a in axes)
+    used = [tuple(a for axes in assignment for a in axes if q.mesh.axis_of(a) == name) for name in names]
+    loops = [f for f, factor in enumerate(q.rule.factors) if factor.kind in (PARALLEL, REDUCTION)]
+    # As many as there are ways to deal the axes out, in order.
+    if math.prod(range(len(loops), len(loops) + len(used))) > DEALT:
+        yield from _one_on_another_loop(q, assignment, loops)
+        return
+    for order in itertools.permutations(used):
+        for places in itertools.product(loops, repeat=len(used)):
+            yield from _dealt(q, order, places)
+
+
+def _dealt(q: Question, order: Sequence[Axes], places: Sequence[int]) -> Iterator[Assignment]:
+    """These axes in this order on these factors, where they fit."""
+    rest: list[Axes] = [()] * len(q.rule.factors)
+    for axes, f in zip(order, places):
+        rest[f] = (*rest[f], *axes)
+    if all(q.mesh.sizes(rest[f]) <= q.rule.factors[f].size for f in places) and _fits(q, rest):
+        yield tuple(rest)
+
+
+def _one_on_another_loop(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterator[Assignment]:
+    """The axes of one loop, or one mesh axis of them, on another one."""
     for f, axes in enumerate(assignment):
         names = list(dict.fromkeys(q.mesh.axis_of(a) for a in axes))
         parts = [axes, *(tuple(a for a in axes if q.mesh.axis_of(a) == n) for n in names if len(names) > 1)]
-        for part, (g, other) in itertools.product(parts, enumerate(q.rule.factors)):
-            if part and g != f and other.kind in (PARALLEL, REDUCTION):
+        for part, g in itertools.product(parts, loops):
+            if part and g != f:
                 rest = list(assignment)
                 rest[f] = tuple(a for a in axes if a not in part)
                 rest[g] = (*rest[g], *part)
-                if q.mesh.sizes(rest[g]) <= other.size and _fits(q, rest):
+                if q.mesh.sizes(rest[g]) <= q.rule.factors[g].size and _fits(q, rest):
                     yield tuple(rest)
 
 
-def _merge(q: Question, sources: Sequence[dict[int, Axes]]) -> Assignment:
+def _merge(q: Question, sources: Sequence[dict[int, Axes]], joins: bool = False) -> Assignment:
+    """Each factor's axes by the first source that has some, or with ``joins`` by all that do, as far as they fit."""
     assigned: list[Axes] = [()] * len(q.rule.factors)
     taken: set[str] = set()
     for source in sources:
         for f, axes in source.items():
-            factor = q.rule.factors[f]
-            if assigned[f] or factor.kind == REPLICATED or factor.size == 1:
+            factor, before = q.rule.factors[f], assigned[f]
+            if (before and not joins) or factor.kind == REPLICATED or factor.size == 1:
                 continue
-            free = []
-            for axis in axes:
-                if axis in taken:
-                    break
-                free.append(axis)
-            while free and q.mesh.sizes(free) > factor.size:
+            left = [axis for axis in axes if axis not in taken]
+            free = left if joins else list(itertools.takewhile(lambda axis: axis not in taken, axes))
+            while free and q.mesh.sizes((*before, *free)) > factor.size:
                 free.pop()
             if free:
-                assigned[f] = tuple(free)
+                assigned[f] = (*before, *free)
                 if _fits(q, assigned):
                     taken.update(free)
                 else:
-                    assigned[f] = ()
+                    assigned[f] = before
     return tuple(assigned)
 
 

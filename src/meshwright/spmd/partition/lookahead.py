@@ -42,8 +42,6 @@ EXCHANGED = 2_500
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
 GAIN = 0.97
-#: so many percent of the time a percent more of a device's peak has to save
-HELD = 2
 #: how much of the time in which the links are busy counts even where it is hidden: schedules are not perfect
 HIDDEN = 0.25
 
@@ -78,19 +76,19 @@ class _Search:
         return self.best, self.order
 
     def exchange(self) -> None:
-        """Share products along other dimensions too, if that sends no more and saves more time than it takes memory."""
+        """Share products along other dimensions too, if time, bytes and peak become less together: a percent of one is
+        worth one of another."""
         rules = self.best.propagation.rules
-        number, sent = totals(self.best.jaxpr.jaxpr)
-        if not sent or len(rules) > EXCHANGED or not any(rule.is_product for rule in rules):
+        if not totals(self.best.jaxpr.jaxpr)[1] or len(rules) > EXCHANGED or not any(r.is_product for r in rules):
             return
         order = replace(self.order, exchanges=True)
         part = self.planner.partition(self.planner.propagate(order))
-        new_number, new_sent = totals(part.jaxpr.jaxpr)
-        more = (new_number - number) * part.mesh.fabric.start
-        if new_sent > sent or price(part) + more >= GAIN * self.price:
+        (number, sent), (new_number, new_sent) = totals(self.best.jaxpr.jaxpr), totals(part.jaxpr.jaxpr)
+        if new_sent > sent:
             return
-        held = max(1.0, _peak(part) / max(1, _peak(self.best))) ** HELD
-        if (price(part) + more) * held < GAIN * self.price:
+        time = (price(part) + (new_number - number) * part.mesh.fabric.start) / self.price
+        less = time * new_sent / sent
+        if less * _peak(part) / max(1, _peak(self.best)) < GAIN:
             self.best, self.order = part, order
 
     def improve(self) -> bool:

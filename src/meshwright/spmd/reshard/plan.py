@@ -94,8 +94,9 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     def search(padded: tuple[int, ...], first: Layout, goal: Layout) -> list[Step]:
         return _merge(_search(padded, itemsize, first, goal, mesh), mesh)
 
-    plain = [(step, shape) for step in search(shape, src, combined)]
-    ways = itertools.chain([plain], uneven_ways(shape, src, combined, mesh, search))
+    steps = search(shape, src, combined)
+    plain = [[(step, shape) for step in order] for order in (_leading_last(steps), steps)]
+    ways = itertools.chain(plain, uneven_ways(shape, src, combined, mesh, search))
     plans = (_finish(shape, itemsize, src, way + last, mesh) for way in ways)
     return min(plans, key=lambda plan: _rank(plan, limit, mesh))
 
@@ -210,6 +211,13 @@ def _merged(first: Step, second: Step) -> Step | None:
         case ReduceScatter(), ReduceScatter() if first.dim == second.dim:
             return ReduceScatter(first.axes + second.axes, first.dim, first.reduction)
     return None
+
+
+def _leading_last(steps: Sequence[Step]) -> list[Step]:
+    """The steps with neighbouring gathers in such an order that the last, and largest, is of the first dimension: then
+    what arrives is the result, and need not be copied to where it belongs."""
+    runs = itertools.groupby(steps, lambda step: isinstance(step, AllGather))
+    return [step for _, run in runs for step in sorted(run, key=lambda s: -s.dim if isinstance(s, AllGather) else 0)]
 
 
 def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, way: Way, mesh: AbstractMesh) -> ReshardPlan:
