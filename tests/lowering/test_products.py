@@ -6,7 +6,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.ir.jaxpr import all_eqns
-from meshwright.lowering.products import swap_wide_products
+from meshwright.lowering.products import swap_products
 
 RNG = np.random.default_rng(3)
 
@@ -29,13 +29,18 @@ def products(jaxpr):
     ("bij,bkj->bik", (3, 5, 64), (3, 256, 64), False),  # a small matrix
     ("bij,bjk->bik", (3, 5, 300), (3, 300, 256), False),  # not transposed
     ("ibj,bkj->bik", (5, 3, 300), (3, 256, 300), False),  # the batch is not in front
+    ("ki,kj->ij", (512, 256), (512, 10), True),  # the gradient of a weight with few columns
+    ("aki,akj->ij", (8, 64, 256), (8, 64, 10), True),
+    ("ki,kj->ij", (512, 256), (512, 65), False),  # not so few
+    ("ki,kj->ij", (512, 256), (512, 1), False),  # a product with a vector
+    ("ki,kj->ij", (512, 10), (512, 256), False),  # as it should be
 ])  # fmt: skip
-def test_wide_products_change_places(equation, lhs, rhs, swapped):
+def test_wide_and_tall_products_change_places(equation, lhs, rhs, swapped):
     x, w = RNG.normal(size=lhs).astype(np.float32), RNG.normal(size=rhs).astype(np.float32)
     if swapped == "transposed":
         w = np.ascontiguousarray(w.T)
     jaxpr = mw.make_jaxpr(lambda x, w: mnp.einsum(equation, x, w.T if swapped == "transposed" else w))(x, w)
-    after = swap_wide_products(jaxpr)
+    after = swap_products(jaxpr)
     ((before,), (product,)) = products(jaxpr), products(after)
     same = [a.aval.shape for a in product.invars] == [a.aval.shape for a in before.invars]
     assert same != bool(swapped) and after.out_avals == jaxpr.out_avals
@@ -56,3 +61,14 @@ def test_of_a_mapped_step_the_way_back_changes_places():
     assert any("f32[8,16,256]" in line.split(" dot(")[0] for line in lines)  # forwards
     assert any("f32[8,256,16]" in line.split(" dot(")[0] for line in lines)  # and back
     np.testing.assert_allclose(step(ws, x), mw.vmap(gradient)(ws, x), rtol=1e-4, atol=1e-3)
+
+
+def test_a_tall_product_that_is_transposed_is_not_exchanged_back():
+    """XLA would make ``dot(x, g)`` of the transposed ``dot(g, x)``."""
+    x, g = RNG.normal(size=(512, 256)).astype(np.float32), RNG.normal(size=(512, 10)).astype(np.float32)
+    gradient = mw.jit(mw.grad(lambda w, x, g: ((x @ w) * g).sum()))
+    w = np.zeros((256, 10), np.float32)
+    text = gradient.lower(w, x, g).compile().as_text("virtual")
+    (line,) = (line for line in text.splitlines() if " dot(" in line)
+    assert "f32[10,256]" in line.split(" dot(")[0]
+    np.testing.assert_allclose(gradient(w, x, g), x.T @ g, rtol=1e-4, atol=1e-4)

@@ -107,6 +107,22 @@ def in_jaxprs(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Jax
     return eqn.replace(op=dataclasses.replace(eqn.op, **new)) if new else eqn
 
 
+def replaced_in_all(
+    jaxpr: ClosedJaxpr, rule_in: Callable[[ClosedJaxpr], Callable[[JaxprEqn], Sequence[JaxprEqn]]]
+) -> ClosedJaxpr:
+    """:func:`replaced` here and in every jaxpr that ops hold; a function that is called twice stays one. ``rule_in``
+    gives a jaxpr's rule: the equations in place of one, none where it stays."""
+    done: dict[int, ClosedJaxpr] = {}
+
+    def applied(inner: ClosedJaxpr) -> ClosedJaxpr:
+        if id(inner) not in done:
+            rule = rule_in(inner)
+            done[id(inner)] = replaced(inner, lambda e: rule(e) or in_jaxprs(e, applied))
+        return done[id(inner)]
+
+    return applied(jaxpr)
+
+
 # --- interpreting -------------------------------------------------------------------------------------------
 class Interpreter(Generic[T]):
     """Goes over the equations of a jaxpr; what its values stand for is the subclass's choice.

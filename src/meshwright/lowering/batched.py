@@ -16,7 +16,8 @@ from meshwright.ir.op import BatchAxis
 from meshwright.ir.passes import DEAD_CODE, Pass, run_passes
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
-from meshwright.lowering.products import MERGE_PRODUCTS, WIDE_PRODUCTS
+from meshwright.lowering.joined import JOINED_REDUCTIONS
+from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
 from meshwright.lowering.reductions import merge_reductions
 from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units, enter, first_of, held_aval, leave, with_units
@@ -51,7 +52,8 @@ def batching(part: Partition, units: Units) -> tuple[Pass, ...]:
         Pass("batch virtual axes", lambda j: _batched(j, part, units), "One device computes all virtual positions."),
         DEAD_CODE,
         MERGE_PRODUCTS,
-        WIDE_PRODUCTS,
+        JOINED_REDUCTIONS,
+        SWAPPED_PRODUCTS,
     )  # fmt: skip
 
 
