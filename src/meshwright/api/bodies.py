@@ -13,7 +13,7 @@ from weakref import ref
 import numpy as np
 
 from meshwright.core import pytree
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.depth import room
@@ -119,7 +119,7 @@ def promoted(leaves: Sequence[Any], outs: Sequence[ShapedArray]) -> list[Any] | 
         aval = typeof(x)
         if aval.weak_type and not (out.weak_type and out.dtype == aval.dtype):
             dtype, weak = promote([(aval.dtype, True), (out.dtype, out.weak_type)])
-            x = convert(x, dtype, weak) if weak or hasattr(x, "aval") else np.asarray(x, dtype)
+            x = convert(x, dtype, weak) if weak or isinstance(x, Typed) else np.asarray(x, dtype)
             changed = True
         new.append(x)
     return new if changed else None

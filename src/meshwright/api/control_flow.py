@@ -20,6 +20,7 @@ from meshwright.api.bodies import (
 )
 from meshwright.api.in_python import known_value, scan_in_python, while_in_python
 from meshwright.core import dtypes, pytree
+from meshwright.core.avals import OnlyTyped
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
@@ -284,13 +285,10 @@ def _sliced(aval: Any, what: str, number: int) -> Any:
     return aval.without_dim(0)
 
 
-class _Slice:
+class _Slice(OnlyTyped):
     """The type of one slice of an input, where a leaf is wanted."""
 
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: Any) -> None:
-        self.aval = aval
+    __slots__ = ()
 
 
 def _trace_scan(what: str, f: Callable[..., Any], init: Any, slices: Any) -> tuple[Body, Any, tuple[Any, ...]]:

@@ -47,13 +47,14 @@ from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.passes import inline_calls, shallow
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.state import STATE, scope, set_trace
-from meshwright.ir.tracing import EVAL, JaxprTrace, Tracer, array_leaves, check_alive, eval_jaxpr, typeof
+from meshwright.ir.tracing import EVAL, FOREIGN, JaxprTrace, Tracer, array_leaves, check_alive, eval_jaxpr, typeof
 from meshwright.ops.control.call import Jit
 from meshwright.ops.sharding.constraint import constrain
 from meshwright.ops.sharding.memory_put import in_memories
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device, require_backend
 from meshwright.runtime.eager import check_finite
+from meshwright.runtime.executable import as_array
 from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants
@@ -180,6 +181,9 @@ class JitFunction:
         if self._has_static:
             static, dynamic, named = self._split_static(args, kwargs)
         leaves, treedef = pytree.flatten((dynamic, named))
+        if any(type(x) in FOREIGN for x in leaves):
+            leaves = [as_array(x) if type(x) in FOREIGN else x for x in leaves]
+            dynamic, named = pytree.unflatten(treedef, leaves)
         try:
             types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
         except ArgumentTypeError:

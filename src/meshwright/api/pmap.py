@@ -23,7 +23,7 @@ from meshwright.api.per_device import Ring
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shardings import placed
 from meshwright.core import pytree
-from meshwright.core.avals import NOWHERE
+from meshwright.core.avals import NOWHERE, Typed
 from meshwright.core.config import config
 from meshwright.core.identity import made_of
 from meshwright.core.records import dataclass
@@ -167,8 +167,7 @@ class PmapFunction(JitFunction):
 
 
 def _unplaced(x: Any) -> Any:
-    aval = getattr(x, "aval", None)
-    return x if aval is None else ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    return ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) if isinstance(x, Typed) else x
 
 
 def _checked(devices: Sequence[Any] | None) -> tuple[Any, ...] | None:
@@ -364,7 +363,7 @@ def _traced(call: _Call) -> _Traced:
     return _Traced(jaxpr, consts, out_tree, targets)
 
 
-class _Part:
+class _Part(Typed):
     """The type of a device's part of an argument."""
 
     __slots__ = ("aval",)

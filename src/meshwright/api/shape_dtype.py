@@ -64,9 +64,8 @@ def _as_sharding(x: Any) -> Sharding | None:
 
 def shape_of(x: Any) -> ShapedArray:
     """The aval of anything with ``shape`` and ``dtype``, or of a number."""
-    aval = getattr(x, "aval", None)
-    if aval is not None:
-        return aval
+    if isinstance(x, Typed):
+        return x.aval
     if hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "__array__"):
         return typed_by(ShapedArray(tuple(x.shape), canonical(x.dtype)), _as_sharding(getattr(x, "sharding", None)))
     return typeof(x)

@@ -14,6 +14,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import inline_calls, is_written_out
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.rewrite import in_regions, replaced
+from meshwright.ir.tracing import FOREIGN
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.sharding import (
@@ -142,6 +143,8 @@ def named(sharding: Any) -> Any:
 
 def committed_to(x: Any) -> Sharding | None:
     """The sharding that a value brings along: that of an array which the user placed."""
+    if type(x) in FOREIGN:
+        return None
     return named(getattr(x, "sharding", None)) if getattr(x, "committed", True) else None
 
 

@@ -36,6 +36,9 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.state import STATE, set_trace
 
+#: types of other libraries' arrays that count as ours, and what makes ours of one; ``interop`` fills it when asked
+FOREIGN: dict[type, Callable[[Any], Any]] = {}
+
 
 # --- avals of values ----------------------------------------------------------------------------------------
 @cache
@@ -78,6 +81,8 @@ def typeof(x: Any) -> ShapedArray:
         if kind is int and not -(2**31) <= x < 2**31:
             _check_int(x)
         return _scalar_aval(kind, keeps_wide())  # type: ignore[arg-type]
+    if kind in FOREIGN:
+        return typeof(FOREIGN[kind](x))
     if isinstance(x, (np.ndarray, np.generic)):
         refuse_masked(x)
         try:
@@ -92,7 +97,9 @@ def typeof(x: Any) -> ShapedArray:
         if isinstance(x, base):
             return _scalar_aval(base, keeps_wide())
     remedy = "if it is a container of arrays, apply the function to its leaves (meshwright.tree.map)"
-    if hasattr(x, "__dlpack__"):
+    if any(c.__name__ == "Tracer" and c.__module__.startswith("jax.") for c in kind.__mro__):
+        remedy = "JAX is tracing it: to_jax(f) makes of a function f of ours one that JAX traces and differentiates"
+    elif hasattr(x, "__dlpack__"):
         remedy = "meshwright.numpy.from_dlpack makes an array of the same memory of it"
     raise ArgumentTypeError(f"expected an array or a number, got {x!r} of type {type(x).__name__}; {remedy}")
 

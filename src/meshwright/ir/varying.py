@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.core.avals import NOWHERE, Axes
+from meshwright.core.avals import NOWHERE, Axes, Typed
 from meshwright.core.slots import Slot
 from meshwright.ir.state import STATE
 
@@ -24,8 +24,7 @@ CAST: Slot[Callable[[tuple[str, ...], tuple[int, ...]], Any]] = Slot(
 
 def axes_of(x: Any) -> Axes:
     """The axes over which a value (or the value an aval, a zero, a placeholder stands for) varies."""
-    aval = getattr(x, "aval", None)
-    return NOWHERE if aval is None else aval.vma
+    return x.aval.vma if isinstance(x, Typed) else NOWHERE
 
 
 def in_order(axes: Axes) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.avals import Typed
 from meshwright.runtime.executable import as_result
 
 
@@ -17,7 +18,7 @@ def gives_arrays(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_arrays(*args: Any, **kwargs: Any) -> Any:
         out = function(*args, **kwargs)
-        return out if hasattr(out, "aval") else pytree.map(as_result, out)
+        return out if isinstance(out, Typed) else pytree.map(as_result, out)
 
     with_arrays.__module__, with_arrays.__name__, with_arrays.__qualname__ = "meshwright.lax", name, name
     return with_arrays

@@ -17,7 +17,7 @@ from meshwright.api.placement import laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, IndexingError, ShapeError
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import FOREIGN, typeof
 from meshwright.ops.elementwise.table import add, convert, lt, rem, select
 from meshwright.ops.indexing.gather_scatter import gather_along
 from meshwright.ops.indexing.indexed import index_array
@@ -77,7 +77,8 @@ def full_like(
     """
     aval = typeof(x)
     target = aval.dtype if dtype is None else dtype
-    if sharding is None and getattr(x, "committed", False) and shape in (None, aval.shape):
+    placed = type(x) not in FOREIGN and getattr(x, "committed", False)
+    if sharding is None and placed and shape in (None, aval.shape):
         sharding = x.sharding
     filled = convert(fill_value, dtypes.requested(target, "full_like"), weak_type=dtype is None and aval.weak_type)
     return full(aval.shape if shape is None else shape, filled, sharding=sharding)

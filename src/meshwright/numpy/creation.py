@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.avals import Typed
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationTypeError, DTypeError
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, Tracer, refuse_masked, typeof
+from meshwright.ir.tracing import EVAL, FOREIGN, Tracer, refuse_masked, typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, scalar_like, spread
 from meshwright.ops.elementwise.table import add, convert, copy, mul
@@ -135,6 +136,8 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
     if isinstance(x, (np.ndarray, np.generic)):
         refuse_masked(x)
         return from_numpy(_to_dtype(np.asarray(x), dtype), sharding=sharding, copy=copy_)
+    if type(x) in FOREIGN:
+        return _make(FOREIGN[type(x)](x), dtype, copy_, sharding)
     if hasattr(x, "__jax_array__"):
         return _make(x.__jax_array__(), dtype, copy_, sharding)
     if hasattr(x, "__dlpack__") and not _numpy_has(x):
@@ -272,7 +275,8 @@ def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, 
 
     It is weakly typed if ``a`` is, but for what is filled with an array (not ``weak``), as JAX's.
     """
-    aval = a.aval if hasattr(a, "aval") else typeof(asarray(a))
+    a = a if isinstance(a, Typed) else asarray(a)
+    aval = a.aval
     shape = aval.shape if shape is None else normal_shape(shape, "full_like")
     if device is None and getattr(a, "committed", False) and shape == aval.shape:
         device = a.sharding

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.avals import Typed
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import arctan2
 from meshwright.numpy.complex_values import standard_values
@@ -170,10 +171,10 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     """
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "astype")
     aval = aval_of(x, "astype")
-    if not hasattr(x, "aval"):
+    if not isinstance(x, Typed):
         (x,) = operands("astype", (x,))
         aval = typeof(x)
-    if aval.dtype == target and not aval.weak_type and hasattr(x, "aval"):
+    if aval.dtype == target and not aval.weak_type and isinstance(x, Typed):
         return ops.copy(x) if copy else x
     return as_result(convert(x, target))
 

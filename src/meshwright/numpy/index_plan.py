@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
 from meshwright.errors import IndexingError, NonConcreteBooleanIndexError
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ir.tracing import FOREIGN, Tracer, typeof
 from meshwright.numpy.promotion import broadcast_shapes
 from meshwright.runtime.array import Array
 
@@ -100,6 +100,7 @@ def _entries(index: Any) -> list[Any]:
     for entry in given:
         if isinstance(entry, list):
             entry = _from_list(entry)
+        entry = FOREIGN[type(entry)](entry) if type(entry) in FOREIGN else entry
         if _is_mask(entry):
             mask = _concrete_mask(entry)
             if mask.ndim == 0:  # a new axis, taken (True) or not (False)

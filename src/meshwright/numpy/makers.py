@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.core import dtypes
+from meshwright.core.avals import Typed
 from meshwright.core.config import config
 from meshwright.numpy.promotion import apply_plan, aval_of, operand_plan, operands
 from meshwright.runtime.executable import as_result
@@ -44,7 +45,7 @@ def unary(
         aval = aval_of(x, name)
         if unchanged is not None and unchanged(aval.dtype):
             return as_result(x)
-        if hasattr(x, "aval") and not (to_inexact and not dtypes.is_inexact(aval.dtype)):
+        if isinstance(x, Typed) and not (to_inexact and not dtypes.is_inexact(aval.dtype)):
             return op(x)
         return op(*operands(name, (x,), to_inexact))
 

@@ -11,7 +11,7 @@ from meshwright.api.placement import device_put, laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentTypeError, ShapeError
-from meshwright.ir.tracing import ArrayMethods, Tracer
+from meshwright.ir.tracing import FOREIGN, ArrayMethods, Tracer
 from meshwright.numpy import arithmetic as ar
 from meshwright.numpy import functions as fn
 from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions
@@ -24,9 +24,15 @@ from meshwright.runtime.array import Array
 _OPERANDS = (Array, Tracer, bool, int, float, complex, np.ndarray, np.generic)
 
 
+def _is_taken(other: Any, beside: Any) -> bool:
+    """Whether an operator takes an array of another library: not between two arrays with values, where the other
+    library's operator decides."""
+    return type(other) in FOREIGN and type(beside) is not Array
+
+
 def _operator(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if type(other) is Array or isinstance(other, _OPERANDS):
+        if type(other) is Array or isinstance(other, _OPERANDS) or _is_taken(other, self):
             return f(self, other)
         return NotImplemented
 
@@ -36,7 +42,7 @@ def _operator(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], A
 
 def _reflected(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        return f(other, self) if isinstance(other, _OPERANDS) else NotImplemented
+        return f(other, self) if isinstance(other, _OPERANDS) or _is_taken(other, self) else NotImplemented
 
     method.__name__ = name
     return method

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.config import Setting, config
 from meshwright.core.records import dataclass
 from meshwright.core.source import warn
@@ -31,7 +31,7 @@ from meshwright.errors import (
     TypePromotionError,
 )
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, typeof
+from meshwright.ir.tracing import EVAL, FOREIGN, typeof
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.array import Array, from_numpy
@@ -48,7 +48,7 @@ def is_python_number(x: Any) -> bool:
 
 def is_arraylike(x: Any) -> bool:
     """Something array functions take: an array, tracer, NumPy array or scalar, or Python number."""
-    return isinstance(x, (Array, np.ndarray, np.generic, *_PYTHON_NUMBERS))
+    return isinstance(x, (Array, np.ndarray, np.generic, *_PYTHON_NUMBERS)) or type(x) in FOREIGN
 
 
 def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:
@@ -57,15 +57,15 @@ def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:
     Raises:
       ArgumentTypeError: the argument cannot be an array; says which one.
     """
-    try:
+    if isinstance(x, Typed):
         return x.aval
-    except AttributeError:
-        pass
     if type(x) is int:  # out-of-range integers are judged beside the dtype that they are promoted to
         return ShapedArray((), dtypes.int64 if config.enable_x64 else dtypes.int32, True)
     try:
         return typeof(x)
-    except ArgumentTypeError:
+    except ArgumentTypeError as error:
+        if hasattr(x, "__dlpack__"):
+            raise ArgumentTypeError(f"{name}: argument {position}: {error}") from None
         kind = f"a {type(x).__name__}" if isinstance(x, (list, tuple, dict)) else f"{x!r} of type {type(x).__name__}"
         remedy = "; convert it with meshwright.numpy.array" if isinstance(x, (list, tuple)) else ""
         raise ArgumentTypeError(f"{name}: argument {position} must be an array or number, got {kind}{remedy}") from None
@@ -123,7 +123,7 @@ def strong_array(x: Any) -> Any:
 
 def as_operand(x: Any, name: str) -> Any:
     """An argument of function ``name`` as something ops take; Python numbers become rank-0 constants."""
-    return x if hasattr(x, "aval") else operands(name, (x,))[0]
+    return x if isinstance(x, Typed) else operands(name, (x,))[0]
 
 
 def _too_large(value: Any, dtype: np.dtype, name: str) -> IntegerRangeError:

@@ -439,6 +439,18 @@ def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = Fa
         host = None
     if host is not None:
         return from_numpy(host, sharding=sharding, copy=copy)
+    array = of_xlas_memory(exporter)
+    if sharding is not None:
+        return from_numpy(np.asarray(array), sharding=sharding)
+    return array.__deepcopy__({}) if copy else array
+
+
+def of_xlas_memory(exporter: Any) -> Array:
+    """An array that has the memory of another of XLA's, as JAX's are, or of one whose dtype NumPy does not know.
+
+    Raises:
+      DLPackError: memory that is not on the host, or not in row-major order.
+    """
     try:
         buffer = pjrt.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])
     except Exception as error:
@@ -453,6 +465,4 @@ def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = Fa
             f"from_dlpack: a {type(exporter).__name__} of dtype {dtype} and shape {array.shape} is not in row-major "
             "order; make it contiguous first"
         )
-    if sharding is not None:
-        return from_numpy(np.asarray(array), sharding=sharding)
-    return array.__deepcopy__({}) if copy else array
+    return array

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
 from meshwright.ir.passes import require_room
-from meshwright.ir.tracing import Tracer
+from meshwright.ir.tracing import FOREIGN, Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.runtime import programs
 from meshwright.runtime.array import Array, from_numpy
@@ -180,6 +180,8 @@ def buffer_at(x: Any, sharding: Sharding) -> Any:
     Raises:
       TransferError: it would come from other devices, which the guard refuses.
     """
+    if type(x) in FOREIGN:
+        x = as_array(x)
     if type(x) is not Array:
         x = as_array(x) if isinstance(x, (int, float, complex)) else from_numpy(x, sharding=sharding)
     elif x.sharding != sharding:
@@ -241,12 +243,12 @@ def as_array(x: Any) -> Array:
         return x
     if isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic)):
         return from_numpy(np.asarray(x), weak_type=True)
-    return from_numpy(x)
+    return FOREIGN[type(x)](x) if type(x) in FOREIGN else from_numpy(x)
 
 
 def as_result(x: Any) -> Any:
     """What a function returns of an argument that it need not change: an array, never a NumPy value or a number."""
-    return x if hasattr(x, "aval") else as_array(x)
+    return x if isinstance(x, Typed) else as_array(x)
 
 
 def compile_jaxpr(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes, pytree
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
@@ -171,7 +171,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     """
     require_callable(fun, "linear_transpose")
     flat, treedef = pytree.flatten(primals)
-    avals = [getattr(x, "aval", None) or typeof(x) for x in flat]
+    avals = [x.aval if isinstance(x, Typed) else typeof(x) for x in flat]
     refuse_reduce_axes(reduce_axes, "linear_transpose")
 
     def transposed(ct: Any) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes, pytree, source
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, without_closure
@@ -50,7 +50,7 @@ def tangent_of(aval: ShapedArray, tangent: Any) -> Any:
     if not dtypes.is_inexact(aval.dtype):
         return np.zeros(aval.shape, dtypes.float0)
     shown = materialize(tangent)
-    if not hasattr(shown, "aval"):  # NumPy's zero of rank 0: users get arrays
+    if not isinstance(shown, Typed):  # NumPy's zero of rank 0: users get arrays
         return ConvertElementType(aval.dtype, aval.weak_type).bind(shown)
     return convert(shown, aval.dtype, aval.weak_type)
 

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 
 from meshwright import random
-from meshwright.core import pytree
+from meshwright.core import key_types, pytree
+from meshwright.core.late import LateModule
 from meshwright.errors import ShardingError
 from meshwright.numpy.creation import asarray
-from meshwright.runtime.array import from_dlpack, from_numpy
+from meshwright.runtime.array import Array, from_numpy, of_xlas_memory
 from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 
@@ -32,18 +33,29 @@ def from_sharding(sharding: Any, mesh: Any = None) -> NamedSharding:
     return NamedSharding(from_mesh(sharding.mesh) if mesh is None else mesh, PartitionSpec(*sharding.spec))
 
 
+#: dtypes that XLA's DLPack does not have
+WITHOUT_DLPACK = ("int2", "uint2", "int4", "uint4")
+
+
+def _is_jaxs(x: Any) -> bool:
+    # Registered, ours are instances of ``jax.Array``, too.
+    return isinstance(x, jax.Array) and not isinstance(x, Array)
+
+
 def is_key(x: Any) -> bool:
     """Whether ``x`` is an array of JAX's typed random keys."""
-    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return _is_jaxs(x) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def from_array(x: Any) -> Any:
     """An array of JAX as ours: of the same memory if it is on one device of the host, typed keys as typed keys."""
     if is_key(x):
         return random.wrap_key_data(from_array(jax.random.key_data(x)), impl=str(jax.random.key_impl(x)))
-    if len(x.sharding.device_set) == 1:
-        return from_dlpack(x)
-    return from_numpy(np.asarray(x))
+    if len(x.sharding.device_set) > 1 or x.dtype.name in WITHOUT_DLPACK:
+        ours = from_numpy(np.asarray(x))
+    else:
+        ours = of_xlas_memory(x)
+    return Array(ours.aval.update(weak_type=True), ours.buffer, ours.sharding) if x.weak_type else ours
 
 
 def from_arrays(tree: Any) -> Any:
@@ -53,13 +65,42 @@ def from_arrays(tree: Any) -> Any:
       >>> mw.interop.jax.from_arrays({"w": jax.numpy.ones(2)})
       {'w': Array([1., 1.], dtype=float32)}
     """
-    return pytree.map(lambda x: from_array(x) if isinstance(x, jax.Array) else x, tree)
+    return pytree.map(lambda x: from_array(x) if _is_jaxs(x) else x, tree)
 
 
 def words(x: Any) -> Any:
     """What a program takes for an argument: an array, of a key its words."""
     if is_key(x):
         return from_array(jax.random.key_data(x))
-    if isinstance(x, jax.Array):
+    if _is_jaxs(x):
         return from_array(x)
     return random.key_data(x) if hasattr(x, "dtype") and hasattr(x.dtype, "words") else asarray(x)
+
+
+def to_array(x: Array) -> Any:
+    """An array of ours as JAX's: of the same memory, where JAX has the dtype at its present width; typed keys as such.
+
+    Raises:
+      DLPackError: the array lies on several devices.
+    """
+    if key_types.is_key(x.dtype):
+        return jax.random.wrap_key_data(to_array(random.key_data(x)), impl=str(random.key_impl(x)))
+    shared = x.dtype.name not in WITHOUT_DLPACK and jax.dtypes.canonicalize_dtype(x.dtype) == x.dtype
+    taken = jax.dlpack.from_dlpack(x) if shared else jax.numpy.asarray(np.asarray(x))
+    return _LAX._convert_element_type(taken, weak_type=True) if x.weak_type else taken
+
+
+def to_arrays(tree: Any) -> Any:
+    """``tree`` with JAX's arrays in place of ours, of the same memory; the opposite of :func:`from_arrays`.
+
+    Raises:
+      DLPackError: an array lies on several devices.
+
+    Example:
+      >>> mw.interop.jax.to_arrays({"w": mnp.ones(2)})
+      {'w': Array([1., 1.], dtype=float32)}
+    """
+    return pytree.map(lambda x: to_array(x) if isinstance(x, Array) else x, tree)
+
+
+_LAX: Any = LateModule("jax._src.lax.lax")

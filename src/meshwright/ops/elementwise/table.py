@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.core.avals import ShapedArray
+from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Region
@@ -327,7 +327,7 @@ def integer_pow(x: Any, y: int) -> Any:
       >>> lax.integer_pow(jnp.array([2, -3]), 3).tolist(), lax.integer_pow(jnp.array([2., 4.]), -1).tolist()
       ([8, -27], [0.5, 0.25])
     """
-    return IntegerPow(operator.index(y)).bind(x) if y != 1 else x if hasattr(x, "aval") else copy(x)
+    return IntegerPow(operator.index(y)).bind(x) if y != 1 else x if isinstance(x, Typed) else copy(x)
 
 
 @dataclass(frozen=True)
