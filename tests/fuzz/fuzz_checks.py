@@ -184,7 +184,7 @@ def check_jit(case: Case, how: How = WALKED) -> None:
 def check_first(case: Case, how: How = WALKED) -> None:
     """The gradient by all inputs that have one, and the tangent."""
     _derivatives(case, how, "gradient", lambda lib, f, args: (args, lib.grad(f, tuple(range(len(args))))(*args)))
-    _derivatives(case, how, "tangent", lambda lib, f, args: lib.jvp(f, args, args))
+    _derivatives(case, how, "tangent", lambda lib, f, args: lib.jvp(f, args, args), numpy=lambda f, args: [f(*args)])
 
 
 def check_second(case: Case, how: How = WALKED) -> None:
@@ -196,8 +196,12 @@ def check_second(case: Case, how: How = WALKED) -> None:
     _derivatives(case, how, "second derivative", second)
 
 
-def _derivatives(case: Case, how: How, what: str, derivative: Callable[[Any, Any, Any], tuple[Any, Any]]) -> None:
-    """Compare derivatives of the sum of all results; ``derivative`` gives them after what they belong to.
+def _derivatives(
+    case: Case, how: How, what: str, derivative: Callable[[Any, Any, Any], tuple[Any, Any]],
+    numpy: Callable[[Any, Any], Sequence[Any]] = lambda f, args: args,
+) -> None:  # fmt: skip
+    """Compare derivatives of the sum of all results; ``derivative`` gives them after what they belong to, which is
+    all that ``numpy`` computes.
 
     Ours are weakly typed where what they belong to is; JAX's depend on the ops on the way.
     """
@@ -216,7 +220,10 @@ def _derivatives(case: Case, how: How, what: str, derivative: Callable[[Any, Any
             raise Mismatch(what, f"{found!r} of {values!r}: the types differ")
         return leaves
 
-    both(what, ours, lambda: how.theirs(of(jax, THEIRS, jnp.asarray), *map(typed, args)), 10 * tolerance(case), True)
+    both(
+        what, ours, lambda: how.theirs(of(jax, THEIRS, jnp.asarray), *map(typed, args)), 10 * tolerance(case), True,
+        lambda: numpy(_total(case, names, onp, onp.asarray, NUMPY), args),
+    )  # fmt: skip
 
 
 def _type(x: Any) -> Any:

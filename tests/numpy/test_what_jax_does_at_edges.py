@@ -110,3 +110,49 @@ def test_unique_elements_are_as_weak_as_what_they_are_of():
     for number in (1, 2.5, 2j, True):
         got, want = mnp.unique(mnp.full((2,), number)), jnp.unique(jnp.full((2,), number))
         assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type)
+
+
+def test_a_carry_of_nan_stays_out_of_second_derivatives_of_checkpointed_steps():
+    def total(lib, x):
+        step = lib.checkpoint(lambda c, a: (c * a, a * a * a))
+        return lib.lax.scan(step, np.float32(NAN), x)[1].sum()
+
+    x = np.array([1.0, 2.0], np.float32)
+    assert mw.grad(lambda x: mw.grad(lambda x: total(mw, x))(x).sum())(x).tolist() == [6.0, 12.0]
+
+
+@pytest.mark.parametrize("row", [[1, NAN, 3, 2, 5], [NAN, NAN, 1, NAN], [-INF, -INF, 1], [INF, INF, 1], [2, 2, 2]])
+def test_windows_select_alike_forwards_and_backwards(row):
+    x, t = np.array(row, np.float32), np.arange(1, 1 + len(row), dtype=np.float32)
+    for kind, start in (("max", -INF), ("min", INF)):
+
+        def derivatives(lib, kind=kind, start=start):
+            f = lambda x: lib.lax.reduce_window(x, start, getattr(lib.lax, kind), (2,), (1,), "VALID")  # noqa: E731
+            return lib.jvp(f, (x,), (t,))[1], lib.vjp(f, x)[1](t[1:] + 0)[0]
+
+        for ours, theirs in zip(derivatives(mw), derivatives(jax)):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_solutions_are_typed_as_weakly_as_what_they_are_made_of():
+    def results(lib, np_, x):
+        yield lib.lax.custom_root(lambda z: z * 2 - x, x * 1, lambda f, z: x / 2, lambda g, b: b / 2)
+        yield lib.lax.custom_linear_solve(lambda z: 2 * z, x * 1, lambda mv, b: b / mv(1.0), symmetric=True)
+
+    for x in (3.0, np.float32(3)):
+        for ours, theirs in zip(results(mw, mnp, x), results(jax, jnp, x)):
+            assert (float(ours), ours.weak_type) == (float(theirs), jax.typeof(theirs).weak_type)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "and", "or", "xor"])
+def test_reductions_refuse_the_same_types_of_no_axes(name):
+    wrong = np.ones(2, bool if name in ("sum", "prod") else np.float32)
+    for axes in ((), (0,)):
+        with pytest.raises(mw.errors.DTypeError, match="expected"):
+            getattr(mw.lax, f"reduce_{name}")(wrong, axes)
+
+
+def test_the_scaled_bessel_function_ends_at_1():
+    with mw.enable_x64():
+        most, *rest = mw.lax.bessel_i0e(np.array([0.0, 1e-20, 1e-12])).tolist()
+        assert most == 1.0 and max(rest) <= 1.0

@@ -108,35 +108,31 @@ def custom_linear_solve(
     consts, jaxprs = _sharing(pieces, map(typeof, flat))
     back: Sequence[ClosedJaxpr | None] = jaxprs if symmetric else [*jaxprs[2:], None, None]
     op = LinearSolve(name_of(solve), jaxprs[0], jaxprs[1], back[0], back[1], len(consts))
-    solution, aux = pytree.unflatten(out_tree, op.bind(*consts, *flat))
+    solution, aux = pytree.unflatten(out_tree, _as_weak(op.bind(*consts, *flat), solved[0]))
     return (solution, aux) if has_aux else solution
 
 
 def _equation(where: str, what: str, fun: Callable[[Any], Any], example: Any) -> tuple[list[Any], Any, _Piece]:
-    """``example`` flat and strongly typed, its structure, and the recorded function from such trees to such trees.
+    """``example`` flat, its structure, and the recorded function from such trees to such trees.
 
     Raises:
       ArgumentError: what ``fun`` returns is not like ``example``.
     """
     leaves, tree = pytree.flatten(example)
-    flat = [convert(x, typeof(x).dtype) for x in leaves]
+    flat = [convert(x, typeof(x).dtype, typeof(x).weak_type) for x in leaves]
     piece, out_tree = _piece(lambda *xs: fun(pytree.unflatten(tree, xs)), flat, name_of(fun))
     _check_alike(where, f"the result of {what}", out_tree, piece[0].out_avals, tree, [typeof(x) for x in flat])
     return flat, tree, piece
 
 
 def _piece(fun: Callable[..., Any], flat: Sequence[Any], name: str) -> tuple[_Piece, Any]:
-    """A function of flat arrays, recorded, with strongly typed results; and the structure of what it returns."""
-
-    def strong(*xs: Any) -> Any:
-        return pytree.map(lambda y: convert(y, typeof(y).dtype), fun(*xs))
-
-    jaxpr, consts, tree = closed_call(strong, flat, name)
+    """A function of flat arrays, recorded, and the structure of what it returns."""
+    jaxpr, consts, tree = closed_call(fun, flat, name)
     return (jaxpr, consts), tree
 
 
 def _sharing(pieces: Sequence[_Piece], avals: Iterable[Any]) -> tuple[list[Any], list[ClosedJaxpr]]:
-    """All that the pieces close over, and the pieces as jaxprs of all of that."""
+    """All that the pieces close over, and the pieces as jaxprs of all of that, with strongly typed results."""
     consts = [c for _, captured in pieces for c in captured]
     types = [*map(typeof, consts), *avals]
     jaxprs, start = [], 0
@@ -144,11 +140,17 @@ def _sharing(pieces: Sequence[_Piece], avals: Iterable[Any]) -> tuple[list[Any],
         own = slice(start, start + len(captured))
 
         def call(*xs: Any, jaxpr: ClosedJaxpr = jaxpr, own: slice = own) -> list[Any]:
-            return eval_jaxpr(jaxpr, jaxpr.consts, *xs[own], *xs[len(consts) :])
+            outs = eval_jaxpr(jaxpr, jaxpr.consts, *xs[own], *xs[len(consts) :])
+            return [convert(y, typeof(y).dtype) for y in outs]
 
         jaxprs.append(trace_to_jaxpr(call, types, "linear_solve"))
         start = own.stop
     return consts, jaxprs
+
+
+def _as_weak(results: Sequence[Any], recorded: ClosedJaxpr) -> list[Any]:
+    """Results of a solver, typed as weakly as when it was recorded."""
+    return [convert(y, typeof(y).dtype, a.weak_type) for y, a in zip(results, recorded.out_avals)]
 
 
 def custom_root(
@@ -209,5 +211,5 @@ def custom_root(
         return outs, [*pytree.flatten(moved)[0], *rest]
 
     op = CustomJvpCall(name_of(f), solver, rule)
-    root, aux = pytree.unflatten(out_tree, op.bind(*consts, *guess))
+    root, aux = pytree.unflatten(out_tree, _as_weak(op.bind(*consts, *guess), solver_piece[0]))
     return (root, aux) if has_aux else root

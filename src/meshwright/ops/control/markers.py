@@ -11,7 +11,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
-from meshwright.ops.elementwise.table import materialize
+from meshwright.ops.control.regions import merge, omit, pick
 from meshwright.ops.shape.rearrange import Unchanged
 from meshwright.sharding.rule import ShardingRule, make_rule
 
@@ -58,13 +58,16 @@ class OptimizationBarrier(Op):
         return self, args
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        given = [t for t in tangents if not isinstance(t, Zero)]
-        outs = iter(self.bind(*given) if given else ())
-        return self.bind(*primals), [t if isinstance(t, Zero) else next(outs) for t in tangents]
+        return self.bind(*primals), self._of_some(tangents)
 
     def transpose(self, cts: Sequence[Any], *args: Any) -> Cotangents:
-        outs = iter(self.bind(*map(materialize, cts)))
-        return [ct if isinstance(x, Linear) else None for x, ct in zip(args, outs)]
+        linear = [isinstance(x, Linear) for x in args]
+        return merge(linear, self._of_some(pick(cts, linear)), [None] * len(args))
+
+    def _of_some(self, values: Sequence[Any]) -> list[Any]:
+        """Those that are not zero behind one barrier: a zero made real would be multiplied by infinities."""
+        nonzero = [not isinstance(v, Zero) for v in values]
+        return merge(nonzero, optimization_barrier(pick(values, nonzero)), omit(values, nonzero))
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), list(dims)

@@ -98,6 +98,8 @@ class ReduceProd(Reduction):
 
     name: ClassVar[str] = "reduce_prod"
     monoid: ClassVar[Monoid] = PROD
+    accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(lambda d: not dtypes.is_bool(d))
+    expects: ClassVar[str] = "numbers"
 
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
         # Dividing the product by each factor fails at zeros; a tree of products of two is right there too, and so are
@@ -257,7 +259,10 @@ def _normal(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
 def _reducer(op: type[Reduction], what: str, example: str) -> Callable[[Any, Sequence[int]], Any]:
     def reduce(operand: Any, axes: Sequence[int]) -> Any:
         axes = _normal(operand, axes)
-        return op(axes).bind(operand) if axes else operand
+        if not axes:
+            op(axes).infer(typeof(operand))
+            return operand
+        return op(axes).bind(operand)
 
     takes = f"      DTypeError: ``operand`` does not hold {op.expects}.\n" if op.expects else ""
     reduce.__name__ = reduce.__qualname__ = op.name

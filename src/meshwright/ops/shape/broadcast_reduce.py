@@ -122,6 +122,8 @@ class ReduceSum(Linear1):
     name: ClassVar[str] = "reduce_sum"
 
     def infer(self, x: ShapedArray) -> ShapedArray:
+        if dtypes.is_bool(x.dtype):
+            raise DTypeError(f"{self.name}: operand {x} has dtype bool, expected numbers; convert it with .astype(int)")
         return infer_reduce(self.name, x, self.axes)
 
     def transpose(self, ct: Any, x: Any) -> Cotangents:
@@ -176,7 +178,11 @@ def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
     """Sum of ``x`` over the dimensions ``axes``, which go; negative ones count from the end."""
     ndim = typeof(x).ndim
     axes = static_indices(axes, "reduce_sum")
-    return ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes)).bind(x) if axes else x
+    op = ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes))
+    if not axes:
+        op.infer(typeof(x))
+        return x
+    return op.bind(x)
 
 
 def unbroadcast(ct: Any, aval: ShapedArray) -> Any:

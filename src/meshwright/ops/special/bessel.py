@@ -85,6 +85,8 @@ class _Scaled(Expanded):
     def expand(self, x: Value) -> Value:
         size, odd = abs_(x), self.order % 2
         near, far = mul(integer_pow(x, self.order), _below(self.order, size)), _above(self.order, size)
+        if not self.order:
+            near = min_(near, scalar_like(1, x))  # which it is at 0, but for rounding: functions may end there
         return select(le(size, scalar_like(8, x)), near, mul(sign(x), far) if odd else far)
 
 

@@ -8,7 +8,7 @@ derivatives of every order are these two ops again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Cotangents, Dual, Tangent, Zero
 from meshwright.ir.reading import Reader, reads, scalar_of
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.elementwise.table import add, and_, eq, ge, le, max_, min_, not_, scalar_like, select
+from meshwright.ops.elementwise.table import add, eq, ge, le, scalar_like, select
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.slice_pad import slice_
 from meshwright.ops.window.body import read_select_and_scatter_body
@@ -35,7 +35,6 @@ from meshwright.ops.window.slices import window_slices, window_unslice
 _MOST_OFFSETS = 32
 
 _COMPARE = {"ge": ge, "le": le}
-_EXTREME = {"ge": max_, "le": min_}
 
 
 def worst(selects: str, dtype: np.dtype) -> np.ndarray:
@@ -208,20 +207,26 @@ def _keep_selected(selects: str, key: np.dtype, value: np.dtype) -> ClosedJaxpr:
 
 @lru_cache(maxsize=256)
 def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: ShapedArray) -> ClosedJaxpr:
-    """``select_and_scatter_add``, offset by offset: the first that holds the window's extreme gets its cotangent."""
+    """``select_and_scatter_add``, offset by offset: the one that is selected gets its window's cotangent."""
 
     def scatter(source: Any, x: Any) -> list[Any]:
         seen = window_slices(x, op.windows, worst(op.selects, typeof(x).dtype))
-        extreme = reduce(_EXTREME[op.selects], seen)
         nothing = match_shape(scalar_like(0, source), typeof(source))
-        parts, free = [], None
-        for value in seen:
-            hit = eq(value, extreme)
-            parts.append(select(hit if free is None else and_(hit, free), source, nothing))
-            free = not_(hit) if free is None else and_(free, not_(hit))
+        chosen = _chosen(op.selects, seen)
+        parts = [select(eq(chosen, match_shape(np.int32(i), typeof(chosen))), source, nothing) for i in range(len(seen))]
         return [window_unslice(parts, op.windows, typeof(x).shape)]
 
     return trace_to_jaxpr(scatter, [source, operand], op.name)
+
+
+def _chosen(selects: str, values: Sequence[Any]) -> Any:
+    """Which of some arrays is selected, elementwise: as in gathering, whatever stands beside NaN."""
+    aval = typeof(values[0])
+    best, place = values[0], match_shape(np.int32(0), ShapedArray(aval.shape, np.dtype(np.int32)))
+    for i, value in enumerate(values[1:], 1):
+        stays = _COMPARE[selects](best, value)
+        best, place = select(stays, best, value), select(stays, place, match_shape(np.int32(i), typeof(place)))
+    return place
 
 
 def select_op(kind: type[_Select], op: WindowOp, selects: str) -> Any:
