@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,6 +97,25 @@ def test_integrals_of_polynomials_promote_with_their_constants(dtype, k):
     with mw.enable_x64(), jax.enable_x64(True):
         got, want = mnp.polyint(p, k=k), jnp.polyint(p, k=k)
     assert got.dtype == want.dtype and got.tolist() == want.tolist()
+
+
+def test_bits_have_a_type_of_their_own():
+    for number, dtype in ((3.0, "int32"), (3.0, "float32"), (2, "int32"), (2, "float32")):
+        for bits in (lambda lib, x, d: lib.lax.bitcast_convert_type(x, d), lambda lib, x, d: x.view(d)):
+            got, want = bits(mw, mnp.full(3, number), dtype), bits(jax, jnp.full(3, number), dtype)
+            assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type), (number, dtype)
+
+
+def test_transforms_of_numbers_are_arrays():
+    for name, dtype in itertools.product(("fftn", "ifftn", "rfftn", "irfftn"), ("float16", "float64", "int32")):
+        got, want = (getattr(np_.fft, name)(np.array(3.5, dtype)) for np_ in (mnp, jnp))
+        assert isinstance(got, mw.Array) and (got.dtype, got.item()) == (want.dtype, want.item()), name
+
+
+def test_what_is_made_of_nothing_is_a_constant():
+    empty = np.zeros((0,), np.float32)
+    for f in (mnp.mean, mnp.std, mnp.median, mnp.linalg.norm, lambda x: mnp.linalg.norm(x, 3, axis=-1)):
+        assert mw.jvp(f, (empty,), (empty,))[1].tolist() == 0.0
 
 
 @pytest.mark.parametrize("name", ["convolve", "correlate", "intersect1d", "union1d", "polyadd"])

@@ -84,7 +84,9 @@ def _transform(name: str, kind: str, a: Any, s: Any, axes: Any, norm: str | None
         raise ArgumentError(
             f"fft.{name}: the transformed sizes are {tuple(sizes)} for shape {typeof(x).shape}; expected positive ones"
         )
-    return _compiled(x, kind, tuple(axes), tuple(sizes), norm) if axes else x
+    if not axes:
+        return asarray(*operands(f"fft.{name}", (a,), to_inexact=True)) if kind == RFFT else x
+    return _compiled(x, kind, tuple(axes), tuple(sizes), norm)
 
 
 @compiled(static_argnums=(1, 2, 3, 4))

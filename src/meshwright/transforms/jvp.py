@@ -54,7 +54,8 @@ def fitting(tangent: Any, aval: ShapedArray, what: str, whose: str) -> Any:
 
 
 class JVPTrace(Trace):
-    """Runs each op's ``jvp`` under the parent trace. Values with zero tangents are not wrapped."""
+    """Runs each op's ``jvp`` under the parent trace. Values with zero tangents are not wrapped, nor are those of no
+    elements: what is made of them, as the mean of nothing is NaN, is a constant."""
 
     __slots__ = ("parent",)
 
@@ -64,7 +65,7 @@ class JVPTrace(Trace):
 
     def wrap(self, primal: Any, tangent: Any) -> Any:
         """The tracer of a primal and its tangent."""
-        if isinstance(tangent, Zero):
+        if isinstance(tangent, Zero) or 0 in typeof(primal).shape:
             return primal
         return JVPTracer(self, primal, fitting(tangent, typeof(primal), "a tangent", "its value"))
 

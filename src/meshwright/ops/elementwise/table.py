@@ -404,6 +404,9 @@ class BitcastConvert(Elementwise):
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
     partials: ClassVar[tuple[Partial, ...]] = (CONSTANT,)
 
+    def infer(self, *avals: ShapedArray) -> ShapedArray:
+        return super().infer(*avals).strong()
+
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         if dtypes.bit_width(operand_dtypes[0]) != dtypes.bit_width(self.new_dtype):
             raise DTypeError(f"bitcast_convert_type: {operand_dtypes[0]} and {self.new_dtype} have different widths")
