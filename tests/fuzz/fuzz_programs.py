@@ -75,6 +75,8 @@ class Case:
     seed: int = 0
     #: the value of every name, by JAX
     values: Mapping[str, Typed] = field(default_factory=dict, repr=False)
+    #: whether its inputs are those with which ``values`` were computed, as weakly typed
+    drawn: bool = False
 
     def function(self, namespace: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """The program with the modules of ``namespace``, a function of the inputs."""
@@ -96,7 +98,7 @@ class Case:
 
     def widened(self) -> Case:
         """The program of float64 inputs."""
-        return replace(self, inputs={n: _wide(v) for n, v in self.inputs.items()}, x64=True, values={})
+        return replace(self, inputs={n: _wide(v) for n, v in self.inputs.items()}, x64=True, values={}, drawn=False)
 
     # --- smaller ones ---------------------------------------------------------------------------------------
     def of_output(self, name: str) -> Case:
@@ -113,7 +115,8 @@ class Case:
         """The program with one of its values as an input."""
         value = onp.asarray(self.values[name])
         lines = tuple(line for line in self.lines if line[0] != name)
-        return replace(self, inputs={**self.inputs, name: value}, lines=lines).of_output(self.outputs[0])
+        inputs = {**self.inputs, name: value}
+        return replace(self, inputs=inputs, lines=lines, drawn=False).of_output(self.outputs[0])
 
     def smaller(self) -> list[Case]:
         """Programs to try in its place: of one result, with less before it."""
@@ -204,7 +207,7 @@ def random_case(seed: int) -> Case:
                 expression, result = value
                 lines.append((f"v{len(lines)}", expression))
                 values[lines[-1][0]] = result
-    return Case(inputs, tuple(lines), tuple(n for n, _ in lines) or ("x0",), x64, seed, values)
+    return Case(inputs, tuple(lines), tuple(n for n, _ in lines) or ("x0",), x64, seed, values, True)
 
 
 def _evaluated(rng: Rng, expression: str, scope: dict[str, Any], values: Mapping[str, Typed]) -> Any:

@@ -213,7 +213,8 @@ def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: Shaped
         seen = window_slices(x, op.windows, worst(op.selects, typeof(x).dtype))
         nothing = match_shape(scalar_like(0, source), typeof(source))
         chosen = _chosen(op.selects, seen)
-        parts = [select(eq(chosen, match_shape(np.int32(i), typeof(chosen))), source, nothing) for i in range(len(seen))]
+        numbers = [match_shape(np.int32(i), typeof(chosen)) for i in range(len(seen))]
+        parts = [select(eq(chosen, i), source, nothing) for i in numbers]
         return [window_unslice(parts, op.windows, typeof(x).shape)]
 
     return trace_to_jaxpr(scatter, [source, operand], op.name)
