@@ -39,12 +39,14 @@ class Elementwise(Op):
     """Base of ops that work on corresponding elements.
 
     ``partials[i](t, y, *xs)`` is the tangent of the result for tangent ``t`` of operand ``i``. Each operand that may be
-    a float or complex number has a partial, be it to say :data:`CONSTANT` or :class:`Unknown`.
+    a float or complex number has a partial, be it to say :data:`CONSTANT` or :class:`Unknown`. The result is typed
+    weakly where all operands are, unless the op decides (``may_be_weak``).
     """
 
     hlo: ClassVar[str] = ""
     accepts: ClassVar[tuple[str, ...]] = ()
     partials: ClassVar[tuple[Partial, ...]] = ()
+    may_be_weak: ClassVar[bool] = True
 
     def __hash__(self) -> int:
         return hash(type(self))  # a dataclass without fields would share one hash with all others
@@ -94,7 +96,7 @@ class Elementwise(Op):
                 f"{self.name}: operand shapes {' and '.join(str(a.shape) for a in avals)} differ; the functions of "
                 "meshwright.numpy broadcast, ops take equal shapes or scalars"
             )
-        weak = all(a.weak_type for a in avals)
+        weak = self.may_be_weak and all(a.weak_type for a in avals)
         return ShapedArray(shapes.pop() if shapes else (), self.result_dtype(*(a.dtype for a in avals)), weak)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:

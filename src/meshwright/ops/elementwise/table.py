@@ -403,9 +403,7 @@ class BitcastConvert(Elementwise):
     hlo: ClassVar[str] = "stablehlo.bitcast_convert"
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
     partials: ClassVar[tuple[Partial, ...]] = (CONSTANT,)
-
-    def infer(self, *avals: ShapedArray) -> ShapedArray:
-        return super().infer(*avals).strong()
+    may_be_weak: ClassVar[bool] = False
 
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         if dtypes.bit_width(operand_dtypes[0]) != dtypes.bit_width(self.new_dtype):
