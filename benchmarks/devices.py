@@ -42,7 +42,9 @@ def gpt() -> tuple[Any, Any]:
     spec.loader.exec_module(module)
     mesh = mw.make_mesh((2, 4), ("data", "model"))
     weights, batch = module.placements(mesh)
-    params = mw.device_put(module.init(random.key(0)), weights)
+    with mw.enable_x64(False):  # the same, whatever is computed in
+        drawn = module.init(random.key(0))
+    params = mw.device_put(mw.tree.map(lambda p: np.asarray(p, float), drawn), weights)
     zeros = mw.tree.map(lambda p: np.zeros(p.shape, p.dtype), params)
     state = (params, mw.device_put(zeros, weights), mw.device_put(zeros, weights))
     ins = (weights, weights, weights, batch, batch, None)
@@ -128,18 +130,24 @@ def measured(
 
 
 def main() -> None:
-    """Print a table for each model."""
-    for model, bits in (("gpt", 32), ("gpt", 64), ("cnn", 32)):
+    """Print a table for each model. Differences in float64 are mistakes; those in float32 are to be seen beside the
+    rounding of float32 itself: its losses on virtual devices beside those in float64."""
+    for model, bits in (("gpt", 64), ("gpt", 32), ("cnn", 32)):
         print(f"{model} in float{bits}, {STEPS} steps: ms a step, largest difference of losses to virtual devices")
         first: list[float] = []
         for name, setting in SETTINGS.items():
             losses, seconds = measured(model, STEPS, setting, bits)
             first = first or losses
-            worst = max(abs(a - b) for a, b in zip(losses, first))
-            print(
-                f"  {name:26} {1000 * seconds:8.1f}  {worst:.1e}  (loss {losses[0]:.4f} to {losses[-1]:.4f})",
-                flush=True,
-            )
+            shown = f"{1000 * seconds:8.1f}  {_largest(losses, first):.1e}"
+            print(f"  {name:26} {shown}  (loss {losses[0]:.4f} to {losses[-1]:.4f})", flush=True)
+        if bits == 64:
+            exact = first
+        elif model == "gpt":
+            print(f"  rounding of float32: {_largest(first, exact):.1e}")
+
+
+def _largest(losses: list[float], others: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(losses, others))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""XLA's coordination service: who takes part in a job, a table of keys and values, barriers.
+"""XLA's coordination service: who takes part in a job, a table of keys and values.
 
 The service knows no passwords: whoever reaches its port can take part (``runtime/processes/meeting.py`` asks those
 who begin a job). It listens on the address that it is given, which is loopback unless a user names another; between
@@ -8,14 +8,26 @@ machines it belongs into a network of the job's own.
 from __future__ import annotations
 
 import socket
-from typing import Any
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from jaxlib import _jax
+from jaxlib._jax import JaxRuntimeError
 
 from meshwright.errors import DistributedError
+from meshwright.runtime.pjrt.world import WORLD
 
-#: seconds without a sign of life after which the service takes a process for dead
-HEARTBEAT = 10
+#: seconds without a sign of life after which XLA ends processes: a month, as ours (``processes.signs``,
+#: ``processes.meeting``) come first, and can be caught
+_HEARTBEAT = 30 * 86_400
+#: seconds after which who waits for an answer looks whether anybody is there
+_PERIOD = 0.2
+
+T = TypeVar("T")
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -45,7 +57,7 @@ def serve(address: str, count: int, wait: float) -> Any:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             s.bind((host, int(port)))
         return _jax.get_distributed_runtime_service(
-            address, count, heartbeat_timeout=HEARTBEAT, shutdown_timeout=5, cluster_register_timeout=int(wait),
+            address, count, heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5, cluster_register_timeout=int(wait),
             recoverable=True,
         )  # fmt: skip
     except (OSError, RuntimeError) as error:
@@ -62,7 +74,7 @@ def connect(address: str, rank: int, wait: float) -> Any:
       DistributedError: not all processes come in ``wait`` seconds.
     """
     service = _jax.get_distributed_runtime_client(
-        address, rank, init_timeout=int(wait), heartbeat_timeout=HEARTBEAT, shutdown_timeout=5,
+        address, rank, init_timeout=int(wait), heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5,
         shutdown_on_destruction=False,
     )  # fmt: skip
     try:
@@ -72,6 +84,27 @@ def connect(address: str, rank: int, wait: float) -> Any:
     return service
 
 
+def _unless_lost(call: Callable[[], T]) -> T:
+    """``call()``, made in a thread of its own: XLA waits for ever for the answer of a coordinator that is lost.
+
+    Raises:
+      DistributedError: it is lost. RuntimeError: XLA's.
+    """
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="meshwright-table", daemon=True).start()
+    while True:
+        with suppress(TimeoutError):
+            return done.result(_PERIOD)
+        WORLD.check()
+
+
 class Table:
     """Keys and values that all processes see. Failures are DistributedError."""
 
@@ -79,24 +112,22 @@ class Table:
         self.service = service
 
     def put(self, key: str, value: bytes) -> None:
+        WORLD.check()
         try:
-            self.service.key_value_set_bytes(key, value, allow_overwrite=True)
-        except RuntimeError as error:
+            _unless_lost(lambda: self.service.key_value_set_bytes(key, value, allow_overwrite=True))
+        except JaxRuntimeError as error:
             raise DistributedError(f"the coordinator does not answer: {error}") from None
 
     def get(self, key: str, seconds: float) -> bytes | None:
         """The value, for which this waits; None if it does not come in ``seconds``."""
-        try:
-            return self.service.blocking_key_value_get_bytes(key, max(int(1000 * seconds), 1))
-        except RuntimeError as error:
-            if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
+        end = time.monotonic() + seconds
+        while True:
+            WORLD.check()
+            left = end - time.monotonic()
+            try:
+                return self.service.blocking_key_value_get_bytes(key, max(int(1000 * min(left, _PERIOD)), 1))
+            except JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error) and "NOT_FOUND" not in str(error):
+                    raise DistributedError(f"the coordinator does not answer: {error}") from None
+            if left < _PERIOD:
                 return None
-            raise DistributedError(f"the coordinator does not answer: {error}") from None
-
-    def barrier(self, name: str, seconds: float) -> bool:
-        """Whether all processes came to the barrier in time."""
-        try:
-            self.service.wait_at_barrier(name, max(int(1000 * seconds), 1))
-            return True
-        except RuntimeError:
-            return False

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.core.records import dataclass
+from meshwright.errors import DistributedError
 
 
 @dataclass
 class World:
     """The processes that compute together.
 
-    ``service`` is the connection to the coordinator: barriers, a table of keys and values, who is alive.
+    ``service`` is the connection to the coordinator: a table of keys and values.
     """
 
     rank: int = 0
@@ -21,10 +22,22 @@ class World:
     service: Any = None
     #: what else lives as long as the job: the service itself, where this process holds it
     keep: Any = None
-    #: what sees the coordinator end
+    #: what passes on what XLA and the coordinator say, and what sees the coordinator end
+    proxy: Any = None
     watch: Any = None
+    #: what has become of the coordinator; empty while it is there
+    lost: str = ""
     #: what a failed run means, if another process is behind it; ``runtime.processes`` knows
     explain: Callable[[Exception, Any], Exception | None] | None = None
+
+    def check(self) -> None:
+        """Raise if the coordinator is lost.
+
+        Raises:
+          DistributedError
+        """
+        if self.lost:
+            raise DistributedError(self.lost)
 
 
 #: there is one

@@ -121,7 +121,10 @@ def explain(error: Exception, maker: Any) -> DistributedError | None:
 
     ``maker`` is the program that failed, if it is known.
     """
-    suspects = signs.suspects()
+    try:
+        suspects = signs.suspects()
+    except DistributedError as lost:
+        return lost
     if not suspects:
         return None
     what = f"Rank {WORLD.rank} waited in {_waited_in(maker, str(error))}"

@@ -20,6 +20,7 @@ from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 from meshwright.runtime.processes.jobs import Job
 from meshwright.runtime.processes.meeting import attend, own_token, watch
+from meshwright.runtime.processes.proxy import Proxy
 from meshwright.runtime.processes.service import Service
 
 
@@ -40,8 +41,9 @@ def join(job: Job, wait: float) -> None:
     if not job.is_served and job.rank == 0:
         WORLD.keep = Service(job.coordinator, job.count, wait)
     connection = attend(job.coordinator, job.rank, job.count, own_token(), wait)
-    service = coordination.connect(job.coordinator, job.rank, wait)
     WORLD.watch = Background(partial(watch, connection, job.coordinator, job.rank), "meshwright-coordinator")
+    WORLD.proxy = Proxy(job.coordinator)
+    service = coordination.connect(WORLD.proxy.address, job.rank, wait)
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
     if not job.coordinator.startswith(("127.", "localhost")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
@@ -88,8 +90,10 @@ def leave() -> None:
     if WORLD.watch is not None:
         WORLD.watch.end()
     service, WORLD.service = WORLD.service, None
-    with suppress(RuntimeError):  # of processes that failed: they have said so themselves
-        service.shutdown()
+    if not WORLD.lost:
+        with suppress(RuntimeError):  # of processes that failed: they have said so themselves
+            service.shutdown()
+    WORLD.proxy.end()
     if WORLD.keep is not None:
         WORLD.keep.stop()
         WORLD.keep = None

@@ -7,7 +7,7 @@ when all have come it starts XLA's service there and tells them. If one does not
 told that.
 
 The coordinator says a line of JSON with a challenge, the process one with its place and the proof, and in the end the
-coordinator one with what is wrong, or nothing.
+coordinator one with what is wrong, or nothing. From then on it answers each process's signs of life.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
+from meshwright.core.config import config
 from meshwright.errors import DistributedError
+from meshwright.runtime.pjrt.world import WORLD
 
 TOKEN = "MESHWRIGHT_TOKEN"
 _GREETING = "meshwright coordinator"
 #: seconds in which one side answers the other, and by which a process outwaits the coordinator
 _ANSWER, _MARGIN = 10.0, 5.0
 _LONGEST = 1 << 16
+#: what a process and the coordinator say to each other from then on, seconds between, and of silence that mean the end
+_SIGN, _PERIOD, SILENCE = b".", 0.2, 10.0
 
 
 def version() -> str:
@@ -54,6 +58,13 @@ def _has_gone(connection: socket.socket) -> bool:
         return True
     finally:
         connection.setblocking(True)
+
+
+def _received(connection: socket.socket) -> bytes:
+    """What comes; nothing if the other side has gone."""
+    with suppress(OSError):
+        return connection.recv(_LONGEST)
+    return b""
 
 
 def _say(connection: socket.socket, **words: Any) -> None:
@@ -130,6 +141,20 @@ class Meeting:
                     _say(connection, wrong=wrong)
             if wrong:
                 self.end()
+            else:
+                threading.Thread(target=self._live, daemon=True).start()
+
+    def _live(self) -> None:
+        """Answer each process's signs of life."""
+        connections = list(self._come.values())
+        with suppress(OSError, ValueError):  # ``end`` closes them
+            while connections:
+                for connection in select.select(connections, [], [])[0]:
+                    data = _received(connection)
+                    if data:
+                        connection.sendall(data)
+                    else:
+                        connections.remove(connection)
 
     def end(self) -> None:
         """Let the processes go; until then they see by their connections that the coordinator lives."""
@@ -250,15 +275,37 @@ def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:
 
 
 def watch(connection: socket.socket, address: str, rank: int, stop: threading.Event) -> None:
-    """End the process, saying why, when the coordinator ends before ``stop``: XLA would at once, and say it worse."""
+    """See the coordinator end, or say nothing for a while, before ``stop``. What needs it raises from then on; a
+    process that is still there after ``config.collective_timeout`` ends, with the same words."""
+    how = _fate(connection, stop)
+    if not how:
+        return
+    WORLD.lost = (
+        f"rank {rank}: the coordinator is lost, and with it the job: the process that listened at {address} {how}"
+    )
+    if not stop.wait(config.collective_timeout):
+        os.write(2, f"meshwright.errors.DistributedError: {WORLD.lost}\n".encode())
+        os._exit(1)
+
+
+def _fate(connection: socket.socket, stop: threading.Event) -> str:
+    """What becomes of the coordinator; empty if ``stop`` comes first. It is asked for a sign of life, and again as soon
+    as it has given one."""
     while not stop.is_set():
-        ready, _, _ = select.select([connection], [], [], 0.2)
-        if ready and not stop.is_set():
-            text = (
-                f"meshwright.errors.DistributedError: rank {rank}: the coordinator is lost, and with it the job: the "
-            )
-            os.write(2, f"{text}process that listened at {address} has ended\n".encode())
-            os._exit(1)
+        try:
+            connection.sendall(_SIGN)
+            end = time.monotonic() + SILENCE
+            while not select.select([connection], [], [], _PERIOD)[0]:
+                if stop.is_set():
+                    return ""
+                if time.monotonic() > end:
+                    return f"has said nothing for {SILENCE:.0f} s: it is frozen, or cut off"
+            if not connection.recv(_LONGEST):
+                return "has ended"
+        except OSError as error:
+            return f"has ended ({error})"
+        stop.wait(_PERIOD)
+    return ""
 
 
 def own_token() -> str:

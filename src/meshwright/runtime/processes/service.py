@@ -1,6 +1,6 @@
 """The coordination service in a process of its own, so that it outlives the process that started it.
 
-XLA ends every process of a job whose service goes away, before any of them can say why.
+The job of a service that goes away is over.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -20,10 +19,12 @@ from typing import Any
 from meshwright.core.background import Background
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
-from meshwright.runtime.pjrt.coordination import HEARTBEAT, Table
+from meshwright.runtime.pjrt.coordination import Table
 from meshwright.runtime.pjrt.world import WORLD
 
 PERIOD = 0.5
+#: seconds that the last sign may take
+_LAST = 5.0
 
 
 @dataclass
@@ -61,12 +62,17 @@ def begin(service: Any) -> Table:
 def end() -> None:
     """Give none any more."""
     if LIVING.thread is not None:
-        LIVING.thread.end(2 * HEARTBEAT)
+        LIVING.thread.end(_LAST)
     LIVING.table = None
 
 
 def note_run(what: str) -> None:
-    """Note that a program is started which other processes take part in."""
+    """Note that a program is started which other processes take part in.
+
+    Raises:
+      DistributedError: the coordinator is lost.
+    """
+    WORLD.check()
     LIVING.sign.runs += 1
     LIVING.sign.last = what
 
@@ -85,21 +91,9 @@ def _give() -> None:
 
 
 def _keep_giving(stop: threading.Event) -> None:
-    failed_since = None
     while not stop.wait(PERIOD):
-        try:
+        with suppress(DistributedError):  # without a coordinator, which is found elsewhere
             _give()
-            failed_since = None
-        except DistributedError as error:
-            failed_since = failed_since or time.monotonic()
-            if time.monotonic() - failed_since > HEARTBEAT / 2 and not stop.is_set():
-                _end(f"rank {WORLD.rank}: the coordinator is lost, and with it the job: {error}")
-
-
-def _end(message: str) -> None:
-    """End the process: XLA would end it too, without a word to the user."""
-    print(f"meshwright.errors.DistributedError: {message}", file=sys.stderr, flush=True)
-    os._exit(1)
 
 
 # --- who failed ---------------------------------------------------------------------------------------------

@@ -1,0 +1,63 @@
+"""XLA's connection to the coordinator, by way of this process.
+
+XLA ends a process as soon as its connection to the coordination service ends, before anybody could say why. So its
+connection goes to a port of this process, which passes on what comes, and never closes it: that the coordinator is lost
+is found by ``meeting.watch``, and raised as an error like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from contextlib import suppress
+
+from meshwright.core.background import Background
+
+_BLOCK = 1 << 16
+#: seconds after which the thread looks whether it is to end
+_PERIOD = 0.2
+
+
+class Proxy:
+    """Passes on what one connection to :attr:`address` says to ``coordinator``, and what that answers."""
+
+    def __init__(self, coordinator: str) -> None:
+        self.coordinator = coordinator
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1)
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.thread = Background(self._work, "meshwright-proxy")
+
+    def end(self) -> None:
+        """Pass on nothing any more; XLA's side stays open for as long as the process lives."""
+        self.thread.end()
+
+    def _work(self, stop: threading.Event) -> None:
+        with self.listener:
+            while not select.select([self.listener], [], [], _PERIOD)[0]:
+                if stop.is_set():
+                    return
+            inside = self.listener.accept()[0].detach()  # so that nothing closes it
+        host, _, port = self.coordinator.rpartition(":")
+        with suppress(OSError), socket.create_connection((host, int(port))) as outside:
+            for connection in (inside, outside.fileno()):
+                _send_at_once(connection)
+            _pass_on(inside, outside.fileno(), stop)
+
+
+def _send_at_once(connection: int) -> None:
+    with socket.socket(fileno=os.dup(connection)) as same:
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _pass_on(inside: int, outside: int, stop: threading.Event) -> None:
+    """Until one side says nothing more."""
+    while not stop.is_set():
+        for source in select.select([inside, outside], [], [], _PERIOD)[0]:
+            data = os.read(source, _BLOCK)
+            if not data:
+                return
+            sink = inside if source == outside else outside
+            while data:
+                data = data[os.write(sink, data) :]
