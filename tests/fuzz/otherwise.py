@@ -161,6 +161,7 @@ _NOTHING_INSIDE = "windows must lie inside|stat_length must be positive|transfor
 _EXTREMA = r"(cum|nan|np\.|np\.a|np\.f|reduce_)(max|min)\(|lax\.(max|min)[(,]|ptp"
 _COMPARED = r"cum(max|min)|maximum|minimum|at\[|celu|relu|hard_|nn\.s?elu"
 _LOGSUM = r"logaddexp|softplus|log_sigmoid|mish|cumlogsumexp|logsumexp|logmeanexp"
+_SUMS = r"sum|@|dot|matmul|einsum|inner|norm|trace|trapezoid|convolve|correlate|polyval|lax\.conv|mean|std|var|cov\(|average"
 OTHERWISE = (
     # --- refused ---
     Otherwise("", "Python integers that a dtype does not hold are refused; JAX wraps", said=r"does not fit in u?int"),
@@ -262,8 +263,8 @@ OTHERWISE = (
     ),
     Otherwise("reduce_window", "JAX leaves the initial value out of bools", kinds="b"),
     Otherwise(
-        "", "sums are completed late, so that terms, of which some are 0, are multiplied by an infinity, not the sum",
-        what="partitioned", said="differs from the unpartitioned program by inf", of=no_finite,
+        rf"({_SUMS}).*\n", "sums are completed late: their terms, of which some are 0, meet infinities",
+        what="partitioned", said="differs from the unpartitioned program by inf", kinds="fc", of=no_finite,
     ),
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
     Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge),

@@ -26,15 +26,18 @@ from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
 from meshwright.lowering.batched import virtual_program
-from meshwright.ops.elementwise.table import convert, eq, mul, select, sub
+from meshwright.ops.elementwise.monoid import nothing
+from meshwright.ops.elementwise.table import convert, eq, mul, rem, select, sub
+from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.runtime.executable import compile_jaxpr
-from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding import AbstractMesh, Layout, joined_reduction
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.driver import partition
 from meshwright.spmd.factors import join_axes
 from meshwright.spmd.localize.context import LocalContext
+from meshwright.spmd.masked import masked_groups
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.reshard.emit import emit_step, tile_index
@@ -111,11 +114,12 @@ def partials(op: Op, avals: Sequence[ShapedArray], used: Axes, rule: ShardingRul
     for group in groups:
         if any(dtypes.is_bool(avals[o].dtype) for o in group):
             continue
-        for kind in ("sum", "max") if op.moves_only else ("sum",):
+        masked = group in masked_groups(op, avals, [None] * len(avals))
+        for kind in ("sum", *["masked"] * masked, *["max"] * op.moves_only):
             if kind == "max" and dtypes.is_complex(avals[group[0]].dtype):
                 continue
             for axes in {free, free[:1]} - {()}:
-                if not reduces or reduces == kind:
+                if joined_reduction(kind, reduces or kind):
                     found.append(Carried(axes, group, kind))
     return found
 
@@ -141,6 +145,10 @@ def _term(x: Any, carried: Carried, mesh: AbstractMesh) -> Any:
     n = mesh.sizes(carried.axes)
     index = tile_index(carried.axes, mesh)
     dtype = typeof(x).dtype
+    if carried.kind == "masked":
+        number = iota(np.int32, typeof(x).shape, 0) if typeof(x).ndim else np.int32(n - 1)
+        here = eq(rem(number, np.int32(n)), index)
+        return select(here, x, match_shape(nothing(dtype), typeof(x)))
     if carried.kind == "max":
         return select(eq(index, np.int32(n - 1)), x, sub(x, np.ones((), dtype)))
     # 1 - (2 + 3 + … + n) on device 0 and i + 1 on device i: together 1.
@@ -160,7 +168,8 @@ def localized_program(
              for o, lo in enumerate(ins)]  # fmt: skip
     outs = [_layout(dims, rule, assigned, mesh) for dims in rule.results]
     left = reduced + carried.axes
-    made = [lo.with_partial(left, carried.kind or rule.reduction, mesh) for lo in outs]
+    kind = joined_reduction(carried.kind or rule.reduction, rule.reduction if reduced else carried.kind)
+    made = [lo.with_partial(left, kind or "", mesh) for lo in outs]
     ctx = LocalContext(mesh, rule, tuple(avals), tuple(source.out_avals), tuple(given), tuple(made))
     trace = JaxprTrace()
     axis_env = {**mesh.shape, **{a: mesh.axis_size(a) for a in mesh.atoms}}

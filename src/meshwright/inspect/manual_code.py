@@ -25,7 +25,7 @@ from meshwright.core.dtypes import is_wide
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import Op
-from meshwright.ops.collective.all_reduce import Pmax, Pmin, Psum
+from meshwright.ops.collective.all_reduce import Pmax, Pmin, Psum, PsumMasked
 from meshwright.ops.collective.base import AxisIndex, Collective
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.inside import collectives_in
@@ -285,13 +285,14 @@ def _precise(op: DotGeneral, x: str, y: str) -> str:
 
 _SPELLED: dict[type, Callable[..., str | None]] = {
     Psum: lambda op, x: f"lax.psum({x}, {op.axes})",
+    PsumMasked: lambda op, x: f"lax.psum({x}, {op.axes})",
     Pmax: lambda op, x: f"lax.pmax({x}, {op.axes})",
     Pmin: lambda op, x: f"lax.pmin({x}, {op.axes})",
     AllGather: lambda op, x: f"lax.all_gather({x}, {op.axes}, axis={op.dimension}, tiled=True)",
     AllToAll: lambda op, x: f"lax.all_to_all({x}, {op.axes}, {op.split_dimension}, {op.concat_dimension}, tiled=True)",
     ReduceScatter: lambda op, x: (
         f"lax.psum_scatter({x}, {op.axes}, scatter_dimension={op.dimension}, tiled=True)"
-        if op.reduction == "sum"
+        if op.reduction in ("sum", "masked")
         else None
     ),
     Ppermute: lambda op, x: f"lax.ppermute({x}, {op.axes}, {list(op.perm)})",

@@ -169,6 +169,8 @@ class Op:
     multiple_results: ClassVar[bool] = False
     #: groups of operands in which the op is jointly linear: partial sums may pass through such a group
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    #: an op that is linear, but makes 0 of -0
+    turns_signs: ClassVar[bool] = False
     #: operands in which all results are piecewise constant, so that derivatives by them are zero; a derivative is never
     #: zero because a rule was left out (:mod:`meshwright.ir.derivatives`)
     constant_in: ClassVar[frozenset[int]] = frozenset()

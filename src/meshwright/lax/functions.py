@@ -16,10 +16,11 @@ from meshwright.core.config import config, platform_named
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ir.state import axis_size as _axis_size
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.collective.all_reduce import Psum
+from meshwright.ops.collective.all_reduce import PsumMasked
 from meshwright.ops.collective.named_axis import all_to_all, axis_index, ppermute
 from meshwright.ops.control import markers
 from meshwright.ops.elementwise.bitcast import bitcast
+from meshwright.ops.elementwise.monoid import nothing
 from meshwright.ops.elementwise.table import (
     ReducePrecision,
     SelectN,
@@ -36,7 +37,7 @@ from meshwright.ops.elementwise.table import conj as _conj
 from meshwright.ops.elementwise.table import mul as multiply
 from meshwright.ops.indexing.gather_scatter import ScatterBody
 from meshwright.ops.indexing.indexed import GatherScatterMode, index_array
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 
 
 class RoundingMethod(enum.Enum):
@@ -259,7 +260,8 @@ def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
       [6, 6, 6]
     """
     here = eq(axis_index(axis_name), np.int32(source))
-    return Psum((axis_name,), (_axis_size(axis_name),)).bind(select(here, x, zeros_like(x)))
+    mine = select(here, x, match_shape(nothing(typeof(x).dtype), typeof(x)))
+    return PsumMasked((axis_name,), (_axis_size(axis_name),)).bind(mine)
 
 
 def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:

@@ -17,7 +17,7 @@ from meshwright.sharding.hlo_convert import (
 )
 from meshwright.sharding.hlo_parse import parse_hlo_sharding
 from meshwright.sharding.kinds import MeshOf, common_mesh, in_users_kind, over
-from meshwright.sharding.layout import REDUCTIONS, Layout
+from meshwright.sharding.layout import REDUCTIONS, Layout, joined_reduction
 from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh, get_abstract_mesh, get_mesh, set_mesh
 from meshwright.sharding.named import NamedSharding, SingleDeviceSharding
 from meshwright.sharding.pmapped import PmapSharding, pmapped
@@ -66,6 +66,7 @@ __all__ = [
     "get_mesh",
     "hlo_to_layout",
     "in_users_kind",
+    "joined_reduction",
     "layout_to_hlo",
     "manual_axes",
     "mesh_of",

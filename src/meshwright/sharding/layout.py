@@ -4,6 +4,10 @@ A layout says, per dimension, which atomic axes split it (major to minor), and o
 *partial*: every device holds a term, and the value is their sum (or max, min, product, and, or). It is what
 propagation infers, what the partitioner chooses and what the reshard planner moves between.
 
+A *masked* sum is one in which zeros may stand for nothing: one device has the row ``x[0]``, and the others put negative
+zeros (the identity of the addition of floats) in its place. It is completed as other sums are, but never multiplied
+before: zero times infinity is NaN, nothing times infinity is nothing.
+
 Tiles are *flat*, as in XLA and JAX: a dimension of size D split n ways has tiles of c = ceil(D / n) rows;
 tile t holds the rows [t*c, min((t+1)*c, D)), which may be fewer than c or none at all. Every device's buffer
 has c rows, and what lies past the tile's end is padding.
@@ -22,7 +26,12 @@ from meshwright.errors import ShardingError
 from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.spec import PartitionSpec
 
-REDUCTIONS = ("sum", "max", "min", "prod", "and", "or")
+REDUCTIONS = ("sum", "masked", "max", "min", "prod", "and", "or")
+
+
+def joined_reduction(first: str, second: str) -> str | None:
+    """The kind of what is partial in one way over some axes and in another way over others; None if there is none."""
+    return first if first == second else "masked" if {first, second} == {"sum", "masked"} else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -63,9 +63,9 @@ class Factor:
 class ShardingRule:
     """For every dimension of every operand and result, the factors it is made of, major to minor.
 
-    A dimension without factors is never split. ``reduction`` is the kind of partial result (``"sum"``, ``"max"``,
-    ``"min"``, ``"prod"``, ``"and"``, ``"or"``) that splitting a reduction factor leaves. ``points`` is the number of
-    points of the op's loop nest, where there are others than the factors say (the taps of a kernel).
+    A dimension without factors is never split. ``reduction`` is the kind of partial result (``"sum"``, ``"masked"``,
+    ``"max"``, ``"min"``, ``"prod"``, ``"and"``, ``"or"``) that splitting a reduction factor leaves. ``points`` is the
+    number of points of the op's loop nest, where there are others than the factors say (the taps of a kernel).
     """
 
     factors: tuple[Factor, ...]

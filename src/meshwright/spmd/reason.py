@@ -10,6 +10,9 @@ from meshwright.ir.jaxpr import Atom, JaxprEqn
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import ShardingRule
 
+#: what devices have of partial results
+_KINDS = {"sum": "sums", "masked": "masked sums", "prod": "products", "max": "maxima", "min": "minima"}
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -58,7 +61,9 @@ class Reason:
         done = tuple(a for a in before.partial if a not in after.partial)
         if not done:
             return f"is laid out as {before.format(mesh)} and {self._needs()} as {after.format(mesh)}"
-        kind = {"sum": "sums", "prod": "products", "max": "maxima", "min": "minima"}.get(before.reduction, "parts")
+        kind = {"sum": "sums", "masked": "masked sums", "prod": "products", "max": "maxima", "min": "minima"}.get(
+            before.reduction, "parts"
+        )
         partial = f"is in partial {kind} over {', '.join(mesh.coalesce(done))}"
         if before.dims == after.dims:
             return f"{partial} and {self._needs()} whole"

@@ -65,8 +65,8 @@ WITHOUT_SAMPLE: dict[str, str] = {
     "inspect_sharding": "has an effect and no result: tests/inspect",
     "optimization_barrier": "any number of results, each an operand: tests/transforms/test_remat.py",
     **dict.fromkeys(
-        ("psum", "pmax", "pmin", "pprod", "pand", "por", "all_gather", "all_gather_invariant", "all_slice",
-         "reduce_scatter", "all_to_all", "ppermute", "axis_index"),
+        ("psum", "psum_masked", "pmax", "pmin", "pprod", "pand", "por", "all_gather", "all_gather_invariant",
+         "all_slice", "reduce_scatter", "all_to_all", "ppermute", "axis_index"),
         "needs a named axis: tests/registry/test_collectives.py",
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from meshwright.ops.collective.base import (
     Collective,
     MovesTiles,
 )
-from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, SUM, Monoid, member
+from meshwright.ops.elementwise.monoid import AND, MASKED, MAX, MIN, OR, PROD, SUM, Monoid, member
 from meshwright.ops.elementwise.table import (
     convert,
     copy,
@@ -122,6 +122,17 @@ class Psum(AllReduce):
 
 
 @dataclass(frozen=True)
+class PsumMasked(Psum):
+    """Sum over the devices along ``axes`` of terms of which some stand for nothing (:data:`MASKED`).
+
+    As ``psum``, but that no pass multiplies the terms in place of the sum.
+    """
+
+    name: ClassVar[str] = "psum_masked"
+    monoid: ClassVar[Monoid] = MASKED
+
+
+@dataclass(frozen=True)
 class _PExtremum(AllReduce):
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
@@ -189,4 +200,4 @@ class PVary(MovesTiles):
 CAST.fill(PVary)
 
 #: the all-reduce of each reduction kind
-ALL_REDUCE: dict[str, type[AllReduce]] = {c.monoid.kind: c for c in (Psum, Pmax, Pmin, Pprod, Pand, Por)}
+ALL_REDUCE: dict[str, type[AllReduce]] = {c.monoid.kind: c for c in (Psum, PsumMasked, Pmax, Pmin, Pprod, Pand, Por)}

@@ -29,6 +29,7 @@ from meshwright.ops.collective.base import (
 )
 from meshwright.ops.elementwise.monoid import Monoid, monoid_of
 from meshwright.ops.elementwise.table import (
+    add,
     eq,
     select,
     zeros_like,
@@ -177,7 +178,7 @@ class ReduceScatter(AlongDimension):
         return monoid_of(self.reduction)
 
     def of_sum(self) -> Op | None:
-        return AllSlice(self.axes, self.sizes, self.dimension) if self.reduction == "sum" else None
+        return AllSlice(self.axes, self.sizes, self.dimension) if self.monoid.combine is add else None
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         d = self.dimension
@@ -185,10 +186,10 @@ class ReduceScatter(AlongDimension):
         return x.update(shape=(*x.shape[:d], x.shape[d] // self.group_size, *x.shape[d + 1 :]))
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
-        return self.linear_in if self.reduction == "sum" else ()
+        return self.linear_in if self.monoid.combine is add else ()
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        if self.reduction != "sum":
+        if self.monoid.combine is not add:
             raise RuleError(f"reduce_scatter of the reduction {self.reduction} cannot be differentiated")
         return super().jvp(primals, tangents)
 

@@ -56,6 +56,10 @@ def _zero(dtype: np.dtype) -> np.ndarray:
     return np.zeros((), dtype)
 
 
+def _negative_zero(dtype: np.dtype) -> np.ndarray:
+    return np.zeros((), dtype) if dtypes.is_bool(dtype) else np.negative(np.zeros((), dtype))
+
+
 def _one(dtype: np.dtype) -> np.ndarray:
     return np.ones((), dtype)
 
@@ -65,6 +69,8 @@ def _all_bits(dtype: np.dtype) -> np.ndarray:
 
 
 SUM = Monoid("sum", add, _zero)
+#: a sum in which some terms stand for nothing: to these -0 is added, which changes nothing, not even the sign of a zero
+MASKED = Monoid("masked", add, _negative_zero)
 PROD = Monoid("prod", mul, _one)
 MAX = Monoid("max", max_, dtypes.min_value)
 MIN = Monoid("min", min_, dtypes.max_value)
@@ -81,7 +87,17 @@ def member(family: type[F], monoid: Monoid, class_name: str, name: str, doc: str
 
 
 MONOIDS = {m.name: m for m in (SUM, PROD, MAX, MIN, AND, OR, XOR)}
-_KINDS = {m.kind: m for m in MONOIDS.values()}
+_KINDS = {m.kind: m for m in (*MONOIDS.values(), MASKED)}
+
+
+def picked_kind(dtype: np.dtype) -> str:
+    """The kind of partial result that is left where one device has what is picked, and the others have nothing."""
+    return "or" if dtypes.is_bool(dtype) else "masked"
+
+
+def nothing(dtype: np.dtype) -> np.ndarray:
+    """What devices have that have nothing of what is picked: the identity of :func:`picked_kind`."""
+    return monoid_of(picked_kind(dtype)).identity(dtype)
 
 
 def monoid_of(kind: str) -> Monoid:

@@ -265,6 +265,7 @@ type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex
 type(div).linear_groups = _div_groups  # type: ignore
 for _op in (lt, le, gt, ge, max_, min_, pow_):
     type(_op).emit = _emit_written_out  # type: ignore
+type(neg).turns_signs = type(sub).turns_signs = type(conj).turns_signs = True
 type(exp2).emit, type(sign).emit, type(conj).emit = _emit_exp2, _emit_sign, _emit_conj  # type: ignore
 
 

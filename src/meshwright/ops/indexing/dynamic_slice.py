@@ -22,6 +22,7 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dua
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.clamp import clamp
+from meshwright.ops.elementwise.monoid import nothing, picked_kind
 from meshwright.ops.elementwise.table import (
     add,
     and_,
@@ -107,14 +108,14 @@ class _TileWindow:
 
 
 def _shifted(x: Any, dim: int, start: Any, length: int) -> Any:
-    """Rows ``[start, start + length)`` along ``dim``; rows that do not exist are zero."""
+    """Rows ``[start, start + length)`` along ``dim``; those that do not exist are :func:`nothing`."""
     shape = typeof(x).shape
     config = [(0, 0, 0)] * len(shape)
     config[dim] = (length, length, 0)
     starts: list[Any] = [np.int32(0)] * len(shape)
     starts[dim] = add(start, np.int32(length))
     # Clamping does the rest: a window that misses the rows ends up in the zeros on one side.
-    padded = pad(x, scalar_like(0, x), config)
+    padded = pad(x, nothing(typeof(x).dtype), config)
     return DynamicSlice((*shape[:dim], length, *shape[dim + 1 :])).bind(padded, *starts)
 
 
@@ -180,8 +181,8 @@ class DynamicSlice(Op):
         whole = [k == s for k, s in zip(self.slice_sizes, x.shape)]
         result = [n if w else None for n, w in zip(names, whole)]
         kinds = {n: REDUCTION for n, w in zip(names, whole) if not w}
-        kind = "or" if dtypes.is_bool(x.dtype) else "sum"
-        return make_rule([names, *[[]] * len(starts)], [result], dict(zip(names, x.shape)), kinds, kind)
+        sizes = dict(zip(names, x.shape))
+        return make_rule([names, *[[]] * len(starts)], [result], sizes, kinds, picked_kind(x.dtype))
 
     def typing_rule(self, x: ShapedArray, *starts: ShapedArray) -> ShardingRule:
         """As a slice, whose windows are split as the operand is."""

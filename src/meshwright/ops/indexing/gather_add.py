@@ -24,8 +24,8 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dua
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
 from meshwright.ops.composite import emit_traced
-from meshwright.ops.elementwise.monoid import OR, SUM, Monoid
-from meshwright.ops.elementwise.table import eq, materialize, scalar_like, select
+from meshwright.ops.elementwise.monoid import SUM, Monoid, monoid_of, nothing, picked_kind
+from meshwright.ops.elementwise.table import eq, materialize, select
 from meshwright.ops.indexing.indexed import (
     DimensionNumbers,
     Dims,
@@ -146,8 +146,7 @@ class Gather(Op):
     def sharding_rule(self, x: ShapedArray, indices: ShapedArray) -> ShardingRule:
         ndim = indices.ndim - 1 + len(self.dimension_numbers.offset_dims)
         f = indexed_factors(self.dimension_numbers, x, indices, self.slice_sizes, ndim)
-        kind = "or" if dtypes.is_bool(x.dtype) else "sum"
-        return make_rule([f.operand, f.indices], [f.result], f.sizes, f.kinds, kind)
+        return make_rule([f.operand, f.indices], [f.result], f.sizes, f.kinds, picked_kind(x.dtype))
 
     def localize(self, ctx: Localizer, x: ArrayLike, indices: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         n, shape = self.dimension_numbers, ctx.in_avals[0].shape
@@ -165,13 +164,19 @@ class Gather(Op):
         if valid is None:
             indices = clamp_indices(indices, limits)
         indices = shift_to_tile(ctx, n, indices, sizes, split)
-        y = Gather(n, sizes, FILL, fill_value=0).bind(margins(x, sizes, split), indices)
+        y = self._masked(n, sizes, margins(x, sizes, split), indices)
         if valid is None:
             return y
         # One tile alone contributes the fill value to the sum.
         first = eq(ctx.tile_index([a for d in split for a in ctx.axes(0, d)]), np.int32(0))
-        fill = select(first, self._fill(typeof(y).dtype), scalar_like(0, y))
-        return self._select(valid, y, fill)
+        dtype = typeof(y).dtype
+        return self._select(valid, y, select(first, self._fill(dtype), nothing(dtype)))
+
+    def _masked(self, n: GatherDimensionNumbers, sizes: Dims, x: Any, indices: Any) -> Any:
+        """Windows of a tile; those outside of it are nothing."""
+        limits = n.limits(typeof(x).shape, sizes)
+        y = Gather(n, sizes, CLIP).bind(x, indices)
+        return self._select(in_bounds(indices, limits), y, nothing(typeof(y).dtype))
 
     def emit(self, b: Builder, x: Emitted, indices: Emitted) -> Emitted | Sequence[Emitted]:
         if self.mode is FILL:
@@ -338,9 +343,11 @@ class ScatterBase(Op):
         def names(dims: Sequence[str | None]) -> list[str | None]:
             return [None if not self.monoid and d in over_updates else d for d in dims]
 
-        monoid = OR if self.monoid is SUM and dtypes.is_bool(x.dtype) else self.monoid or SUM
+        monoid = self.monoid or SUM
+        # Of updates that go to an element, a device may have none.
+        kind = picked_kind(x.dtype) if monoid is SUM else monoid.kind
         operands = [*[f.operand] * count, names(f.indices), *[names(f.result)] * count]
-        return make_rule(operands, [f.operand] * count, f.sizes, kinds, monoid.kind)
+        return make_rule(operands, [f.operand] * count, f.sizes, kinds, kind)
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         count = len(operands) // 2
@@ -348,7 +355,7 @@ class ScatterBase(Op):
         op = dataclasses.replace(self, indices_are_sorted=False, unique_indices=False)
         xs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
         if self.monoid:
-            x, update = self._count_once(ctx, self.monoid, xs[0], updates[0])
+            x, update = self._count_once(ctx, xs[0], updates[0])
             xs, updates = (x,), (update,)
         shape = ctx.in_avals[0].shape
         window = self.window(shape, ctx.in_avals[-1].shape)
@@ -373,18 +380,18 @@ class ScatterBase(Op):
             return [slice_(y, start, limit) for y in outs]
         return slice_(outs, start, limit)
 
-    def _count_once(self, ctx: Localizer, monoid: Monoid, x: Any, updates: Any) -> tuple[Any, Any]:
+    def _count_once(self, ctx: Localizer, x: Any, updates: Any) -> tuple[Any, Any]:
         """Where updates are split: the operand on one device only, and no updates from padding."""
         rule = ctx.rule
         reduced = [d for d, fs in enumerate(rule.operands[2]) if any(rule.factors[f].kind == REDUCTION for f in fs)]
         axes = [a for d in reduced if ctx.is_split(2, d) for a in ctx.axes(2, d)]
         if not axes:
             return x, updates
-        nothing = monoid.identity(typeof(x).dtype)
+        identity = monoid_of(rule.reduction).identity(typeof(x).dtype)
         for d in reduced:
-            updates = ctx.mask(updates, 2, d, nothing)
-        if not _is_filled_with(x, nothing):
-            x = select(eq(ctx.tile_index(axes), np.int32(0)), x, match_shape(nothing, typeof(x)))
+            updates = ctx.mask(updates, 2, d, identity)
+        if not _is_filled_with(x, identity):
+            x = select(eq(ctx.tile_index(axes), np.int32(0)), x, match_shape(identity, typeof(x)))
         return x, updates
 
     # --- emission -------------------------------------------------------------------------------------------

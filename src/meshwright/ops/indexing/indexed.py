@@ -21,6 +21,7 @@ from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.clamp import clamp
+from meshwright.ops.elementwise.monoid import nothing
 from meshwright.ops.elementwise.table import and_, convert, ge, le, mul, not_, scalar_like, sub
 from meshwright.ops.reduce.reductions import reduce_and
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -333,9 +334,9 @@ def shift_to_tile(
 
 
 def margins(x: Any, slice_sizes: Sequence[int], split: Sequence[int]) -> Any:
-    """A tile with ``slice_sizes - 1`` rows of zeros at both ends of the ``split`` dimensions."""
+    """A tile with ``slice_sizes - 1`` rows of :func:`nothing` at both ends of the ``split`` dimensions."""
     config = [(0, 0, 0)] * typeof(x).ndim
     for d in split:
         rows = max(slice_sizes[d] - 1, 0)
         config[d] = (rows, rows, 0)
-    return pad(x, scalar_like(0, x), config)
+    return pad(x, nothing(typeof(x).dtype), config)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
@@ -16,6 +15,7 @@ from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.monoid import picked_kind
 from meshwright.ops.elementwise.table import add, convert, eq, scalar_like, select, sub, zeros_like
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.shape.rearrange import Moves, above, move_dim
@@ -71,12 +71,11 @@ class Slice(Moves):
         names, outs, kinds = [f"d{d}" for d in range(x.ndim)], [], {}
         for name, size, a, b, s in zip(names, x.shape, self.start_indices, self.limit_indices, self.strides):
             one = size > 1 and -(-(b - a) // s) == 1
-            # One row is not worth splitting: the device that has it gives it to all, as a sum with zeros.
+            # One row is not worth splitting: the device that has it gives it to all, as a masked sum.
             outs.append(None if one else name)
             if (a, b, s) != (0, size, 1):
                 kinds[name] = REDUCTION if one else WINDOW
-        kind = "or" if dtypes.is_bool(x.dtype) else "sum"
-        return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, kind)
+        return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, picked_kind(x.dtype))
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)

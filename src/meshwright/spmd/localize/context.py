@@ -17,7 +17,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.tiles import AllGather
-from meshwright.ops.elementwise.monoid import monoid_of
+from meshwright.ops.elementwise.monoid import monoid_of, nothing
 from meshwright.ops.elementwise.table import add, and_, convert, eq, ge, lt, mul, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
@@ -124,9 +124,9 @@ class LocalContext:
         return select(inside, x, match_shape(fill, aval))
 
     def only_on(self, x: Any, axes: Sequence[str], tile: int) -> Any:
-        """``x`` on the devices at position ``tile`` along atoms, zeros on the others."""
+        """``x`` on the devices at position ``tile`` along atoms, :func:`nothing` on the others."""
         here = eq(self.tile_index(axes), np.int32(tile))
-        return select(here, x, match_shape(scalar_like(0, x), typeof(x)))
+        return select(here, x, match_shape(nothing(typeof(x).dtype), typeof(x)))
 
     def place_row(self, x: Any, dim: int, position: int, fill: Any) -> Any:
         """This tile of a result that is ``fill`` but for the row ``x`` (of size 1 along ``dim``) at ``position``."""

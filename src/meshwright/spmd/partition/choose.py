@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding import AbstractMesh, Layout, joined_reduction
 from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, Part, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.reshard.plan import reshard_cost
@@ -61,7 +61,7 @@ def prices(mesh: AbstractMesh) -> Prices:
 class Operand:
     """An operand: its type, the layouts it is available in, how many equations use it, and what it should become.
 
-    ``remade``: it is made of constants, so that every device can make any part of it.
+    ``remade``: it is made of constants, so that every device can make any part of it. ``zero``: all of it is 0.
     """
 
     aval: ShapedArray
@@ -69,6 +69,7 @@ class Operand:
     uses: int = 1
     target: Layout | None = None
     remade: bool = False
+    zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,10 @@ class Question:
     #: for each result, how many partial sums will share the collective that completes it
     summands: tuple[int, ...]
     linear_in: tuple[tuple[int, ...], ...]
+    #: those of them through which masked sums pass
+    masked_in: tuple[tuple[int, ...], ...]
+    #: each element of the result is a sum of one of each operand
+    adds: bool
     moves_only: bool
     mesh: AbstractMesh
     exchanges: bool = False
@@ -134,7 +139,10 @@ def _priced(question: Question, assignments: Iterable[Assignment]) -> list[Choic
 def _about(q: Question, part: Part) -> Question:
     """What is asked of a part of a rule."""
     number = {o: i for i, o in enumerate(part.operands)}
-    groups = tuple(tuple(number[o] for o in group) for group in q.linear_in if all(o in number for o in group))
+
+    def about(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(number[o] for o in group) for group in groups if all(o in number for o in group))
+
     return replace(
         q,
         rule=part.rule,
@@ -142,7 +150,8 @@ def _about(q: Question, part: Part) -> Question:
         results=tuple(q.results[r] for r in part.results),
         targets=tuple(q.targets[r] for r in part.results),
         summands=tuple(q.summands[r] for r in part.results),
-        linear_in=groups,
+        linear_in=about(q.linear_in),
+        masked_in=about(q.masked_in),
         moves_only=q.moves_only and 0 in number,
     )
 
@@ -307,13 +316,36 @@ def _partials(q: Question, assignment: Assignment) -> Iterator[tuple[Axes, tuple
     mixed: list[tuple[Axes, tuple[int, ...], str]] = []
     for group in q.linear_in or (((0,),) if q.moves_only else ()):
         for version in {v: None for o in group for v in q.operands[o].versions if v.partial}:
-            free = tuple(a for a in version.partial if a not in used)
-            if free and (q.moves_only or version.reduction == "sum"):
-                everywhere = all(any(v.partial == version.partial for v in q.operands[o].versions) for o in group)
-                (ready if everywhere else mixed).append((free, group, version.reduction))
+            free, kind = tuple(a for a in version.partial if a not in used), version.reduction
+            if free and (q.moves_only or kind == "sum" or (kind == "masked" and group in q.masked_in)):
+                everywhere = all(any(_is_terms_of(v, version) for v in q.operands[o].versions) for o in group)
+                (ready if everywhere else mixed).append((free, group, kind))
     yield from ready
     yield (), (), ""
     yield from mixed
+
+
+def _is_terms_of(layout: Layout, like: Layout) -> bool:
+    """Whether a value in this layout is partial as another is, or can be taken to be."""
+    return layout.partial == like.partial and joined_reduction(layout.reduction, like.reduction) == like.reduction
+
+
+def _reduction(q: Question, assignment: Assignment) -> str:
+    """The kind of partial result that an assignment leaves: of no rows at all, a device has nothing."""
+    split = zip(q.rule.factors, assignment)
+    over = [(f.size, q.mesh.sizes(axes)) for f, axes in split if f.kind == REDUCTION and axes]
+    idle = any((tiles - 1) * -(-size // tiles) >= size for size, tiles in over)
+    return "masked" if idle and q.rule.reduction == "sum" else q.rule.reduction
+
+
+def _kept_kind(q: Question, kept: Axes, group: tuple[int, ...], kind: str) -> str:
+    """The kind of sums that pass: masked, where on most devices nothing but zeros stands for elements of operands."""
+    if kind != "sum" or q.adds:
+        return kind
+    made = any(
+        not q.operands[o].zero and not any(set(kept) <= set(v.partial) for v in q.operands[o].versions) for o in group
+    )
+    return "masked" if made else kind
 
 
 # --- prices -------------------------------------------------------------------------------------------------
@@ -321,8 +353,13 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
     rule, mesh = q.rule, q.mesh
     unit = prices(mesh)
     reduced = tuple(a for f, axes in zip(rule.factors, assignment) if f.kind == REDUCTION for a in axes)
-    if kept and reduced and kind != rule.reduction:
-        return None
+    combined = _reduction(q, assignment) if reduced else ""
+    if kept:
+        kind = _kept_kind(q, kept, group, kind)
+        joined = joined_reduction(kind, combined or kind)
+        if joined is None:
+            return None
+        combined = joined
     sizes = [f.size for f in rule.factors]
     work = _work(q, assignment)
     cost = unit.work * work
@@ -341,7 +378,7 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         layout = _layout(factors, sizes, assignment, mesh)
         partial = reduced + kept
         if partial:
-            layout = layout.with_partial(partial, kind if kept else rule.reduction, mesh)
+            layout = layout.with_partial(partial, combined, mesh)
         target = layout.drop_partial() if required is None else required
         price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
         cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)

@@ -26,6 +26,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.custom import custom_region
 from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.masked import masked_groups, number_of
 from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.record import Replicated
 
@@ -78,6 +79,11 @@ class _Sum:
     term: Var
     scalars: tuple[Var, ...]
 
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        """The kinds of partial sums that the term may stay."""
+        return ("sum", "masked") if all(map(_keeps_masked, self.eqns)) else ("sum",)
+
 
 def _sums(jaxpr: Jaxpr, first: int, count: int, used: Sequence[bool]) -> list[_Sum]:
     """The sums among carries ``first .. first + count`` of the parameters; ``used`` marks those used elsewhere."""
@@ -111,6 +117,12 @@ def _sum(jaxpr: Jaxpr, first: int, place: int, uses: dict[Var, list[JaxprEqn | N
     (term,) = terms
     fits = term.aval.shape == carry.aval.shape and all(v.aval.ndim == 0 for v in scalars)
     return _Sum(place, tuple(eqns), term, tuple(scalars)) if fits and term not in scalars else None
+
+
+def _keeps_masked(eqn: JaxprEqn) -> bool:
+    """Whether masked sums pass through an equation that sums do."""
+    avals = [a.aval for a in eqn.invars]
+    return bool(masked_groups(eqn.op, avals, [number_of(a) for a in eqn.invars]))
 
 
 def _pointwise_group(eqn: JaxprEqn, operands: Sequence[int]) -> tuple[int, ...] | None:
@@ -161,8 +173,8 @@ def _loop_body(
         eqns=[e for e in inner.eqns if id(e) not in outside],
     )
     keep = KeepPartial(max(1, trips or 1))
-    added = replace(keep, reduction="sum")
-    targets = [added if i in sums else carry[i] for i in range(k)] + [keep] * (len(inner.outvars) - k)
+    added = {i: replace(keep, reductions=s.reductions) for i, s in sums.items()}
+    targets = [added[i] if i in sums else carry[i] for i in range(k)] + [keep] * (len(inner.outvars) - k)
     whole = [Layout.replicated(0)] * len(scalars)
     part = p.nested(ClosedJaxpr(without, body.consts), [*consts, *(carry[i] for i in kept), *xs], [*targets, *whole])
     local = part.jaxpr.jaxpr

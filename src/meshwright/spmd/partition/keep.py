@@ -10,12 +10,12 @@ from meshwright.sharding import Layout
 class KeepPartial:
     """Leave partial sums as they are; ``repeats`` of them are added up or stacked before they are completed.
 
-    ``reduction`` is the kind of partial results that may stay so; the empty one: any.
+    ``reductions`` are the kinds of partial results that may stay so; none: any.
     """
 
     repeats: int = 1
-    reduction: str = ""
+    reductions: tuple[str, ...] = ()
 
     def keeps(self, layout: Layout) -> bool:
         """Whether a value may stay in this layout."""
-        return bool(layout.partial) and self.reduction in ("", layout.reduction)
+        return bool(layout.partial) and (not self.reductions or layout.reduction in self.reductions)

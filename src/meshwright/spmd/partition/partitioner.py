@@ -21,6 +21,7 @@ from meshwright.ir.passes import DEAD_CODE
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective.base import Collective
+from meshwright.ops.elementwise.table import add, sub
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
@@ -28,6 +29,7 @@ from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.factors import operand_layouts
 from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.localize.context import LocalContext
+from meshwright.spmd.masked import masked_groups, number_of
 from meshwright.spmd.partition.apart import apart
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_regions
@@ -287,18 +289,22 @@ class Partitioner:
     def choose(
         self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], targets: tuple[Layout | None, ...]
     ) -> Choice:
+        avals = tuple(v.aval for v in values)
+        numbers = [number_of(v.atom, v.recipe[0] if v.recipe else None) for v in values]
         question = Question(
             rule,
             tuple(
-                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.target(a), v.is_remade)
+                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.target(a), v.is_remade, n == 0)
                 if isinstance(a, Var)
-                else Operand(v.aval, v.layouts)
-                for a, v in zip(eqn.invars, values)
+                else Operand(v.aval, v.layouts, zero=n == 0)
+                for a, v, n in zip(eqn.invars, values, numbers)
             ),
             tuple(v.aval for v in eqn.outvars),
             targets,
             tuple(self.summands.get(v, 1) for v in eqn.outvars),
-            op.linear_groups(*(v.aval for v in values)),
+            op.linear_groups(*avals),
+            masked_groups(op, avals, numbers),
+            op is add or op is sub,
             op.moves_only,
             self.mesh,
             rule.is_product and self.propagation.order.exchanges,

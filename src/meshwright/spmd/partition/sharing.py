@@ -32,7 +32,7 @@ def summands(
         if len(eqn.outvars) != 1:
             continue
         out = eqn.outvars[0]
-        if any(f.kind == REDUCTION for f in rule.factors) and rule.reduction == "sum":
+        if any(f.kind == REDUCTION for f in rule.factors) and rule.reduction in ("sum", "masked"):
             leaves[out] = 1
             continue
         group = _group(eqn, leaves)

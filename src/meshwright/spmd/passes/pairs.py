@@ -29,7 +29,7 @@ from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.exchange import AllToAll
 from meshwright.ops.collective.tiles import AllGather, AllSlice, ReduceScatter
 from meshwright.ops.elementwise.table import ConvertElementType
-from meshwright.sharding import AbstractMesh
+from meshwright.sharding import AbstractMesh, joined_reduction
 from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.varying import Variance
 
@@ -76,8 +76,8 @@ def _together(pair: _Pair) -> Replacement:
     match first, second:
         case AllReduce(), AllSlice():
             return _scattered(first, second)
-        case AllReduce(), AllReduce() if first.reduction == second.reduction and pair.disjoint:
-            return (_over_both(pair),)
+        case AllReduce(), AllReduce() if pair.disjoint:
+            return _over_both(pair)
         case ReduceScatter(), AllGather() if first.axes == second.axes and first.dimension == second.dimension:
             return (ALL_REDUCE[first.reduction](first.axes, first.sizes),)
         case AllGather(), AllSlice() if first.dimension == second.dimension:
@@ -100,10 +100,13 @@ def _scattered(first: AllReduce, second: AllSlice) -> Replacement:
     return (scatter, first.over(*zip(*rest))) if rest else (scatter,)
 
 
-def _over_both(pair: _Pair) -> Op:
-    first: Collective = pair.first
-    axes = pair.mesh.coalesce(pair.mesh.in_mesh_order(pair.mesh.expand((*pair.first.axes, *pair.second.axes))))
-    return first.over(axes, [pair.mesh.axis_size(a) for a in axes])
+def _over_both(pair: _Pair) -> Replacement:
+    first, second = pair.first, pair.second
+    kind = joined_reduction(first.reduction, second.reduction)
+    if kind is None:
+        return None
+    axes = pair.mesh.coalesce(pair.mesh.in_mesh_order(pair.mesh.expand((*first.axes, *second.axes))))
+    return (ALL_REDUCE[kind](axes, tuple(pair.mesh.axis_size(a) for a in axes)),)
 
 
 class _Pairs:

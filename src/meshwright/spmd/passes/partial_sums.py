@@ -8,16 +8,19 @@ reduce-scatter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ir.op import Op
-from meshwright.ops.collective.all_reduce import AllReduce
+from meshwright.ops.collective.all_reduce import ALL_REDUCE, AllReduce
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.tiles import AllSlice
+from meshwright.ops.elementwise.table import add
 from meshwright.ops.reduce.reductions import Reduction
+from meshwright.sharding import joined_reduction
+from meshwright.spmd.masked import masked_groups, number_of
 from meshwright.spmd.passes.sink import Moved, Sinking, plain_price
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance
@@ -30,8 +33,8 @@ def reassociate(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
 
 def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
     """The equation on partial values, if all its pending operands are partial alike."""
-    first: Any = next(iter(pending.values())).collective
-    if not isinstance(first, AllReduce) or any(m.collective != first for m in pending.values()):
+    first = _joined([m.collective for m in pending.values()])
+    if first is None:
         return None
     others = [a for i, a in enumerate(eqn.invars) if i not in pending]
     if meets(eqn.op, first, variance):
@@ -44,6 +47,19 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
     return Moved(eqn, (), eqn.op.infer(*avals), first)
 
 
+def _joined(collectives: Sequence[Any]) -> AllReduce | None:
+    """The all-reduce that does for several, if they differ in nothing but that some sums are masked."""
+    first, *others = collectives
+    if not isinstance(first, AllReduce):
+        return None
+    for other in others:
+        kind = joined_reduction(first.reduction, other.reduction) if isinstance(other, AllReduce) else None
+        if kind is None or first.axes != other.axes:
+            return None
+        first = ALL_REDUCE[kind](first.axes, first.sizes)
+    return first
+
+
 def meets(op: Op, collective: Collective, variance: Variance) -> bool:
     """Whether an op is a collective over some of the same axes."""
     return isinstance(op, Collective) and bool(set(variance.units(op.axes)) & set(variance.units(collective.axes)))
@@ -54,8 +70,10 @@ def commutes(eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce) -> b
     op = eqn.op
     if op.moves_only and pending == {0}:
         return True
-    if collective.reduction == "sum":  # known by the ops' own linearity
-        return any(pending == set(group) for group in op.linear_groups(*(a.aval for a in eqn.invars)))
+    if collective.monoid.combine is add:  # known by the ops' own linearity
+        avals, masked = [a.aval for a in eqn.invars], collective.reduction == "masked"
+        groups = masked_groups(op, avals, [number_of(a) for a in eqn.invars]) if masked else op.linear_groups(*avals)
+        return any(pending == set(group) for group in groups)
     if isinstance(op, Reduction):
         return op.monoid is collective.monoid
     return op.name == collective.monoid.name and len(pending) == len(eqn.invars)

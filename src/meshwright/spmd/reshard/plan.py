@@ -25,7 +25,7 @@ from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
-from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding import AbstractMesh, Layout, joined_reduction
 from meshwright.spmd.reshard.blocks import blocks_of, in_blocks
 from meshwright.spmd.reshard.exchange import chains
 from meshwright.spmd.reshard.permutation import permute_between
@@ -84,10 +84,9 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     """The cheapest way to bring an array of ``shape`` from ``src`` to ``dst``."""
     src.validate(shape, mesh)
     dst.validate(shape, mesh)
-    same_kind = src.reduction == dst.reduction
-    kept = tuple(atom for atom in src.partial if same_kind and atom in dst.partial)
+    kept = tuple(atom for atom in src.partial if _stays(src, dst) and atom in dst.partial)
     added = tuple(atom for atom in dst.partial if atom not in kept)
-    combined = Layout(dst.dims, kept, src.reduction if kept else "")
+    combined = Layout(dst.dims, kept, dst.reduction if kept else "")
     last: Way = [(MakePartial(added, dst.reduction), shape)] if added else []
     limit = max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
 
@@ -116,7 +115,7 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
         return 0 if src == dst else plan_reshard(shape, itemsize, src, dst, mesh).price
     if src.dims == dst.dims:
         return _combine_cost(shape, itemsize, src, dst, mesh)
-    if src.partial == dst.partial and src.reduction == dst.reduction and _is_even(shape, src, dst, mesh):
+    if src.partial == dst.partial and _stays(src, dst) and _is_even(shape, src, dst, mesh):
         pairs = list(zip(src.dims, dst.dims))
         if all(mine == theirs[: len(mine)] for mine, theirs in pairs):
             return 0
@@ -127,9 +126,13 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
 
 def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
     """The cost when the tiles stay as they are: of one all-reduce, if of anything."""
-    same_kind = src.reduction == dst.reduction
-    gone = tuple(atom for atom in src.partial if not (same_kind and atom in dst.partial))
+    gone = tuple(atom for atom in src.partial if not (_stays(src, dst) and atom in dst.partial))
     return AllReduce(gone, src.reduction).bytes_sent(shape, itemsize, src, mesh) if gone else 0
+
+
+def _stays(src: Layout, dst: Layout) -> bool:
+    """Whether what is partial in one layout is in the other as it is: any sum may be taken to be a masked one."""
+    return joined_reduction(src.reduction, dst.reduction) == dst.reduction
 
 
 def _is_even(shape: Sequence[int], src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
