@@ -161,7 +161,7 @@ _NOTHING_INSIDE = "windows must lie inside|stat_length must be positive|transfor
 _EXTREMA = r"(cum|nan|np\.|np\.a|np\.f|reduce_)(max|min)\(|lax\.(max|min)[(,]|ptp"
 _COMPARED = r"cum(max|min)|maximum|minimum|at\[|celu|relu|hard_|nn\.s?elu"
 _LOGSUM = r"logaddexp|softplus|log_sigmoid|mish|cumlogsumexp|logsumexp|logmeanexp"
-_SUMS = r"sum|@|dot|matmul|einsum|inner|norm|trace|trapezoid|convolve|correlate|polyval|lax\.conv|mean|std|var|cov\(|average"
+_SUMS = r"sum|@|dot|matmul|einsum|inner|norm|trace|trapezoid|convolve|correlate|lax\.conv|mean|std|var|cov|average"
 OTHERWISE = (
     # --- refused ---
     Otherwise("", "Python integers that a dtype does not hold are refused; JAX wraps", said=r"does not fit in u?int"),

@@ -260,9 +260,8 @@ def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...]
     return self.linear_in if dtypes.is_inexact(avals[0].dtype) else ()  # integer division rounds
 
 
-type(pow_).check_dtypes = _check_pow  # type: ignore
+type(pow_).check_dtypes, type(div).linear_groups = _check_pow, _div_groups  # type: ignore
 type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex(x.dtype) else (0,))  # type: ignore
-type(div).linear_groups = _div_groups  # type: ignore
 for _op in (lt, le, gt, ge, max_, min_, pow_):
     type(_op).emit = _emit_written_out  # type: ignore
 type(neg).turns_signs = type(sub).turns_signs = type(conj).turns_signs = True

@@ -67,7 +67,7 @@ def _divide(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | N
     left, right = operands
     if not np.issubdtype(aval.dtype, np.inexact):
         return None
-    if right.is_splat():
+    if right.is_splat() and scalar_value(right):
         inverse = make("constant", (), ShapedArray((), aval.dtype), {"value": 1 / scalar_value(right)})
         return make("multiply", (left, splat(make, inverse, aval)), aval, {})
     if left.op == "exponential" and right.op == "broadcast_in_dim":
