@@ -379,7 +379,7 @@ def _findings(case: Case, check: Check) -> list[Finding]:
             if (why := failure(small, check)) is None:  # it fails sometimes
                 continue
             with modes(small):
-                found.append(Finding(check, small, why, reason_for(small, why)))
+                found.append(Finding(check, small, why, reason_for(small, why, lambda c: not failure(c, check))))
             if found[-1].reason is None:
                 break
     return found

@@ -77,10 +77,14 @@ class Case:
     values: Mapping[str, Typed] = field(default_factory=dict, repr=False)
     #: whether its inputs are those with which ``values`` were computed, as weakly typed
     drawn: bool = False
+    #: what JAX is asked instead: a pattern in its lines, and what stands there
+    instead: tuple[str, str] | None = None
 
     def function(self, namespace: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """The program with the modules of ``namespace``, a function of the inputs."""
         body = "".join(f"    {name} = {expression}\n" for name, expression in self.lines)
+        if self.instead and namespace["np"] is jnp:
+            body = re.sub(*self.instead, body)
         text = f"def program({', '.join(self.inputs)}):\n{body}    return {', '.join(self.outputs)},\n"
         scope = dict(namespace)
         exec(text, scope)

@@ -106,6 +106,12 @@ def test_bits_have_a_type_of_their_own():
             assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type), (number, dtype)
 
 
+def test_derivatives_of_polynomials_are_strongly_typed():
+    for n, number in itertools.product((0, 1, 3), (2, 2.5, 2j)):
+        got, want = mnp.polyder(mnp.full(n, number)), jnp.polyder(jnp.full(n, number))
+        assert (got.shape, got.dtype, got.weak_type) == (want.shape, want.dtype, want.weak_type)
+
+
 def test_transforms_of_numbers_are_arrays():
     for name, dtype in itertools.product(("fftn", "ifftn", "rfftn", "irfftn"), ("float16", "float64", "int32")):
         got, want = (getattr(np_.fft, name)(np.array(3.5, dtype)) for np_ in (mnp, jnp))

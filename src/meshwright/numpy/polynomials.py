@@ -122,7 +122,7 @@ def polyder(p: Any, m: int = 1) -> Any:
         raise ArgumentError(f"polyder: the order must not be negative, got {order}")
     for _ in range(order):
         n = typeof(p).size
-        p = multiply(p[:-1], np.arange(n - 1, 0, -1).astype(typeof(p).dtype)) if n else p
+        p = multiply(p[:-1], np.arange(n - 1, 0, -1).astype(typeof(p).dtype))
     return p
 
 
