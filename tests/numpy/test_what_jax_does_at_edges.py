@@ -112,6 +112,15 @@ def test_derivatives_of_polynomials_are_strongly_typed():
         assert (got.shape, got.dtype, got.weak_type) == (want.shape, want.dtype, want.weak_type)
 
 
+def test_types_of_powers_of_integers_by_others():
+    with mw.enable_x64(), jax.enable_x64(True):
+        for x, y in itertools.permutations((np.array([1, 2], np.uint64), np.array([2, 1], np.int8))):
+            got, want = mnp.power(x, y), jnp.power(x, y)
+            assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())
+    with mw.numpy_dtype_promotion("strict"):
+        assert mnp.power(np.array([3, 2], np.int8), True).dtype == np.int8
+
+
 def test_transforms_of_numbers_are_arrays():
     for name, dtype in itertools.product(("fftn", "ifftn", "rfftn", "irfftn"), ("float16", "float64", "int32")):
         got, want = (getattr(np_.fft, name)(np.array(3.5, dtype)) for np_ in (mnp, jnp))

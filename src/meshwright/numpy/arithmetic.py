@@ -279,7 +279,10 @@ def power(x1: Any, x2: Any, /) -> Any:
     >>> power(2, 10).item()
     1024
     """
-    if isinstance(x2, (bool, np.integer)) and dtypes.is_inexact(aval_of(x1, "power").dtype):
+    base = aval_of(x1, "power").dtype
+    if dtypes.is_inexact(base) and isinstance(x2, (bool, np.integer)):
+        x2 = int(x2)
+    if dtypes.is_integer(base) and type(x2) is bool:
         x2 = int(x2)
     if type(x2) is int and not isinstance(x1, (bool, np.bool_)):
         (x,) = operands("power", (x1,))
@@ -296,7 +299,8 @@ def power(x1: Any, x2: Any, /) -> Any:
         (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
         shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
         x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
-    weak = typeof(x).weak_type and dtypes.is_inexact(dtype) and (by.weak_type or dtypes.is_bool(by.dtype))
+    as_base = by.weak_type or dtypes.is_bool(by.dtype) or not dtypes.is_inexact(base)
+    weak = typeof(x).weak_type and dtypes.is_inexact(dtype) and as_base
     return convert(ops.pow_(x, y), typeof(x).dtype, weak)
 
 
