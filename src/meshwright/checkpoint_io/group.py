@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 
 from meshwright.errors import CheckpointError, DistributedError
@@ -46,14 +47,15 @@ class Group:
         """
         if self.table is None:
             return alone
-        for _ in range(int(PATIENCE / 5)):
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
             try:
-                message = self.table.get(f"{self.key}/{what}/{rank}", 5)
+                message = self.table.get(f"{self.key}/{what}/{rank}", 1)
+                gone = signs.are_gone((rank,)) if message is None else {}
             except DistributedError as error:
                 raise CheckpointError(f"a checkpoint could not be finished: {error}") from None
             if message is not None:
                 return message.decode()
-            gone = signs.suspects((rank,))
             if gone:
                 raise CheckpointError(f"a checkpoint could not be finished: rank {rank} {gone[rank]}")
         raise CheckpointError(f"a checkpoint could not be finished: rank {rank} wrote nothing for {PATIENCE:.0f} s")

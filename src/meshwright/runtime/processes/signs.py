@@ -23,6 +23,10 @@ from meshwright.runtime.pjrt.coordination import Table
 from meshwright.runtime.pjrt.world import WORLD
 
 PERIOD = 0.5
+#: seconds for which one that others wait for, though nothing has failed, may give no sign: a machine can be busy
+SILENCE = 10.0
+#: seconds in which the coordinator tells what is there: if it does not, it is slow or lost
+_ANSWER = 10.0
 #: seconds that the last sign may take
 _LAST = 5.0
 
@@ -101,10 +105,25 @@ def read_signs(ranks: tuple[int, ...]) -> dict[int, Sign]:
     """What the processes said last."""
     table, signs = LIVING.table, {}
     for rank in ranks if table is not None else ():
-        value = table.get(f"meshwright/sign/{rank}", 0.2)  # type: ignore[union-attr]
+        value = table.get(f"meshwright/sign/{rank}", _ANSWER)  # type: ignore[union-attr]
         if value is not None:
             signs[rank] = Sign(**json.loads(value))
     return signs
+
+
+def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
+    """Which of the processes are not there any more, and what is the matter with each: they are waited for, but nothing
+    has failed."""
+    before = read_signs(ranks)
+    end = time.monotonic() + SILENCE
+    while time.monotonic() < end:
+        time.sleep(2.5 * PERIOD)
+        after = read_signs(ranks)
+        silent = {r: s for r, s in after.items() if r in before and s.number == before[r].number}
+        ended = {r: state for r, s in silent.items() if (state := _state(s)) != _silence(s)}
+        if ended or not silent:
+            return {r: _where(after[r], state) for r, state in ended.items()}
+    return {r: _where(s, _silence(s)) for r, s in silent.items()}
 
 
 def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
@@ -118,7 +137,7 @@ def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
         if rank not in after:
             states[rank] = "never joined"
         elif rank in before and after[rank].number == before[rank].number:
-            states[rank] = f"on host {after[rank].host}, {_state(after[rank])} (it had last started {after[rank].last})"
+            states[rank] = _where(after[rank], _state(after[rank]))
     followers = {rank for rank in states if rank in after and after[rank].blames}
     if followers and followers != set(states):
         return {rank: text for rank, text in states.items() if rank not in followers}
@@ -134,6 +153,14 @@ def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
     }
 
 
+def _where(sign: Sign, state: str) -> str:
+    return f"on host {sign.host}, {state} (it had last started {sign.last})"
+
+
+def _silence(sign: Sign) -> str:
+    return f"gives no sign of life (process {sign.pid} is dead, frozen or cut off)"
+
+
 def _state(sign: Sign) -> str:
     """What is the matter with a process that gives no sign."""
     if sign.host == socket.gethostname() and Path("/proc/self").exists():
@@ -146,4 +173,4 @@ def _state(sign: Sign) -> str:
             return f"is dead (process {sign.pid} has ended)"
         if state in "Tt":
             return f"is stopped (process {sign.pid})"
-    return f"gives no sign of life (process {sign.pid} is dead, frozen or cut off)"
+    return _silence(sign)
