@@ -75,6 +75,14 @@ def write(path: Path, blocks: Sequence[Block], progress: Callable[[int], None]) 
     return [(8 + len(text) + place, block.nbytes, crc) for place, block, crc in zip(places, blocks, crcs)]
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a new file, which is on disk when this returns."""
+    with path.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _write_all(file: io.FileIO, raw: memoryview) -> None:
     while raw:
         raw = raw[file.write(raw) :]
@@ -104,8 +112,8 @@ def loaded(path: Path, offset: int, count: int, shape: Sequence[int], dtype: str
     Raises:
       CheckpointError: the file is missing, or too short.
     """
-    room = np.empty(count + _ALIGNMENT, np.uint8)
-    raw = room[-room.ctypes.data % _ALIGNMENT :][:count]
+    array = aligned(shape, as_dtype(dtype))
+    raw = array.reshape(-1).view(np.uint8)
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(offset)
@@ -119,7 +127,14 @@ def loaded(path: Path, offset: int, count: int, shape: Sequence[int], dtype: str
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} cannot be read ({error}); use an earlier checkpoint") from None
-    return raw.view(as_dtype(dtype)).reshape(tuple(shape))
+    return array
+
+
+def aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array of any content, in memory that a device can take over."""
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    room = np.empty(count + _ALIGNMENT, np.uint8)
+    return room[-room.ctypes.data % _ALIGNMENT :][:count].view(dtype).reshape(tuple(shape))
 
 
 def check(path: Path, offset: int, count: int, crc32: int) -> bool:

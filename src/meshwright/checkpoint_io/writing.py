@@ -242,10 +242,7 @@ def _check_whole(entries: Sequence[Entry]) -> None:
 
 def _commit(place: Path, folder: Path, index: Index) -> None:
     """Give a folder whose files are on disk its name, with its index."""
-    with (place / NAME).open("x") as file:
-        file.write(index.text())
-        file.flush()
-        os.fsync(file.fileno())
+    files.write_text(place / NAME, index.text())
     _sync(place)
     if folder.exists():
         old = folder.with_name(folder.name + REPLACED)

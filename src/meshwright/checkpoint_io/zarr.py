@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from meshwright.checkpoint_io.files import aligned, write_text
 from meshwright.checkpoint_io.index import Entry, Leaf, Piece
 from meshwright.errors import CheckpointError, MissingExtraError
 
@@ -75,7 +76,7 @@ def _tree_metadata(entries: Sequence[Entry]) -> str:
 def _database(folder: Path, name: str = "") -> dict[str, Any]:
     return {
         "driver": "ocdbt",
-        "base": {"driver": "file", "path": f"{folder}/"},
+        "base": {"driver": "file", "path": f"{folder}/", "file_io_mode": {"mode": "memmap"}},  # reads copy once
         **({"path": f"{name}/"} if name else {}),
     }
 
@@ -131,10 +132,11 @@ def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
     store = require().open(spec, open=True, create=True).result()
     for start, stop, value in leaf.pieces:
         data = np.asarray(value(), order="C")
-        crc = zlib.crc32(data.reshape(-1).view(np.uint8).data)
-        entry.pieces.append(Piece(start, stop, name, 0, data.nbytes, crc))
         where = tuple(slice(a, b) for a, b in zip(start, stop))
-        yield store[where].write(data, can_reference_source_data_indefinitely=True), data.nbytes
+        written = store[where].write(data, can_reference_source_data_indefinitely=True)
+        crc = zlib.crc32(data.reshape(-1).view(np.uint8).data)  # while it is written
+        entry.pieces.append(Piece(start, stop, name, 0, data.nbytes, crc))
+        yield written, data.nbytes
 
 
 def _finish(under_way: list[tuple[Any, int]], progress: Callable[[int], None]) -> None:
@@ -160,19 +162,23 @@ def join(place: Path, entries: Sequence[Entry]) -> None:
         change.commit_async().result()
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(f"save: the processes' databases cannot be joined by tensorstore: {error}") from None
-    (place / "_METADATA").write_text(_tree_metadata(entries))
+    write_text(place / "_METADATA", _tree_metadata(entries))
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 def read(folder: Path, entry: Entry, index: Sequence[slice]) -> np.ndarray:
-    """A part of an array.
+    """A part of an array, in memory that a device can take over.
 
     Raises:
       CheckpointError: it cannot be read.
     """
+    ts = require()
     try:
-        store = require().open(_spec(folder, entry.pieces[0].file), open=True, read=True).result()
-        return np.asarray(store[tuple(index)].read().result())
+        store = ts.open(_spec(folder, entry.pieces[0].file), open=True, read=True).result()
+        part = store[tuple(index)].translate_to[0]
+        array = aligned(part.shape, np.dtype(store.dtype.numpy_dtype))
+        ts.array(array).write(part).result()
+        return array
     except (ValueError, RuntimeError) as error:
         raise CheckpointError(f"{folder}: the array {entry.path} cannot be read: it is damaged ({error})") from None
 
