@@ -17,13 +17,19 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # PyTorch and the libraries of models, also those around JAX, are large, and no part of the environment that the other targets use.
+# PyTorch's newest wheel on PyPI is for CUDA and brings 2.6 GB of NVIDIA's libraries, whose installation takes an hour where the
+# machine is busy; the one for CPUs, of 0.2 GB, is found where pip is told of it, or else on PyTorch's own index.
 TORCH := .venv-torch
-MODELS := transformers diffusers torchvision flax equinox dm-haiku optax chex
+TORCH_CPU := 'torch==2.13.0+cpu' 'torchvision==0.28.0'
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+MODELS := transformers diffusers flax equinox dm-haiku optax chex
 test-torch: $(TORCH)/.installed
 	$(TORCH)/bin/python -m pytest tests/interop -m "slow or not slow"
 
 $(TORCH)/.installed: pyproject.toml
 	test -x $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_CPU) \
+	  || $(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --index-url $(TORCH_INDEX) $(TORCH_CPU)
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,jax]' $(MODELS)
 	touch $(TORCH)/.installed
 
