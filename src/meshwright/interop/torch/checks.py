@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from meshwright.core import dtypes
+from meshwright.core.avals import Typed
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.dtypes import array_dtype
@@ -43,7 +44,7 @@ def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
       ShapeError, DTypeError, ArgumentTypeError: it does not fit; says what to do.
     """
     try:
-        x = x if hasattr(x, "aval") else asarray(x)
+        x = x if isinstance(x, Typed) else asarray(x)
     except (ArgumentTypeError, TypeError) as error:
         raise ArgumentTypeError(f"argument {name}: {error}") from None
     aval = typeof(x)
