@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 F = torch.nn.functional
 
 import meshwright as mw  # noqa: E402
+from meshwright import errors  # noqa: E402
 from meshwright.interop.torch import registry  # noqa: E402
 
 G = torch.Generator().manual_seed(0)
@@ -224,3 +225,25 @@ def test_sums_with_products_and_other_rows_whose_names_differ():
     model = mw.from_torch(Rows(), (a, b, c, v))
     for got, want in zip(model({}, a, b, c, v), Rows()(a, b, c, v), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_of_eight_and_four_bits(refuses):
+    class Bytes(torch.nn.Module):
+        def forward(self, x, w, scale):
+            return torch.ops.aten._weight_int8pack_mm(x, w, scale)
+
+    class Nibbles(torch.nn.Module):
+        def forward(self, x, w, scales):
+            return torch.ops.aten._weight_int4pack_mm_for_cpu(x, w, 32, scales)
+
+    x, scale = torch.randn(4, 32), torch.rand(64)
+    w = torch.arange(64 * 32).reshape(64, 32).sub(1024).remainder(251).sub(125).to(torch.int8)
+    model = mw.from_torch(Bytes(), (x, w, scale))
+    want = Bytes()(x, w, scale).numpy()
+    np.testing.assert_allclose(model(model.params, x, w, scale), want, atol=1e-5 * np.abs(want).max())
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.ones(64, 32, dtype=torch.int32), 2)
+    with refuses(errors.RuleError, "_weight_int4pack_mm_for_cpu", "order that depends on the processor", "w >> 4"):
+        mw.from_torch(Nibbles(), (x, packed, torch.ones(1, 64, 2)))
+    for dtype in (torch.int4, torch.uint4):
+        with refuses((errors.DTypeError, errors.RuleError), str(dtype)):
+            mw.from_torch(torch.nn.Identity(), (torch.empty(3, dtype=dtype),))

@@ -117,8 +117,12 @@ def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
             f"from_torch: {type(module).__name__} has results whose shapes, or Python values, depend on values:\n"
             f"{listed}\nPrograms have fixed shapes: use torch.where or a mask instead"
         )
+    packed = any("int4pack" in registry.name_of(n.target) for n in unknown)
     raise RuleError(
         f"from_torch: {type(module).__name__} uses ops that are not known here:\n{listed}\n"
-        "Say what they compute with @meshwright.interop.torch.register"
+        + "Weights packed by torch lie in an order that depends on the processor: keep nibbles, two in a byte of "
+        "uint8, and take them apart in the module (w & 15, w >> 4).\n"
+        * packed
+        + "Say what they compute with @meshwright.interop.torch.register"
         f"({registry.name_of(unknown[0].target)!r})"
     )

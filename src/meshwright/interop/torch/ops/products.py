@@ -18,6 +18,12 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return out if bias is None else out + bias
 
 
+@register("aten._weight_int8pack_mm")
+def of_bytes(self: Any, mat2: Any, scales: Any) -> Any:
+    """``self @ mat2.T``, with integer weights of which each row has a scale."""
+    return linear(self, mat2.astype(self.dtype)) * scales
+
+
 rows(
     {
         "matmul linalg_matmul": lambda self, other: mnp.matmul(self, other),
