@@ -282,7 +282,7 @@ OTHERWISE = (
         what="partitioned", said="differs from the unpartitioned program by inf", kinds="fc", of=no_finite,
     ),
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
-    Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge),
+    Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge, differ=finite),
     Otherwise(r"np\.(trapezoid|modf)\(", "of infinities NumPy's are no NaN", of=infinity, differ=theirs_nan),
     Otherwise(r"np\.trapezoid\(", "of complex infinities NumPy's are NaN", kinds="c", of=infinity, differ=either_nan),
     Otherwise(
@@ -316,7 +316,9 @@ OTHERWISE = (
         r"sort\(.*descending", "JAX turns what it sorted around, and what is equal, too; ours keeps its order",
         what=DERIVATIVES, of=ties,
     ),
-    Otherwise(r"cum(max|min)\(", "JAX halves that of equal elements along its tree", what=DERIVATIVES, of=ties),
+    Otherwise(
+        r"cum(max|min)\(", "JAX halves that of equal elements along its tree", what=DERIVATIVES, of=ties, differ=finite,
+    ),
     Otherwise(r"cum(max|min)\(", "JAX halves that of equal elements along its tree", what=DERIVATIVES, of=nan),
     Otherwise(
         _LOGSUM, "none times an infinite tangent is NaN", what="second", of=infinity, differ=ours_nan,
@@ -329,7 +331,9 @@ OTHERWISE = (
         r"standardize", "JAX's overflows in float16 where all are equal", what=DERIVATIVES, kinds="f", of=half,
         differ=theirs_nan,
     ),
-    Otherwise(r"np\.modf", "infinity has no fractional part, as in NumPy", what=DERIVATIVES, of=infinity),
+    Otherwise(
+        r"np\.modf", "infinity has no fractional part, as in NumPy", what=DERIVATIVES, of=infinity, differ=not_finite,
+    ),
     Otherwise(
         "a(rc)?sinh", "JAX's loses a real part of -0, which says the side of the cut; NumPy's does not",
         what=DERIVATIVES, kinds="c", of=on_cut,
@@ -337,8 +341,8 @@ OTHERWISE = (
     Otherwise(
         "log1mexp", "far out it is 0; JAX divides infinity by infinity", what="second", of=huge, differ=only_theirs_nan,
     ),
-    Otherwise(r"logaddexp", "JAX counts two equal large operands whole", what=DERIVATIVES, of=huge),
-    Otherwise(r"cumlogsumexp", "JAX's is not that of logsumexp", what=DERIVATIVES, of=no_finite),
+    Otherwise(r"logaddexp", "JAX counts two equal large operands whole", what=DERIVATIVES, of=huge, differ=finite),
+    Otherwise(r"cumlogsumexp", "JAX's is not that of logsumexp", what=DERIVATIVES, of=no_finite, differ=not_finite),
     Otherwise(
         r"np\.a?(min|max)\(", "a number is its own extremum; JAX's of NaN is NaN", what=DERIVATIVES,
         of=lambda x: a_number(x) and nan(x), differ=theirs_nan,
