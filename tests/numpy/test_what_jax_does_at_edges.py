@@ -112,6 +112,23 @@ def test_derivatives_of_polynomials_are_strongly_typed():
         assert (got.shape, got.dtype, got.weak_type) == (want.shape, want.dtype, want.weak_type)
 
 
+@pytest.mark.parametrize("u", [[1.0, -3.0, 2.0], [INF], []])
+def test_quotients_of_polynomials(u):
+    u, v = np.array(u, np.float32), np.array([1, 2], np.int8)
+    weak = [lambda np_: np_.polydiv(u, np_.full(2, 2.5)), lambda np_: np_.polydiv(np_.full(3, 2.5), v)]
+    for f in (lambda np_: np_.polydiv(u, v), *weak):
+        for got, want in zip(f(mnp), f(jnp), strict=True):
+            assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())
+
+
+@pytest.mark.parametrize("name", ["nanargmax", "nanargmin"])
+def test_nothing_but_nan_has_the_position_minus_1(name):
+    x = np.array([[NAN, 1.0, NAN], [NAN, -2.0, 3.0]], np.float32)
+    for rows, axis, keepdims in itertools.product((x, x[:1], x[:1, :1], x + 1j), (0, 1, -1, None), (False, True)):
+        ours, theirs = (getattr(np_, name)(rows, axis=axis, keepdims=keepdims) for np_ in (mnp, jnp))
+        assert (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist())
+
+
 def test_types_of_powers_of_integers_by_others():
     with mw.enable_x64(), jax.enable_x64(True):
         for x, y in itertools.permutations((np.array([1, 2], np.uint64), np.array([2, 1], np.int8))):

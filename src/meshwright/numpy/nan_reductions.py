@@ -111,10 +111,15 @@ nanstd = _nan_spread("nanstd", ops.sqrt, "Standard deviation")
 def _nan_position(name: str, fill: Any, op: Any, what: str, result: int) -> Any:
     def position_of(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
         no_out(out, name)
-        return position(name, _without_nan(as_operand(a, name), fill), axis, keepdims, op)
+        x = as_operand(a, name)
+        found = position(name, _without_nan(x, fill), axis, keepdims, op)
+        if not dtypes.is_inexact(typeof(x).dtype):
+            return found
+        return select(all(ops.ne(x, x), axis, keepdims=keepdims), scalar_like(-1, found), found)
 
     example = f"np.array([1.0, np.nan, 2.0])).item()\n{result}"
-    return _named(position_of, name, f"Position of the {what} of the elements that are not NaN.", example)
+    described = f"Position of the {what} of the elements that are not NaN; -1 if all are, as in JAX (NumPy raises)."
+    return _named(position_of, name, described, example)
 
 
 nanargmax = _nan_position("nanargmax", dtypes.min_value, red.argmax, "maximum", 2)

@@ -23,6 +23,7 @@ from meshwright.numpy.manipulation import atleast_1d, reshape
 from meshwright.numpy.promotion import operands, promote_all, promotes_freely, scalar_like, spread
 from meshwright.numpy.ranges import eye, vander
 from meshwright.numpy.searching import concrete
+from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape.slice_pad import pad
 
 
@@ -99,15 +100,16 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
     n, m = typeof(rest).size, typeof(v).size
     if m == 0:
         raise ArgumentError("polydiv: the divisor has no coefficients")
-    rest = multiply(rest, ones((), typeof(operands("polydiv", (rest[:1], v[:1]), to_inexact=True)[0]).dtype))
-    quotient = [divide(rest[:1], v[0]) * 0]
-    if n >= m:
-        quotient = []
-        for i in range(n - m + 1):
-            factor = divide(rest[i : i + 1], v[0])
-            quotient.append(factor)
-            rest = rest.at[i : i + m].add(multiply(-1, multiply(factor, v)))
-    return concatenate(quotient), _without_leading_zeros(rest) if trim_leading_zeros else rest
+    promoted, other = map(typeof, operands("polydiv", (rest[:1], v[:1]), to_inexact=True))
+    rest = convert(rest, promoted.dtype, promoted.weak_type and other.weak_type)
+    quotient = []
+    for i in range(n - m + 1):
+        factor = convert(divide(rest[i : i + 1], v[0]), promoted.dtype)
+        quotient.append(factor)
+        rest = rest.at[i : i + m].add(multiply(-1, multiply(factor, v)))
+    return concatenate(quotient or [zeros((1,), promoted.dtype)]), _without_leading_zeros(
+        rest
+    ) if trim_leading_zeros else rest
 
 
 def polyder(p: Any, m: int = 1) -> Any:
