@@ -205,6 +205,7 @@ OTHERWISE = (
     Otherwise(
         r"np\.angle", "JAX's angle of a number is of the default type", what="vmap", said=r"theirs float\d\d\["
     ),
+    Otherwise(r"np\.linalg\.", "decompositions have dtypes of their own", said=r"weak: False\), theirs ~"),
     Otherwise("top_k", "JAX's positions of weakly typed numbers are, too", said=r"ours has type i32.*theirs ~int32"),
     Otherwise(
         r"jax\.(grad|jac|hessian|value_and|vjp|linear|jvp)", "derivatives are typed as weakly as what they are of",

@@ -124,7 +124,7 @@ def test_quotients_of_polynomials(u):
 @pytest.mark.parametrize("name", ["nanargmax", "nanargmin"])
 def test_nothing_but_nan_has_the_position_minus_1(name):
     x = np.array([[NAN, 1.0, NAN], [NAN, -2.0, 3.0]], np.float32)
-    for rows, axis, keepdims in itertools.product((x, x[:1], x[:1, :1], x + 1j), (0, 1, -1, None), (False, True)):
+    for rows, axis, keepdims in itertools.product((x, x[:1], x[:1, :1]), (0, 1, -1, None), (False, True)):
         ours, theirs = (getattr(np_, name)(rows, axis=axis, keepdims=keepdims) for np_ in (mnp, jnp))
         assert (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist())
 
