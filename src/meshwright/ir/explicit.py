@@ -311,6 +311,8 @@ def _choices(
     """What a result with these dimensions could be: whole along the axes that a sum is over, split by them, or with the
     sum still to be made."""
     choices = [PartitionSpec(*dims)]
+    if any(a in axes for a in summed for axes in dims):  # they split the result already
+        return choices
     for d, mine in enumerate(dims if summed else ()):
         more = (*mine, *summed)
         if out is not None and mesh is not None and out.shape[d] % mesh.sizes(more) == 0:

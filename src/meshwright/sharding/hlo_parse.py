@@ -7,8 +7,9 @@ The grammar, with everything but the braces optional in its place::
               | "devices=[" ints "]" (ints | "<=[" ints "]" ("T(" ints ")")?)
     suffix   := "last_tile_dim_replicate" | "last_tile_dims={" kinds "}" | ("shard_as" | "shard_like") int
               | "metadata={" anything "}"
-    named    := "mesh[" (name "=" int),* "]" ("," "device_ids=(" ints ")")? "," "[" dim,* "]"
+    named    := "mesh[" (name "=" int),* "]" ("," "device_ids=(" order ")")? "," "[" dim,* "]"
                 ("," ("replicated" | "unreduced" | "manual") "={" axis,* "}")*
+    order    := ints | "[" ints "]" ("T(" ints ")")?
     dim      := "{" (axis | "?"),* "}"
     axis     := name (":(" int ")" int)?
     name     := "'" anything "'"
@@ -41,6 +42,14 @@ def parse_annotation(text: str) -> HloSharding | SdySharding:
     sharding = parser.sharding()
     parser.expect_end()
     return sharding
+
+
+def parse_device_order(text: str) -> tuple[int, ...]:
+    """The devices at the positions of a mesh: ``"3,1,2,0"``, or ``"[2,4]T(1,0)"``."""
+    parser = _Parser(text)
+    order = parser.order()
+    parser.expect_end()
+    return order
 
 
 def parse_hlo_sharding(text: str) -> HloSharding:
@@ -120,7 +129,7 @@ class _Parser:
         mesh = self.mesh()
         device_ids: tuple[int, ...] = ()
         if self.accept("device_ids=("):
-            device_ids = self.ints()
+            device_ids = self.order()
             self.expect(")")
             self.expect(",")
             if sorted(device_ids) != list(range(mesh.size)):
@@ -262,6 +271,13 @@ class _Parser:
         if max(listed, default=0) >= math.prod(dims):
             raise self.error(f"device {max(listed)} is listed; expected 0 to {math.prod(dims) - 1}")
         return tiles
+
+    def order(self) -> tuple[int, ...]:
+        """Devices as a list, or as the numbers in a shape, transposed."""
+        iota = self.iota() if self.accept("[") else None
+        if iota is not None and iota.size > MOST_DEVICES:
+            raise self.error(f"an order of {iota.size} devices; expected at most {MOST_DEVICES}")
+        return self.ints() if iota is None else tuple(iota.numbers().tolist())
 
     def iota(self) -> IotaOrder:
         reshape = self.ints()

@@ -20,8 +20,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
@@ -29,6 +27,7 @@ from meshwright.runtime.pjrt.client import compile_options, load, xc
 from meshwright.runtime.pjrt.replicas import CompiledMemory
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.device_groups import axis_groups
+from meshwright.sharding.hlo_parse import parse_device_order
 
 _WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
            "c128": 16}  # fmt: skip
@@ -43,7 +42,6 @@ _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 _LINES = 5
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 _ON_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}")
-_TRANSPOSED = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 #: the pass before which the partitioned module is written down
 _BEFORE = "layout-assignment"
 
@@ -179,19 +177,10 @@ def with_listed_groups(text: str) -> str:
 def _listed(mesh: str, order: str | None, axes: str) -> str:
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
     names = [name + part for name, part in re.findall(r"'(\w+)'(:\(\d+\)\d+)?", axes)]
-    groups = axis_groups(AbstractMesh(tuple(sizes.values()), tuple(sizes)), names, _order(order or ""))
+    groups = axis_groups(
+        AbstractMesh(tuple(sizes.values()), tuple(sizes)), names, parse_device_order(order) if order else ()
+    )
     return "replica_groups={" + ",".join("{" + ",".join(map(str, g)) + "}" for g in groups.tolist()) + "}"
-
-
-def _order(text: str) -> list[int]:
-    """The devices at the positions of a mesh: a list, or ``[2,4]T(1,0)``, numbers in that shape, transposed."""
-    match = _TRANSPOSED.fullmatch(text)
-    if match is None:
-        return [int(n) for n in text.split(",") if n]
-    shape = [int(n) for n in match[1].split(",")]
-    order = [int(n) for n in match[2].split(",")] if match[2] else None
-    devices: list[int] = np.arange(math.prod(shape)).reshape(shape).transpose(order).ravel().tolist()
-    return devices
 
 
 def _wire_bytes(kind: str, group: int, result: int) -> int:
