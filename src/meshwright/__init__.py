@@ -111,7 +111,6 @@ if _TYPE_CHECKING:
     from meshwright.api.plan import plan
     from meshwright.api.planning import Plan
     from meshwright.api.pmap import pmap
-    from meshwright.inspect import debug
     from meshwright.interop import from_jax, from_torch, to_jax
     from meshwright.numpy import fft, linalg
     from meshwright.targets import load_executable, target
@@ -266,13 +265,12 @@ _LATE_NAMES = {
 _LATE_MODULES = {
     **_submodules(
         __name__, "ad_checkpoint", "api", "builder", "checkpoint_io", "cli", "core", "custom_batching",
-        "custom_derivatives", "data", "distributed", "dlpack", "dtypes", "experimental", "export", "flatten_util",
-        "image", "inspect", "interop", "interpreters", "ir", "lib", "lowering", "nn", "ops", "optim", "profiler",
-        "random", "runtime", "scipy", "smi", "spmd", "stablehlo", "stages", "targets", "test_util", "testing",
-        "transforms", "typing", "verification",
+        "custom_derivatives", "data", "debug", "distributed", "dlpack", "dtypes", "experimental", "export",
+        "flatten_util", "image", "inspect", "interop", "interpreters", "ir", "lib", "lowering", "nn", "ops", "optim",
+        "profiler", "random", "runtime", "scipy", "smi", "spmd", "stablehlo", "stages", "targets", "test_util",
+        "testing", "transforms", "typing", "verification",
     ),
     "checkify": "meshwright.transforms.checkify",
-    "debug": "meshwright.inspect.debug",
     "fft": "meshwright.numpy.fft",
     "linalg": "meshwright.numpy.linalg",
 }  # fmt: skip

@@ -121,6 +121,10 @@ class DeletedArrayError(MeshwrightError, RuntimeError):
     """An array was used after its buffer was donated or deleted."""
 
 
+class ProfilerError(ArgumentError, RuntimeError):
+    """A profile (or a server of profiles) is started while there is one, or stopped while there is none."""
+
+
 class DLPackError(MeshwrightError, BufferError):
     """An array cannot be handed over as the consumer asked."""
 

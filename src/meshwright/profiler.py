@@ -19,6 +19,7 @@ Source: ``jax.profiler`` for the names.
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, ProfilerError
 from meshwright.inspect.profile import PROGRAMS_FILE, Profile, read_profile
 from meshwright.runtime import programs
 from meshwright.runtime.pjrt import profiling
@@ -91,7 +92,8 @@ def start_trace(
     ``.trace.json.gz`` that is always written. ``profiler_options`` is a ``ProfileOptions``.
 
     Raises:
-      ArgumentError: one is being recorded; ``create_perfetto_link``, which would need a server.
+      ProfilerError: one is being recorded.
+      ArgumentError: ``create_perfetto_link``, which would need a server.
     """
     if create_perfetto_link:
         raise ArgumentError(
@@ -99,7 +101,7 @@ def start_trace(
             "the profile at https://ui.perfetto.dev"
         )
     if _Running.session is not None:
-        raise ArgumentError("start_trace: a profile is being recorded; there is one at a time (stop_trace ends it)")
+        raise ProfilerError("start_trace: a profile is being recorded; there is one at a time (stop_trace ends it)")
     _Running.folder, _Running.perfetto = Path(log_dir), create_perfetto_trace
     _Running.session = profiling.session(profiler_options)
 
@@ -110,10 +112,10 @@ def stop_trace() -> None:
     What was not waited for may still run then, and is not in it.
 
     Raises:
-      ArgumentError: none is being recorded.
+      ProfilerError: none is being recorded.
     """
     if _Running.session is None:
-        raise ArgumentError("stop_trace: no profile is being recorded; start_trace begins one")
+        raise ProfilerError("stop_trace: no profile is being recorded; start_trace begins one")
     session, _Running.session = _Running.session, None
     _Running.folder.mkdir(parents=True, exist_ok=True)
     before = set(_Running.folder.glob("plugins/profile/*/*"))
@@ -150,10 +152,10 @@ def start_server(port: int) -> Any:
     port can.
 
     Raises:
-      ArgumentError: there is one.
+      ProfilerError: there is one.
     """
     if _Running.server is not None:
-        raise ArgumentError("start_server: a server is running; there is one at a time (stop_server ends it)")
+        raise ProfilerError("start_server: a server is running; there is one at a time (stop_server ends it)")
     _Running.server = profiling.server(port)
     return _Running.server
 
@@ -162,16 +164,16 @@ def stop_server() -> None:
     """End the server that :func:`start_server` began.
 
     Raises:
-      ArgumentError: there is none.
+      ProfilerError: there is none.
     """
     if _Running.server is None:
-        raise ArgumentError("stop_server: no server is running; start_server begins one")
+        raise ProfilerError("stop_server: no server is running; start_server begins one")
     _Running.server = None
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:
     """The buffers of the device, with the Python stacks that made them, in the format of pprof (compressed)."""
-    return profiling.heap_profile()
+    return gzip.compress(profiling.heap_profile())
 
 
 def save_device_memory_profile(filename: str | os.PathLike[str], backend: str | None = None) -> None:

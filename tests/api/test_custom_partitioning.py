@@ -197,7 +197,12 @@ def test_without_a_mesh_and_op_by_op_it_is_the_function():
     dot = product()
     np.testing.assert_allclose(dot(A, B), A @ B, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(mw.jit(dot)(A, B), A @ B, rtol=1e-5, atol=1e-5)
-    assert "call @dot" in mw.jit(dot).lower(A, B).as_text()
+    lowered = mw.jit(dot).lower(A, B)
+    assert "call @dot" in lowered.as_text()
+    for text in (lowered.as_text(), lowered.as_text("hlo")):  # which hold no functions of Python
+        with pytest.warns(ReplicationWarning, match="custom_partitioning dot: its user's functions"):
+            loaded = mw.load(text)
+        np.testing.assert_array_equal(loaded(A, B), mw.jit(dot)(A, B))
 
 
 def test_a_wrong_partition_is_found_by_verify():

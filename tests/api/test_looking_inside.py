@@ -1,5 +1,8 @@
 """What stages show: the program for all devices with its manual regions, and what XLA makes of that of one device."""
 
+import jax
+import jax.scipy.linalg
+import jax.scipy.special
 import numpy as np
 import pytest
 
@@ -125,3 +128,10 @@ def test_functions_of_the_array_library_lower():
     text = mnp.linalg.norm.lower(A, axis=1, keepdims=True).as_text()
     assert "tensor<8x1xf32>" in text
     assert mnp.argsort.lower(A, axis=0).out_info.shape == (8, 4)
+
+
+def test_functions_that_jax_has_jitted_show_their_stages():
+    for theirs, ours in ((jax.nn, mw.nn), (jax.scipy.special, mw.scipy.special), (jax.scipy.linalg, mw.scipy.linalg)):
+        jitted = [n for n in ours.__all__ if hasattr(getattr(theirs, n, None), "lower")]
+        assert jitted and not [n for n in jitted if not hasattr(getattr(ours, n), "lower")]
+    assert "stablehlo.exponential" in mw.nn.softmax.lower(A, axis=0).as_text()

@@ -63,7 +63,7 @@ SAME = {
     "dot scattered": lambda m, l, a: m.dot(a["both"], a["weights"], out_sharding=spec(m, ("x", "y"))),
     "dot scattered other": lambda m, l, a: m.dot(a["both"], a["weights"], out_sharding=spec(m, "x", "y")),
     "dot of one axis twice as asked": lambda m, l, a: m.dot(a["both"], a["right"], out_sharding=spec(m, "x", "y")),
-    "dot of one axis twice whole": lambda m, l, a: m.dot(a["both"], a["right"], out_sharding=spec(m)),
+    "dot of one axis twice whole as asked": lambda m, l, a: m.dot(a["both"], a["right"], out_sharding=spec(m)),
     "dot unreduced": lambda m, l, a: m.dot(a["both"], a["weights"], out_sharding=spec(m, "x", unreduced={"y"})),
     "reshape as asked": lambda m, l, a: m.reshape(a["columns"], (128,), out_sharding=spec(m, "x")),
     "joined": lambda m, l, a: m.concatenate([a["rows"], a["rows"]], 0),

@@ -17,7 +17,7 @@ import meshwright
 ROOT = Path(meshwright.__file__).parent
 #: modules that give JAX's names to what the others define
 NAMES = {
-    "ad_checkpoint", "checkpoint_io", "config", "custom_batching", "custom_derivatives", "data", "distributed",
+    "ad_checkpoint", "checkpoint_io", "config", "custom_batching", "custom_derivatives", "data", "debug", "distributed",
     "dlpack", "dtypes", "experimental", "export", "interpreters", "lib", "memory", "stages", "tree", "tree_util",
     "typing",
 }  # fmt: skip

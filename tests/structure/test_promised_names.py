@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import pkgutil
+import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -194,3 +198,21 @@ def test_what_objects_look_like(stages):
     shown = (traced, lowered, part, compiled, part.mesh, part.time(), part.explain(), part.verify())
     for stage in shown:
         assert stage._repr_html_().startswith("<"), stage
+
+
+def test_modules_of_jax_are_imported_by_the_path_that_they_have():
+    """``from jax.debug import …`` is as common as ``jax.debug.…``."""
+    for module in pkgutil.iter_modules(jax.__path__):
+        if isinstance(getattr(mw, module.name, None), types.ModuleType):
+            importlib.import_module(f"meshwright.{module.name}")
+
+
+def test_the_cache_is_turned_on_by_its_old_functions(tmp_path):
+    from meshwright.experimental.compilation_cache import compilation_cache
+
+    before = mw.config.compilation_cache_dir
+    try:
+        compilation_cache.set_cache_dir(tmp_path)
+        assert compilation_cache.is_initialized() and mw.config.compilation_cache_dir == tmp_path
+    finally:
+        mw.config.update("compilation_cache_dir", before)

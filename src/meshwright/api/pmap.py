@@ -284,6 +284,8 @@ def _available(call: _Call, needed: int, why: str, at_least: bool = False) -> li
       ArgumentError: another number than ``devices=`` has, or too few.
     """
     given = call.spec.devices
+    if not call.size:
+        raise ArgumentError(f"pmap of {described(call.spec.fun)}: {why}, which no device would have; give rows to map")
     if given is not None and (len(given) < needed or (len(given) > needed and not at_least)):
         raise ArgumentError(
             f"pmap of {described(call.spec.fun)}: {why}, devices= has {len(given)}; give as many devices"

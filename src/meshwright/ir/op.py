@@ -142,8 +142,11 @@ class Builder(Protocol):
         """Make a Python function one that the program calls; returns its number."""
         ...
 
-    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Emitted]) -> list[Emitted]:
-        """A call of a private function for ``jaxpr`` (made once for each jaxpr)."""
+    def call(
+        self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Emitted], mark: str | None = None
+    ) -> list[Emitted]:
+        """A call of a private function for ``jaxpr`` (made once for each jaxpr); ``mark`` is a frontend attribute of
+        the call, with the name as its value."""
         ...
 
     def replica_groups(self, axes: Sequence[str]) -> Any:

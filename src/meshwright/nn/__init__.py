@@ -59,6 +59,7 @@ from meshwright.nn.normalization import (
     softmax,
     standardize,
 )
+from meshwright.numpy.stages import give_stages as _give_stages
 
 __all__ = [
     "Module",
@@ -126,3 +127,5 @@ __all__ = [
 __getattr__ = _absent("nn")
 
 _made_importable(globals())
+
+_give_stages(globals())

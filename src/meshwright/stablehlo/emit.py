@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
@@ -152,19 +153,23 @@ class ModuleBuilder(Interpreter[Any]):
         self.callbacks.append(function)
         return len(self.callbacks) - 1
 
-    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None) -> list[Any]:
         symbol = self.functions.get(jaxpr)
         if symbol is None:
             symbol = self.functions[jaxpr] = self._unique(name)
             with self._inside():
                 self.path = ""  # XLA puts the name of the call before the names inside
                 self._function(symbol, jaxpr, "private")
+        attributes: dict[str, Any] = {"callee": ir.FlatSymbolRefAttr.get(symbol, context())}
+        if mark is not None:
+            text = f"{{{mark} = {json.dumps(name)}}}"
+            attributes["mhlo.frontend_attributes"] = ir.Attribute.parse(text, context())
         return list(
             _create(
                 "func.call",
                 results=[tensor_type(a) for a in jaxpr.out_avals],
                 operands=operands,
-                attributes={"callee": ir.FlatSymbolRefAttr.get(symbol, context())},
+                attributes=attributes,
                 loc=self.loc,
                 ip=self.ip,
             ).results

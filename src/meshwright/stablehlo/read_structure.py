@@ -10,6 +10,7 @@ from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import reshape
+from meshwright.ops.sharding.custom import PARTITIONED_BY_USER
 from meshwright.stablehlo.read_attributes import constant_array, resource_name
 
 
@@ -26,6 +27,13 @@ def _constant(r: Any) -> Any:
 # --- calls --------------------------------------------------------------------------------------------------
 @reads("func.call", "call")
 def _call(r: Any) -> Any:
+    marks = r.operation.attributes
+    if "mhlo.frontend_attributes" in marks and PARTITIONED_BY_USER in (given := marks["mhlo.frontend_attributes"]):
+        name = given[PARTITIONED_BY_USER].value
+        r.warn(
+            f"custom_partitioning {name}: its user's functions partitioned it, which a text does not hold; here it is "
+            "partitioned as the ops in it are"
+        )
     return r.call(r.attr("callee"), r.operands)
 
 

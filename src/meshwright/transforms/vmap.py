@@ -35,7 +35,9 @@ def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     per_leaf = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
     for axis in per_leaf:
         if axis is not None and not isinstance(axis, int):
-            raise ArgumentError(f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument")
+            raise ArgumentTypeError(
+                f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument"
+            )
     return per_leaf
 
 
@@ -63,7 +65,8 @@ def vmap(
     then say so too.
 
     Raises (when called):
-      ArgumentError: ``in_axes`` or ``out_axes`` do not fit; nothing is mapped and ``axis_size`` is not given.
+      ArgumentTypeError: ``in_axes`` or ``out_axes`` hold something else.
+      ArgumentError: they do not fit; nothing is mapped and ``axis_size`` is not given.
       ShapeError: mapped axes have different sizes.
 
     Example:

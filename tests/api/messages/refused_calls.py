@@ -88,6 +88,7 @@ PMAP = {
     "nothing to map": lambda: mw.pmap(lambda: 0)(),
     "a static argument that is not there": lambda: mw.pmap(first, static_broadcasted_argnums=1)(Y),
     "a static argument that is not hashable": lambda: mw.pmap(first, static_broadcasted_argnums=1)(Y, [1]),
+    "no rows": lambda: mw.pmap(same)(np.zeros((0, 2))),
     "more than there are devices": lambda: mw.pmap(same)(np.zeros(9)),
     "more than devices=": lambda: mw.pmap(same, devices=DEVICES[:3])(Y),
     "nested, too few devices": lambda: mw.pmap(mw.pmap(same))(np.zeros((4, 4))),

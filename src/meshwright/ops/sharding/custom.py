@@ -28,6 +28,10 @@ AnyMesh = Mesh | AbstractMesh
 Placed = Sequence[tuple[ShapedArray, NamedSharding]]
 
 
+#: the frontend attribute of its call in a text, which holds no functions of Python
+PARTITIONED_BY_USER = "meshwright.partitioned_by_user"
+
+
 class Local(NamedTuple):
     """What a device does: a function of its parts of the operands, how these are split, and its results."""
 
@@ -99,7 +103,7 @@ class CustomPartitioning(RegionOp):
             yield from ((End(side, i), End(inside, i)) for i in range(count))
 
     def emit(self, b: Builder, *operands: Any) -> Any:
-        return b.call(self.fun_name, self.jaxpr, operands)
+        return b.call(self.fun_name, self.jaxpr, operands, PARTITIONED_BY_USER)
 
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         raise DifferentiationError(

@@ -1,6 +1,7 @@
 """Linear algebra, with the names and defaults of ``jax.scipy.linalg``."""
 
 from meshwright.numpy.linalg import expm
+from meshwright.numpy.stages import give_stages as _give_stages
 from meshwright.scipy.linalg.decompositions import (
     cho_factor,
     cho_solve,
@@ -48,3 +49,5 @@ __all__ = [
     "polar", "qr", "qr_multiply", "rsf2csf", "schur", "solve", "solve_sylvester", "solve_triangular", "sqrtm", "svd",
     "toeplitz",
 ]  # fmt: skip
+
+_give_stages(globals())

@@ -1,5 +1,6 @@
 """Special functions, with the names of ``jax.scipy.special``."""
 
+from meshwright.numpy.stages import give_stages as _give_stages
 from meshwright.scipy.special.bessel import i0, i0e, i1, i1e
 from meshwright.scipy.special.entropies import (
     boxcox,
@@ -54,3 +55,5 @@ __all__ = [
     "logsumexp", "multigammaln", "ndtr", "ndtri", "owens_t", "poch", "polygamma", "rel_entr", "sici", "softmax",
     "spence", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
+
+_give_stages(globals())

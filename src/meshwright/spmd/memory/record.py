@@ -100,7 +100,7 @@ class Recorder(Interpreter[Node]):
     def host_callback(self, function: Any) -> int:
         return 0
 
-    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None) -> list[Any]:
         saved = self.in_avals, self.out_avals, self._source
         outs = self.run(jaxpr, operands)
         self.in_avals, self.out_avals, self._source = saved

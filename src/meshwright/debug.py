@@ -1,0 +1,21 @@
+"""``jax.debug``: printing and callbacks from inside of a program, and pictures of shardings."""
+
+from meshwright.inspect.debug import (
+    ShardingPicture,
+    callback,
+    inspect_array_sharding,
+    picture_of,
+    print,
+    visualize_array_sharding,
+    visualize_sharding,
+)
+
+__all__ = [
+    "ShardingPicture",
+    "callback",
+    "inspect_array_sharding",
+    "picture_of",
+    "print",
+    "visualize_array_sharding",
+    "visualize_sharding",
+]
