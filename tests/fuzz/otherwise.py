@@ -32,8 +32,12 @@ zero = _part(lambda x: x == 0)
 negative, below_one = _part(lambda x: x < 0), _part(lambda x: x < 1)
 no_finite = _part(lambda x: ~onp.isfinite(x))
 huge = _part(lambda x: onp.abs(x) > 1e9)
-#: of which products and quotients leave the narrow types
-extreme = _part(lambda x: onp.isfinite(x) & (x != 0) & ~((onp.abs(x) > 1e-9) & (onp.abs(x) < 1e9)))
+
+
+def extreme(x: Any) -> bool:
+    """Finite numbers of which products and quotients of four leave the narrow types: those of 16 bits, or of 32."""
+    least, most = (1 / 64, 16) if half(x) else (1e-9, 1e9)
+    return _part(lambda v: onp.isfinite(v) & (v != 0) & ~((onp.abs(v) > least) & (onp.abs(v) < most)))(x)
 
 
 def half_nan(x: Any) -> bool:
@@ -160,9 +164,7 @@ class Otherwise:
         texts = (self.line, lines), (self.what, how.what), (self.said, how.said)
         if not all(re.search(pattern, text, re.DOTALL) for pattern, text in texts):
             return False
-        between = [case.values[name].value for name, _ in case.lines[:-1] if name in case.values]
-        inputs = [onp.asarray(x) for x in (*case.inputs.values(), *between)]
-        if not any(x.dtype.kind in self.kinds and self.of(x) for x in inputs):
+        if not any(x.dtype.kind in self.kinds and self.of(x) for x in _given(case)):
             return False
         if self.differ is not None and (how.elements is None or not bool(onp.all(self.differ(*how.elements)))):
             return False
@@ -379,7 +381,13 @@ OTHERWISE = (
 
 def is_extreme(case: Case) -> bool:
     """Whether narrow types overflow and underflow in a case: what then is NaN or zero is asked in float64."""
-    return any(extreme(onp.asarray(x)) for x in case.inputs.values())
+    return any(map(extreme, _given(case)))
+
+
+def _given(case: Case) -> list[Any]:
+    """The inputs, and what lines before the last make of them."""
+    between = [case.values[name].value for name, _ in case.lines[:-1] if name in case.values]
+    return [onp.asarray(x) for x in (*case.inputs.values(), *between)]
 
 
 def reason_for(case: Case, how: Any, agree: Callable[[Case], bool]) -> str | None:
