@@ -22,6 +22,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents
 from meshwright.ir.rewrite import in_regions
 from meshwright.ops.composite import Composite
+from meshwright.ops.elementwise.monoid import nothing
 from meshwright.ops.elementwise.table import add, scalar_like
 from meshwright.ops.shape.rearrange import Linear1, above
 from meshwright.ops.shape.slice_pad import Concatenate, Slice, concatenate, pad, slice_in_dim
@@ -86,7 +87,7 @@ class CyclicWindow(Linear1, Composite):
 
         def turn(k: int) -> Any:
             start = lambda t: first + t * rows - k  # noqa: E731
-            return ctx.fetch_window(x, 0, d, start, rows, fill=scalar_like(0, x), stop=stop - k)
+            return ctx.fetch_window(x, 0, d, start, rows, fill=nothing(ctx.in_avals[0].dtype), stop=stop - k)
 
         turns = [turn(k) for k in range(0, stop, size)]
         return reduce(add, turns)  # for bools, ``add`` is ``or``

@@ -15,7 +15,7 @@ from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.monoid import picked_kind
+from meshwright.ops.elementwise.monoid import nothing, picked_kind
 from meshwright.ops.elementwise.table import add, convert, eq, scalar_like, select, sub, zeros_like
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.shape.rearrange import Moves, above, move_dim
@@ -344,14 +344,14 @@ class Concatenate(Op):
         if not ctx.is_split_result(0, d):
             return self.bind(*operands)
         n = ctx.out_local_shapes[0][d]
-        zero = scalar_like(0, operands[0])
+        fill = nothing(ctx.in_avals[0].dtype)
         total, start = None, 0
         for i, (x, aval) in enumerate(zip(operands, ctx.in_avals)):
-            # Each operand's rows land in a window of the result; outside it the window is zero.
+            # Each operand's rows land in a window of the result; outside it the window is nothing.
             if aval.shape[d] == 1:
-                part = ctx.place_row(x, d, start, zero)
+                part = ctx.place_row(x, d, start, fill)
             else:
-                part = ctx.fetch_window(x, i, d, _starts(n, start), n, fill=zero)
+                part = ctx.fetch_window(x, i, d, _starts(n, start), n, fill=fill)
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
             start += aval.shape[d]
         assert total is not None, "there is an operand"
