@@ -90,9 +90,9 @@ def _wrong(fault: str, count: int, lost: int, outs: list[str]) -> str:
     if "restarted" in fault:
         return "" if "DONE" in outs[0] else "the job did not go on"
     for rank in range(count):
-        if gone and rank == lost and hit:
-            continue
         seen = re.search(r"SEEN ([\d.]+) (\w+) (.*)", outs[rank])
+        if rank == lost and hit and (gone or (fault == "late" and not seen)):
+            continue  # the launcher ends one that is still late when the others have given up
         if "DONE" in outs[rank] or ("coordinator is lost" in outs[rank] and not seen):
             continue  # whether what was done is right, the checkpoints say
         if not seen:
