@@ -18,7 +18,7 @@ from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.names import called
 
 #: equations that are gone back over, where propagation itself did not bring an axis to a value
-_HORIZON = 64
+_HORIZON = 256
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Origins:
 
         Where the axis is no longer on the value (it was contracted over), the equations before it are searched.
         """
-        queue = deque([atom])
+        queue, seen = deque([atom]), {id(atom)}
         for _ in range(_HORIZON):
             if not queue:
                 return None
@@ -73,8 +73,9 @@ class Origins:
             if (value, axis) in self.notes:
                 return self._follow(value, axis)
             maker = self._makers.get(value)
-            if maker is not None:
-                queue.extend(maker.invars)
+            fresh = [a for a in maker.invars if id(a) not in seen] if maker is not None else []
+            queue.extend(fresh)
+            seen.update(map(id, fresh))
         return None
 
     @cached_property
