@@ -3,7 +3,7 @@
 Where tiles are uneven, those before and after do not nest: a new tile begins and ends within old ones. Each cell of
 the old tiling that a new tile overlaps is a *piece*, a box of elements. Pieces go in rounds; in each a device sends at
 most one and receives at most one, cut out of its buffer in one shape for all (the *chunk*), so that a round is one
-permute. Larger pieces go first, each in the round whose chunk it makes larger by least.
+permute. Pieces are cut so that chunks are as full as can be (see ``pieces``, ``rounds``, ``filled``).
 
 A chunk keeps the global position of its elements, and lies within the receiver's new tile. It may hold more of the
 sender's tile than was asked for: put where it belongs, that is right as well, so nothing has to be masked. Only where
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,11 +24,11 @@ import numpy as np
 
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh
+from meshwright.spmd.reshard.pieces import Box, Piece, Sent, bound
+from meshwright.spmd.reshard.rounds import MAX_ROUNDS, chunk_of, in_rounds
 
 MAX_DEVICES = 256  # in a group that exchanges pieces
-MAX_ROUNDS = 32
 
-Box = tuple[int, ...]
 Table = tuple[int, ...]  # a number for each device of a group
 
 
@@ -76,22 +76,6 @@ class Overlaps:
         return tuple(math.prod(r.chunk) for r in self.rounds if r.perm)
 
 
-class _Piece(NamedTuple):
-    target: int
-    holders: tuple[int, ...]
-    low: Box
-    high: Box
-
-    @property
-    def shape(self) -> Box:
-        return tuple(b - a for a, b in zip(self.low, self.high))
-
-
-class _Sent(NamedTuple):
-    source: int
-    piece: _Piece
-
-
 def moving_axes(before: Tiling, after: Tiling, mesh: AbstractMesh) -> tuple[str, ...]:
     """The atoms of the dimensions whose tiles change."""
     pairs = zip(zip(*before), zip(*after))
@@ -99,22 +83,18 @@ def moving_axes(before: Tiling, after: Tiling, mesh: AbstractMesh) -> tuple[str,
 
 
 @lru_cache(maxsize=4096)
-def plan_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> Overlaps | None:
-    """How an array of ``size`` goes from tiles to tiles; None if that takes too many devices or rounds."""
-    axes = moving_axes(before, after, mesh)
-    if mesh.sizes(axes) > MAX_DEVICES or 0 in size:
-        return None
-    held, goal = _starts(before, axes, mesh), _starts(after, axes, mesh)
-    pieces: list[_Piece] = []
-    for of_target in _pieces(size, held, goal, before.rows(mesh), after.rows(mesh)):
-        if len(of_target) > MAX_ROUNDS + 1:
-            return None
-        pieces += of_target
-    kept = [_Sent(p.target, p) for p in pieces if p.target in p.holders]
-    lacking = sorted((p for p in pieces if p.target not in p.holders), key=lambda p: -math.prod(p.shape))
-    exchanged = _in_rounds(lacking)
+def plan_overlaps(
+    size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh, start: int
+) -> Overlaps | None:
+    """How an array of ``size`` goes from tiles to tiles; None if that takes too many devices or rounds. ``start``: the
+    elements that starting a permute counts for."""
+    pieces = _all_pieces(size, before, after, mesh)
+    exchanged = in_rounds([p for p in pieces if p.target not in p.holders], start) if pieces else None
     if exchanged is None:
         return None
+    axes = moving_axes(before, after, mesh)
+    held, goal = _starts(before, axes, mesh), _starts(after, axes, mesh)
+    kept = [Sent(p.target, p) for p in pieces if p.target in p.holders]
     groups = [(kept, False)] * bool(kept) + [(group, True) for group in exchanged]
     have, want = before.rows(mesh), after.rows(mesh)
     cuts = [_cut(group, held, goal, have, want) for group, _ in groups]
@@ -127,7 +107,29 @@ def plan_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: Ab
     return Overlaps(axes, want, margin, tuple(rounds))
 
 
+@lru_cache(maxsize=4096)
+def least_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> float:
+    """The elements that a device sends or receives at least; infinite if there are too many devices or pieces."""
+    pieces = _all_pieces(size, before, after, mesh)
+    return bound([p for p in pieces if p.target not in p.holders]) if pieces else math.inf
+
+
 # --- pieces -------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=256)
+def _all_pieces(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> tuple[Piece, ...]:
+    """What each device of a group has of each old tile in its new one; nothing if these are too many."""
+    axes = moving_axes(before, after, mesh)
+    if mesh.sizes(axes) > MAX_DEVICES or 0 in size:
+        return ()
+    held, goal = _starts(before, axes, mesh), _starts(after, axes, mesh)
+    pieces: list[Piece] = []
+    for of_target in _pieces(size, held, goal, before.rows(mesh), after.rows(mesh)):
+        if len(of_target) > MAX_ROUNDS + 1:
+            return ()
+        pieces += of_target
+    return tuple(pieces)
+
+
 def _starts(tiling: Tiling, axes: tuple[str, ...], mesh: AbstractMesh) -> list[Box]:
     """Where the tile of each device of a group begins, in dimensions that ``axes`` split; else 0."""
     sizes = [mesh.axis_size(axis) for axis in axes]
@@ -143,7 +145,7 @@ def _starts(tiling: Tiling, axes: tuple[str, ...], mesh: AbstractMesh) -> list[B
 
 def _pieces(
     size: tuple[int, ...], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box
-) -> Iterator[list[_Piece]]:
+) -> Iterator[list[Piece]]:
     """For each device what its new tile has of each old one, and who holds that."""
     holders: dict[Box, list[int]] = defaultdict(list)
     for device, start in enumerate(held):
@@ -156,39 +158,7 @@ def _pieces(
             for low, rows, mine, end in zip(start, want, have, map(min, size, last))
         ]  # fmt: skip
         cells = (tuple(zip(*cell)) for cell in itertools.product(*spans))
-        yield [_Piece(target, tuple(holders[tiles]), low, high) for tiles, low, high in cells]
-
-
-def _in_rounds(pieces: Sequence[_Piece]) -> list[list[_Sent]] | None:
-    """The pieces in rounds, each sent by a holder that has sent least; None if they are too many."""
-    rounds: list[list[_Sent]] = []
-    chunks: list[Box] = []
-    busy: list[tuple[set[int], set[int]]] = []
-    load: Counter[int] = Counter()
-    for piece in pieces:
-        best, most = -1, math.prod(piece.shape)
-        for number, (chunk, (senders, receivers)) in enumerate(zip(chunks, busy)):
-            if piece.target not in receivers and not senders.issuperset(piece.holders):
-                grown = math.prod(map(max, chunk, piece.shape)) - math.prod(chunk)
-                if grown < most:
-                    best, most = number, grown
-                if not grown:
-                    break
-        if best < 0:
-            best = len(rounds)
-            rounds.append([])
-            chunks.append(piece.shape)
-            busy.append((set(), set()))
-            if best == MAX_ROUNDS:
-                return None
-        senders, receivers = busy[best]
-        source = min((holder for holder in piece.holders if holder not in senders), key=lambda s: load[s])
-        rounds[best].append(_Sent(source, piece))
-        chunks[best] = tuple(map(max, chunks[best], piece.shape))
-        senders.add(source)
-        receivers.add(piece.target)
-        load[source] += math.prod(piece.shape)
-    return rounds
+        yield [Piece(target, tuple(holders[tiles]), low, high) for tiles, low, high in cells]
 
 
 # --- rounds -------------------------------------------------------------------------------------------------
@@ -203,8 +173,8 @@ class _Cut(NamedTuple):
         return ((held[source], begin) for source, begin in self.begins.items())
 
 
-def _cut(group: Sequence[_Sent], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box) -> _Cut:
-    chunk = tuple(map(max, zip(*(sent.piece.shape for sent in group))))
+def _cut(group: Sequence[Sent], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box) -> _Cut:
+    chunk = chunk_of(group)
     begins = {
         source: tuple(
             _begin(*args) for args in zip(piece.low, piece.high, chunk, held[source], have, goal[piece.target], want)
@@ -222,7 +192,7 @@ def _begin(low: int, high: int, chunk: int, held: int, have: int, goal: int, wan
 
 
 def _round(
-    group: Sequence[_Sent],
+    group: Sequence[Sent],
     sent: bool,
     cut: _Cut,
     margin: Sequence[tuple[int, int]],

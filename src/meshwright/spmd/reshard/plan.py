@@ -44,7 +44,7 @@ from meshwright.spmd.reshard.steps import (
     buffer_bytes,
     collectives,
 )
-from meshwright.spmd.reshard.uneven import Way, uneven_ways
+from meshwright.spmd.reshard.uneven import Way, Ways, is_torn
 
 LARGER_BUFFER = 2  # a buffer larger than source and target by some percent has to save so many times as many
 
@@ -94,17 +94,63 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
         return _merge(_search(padded, itemsize, first, goal, mesh), mesh)
 
     steps = search(shape, src, combined)
-    plain = [[(step, shape) for step in order] for order in (_leading_last(steps), steps)]
-    ways = itertools.chain(plain, uneven_ways(shape, src, combined, mesh, search))
-    plans = (_finish(shape, itemsize, src, way + last, mesh) for way in ways)
-    return min(plans, key=lambda plan: _rank(plan, limit, mesh))
+    orders = ([(step, shape) for step in order] for order in (_leading_last(steps), steps))
+    plain = min((_finish(shape, itemsize, src, order + last, mesh) for order in orders),
+                key=lambda plan: _rank(plan, limit, mesh))  # fmt: skip
+    if _is_best(plain, shape, itemsize, src, combined, mesh):
+        return plain
+    ways = Ways(shape, mesh, int(_start(mesh) / itemsize), search).of(src, combined)
+    ranked = sorted(((_least(way, shape, itemsize, src, mesh), number, way) for number, way in enumerate(ways)))
+    best, lowest = plain, _rank(plain, limit, mesh)
+    for least, _, way in ranked:
+        if least >= lowest:
+            break
+        if all(step.is_possible(mesh) for step, _ in way if isinstance(step, Overlap)):
+            found = _finish(shape, itemsize, src, way + last, mesh)
+            if (rank := _rank(found, limit, mesh)) < lowest:
+                best, lowest = found, rank
+    return best
+
+
+def _least(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> float:
+    """What a way costs at least, before its overlaps are planned."""
+    layout, size, least = src, shape, 0.0
+    for step, padded in way:
+        if isinstance(step, Overlap):
+            least += itemsize * step.least(mesh) + _start(mesh)
+        else:
+            least += step.bytes_sent(size, itemsize, layout, mesh) + _start(mesh) * collectives(step, mesh)
+        layout, size = step.apply(layout, mesh), padded
+    return least
+
+
+def _start(mesh: AbstractMesh) -> float:
+    """The bytes that starting a collective counts for."""
+    return COLLECTIVE_BYTES + mesh.fabric.start * mesh.fabric.fastest
+
+
+def _is_best(
+    plain: ReshardPlan, shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
+) -> bool:
+    """Whether nothing can be gained by another way than the plain search's."""
+    if is_torn(shape, src, dst, mesh):
+        return False
+    goal = buffer_bytes(shape, itemsize, dst, mesh)
+    least = goal - _held(shape, itemsize, src, dst, mesh)
+    return src.partial != dst.partial or plain.price - least + _start(mesh) * (plain.collectives(mesh) - 1) <= 0
+
+
+def _held(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    """The bytes of its target tile that each device holds of an even array, if it is the one that holds least."""
+    if any(mine[: len(theirs)] != theirs[: len(mine)] for mine, theirs in zip(src.dims, dst.dims)):
+        return 0
+    return itemsize * math.prod(map(min, src.local_shape(shape, mesh), dst.local_shape(shape, mesh)))
 
 
 def _rank(plan: ReshardPlan, limit: int, mesh: AbstractMesh) -> float:
     """What a plan costs, starting its collectives included, and more where it needs a larger buffer than its ends."""
     larger = max(1.0, plan.largest_bytes / limit) if limit else 1.0
-    start = COLLECTIVE_BYTES + mesh.fabric.start * mesh.fabric.fastest
-    return (plan.price + start * plan.collectives(mesh)) * larger**LARGER_BUFFER
+    return (plan.price + _start(mesh) * plan.collectives(mesh)) * larger**LARGER_BUFFER
 
 
 @lru_cache(maxsize=262144)

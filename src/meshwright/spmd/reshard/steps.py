@@ -34,7 +34,7 @@ from typing import ClassVar
 
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.reshard.overlap import Overlaps, Tiling, plan_overlaps
+from meshwright.spmd.reshard.overlap import Overlaps, Tiling, least_overlaps, plan_overlaps
 
 
 def joins(size: int, kept: int, moved: int) -> bool:
@@ -162,19 +162,29 @@ class Permute:
 class Overlap:
     """Tiles become others that need not nest in them: every device gets what its new tile lacks.
 
-    ``size`` is that of the array. Its dimensions are padded as ``before`` and ``after`` say.
+    ``size`` is that of the array. Its dimensions are padded as ``before`` and ``after`` say. ``start``: the elements
+    that starting a permute counts for.
     """
 
     axes: tuple[str, ...]
     size: tuple[int, ...]
     before: Tiling
     after: Tiling
+    start: int
     kind: ClassVar[str] = "collective_permute"
 
     def plan(self, mesh: AbstractMesh) -> Overlaps:
-        overlaps = plan_overlaps(self.size, self.before, self.after, mesh)
+        overlaps = plan_overlaps(self.size, self.before, self.after, mesh, self.start)
         assert overlaps is not None, "only overlaps that have a plan are made steps"
         return overlaps
+
+    def is_possible(self, mesh: AbstractMesh) -> bool:
+        """Whether it has a plan."""
+        return plan_overlaps(self.size, self.before, self.after, mesh, self.start) is not None
+
+    def least(self, mesh: AbstractMesh) -> float:
+        """The elements that a device sends at least, without planning; infinite if that takes too much."""
+        return least_overlaps(self.size, self.before, self.after, mesh)
 
     def apply(self, layout: Layout, mesh: AbstractMesh) -> Layout:
         return Layout(self.after.dims, layout.partial, layout.reduction)

@@ -1,9 +1,9 @@
-"""Ways between uneven tiles: by overlaps, and by padding.
+"""Ways besides the search: by overlaps, and, between uneven tiles, by padding.
 
 The tiles of a dimension in 8 nest in those of the same dimension in 2 only if the rows allow. Where they do not, a
 reshard has these ways besides the plain search:
 
-* all at once, by overlaps (see ``overlap``);
+* all at once, by overlaps (see ``overlap``), which even tiles may have, too;
 * by overlaps to the target and what is still to be gathered then, and gathers;
 * the dimension is padded so far that all tiles nest, which moves a few rows between neighbours; the search then finds
   what it would of an even array; in the end padding goes in the same way.
@@ -15,9 +15,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of
-from meshwright.spmd.reshard.overlap import Tiling, moving_axes, plan_overlaps
+from meshwright.spmd.reshard.overlap import Tiling, moving_axes
 from meshwright.spmd.reshard.steps import Overlap, Step, joins
 
 MAX_SPARE = 2  # blocks left to be gathered of which every arrangement is tried
@@ -29,22 +30,50 @@ Way = list[tuple[Step, Shape]]
 Searched = Callable[[Shape, Layout, Layout], Iterable[Step]]
 
 
-def uneven_ways(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh, search: Searched) -> Iterator[Way]:
-    """The ways there are besides the plain search; none where all tiles nest."""
-    if not _is_torn(size, src, dst, mesh):
-        return
-    yield from _padded_ways(size, src, dst, mesh, search)
-    if src.partial != dst.partial:
-        return
-    yield from _overlapping(size, Tiling(size, src.dims), Tiling(size, dst.dims), mesh)
-    for middle in _unfinished(src, dst, mesh):
-        for first in _overlapping(size, Tiling(size, src.dims), Tiling(size, middle.dims), mesh):
-            yield [*first, *((step, size) for step in search(size, middle, dst))]
-            for rest in _padded_ways(size, middle, dst, mesh, search):
+@dataclass(frozen=True)
+class Ways:
+    """The ways there are for an array of ``size`` on ``mesh``. Starting a permute counts for ``start`` elements;
+    ``search`` finds the steps between even tiles."""
+
+    size: Shape
+    mesh: AbstractMesh
+    start: int
+    search: Searched
+
+    def of(self, src: Layout, dst: Layout) -> Iterator[Way]:
+        """All ways; overlaps among them may turn out to take too much."""
+        torn = is_torn(self.size, src, dst, self.mesh)
+        if torn:
+            yield from self._padded(src, dst)
+        if src.partial != dst.partial:
+            return
+        before = Tiling(self.size, src.dims)
+        yield self._overlap(before, Tiling(self.size, dst.dims))
+        for middle in _unfinished(src, dst, self.mesh) if torn else ():
+            first = self._overlap(before, Tiling(self.size, middle.dims))
+            yield [*first, *((step, self.size) for step in self.search(self.size, middle, dst))]
+            for rest in self._padded(middle, dst):
                 yield [*first, *rest]
 
+    def _padded(self, src: Layout, dst: Layout) -> Iterator[Way]:
+        size = self.size
+        for padded in dict.fromkeys(_padded(size, src, dst, self.mesh)):
+            if padded != size:
+                first = self._overlap(Tiling(size, src.dims), Tiling(padded, src.dims))
+                last = self._overlap(Tiling(padded, dst.dims), Tiling(size, dst.dims))
+                yield [*first, *((step, padded) for step in self.search(padded, src, dst)), *last]
+                if src.partial == dst.partial:
+                    yield [*first, *self._overlap(Tiling(padded, src.dims), Tiling(padded, dst.dims)), *last]
 
-def _is_torn(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
+    def _overlap(self, before: Tiling, after: Tiling) -> Way:
+        """The one step between two tilings; none where the tiles are the same."""
+        if before.dims == after.dims and before.rows(self.mesh) == after.rows(self.mesh):
+            return []
+        axes = moving_axes(before, after, self.mesh)
+        return [(Overlap(axes, self.size, before, after, self.start), after.shape)]
+
+
+def is_torn(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
     """Whether a dimension whose tiles change is not divided by their numbers."""
     return any(
         mine != theirs and any(rows % mesh.sizes(axes) for axes in (mine, theirs))
@@ -53,39 +82,22 @@ def _is_torn(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
 
 
 def _padded(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> Iterator[Shape]:
-    """The array padded so that tiles nest wherever they change, and do not nest already; and wherever they change."""
-    places = [
-        (rows, *(mesh.sizes(axes) for axes in ((mine, theirs) if mine != theirs else ((), ()))))
-        for rows, mine, theirs in zip(size, src.dims, dst.dims)
+    """The array padded so that tiles nest wherever they change, and do not nest already; wherever they change; and in
+    one dimension alone."""
+    changing = [
+        (dim, rows, math.lcm(tiles, others), _nest(rows, tiles, others))
+        for dim, (rows, mine, theirs) in enumerate(zip(size, src.dims, dst.dims))
+        for tiles, others in [(mesh.sizes(mine), mesh.sizes(theirs))]
+        if mine != theirs
     ]
-    for everywhere in (False, True):
-        yield tuple(
-            rows if not everywhere and _nest(rows, mine, theirs) else -(-rows // every) * every
-            for rows, mine, theirs in places
-            for every in [math.lcm(mine, theirs)]
-        )
+    even = {dim: -(-rows // every) * every for dim, rows, every, _ in changing}
+    for dims in ([dim for dim, _, _, nest in changing if not nest], list(even), *([dim] for dim in even)):
+        yield tuple(even[dim] if dim in dims else rows for dim, rows in enumerate(size))
 
 
 def _nest(rows: int, mine: int, theirs: int) -> bool:
     every = math.lcm(mine, theirs)
     return all(joins(rows, tiles, every // tiles) for tiles in (mine, theirs))
-
-
-def _padded_ways(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh, search: Searched) -> Iterator[Way]:
-    for padded in dict.fromkeys(_padded(size, src, dst, mesh)):
-        if padded != size:
-            for first in _overlapping(size, Tiling(size, src.dims), Tiling(padded, src.dims), mesh):
-                for last in _overlapping(size, Tiling(padded, dst.dims), Tiling(size, dst.dims), mesh):
-                    yield [*first, *((step, padded) for step in search(padded, src, dst)), *last]
-
-
-def _overlapping(size: Shape, before: Tiling, after: Tiling, mesh: AbstractMesh) -> Iterator[Way]:
-    """The one step between two tilings, if it can be done; none where the tiles are the same."""
-    plan = plan_overlaps(size, before, after, mesh)
-    if before.dims == after.dims and before.rows(mesh) == after.rows(mesh):
-        yield []
-    elif plan is not None:
-        yield [(Overlap(moving_axes(before, after, mesh), size, before, after), after.shape)]
 
 
 def _unfinished(src: Layout, dst: Layout, mesh: AbstractMesh) -> Iterator[Layout]:

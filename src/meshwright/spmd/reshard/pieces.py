@@ -1,0 +1,135 @@
+"""Pieces: boxes of elements that a device lacks, with those who hold them; and how pieces are cut to equal sizes.
+
+A permute costs what its largest piece costs. Where a device gets a piece of 12 rows and another the same in pieces of
+11 and 1, two permutes would send 13 rows. Cut in 11 and 1 as well they send 12. ``shared_cuts`` finds such *slots*, of
+which all the tiles of a dimension have one of each: a slot is as large as the largest piece of every tile allows, if
+what is left then is no more than what is left of the largest tile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+Box = tuple[int, ...]
+Span = tuple[int, int]  # the first row, and that behind the last
+SPARE = 10  # one part in so many of a tile may be wasted for fewer slots
+
+
+class Piece(NamedTuple):
+    """What ``target`` lacks of a tile that all ``holders`` hold."""
+
+    target: int
+    holders: tuple[int, ...]
+    low: Box
+    high: Box
+
+    @property
+    def shape(self) -> Box:
+        return tuple(b - a for a, b in zip(self.low, self.high))
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+class Sent(NamedTuple):
+    """A piece, and who sends it."""
+
+    source: int
+    piece: Piece
+
+
+class Slotted(NamedTuple):
+    """A piece that counts as large as ``slot``."""
+
+    piece: Piece
+    slot: Box
+
+
+Side = Callable[[Piece], Hashable]
+#: whose tile a piece is a part of: of the device that receives it, or of those that hold it
+SIDES: tuple[Side, ...] = (lambda piece: piece.target, lambda piece: piece.holders)
+
+
+def bound(pieces: Sequence[Piece]) -> float:
+    """The elements that some device must receive, or send if the holders of a tile share it equally."""
+    received: dict[int, int] = {}
+    sent: dict[tuple[int, ...], int] = {}
+    for piece in pieces:
+        received[piece.target] = received.get(piece.target, 0) + piece.size
+        sent[piece.holders] = sent.get(piece.holders, 0) + piece.size
+    return max([*received.values(), *(size / len(holders) for holders, size in sent.items())], default=0)
+
+
+def as_they_are(pieces: Sequence[Piece]) -> list[Slotted]:
+    return [Slotted(piece, piece.shape) for piece in pieces]
+
+
+def as_the_largest(pieces: Sequence[Piece]) -> list[Slotted]:
+    """The pieces as if all had the size of the largest."""
+    largest = tuple(map(max, zip(*(piece.shape for piece in pieces))))
+    return [Slotted(piece, largest) for piece in pieces]
+
+
+def cut_to_slots(pieces: Sequence[Piece], side: Side, spare: int) -> list[Slotted]:
+    """The pieces cut so that all tiles have equal slots: those that are received, or those that are sent."""
+    return list(_cut(pieces, side, spare))
+
+
+def _cut(pieces: Sequence[Piece], side: Side, spare: int) -> Iterator[Slotted]:
+    slots = []
+    for dim in range(len(pieces[0].low)):
+        spans: dict[Hashable, set[Span]] = {}
+        for piece in pieces:
+            spans.setdefault(side(piece), set()).add((piece.low[dim], piece.high[dim]))
+        tiles = {owner: tuple(sorted(mine)) for owner, mine in spans.items()}
+        cut = shared_cuts(sorted(set(tiles.values())), spare)
+        slots.append({owner: cut[mine] for owner, mine in tiles.items()})
+    for piece in pieces:
+        mine = (slots[dim][side(piece)][span] for dim, span in enumerate(zip(piece.low, piece.high)))
+        for parts in itertools.product(*mine):
+            low, high, slot = zip(*parts)
+            yield Slotted(piece._replace(low=low, high=high), slot)
+
+
+def shared_cuts(
+    tiles: Sequence[tuple[Span, ...]], spare: int = 0
+) -> dict[tuple[Span, ...], dict[Span, list[tuple[int, int, int]]]]:
+    """For each tile, given as the spans it consists of, where each span is cut: into rows, with the slot they take."""
+    left = [list(spans) for spans in tiles]
+    cuts: list[list[tuple[int, int, int]]] = [[] for _ in tiles]
+    may_waste = max(sum(high - low for low, high in spans) for spans in tiles) // spare if spare else 0
+    while any(left):
+        slot, waste = _slot(left, may_waste)
+        may_waste -= waste
+        for spans, done in zip(left, cuts):
+            if spans:
+                low, high = min(spans, key=lambda span: _misfit(span[1] - span[0], slot))
+                spans.remove((low, high))
+                done.append((low, min(high, low + slot), slot))
+                if high > low + slot:
+                    spans.append((low + slot, high))
+    return {
+        spans: {(low, high): sorted(c for c in mine if low <= c[0] and c[1] <= high) for low, high in spans}
+        for spans, mine in zip(tiles, cuts)
+    }
+
+
+def _misfit(rows: int, slot: int) -> tuple[bool, int]:
+    """The span that is least above the slot; else the largest."""
+    return rows < slot, abs(rows - slot)
+
+
+def _slot(left: Sequence[Sequence[Span]], may_waste: int) -> tuple[int, int]:
+    """The largest slot that wastes no more than it may, and what it wastes."""
+    ends = {(sum(rows), max(rows)) for spans in left if (rows := [high - low for low, high in spans])}
+    most, longest = max(whole for whole, _ in ends), max(span for _, span in ends)
+    sizes = {high - low for spans in left for low, high in spans} | {most - whole + span for whole, span in ends}
+    for slot in sorted((size for size in sizes if 0 < size <= longest), reverse=True):
+        waste = max(whole - min(slot, span) for whole, span in ends) - (most - slot)
+        if waste <= may_waste:
+            return slot, waste
+    return 1, 0

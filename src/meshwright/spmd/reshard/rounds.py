@@ -1,0 +1,180 @@
+"""Rounds: pieces are put into permutes, of which each device sends one and receives one at most.
+
+That is to colour the edges of a graph between senders and receivers. Where all pieces are of one size, as many colours
+as the busiest device has pieces are enough (Kőnig): a piece for which no round has both its sender and its receiver
+free takes a round where its receiver is, after the pieces on the path that alternates between that round and one where
+its sender is free have changed places. Pieces of several sizes go largest first, into rounds in which they fit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+
+from meshwright.core.records import dataclass
+from meshwright.spmd.reshard.filled import filled
+from meshwright.spmd.reshard.pieces import (
+    SIDES,
+    SPARE,
+    Box,
+    Piece,
+    Sent,
+    Slotted,
+    as_the_largest,
+    as_they_are,
+    bound,
+    cut_to_slots,
+)
+
+MAX_ROUNDS = 32
+MAX_PATHS = 40  # that are tried for a piece
+MAX_HOLDERS = 4  # of a piece, that are tried as its sender
+GOOD = 1.005  # times the bound: no other way is tried
+FILLING = (0.003, 0.03)  # parts of the bound that a round counts for besides its chunk, when rounds are filled
+
+Rounds = list[list[Sent]]
+
+
+def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
+    """The pieces, some of them cut, in the rounds that cost least; a round costs its chunk and ``start``. None if they
+    are too many."""
+    if not pieces:
+        return []
+    enough = GOOD * bound(pieces)
+    best: Rounds | None = None
+    for rounds in _schedules(pieces, start):
+        if rounds is not None and (best is None or cost(rounds, start) < cost(best, start)):
+            best = rounds
+            if cost(best, 0) <= enough:
+                break
+    return best
+
+
+def cost(rounds: Rounds, start: int) -> int:
+    return sum(math.prod(chunk_of(group)) + start for group in rounds)
+
+
+def chunk_of(group: Sequence[Sent]) -> Box:
+    return tuple(map(max, zip(*(sent.piece.shape for sent in group))))
+
+
+def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Rounds | None]:
+    """Ways to put pieces into rounds; those that waste more in fewer rounds where others take too many."""
+    yield _coloured(as_they_are(pieces))
+    if len({piece.shape for piece in pieces}) == 1:
+        return
+    yield _coloured(as_the_largest(pieces))
+    for side in SIDES:
+        yield next((r for spare in (0, SPARE) if (r := _coloured(cut_to_slots(pieces, side, spare)))), None)
+    if _fewest(as_they_are(pieces)) <= MAX_ROUNDS:
+        starts = (max(start, part * bound(pieces)) for part in FILLING)
+        yield next((r for each in starts if (r := filled(pieces, each, MAX_ROUNDS))), None)
+
+
+def _fewest(slotted: Sequence[Slotted]) -> float:
+    """The rounds that pieces take at least."""
+    received = Counter(piece.target for piece, _ in slotted)
+    sent = Counter(piece.holders for piece, _ in slotted)
+    return max(*received.values(), *(number / len(holders) for holders, number in sent.items()))
+
+
+def _coloured(slotted: Sequence[Slotted]) -> Rounds | None:
+    """The pieces in rounds, each sent by a holder that has sent least; None if they are too many."""
+    if _fewest(slotted) > MAX_ROUNDS:
+        return None
+    rounds = _Rounds()
+    for item in sorted(slotted, key=lambda item: (-math.prod(item.slot), item.slot)):
+        if not rounds.add(item):
+            return None
+    return [[Sent(source, item.piece) for source, item in sends.items()] for sends in rounds.sends]
+
+
+@dataclass(eq=False)
+class _Rounds:
+    """Rounds as they grow: their chunks, and what each device sends and receives in each."""
+
+    chunks: list[Box] = field(default_factory=list)
+    sends: list[dict[int, Slotted]] = field(default_factory=list)
+    receives: list[dict[int, tuple[int, Slotted]]] = field(default_factory=list)
+    load: Counter[int] = field(default_factory=Counter)
+
+    def add(self, item: Slotted) -> bool:
+        """Whether there is a round for a piece; if so, it is in one."""
+        number, grown = -1, math.prod(item.slot)
+        for at, chunk in enumerate(self.chunks):
+            if item.piece.target not in self.receives[at] and any(h not in self.sends[at] for h in item.piece.holders):
+                more = math.prod(map(max, chunk, item.slot)) - math.prod(chunk)
+                if more < grown:
+                    number, grown = at, more
+                if not more:
+                    break
+        if grown and self._exchanged(item):
+            return True
+        if number < 0:
+            if len(self.chunks) == MAX_ROUNDS:
+                return False
+            number = len(self.chunks)
+            self.chunks.append(item.slot)
+            self.sends.append({})
+            self.receives.append({})
+        source = min((h for h in item.piece.holders if h not in self.sends[number]), key=self.load.__getitem__)
+        self._put(item, number, source)
+        return True
+
+    def _put(self, item: Slotted, number: int, source: int) -> None:
+        self.chunks[number] = tuple(map(max, self.chunks[number], item.slot))
+        self._place(item, number, source)
+        self.load[source] += item.piece.size
+
+    def _place(self, item: Slotted, number: int, source: int) -> None:
+        self.sends[number][source] = item
+        self.receives[number][item.piece.target] = (source, item)
+
+    def _fits(self, item: Slotted, number: int) -> bool:
+        return all(rows <= most for rows, most in zip(item.slot, self.chunks[number]))
+
+    def _exchanged(self, item: Slotted) -> bool:
+        """Whether a piece found a round in which others changed places with those of a second round."""
+        fitting = [number for number in range(len(self.chunks)) if self._fits(item, number)]
+        free = (number for number in fitting if item.piece.target not in self.receives[number])
+        holders = sorted(item.piece.holders, key=self.load.__getitem__)[:MAX_HOLDERS]
+        paths = (
+            (number, other, source)
+            for number, other, source in itertools.product(free, range(len(self.chunks)), holders)
+            if source not in self.sends[other] and source in self.sends[number]
+        )
+        for number, other, source in itertools.islice(paths, MAX_PATHS):
+            path = self._path(source, number, other)
+            if path is not None:
+                self._swap(path)
+                self._put(item, number, source)
+                return True
+        return False
+
+    def _path(self, source: int, number: int, other: int) -> list[tuple[int, Slotted, int, int]] | None:
+        """What changes places so that ``source`` sends nothing in round ``number``: who sends what, from which round
+        to which; None if something does not fit."""
+        path: list[tuple[int, Slotted, int, int]] = []
+        here, there = number, other
+        while source in self.sends[here]:
+            item = self.sends[here][source]
+            path.append((source, item, here, there))
+            if not self._fits(item, there):
+                return None
+            if item.piece.target not in self.receives[there]:
+                break
+            source, item = self.receives[there][item.piece.target]
+            path.append((source, item, there, here))
+            if not self._fits(item, here):
+                return None
+        return path
+
+    def _swap(self, path: Sequence[tuple[int, Slotted, int, int]]) -> None:
+        for source, item, here, _ in path:
+            del self.sends[here][source]
+            del self.receives[here][item.piece.target]
+        for source, item, _, there in path:
+            self._place(item, there, source)
