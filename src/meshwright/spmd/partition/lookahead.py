@@ -43,7 +43,7 @@ WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
 GAIN = 0.97
 #: how much of the time in which the links are busy counts even where it is hidden: schedules are not perfect
-HIDDEN = 0.25
+HIDDEN = 0.5
 
 
 @dataclass(frozen=True)
