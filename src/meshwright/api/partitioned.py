@@ -56,8 +56,8 @@ from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import Memory, predict
 from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.passes.holding_less import holding_less
 from meshwright.spmd.passes.pipeline import target_passes
-from meshwright.spmd.passes.regather import gather_again
 from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
@@ -455,8 +455,7 @@ def partition_program(
     """The per-device program of a program that has a mesh; shardings that are ``None`` are chosen.
 
     ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
-    ``memory_limit``: bytes that a device may hold; values that were gathered are then gathered again where they are
-    used much later, if the program fits no other way.
+    ``memory_limit``: bytes that a device may hold; what the program keeps is sent or computed again to fit.
 
     Raises:
       ArgumentError: a negative ``combine_bytes``, or a limit that is not positive. MeshError: the program has no mesh.
@@ -490,11 +489,12 @@ def partition_program(
 
 
 def _within(partitioned: PartitionedProgram, limit: float) -> PartitionedProgram:
-    """The program, or one that gathers again and holds less, whichever is within the limit."""
-    if partitioned.peak_bytes <= limit:
-        return partitioned
-    again = PartitionedProgram(partitioned.program, replace(partitioned.part, jaxpr=gather_again(partitioned.jaxpr)))
-    if again.peak_bytes <= limit:
-        return again
-    least = min(partitioned, again, key=lambda p: p.peak_bytes)
+    """The program, or the first of those that hold less by sending or computing more which is within the limit."""
+    part, least = partitioned.part, partitioned
+    others = holding_less(part.jaxpr, part.mesh, part.in_layouts)
+    while least.peak_bytes > limit and (jaxpr := next(others, None)):
+        other = PartitionedProgram(partitioned.program, replace(part, jaxpr=jaxpr))
+        least = min(least, other, key=lambda p: p.peak_bytes)
+    if least.peak_bytes <= limit:
+        return least
     raise MemoryLimitError(f"{partitioned.name}: {does_not_fit(least.memory, limit)}")

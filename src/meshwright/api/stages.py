@@ -144,7 +144,8 @@ class Lowered(Stage):
         ``mesh`` is needed only where no sharding names one; ``num_devices`` makes a one-axis mesh. With
         ``combine_bytes``, small all-reduces and all-gathers over the same axes go together in buckets of that size:
         fewer collectives to start, for copies. It pays where devices are apart, not on a virtual mesh. With
-        ``memory_limit`` (bytes), what was gathered is freed and gathered again where the program fits no other way.
+        ``memory_limit`` (bytes), what was gathered is freed and gathered again, and what loops keep for their backward
+        loops is computed again, where the program fits no other way.
 
         Raises:
           ArgumentError: a negative ``combine_bytes``, or a limit that is not positive.

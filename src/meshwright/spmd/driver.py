@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ops.shape.cyclic import cyclic_windows
+from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.lookahead import Planner, look_ahead
+from meshwright.spmd.partition.lookahead import Planner, is_better, look_ahead
 from meshwright.spmd.partition.partitioner import Partitioner
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.pipeline import communication_passes
 from meshwright.spmd.propagate import Order, Propagation, propagate
+from meshwright.spmd.report import totals
 
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
@@ -26,6 +29,11 @@ JOINED_PADS = Pass(
 )
 #: what is done to the whole program before axes spread in it
 PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, JOINED_PADS, DEAD_CODE)
+#: what is tried besides, and kept where it pays
+ALTERNATIVE = (
+    Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),
+    DEAD_CODE,
+)
 #: the step between: each equation of the whole program becomes some of a device's
 PARTITION = "partition"
 
@@ -47,17 +55,34 @@ def partition(
     dump(jaxpr, "input")
     flat = run_passes(jaxpr, PREPARE)
 
-    def partitioned(propagation: Propagation) -> Partition:
-        part = Partitioner(flat, mesh, propagation, in_layouts, out_layouts, names=names).run()
-        dump(part.jaxpr, PARTITION)
-        passes = communication_passes(mesh, part.in_layouts, combine_bytes)
-        part.jaxpr, part.changes = passes.run(part.jaxpr)
-        return part
+    def planner(flat: ClosedJaxpr) -> Planner:
+        def partitioned(propagation: Propagation) -> Partition:
+            part = Partitioner(flat, mesh, propagation, in_layouts, out_layouts, names=names).run()
+            dump(part.jaxpr, PARTITION)
+            passes = communication_passes(mesh, part.in_layouts, combine_bytes)
+            part.jaxpr, part.changes = passes.run(part.jaxpr)
+            return part
 
-    planner = Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned)
+        return Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned)
+
+    def planned(order: Order) -> Partition:
+        chosen = planner(run_passes(flat, ALTERNATIVE) if order.whole else flat)
+        return chosen.partition(chosen.propagate(order))
+
     with config.override("dump_ir", None):
-        part, chosen = look_ahead(planner) if order is None else (partitioned(planner.propagate(order)), order)
+        part, chosen = _looked_ahead(flat, planner) if order is None else (planned(order), order)
     if config.dump_ir is not None:
-        part = partitioned(planner.propagate(chosen))  # once more, and written down
+        part = planned(chosen)  # once more, and written down
     part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))
     return part
+
+
+def _looked_ahead(flat: ClosedJaxpr, planner: Callable[[ClosedJaxpr], Planner]) -> tuple[Partition, Order]:
+    """The best of the program, and of the alternative where that is another program."""
+    part, order = look_ahead(planner(flat))
+    other = run_passes(flat, ALTERNATIVE)
+    if other is not flat and totals(part.jaxpr.jaxpr)[1]:
+        whole, found = look_ahead(planner(other))
+        if is_better(whole, part):
+            return whole, replace(found, whole=True)
+    return part, order

@@ -43,12 +43,13 @@ class Order:
 
     ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice.
     ``exchanges``: products may be shared along other dimensions than those that their operands and results are split
-    along.
+    along. ``whole``: interiors are computed in rows of the arrays that they are of.
     """
 
     later: frozenset[Sort] = frozenset()
     across: bool = False
     exchanges: bool = False
+    whole: bool = False
 
     def describe(self, mesh: AbstractMesh) -> list[str]:
         """What differs from the order in which annotations come, in words."""
@@ -61,6 +62,8 @@ class Order:
             lines.append("slices that loops take along a split dimension are split along another one")
         if self.exchanges:
             lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
+        if self.whole:
+            lines.append("interiors of arrays are computed in the rows of the arrays, and their borders left out")
         return lines
 
 

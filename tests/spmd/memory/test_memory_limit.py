@@ -61,3 +61,41 @@ def test_a_limit_that_nothing_meets(lowered):
         lowered.partition(memory_limit=4096)
     with pytest.raises(ArgumentError, match="memory_limit must be positive"):
         lowered.partition(memory_limit=-1)
+
+
+def scanned(params, x):
+    def layer(x, p):
+        return x + nn.gelu(nn.layer_norm(x, p["scale"]) @ p["up"]) @ p["down"], None
+
+    x, _ = mw.lax.scan(layer, x, params)
+    return (x * x).mean()
+
+
+@pytest.fixture(scope="module")
+def loop():
+    """The same step with its layers in a scan."""
+
+    def of(*shape):
+        return mw.ShapeDtypeStruct(shape, np.float32)
+
+    params = {"scale": of(LAYERS, WIDTH), "up": of(LAYERS, WIDTH, 8 * WIDTH), "down": of(LAYERS, 8 * WIDTH, WIDTH)}
+    where = dict.fromkeys(params, NamedSharding(MESH, P(None, "data")))
+    x = NamedSharding(MESH, P("data"))
+    return mw.jit(mw.grad(scanned), in_shardings=(where, x), out_shardings=where).lower(params, of(BATCH, WIDTH))
+
+
+def test_loops_compute_again_what_they_would_keep(loop):
+    free = loop.partition()
+    cheap = loop.partition(memory_limit=free.peak_bytes - 1)
+    assert cheap.peak_bytes < 0.7 * free.peak_bytes
+    # Elementwise arithmetic alone: no product is done twice, nothing sent twice.
+    assert cheap.work.products == free.work.products and cheap.bytes_sent == free.bytes_sent
+    cheap.verify()
+    least = loop.partition(memory_limit=cheap.peak_bytes - 1)
+    assert least.peak_bytes < cheap.peak_bytes
+    assert free.work.device < cheap.work.device < least.work.device < 1.5 * free.work.device
+    # The backward loop gathers the matrices anyhow, and the scales besides.
+    assert least.bytes_sent == free.bytes_sent + LAYERS * 4 * (WIDTH - WIDTH // N)
+    least.verify()
+    with pytest.raises(MemoryLimitError, match="more than"):
+        loop.partition(memory_limit=least.peak_bytes - 1)

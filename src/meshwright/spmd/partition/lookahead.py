@@ -76,19 +76,13 @@ class _Search:
         return self.best, self.order
 
     def exchange(self) -> None:
-        """Share products along other dimensions too, if time, bytes and peak become less together: a percent of one is
-        worth one of another."""
+        """Share products along other dimensions too, if that is better."""
         rules = self.best.propagation.rules
         if not totals(self.best.jaxpr.jaxpr)[1] or len(rules) > EXCHANGED or not any(r.is_product for r in rules):
             return
         order = replace(self.order, exchanges=True)
         part = self.planner.partition(self.planner.propagate(order))
-        (number, sent), (new_number, new_sent) = totals(self.best.jaxpr.jaxpr), totals(part.jaxpr.jaxpr)
-        if new_sent > sent:
-            return
-        time = (price(part) + (new_number - number) * part.mesh.fabric.start) / self.price
-        less = time * new_sent / sent
-        if less * _peak(part) / max(1, _peak(self.best)) < GAIN:
+        if is_better(part, self.best):
             self.best, self.order = part, order
 
     def improve(self) -> bool:
@@ -111,6 +105,17 @@ class _Search:
             return False
         self.price, self.best, self.order = better
         return True
+
+
+def is_better(part: Partition, than: Partition) -> bool:
+    """Whether a program sends no more than another, and its time, bytes and peak are less together: a percent of one is
+    worth one of another. Starting collectives counts as time."""
+    (number, sent), (more, new_sent) = totals(than.jaxpr.jaxpr), totals(part.jaxpr.jaxpr)
+    if new_sent > sent:
+        return False
+    old, new = price(than), price(part) + (more - number) * part.mesh.fabric.start
+    held = _peak(part) / max(1, _peak(than))
+    return new * new_sent * held < GAIN * old * sent
 
 
 def price(part: Partition) -> float:

@@ -1,0 +1,83 @@
+"""Stencils send the rows next to a tile, however they are written: padded, set into an array, in loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax
+from meshwright import PartitionSpec as P
+
+N = 64
+MESH = mw.AbstractMesh((4, 2), ("a", "b"))
+
+
+def neighbours(u):
+    return u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
+
+
+def stepped(u):
+    return u.at[1:-1, 1:-1].add(neighbours(u) / 10)
+
+
+def partitioned(f, *spec):
+    where = NamedSharding(MESH, P(*spec))
+    lowered = mw.jit(f, in_shardings=where, out_shardings=where).lower(mw.ShapeDtypeStruct((N, N), np.float32))
+    return lowered.partition()
+
+
+#: a row to either neighbour along ``a``, and a column to the other device along ``b``
+ROWS, COLUMN = 2 * 4 * N // 2, 4 * N // 4
+
+
+@pytest.mark.parametrize(
+    ("f", "sent"),
+    [
+        (lambda u: mnp.pad(neighbours(u), 1), ROWS + COLUMN),
+        (lambda u: mnp.pad(neighbours(u), 1, constant_values=3.0), ROWS + COLUMN),
+        (lambda u: neighbours(mnp.pad(u, 1)), ROWS + COLUMN),
+        (lambda u: neighbours(mnp.pad(u, 1, mode="wrap")), ROWS + 2 * COLUMN),
+        (lambda u: u.at[1:-1, 1:-1].set(mnp.exp(neighbours(u)) / u[1:-1, 1:-1]), ROWS + COLUMN),
+        (stepped, ROWS + COLUMN),
+        (lambda u: lax.fori_loop(0, 5, lambda _, u: stepped(u), u), 5 * (ROWS + COLUMN)),
+        (lambda u: u.at[2:-1].set(u[1:-2] * 2), ROWS // 2),
+    ],
+)
+def test_stencils(f, sent):
+    part = partitioned(f, "a", "b")
+    assert part.bytes_sent == sent
+    assert {c.kind for c in part.collectives} == {"collective_permute"}
+    part.verify()
+
+
+def test_it_is_said():
+    assert any("interiors of arrays are computed in the rows" in note for note in partitioned(stepped, "a", "b").notes)
+
+
+def test_nothing_split_nothing_changed():
+    part = partitioned(stepped)
+    assert not part.notes and "dynamic_update_slice" in str(part.jaxpr)
+
+
+@pytest.mark.parametrize("f", [
+    lambda u: u.at[3:5].set(1.0),  # a small part
+    lambda u: u.at[1:-1].set(mnp.cumsum(u[1:-1], 1)),  # not element by element
+    lambda u: u.at[1:-1, 1:-1].set(neighbours(u) * u[0, 0] + mnp.flip(u[1:-1, 1:-1])),  # some of it is
+])  # fmt: skip
+def test_others_are_right(f):
+    partitioned(f, "a", "b").verify()
+
+
+def test_infinite_borders_stay_out():
+    """The border is computed with what is padded, and left out."""
+    mesh = mw.make_mesh((4, 2), ("a", "b"))
+    u = np.random.default_rng(0).normal(size=(N, N)).astype(np.float32)
+    u[0], u[:, -1] = np.inf, np.nan
+
+    def f(u):
+        return u.at[1:-1, 1:-1].set(u[1:-1, 1:-1] / u[:-2, 1:-1] + u[1:-1, :-2])
+
+    where = NamedSharding(mesh, P("a", "b"))
+    np.testing.assert_array_equal(mw.jit(f, in_shardings=where, out_shardings=where)(u), mw.jit(f)(u))
