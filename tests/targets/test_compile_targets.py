@@ -204,6 +204,12 @@ def test_executables_are_saved_and_loaded(on_cpu, tmp_path):
     report, _ = on_cpu
     file = report.save(tmp_path / "step.exe")
     loaded = mw.load_executable(file)
+    for place, mode in ((file, 0o666), (file.parent, 0o777)):
+        before = place.stat().st_mode
+        place.chmod(mode)
+        with pytest.raises(errors.ImportProgramError, match="others may write to"):
+            mw.load_executable(file)
+        place.chmod(before)
     assert loaded == report.executable and loaded.target == "cpu:8" and loaded.mesh == {"data": 4, "model": 2}
     damaged = bytearray(file.read_bytes())
     damaged[-3] ^= 1

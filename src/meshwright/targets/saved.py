@@ -1,13 +1,16 @@
 """Executables in files: compiled here, run where the hardware is.
 
 A file is a line of JSON, which says what it holds and for what, and the executable as the compiler serialized it. An
-executable is code: it is loaded only if its hash is that of its bytes, and run only if the user says where it is from.
+executable is code: it is loaded only if its hash is that of its bytes and nobody else can write to it, and run only if
+the user says where it is from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from dataclasses import asdict, field
 from os import PathLike
 from pathlib import Path
@@ -37,6 +40,7 @@ class SavedExecutable:
         header |= {"form": _FORM, "sha256": hashlib.sha256(self.data).hexdigest(), "bytes": len(self.data)}
         beside = file.with_name(file.name + ".part")
         beside.write_bytes(json.dumps(header).encode() + b"\n" + self.data)
+        beside.chmod(0o600)
         beside.replace(file)
         return file
 
@@ -45,7 +49,7 @@ def load_executable(path: str | PathLike[str]) -> SavedExecutable:
     """Read what :meth:`TargetReport.save` has written.
 
     Raises:
-      ImportProgramError: it is no such file, or a damaged one.
+      ImportProgramError: it is no such file, a damaged one, or one that other users can write to.
 
     Example:
       >>> part = mw.jit(lambda x: 2 * x).lower(mnp.arange(4.0)).partition(mw.AbstractMesh((2,), ("x",)))
@@ -54,6 +58,12 @@ def load_executable(path: str | PathLike[str]) -> SavedExecutable:
       'cpu:2'
     """
     file = Path(path)
+    for place in (file.resolve(), file.resolve().parent):
+        if not _is_own(place):
+            raise ImportProgramError(
+                f"{file}: an executable is code, and others may write to {place}; keep it in a folder of your own: "
+                f"chmod go-w {place}, if you trust what is there"
+            )
     head, _, data = file.read_bytes().partition(b"\n")
     try:
         header = json.loads(head)
@@ -66,3 +76,12 @@ def load_executable(path: str | PathLike[str]) -> SavedExecutable:
     if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
         raise ImportProgramError(f"{file}: damaged: its bytes are not those that were written; compile it again")
     return executable
+
+
+def _is_own(path: Path) -> bool:
+    """Whether only this user, or the system's, can change a file, or what is in a folder. In one that is sticky, each
+    can change their own files alone."""
+    status = path.stat()
+    is_sticky = path.is_dir() and status.st_mode & stat.S_ISVTX
+    is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
+    return not hasattr(os, "getuid") or (status.st_uid in (os.getuid(), 0) and not is_shared)
