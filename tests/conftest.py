@@ -27,7 +27,8 @@ config.update("verify_passes", True)
 # XLA reads this when its first client starts.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 #: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; all are ``slow``
 CASES, SHARE = 4, 12
@@ -60,7 +61,16 @@ def _by_function(items: list[pytest.Item]) -> Iterable[list[pytest.Item]]:
 PROGRAMS_A_CONTEXT = 200
 
 
+#: objects made before the collector looks for cycles: Python's 700 are made by tracing a few equations
+YOUNG = 20_000
+
+
 def pytest_collection_finish() -> None:
+    gc.set_threshold(YOUNG)
+    share_contexts()
+
+
+def share_contexts() -> None:
     """Lets the oracle write its programs, a new one for each operation and shape, in contexts that are used again."""
     if (mlir := sys.modules.get("jax._src.interpreters.mlir")) is None or not hasattr(mlir, "make_ir_context"):
         return

@@ -1,4 +1,5 @@
-"""Every function of ``meshwright.lax`` says what it does, with an example, and the examples are right."""
+"""Every function of ``meshwright.lax`` says what it does, with an example, and the examples are right, also where
+promotion is an error."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ OPS = [n for n, f in FUNCTIONS.items() if isinstance(f, Elementwise) and f.name 
 def test_example(name: str) -> None:
     text = inspect.getdoc(FUNCTIONS[name]) or ""
     example = doctest.DocTestParser().get_doctest(text, dict(GLOBALS), name, None, 0)
-    found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
+    with mw.numpy_rank_promotion("raise"), mw.numpy_dtype_promotion("strict"):
+        found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
     assert found.attempted and not found.failed
 
 

@@ -1,4 +1,5 @@
-"""The examples in docstrings of ``meshwright.scipy`` are right, and every public function has one."""
+"""The examples in docstrings of ``meshwright.scipy`` are right, also where promotion is an error (what a function
+mixes inside is its own), and every public function has one."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import meshwright as mw
 import meshwright.scipy
 
 MODULES = [name for _, name, _ in pkgutil.walk_packages(meshwright.scipy.__path__, "meshwright.scipy.")]
@@ -31,6 +33,7 @@ def test_examples(name: str) -> None:
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(verbose=False)
     for label, f in own_functions(module).items():
         assert ">>>" in (f.__doc__ or ""), f"{name}.{label} has no example"
-        for test in finder.find(f, label, module=False, globs={**vars(module), "np": np}):
-            runner.run(test)
+        with mw.numpy_rank_promotion("raise"), mw.numpy_dtype_promotion("strict"):
+            for test in finder.find(f, label, module=False, globs={**vars(module), "np": np}):
+                runner.run(test)
     assert runner.summarize(verbose=False).failed == 0

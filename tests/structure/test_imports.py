@@ -8,6 +8,7 @@
 
 import ast
 import statistics
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,15 @@ def part_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path: Path) -> list[tuple[int, str]]:
     """Line and full name of every import of a file; those for type checkers only are none."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     skipped = {
         inner
         for node in ast.walk(tree)
@@ -133,7 +140,7 @@ def test_no_imports_inside_functions():
     for path in FILES:
         if part_of(path) in LATE_IMPORTS:
             continue
-        for function in ast.walk(ast.parse(path.read_text())):
+        for function in ast.walk(parsed(path)):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                 for node in ast.walk(function):
                     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -183,7 +190,7 @@ def test_files_and_functions_are_small():
     large = [f"{p}: {n} lines" for p, n in sizes.items() if n > 500]
     lengths = []
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 lengths.append(node.end_lineno - node.lineno + 1)
                 if lengths[-1] > 80:
