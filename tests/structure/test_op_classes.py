@@ -32,8 +32,10 @@ ALLOWED = {
     # What two collectives make together is a table of pairs, and belongs to neither.
     "spmd/passes/pairs.py": 16, "spmd/passes/combine.py": 1, "spmd/passes/partial_sums.py": 1,
     "spmd/passes/regather.py": 1,
-    # A table of the ops that move whole rows, and of the products whose dimensions are merged.
-    "spmd/partition/moves.py": 2, "lowering/products.py": 4,
+    # A table of the ops that move whole rows, and of the products and sums whose dimensions are merged.
+    "spmd/partition/moves.py": 2, "lowering/products.py": 4, "lowering/joined.py": 2,
+    # What a loop stacks, the loop of its derivative takes, row by row: of loops, scans alone do.
+    "spmd/passes/recompute.py": 2,
     # Patterns of these very ops: what is cut or joined is done in parts, a transform one dimension at a time.
     "spmd/partition/in_parts.py": 3, "spmd/partition/apart.py": 2,
     # Nested calls lose arguments as the program does: they are made again with fewer.

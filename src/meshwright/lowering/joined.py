@@ -26,7 +26,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import Pass
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ops.control.markers import OptimizationBarrier
-from meshwright.ops.reduce.reductions import ReduceMax, ReduceMin
+from meshwright.ops.reduce.reductions import Reduction
 from meshwright.ops.shape.broadcast_reduce import ReduceSum
 from meshwright.ops.shape.rearrange import Reshape
 
@@ -47,7 +47,7 @@ def join_reduced_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 def _in_its_place(eqn: JaxprEqn, reshaped: Container[Atom]) -> list[JaxprEqn]:
     """A reduction over one run of dimensions, behind which others stay, of what has to be ``reshaped``, or was; nothing
     for other equations."""
-    if not isinstance(eqn.op, (ReduceSum, ReduceMax, ReduceMin)) or eqn.invars[0].aval.size < _LARGE:
+    if not isinstance(eqn.op, (ReduceSum, Reduction)) or eqn.invars[0].aval.size < _LARGE:
         return []
     (x,), axes = eqn.invars, sorted(eqn.op.axes)
     in_a_run = all(b == a + 1 for a, b in pairwise(axes)) and axes[-1] < x.aval.ndim - 1
