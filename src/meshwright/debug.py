@@ -1,5 +1,6 @@
 """``jax.debug``: printing and callbacks from inside of a program, and pictures of shardings."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.inspect.debug import (
     ShardingPicture,
     callback,
@@ -19,3 +20,5 @@ __all__ = [
     "visualize_array_sharding",
     "visualize_sharding",
 ]
+
+__getattr__ = _absent("debug")
