@@ -209,3 +209,10 @@ def test_the_scaled_bessel_function_ends_at_1():
     with mw.enable_x64():
         most, *rest = mw.lax.bessel_i0e(np.array([0.0, 1e-20, 1e-12])).tolist()
         assert most == 1.0 and max(rest) <= 1.0
+
+
+@pytest.mark.parametrize("mode", ["constant", "maximum", "mean", "median", "edge", "linear_ramp", "reflect"])
+def test_what_is_padded_is_as_weak_as_it_was(mode):
+    for number in (2, 2.5):
+        got, want = (np_.pad(np_.full((2, 3), number), 2, mode=mode) for np_ in (mnp, jnp))
+        assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())

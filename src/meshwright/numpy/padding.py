@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.applying import apply_along_axis
@@ -158,7 +159,7 @@ def _statistic(statistic: Callable[..., Any], lengths: Sequence[tuple[Any, Any]]
         if length < 1:
             raise ArgumentError(f"pad: stat_length must be positive, got {stat_length}")
         part = slice_in_dim(x, 0, length, 1, d) if low else slice_in_dim(x, size - length, size, 1, d)
-        return _repeat(_rounded(statistic(part, d, keepdims=True), typeof(x).dtype), d, n, typeof(x).dtype)
+        return _repeat(_rounded(statistic(part, d, keepdims=True), typeof(x).dtype), d, n, typeof(x))
 
     return make
 
@@ -180,10 +181,10 @@ def _edges(x: Any, widths: Sequence[tuple[int, int]], make: Callable[..., Any]) 
     return x
 
 
-def _repeat(x: Any, d: int, n: int, dtype: np.dtype) -> Any:
+def _repeat(x: Any, d: int, n: int, like: ShapedArray) -> Any:
     shape = list(typeof(x).shape)
     shape[d] = n
-    return broadcast_in_dim(converted(x, dtype), shape, range(len(shape)))
+    return broadcast_in_dim(convert(converted(x, like.dtype), like.dtype, like.weak_type), shape, range(len(shape)))
 
 
 def _ramp(ends: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
@@ -198,8 +199,9 @@ def _ramp(ends: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
         shape = [1] * typeof(x).ndim
         shape[d] = n
         weight = weight.reshape(shape).astype(np.float32)
-        wide = _repeat(edge, d, n, dtype)
+        wide = _repeat(edge, d, n, typeof(x))
         line = wide * weight + end * (1 - weight)
-        return converted(ops.floor(line) if dtypes.is_integer(dtype) else line, dtype)
+        line = converted(ops.floor(line) if dtypes.is_integer(dtype) else line, dtype)
+        return convert(line, dtype, typeof(x).weak_type)
 
     return make
