@@ -9,8 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/meshwright demo
 
+# Three for two cores: some tests wait for processes that they start.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # What takes minutes, and the cases that the tests above leave out (tests/conftest.py).
 test-slow: $(STAMP)

@@ -84,7 +84,7 @@ def test_this_computer_is_measured_and_kept(tmp_path, monkeypatch):
     this.this_chip.cache_clear()
     measured = machine("this:8")
     assert measured.size == 8 and measured.memory_bytes * 8 == measured.chip.memory_bytes
-    assert 1e8 < measured.chip.products["float64"] <= 1.5 * measured.chip.products["float32"] < 1e15
+    assert all(1e8 < measured.chip.products[dtype] < 1e15 for dtype in ("float32", "float64"))
     assert 1e8 < measured.chip.memory_bandwidth < 1e13
     found = json.loads(file.read_text())
     found["vector"] = 123.0

@@ -125,6 +125,6 @@ def test_bad_input():
 
 def test_rules():
     x, i = ShapedArray((4, 6), np.dtype(np.float32)), ShapedArray((), np.dtype(I32))
-    assert str(D.DynamicSlice((4, 2)).sharding_rule(x, i, i)) == "[d0 d1], [], [] -> [d0 1]; d1: reduction (sum)"
+    assert str(D.DynamicSlice((4, 2)).sharding_rule(x, i, i)) == "[d0 d1], [], [] -> [d0 1]; d1: reduction (masked)"
     u = ShapedArray((2, 6), np.dtype(np.float32))
     assert str(D.DynamicUpdateSlice().sharding_rule(x, u, i, i)) == "[d0 d1], [1 d1], [], [] -> [d0 d1]; d0: window"

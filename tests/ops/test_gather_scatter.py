@@ -282,8 +282,8 @@ def test_rules():
     x, i = ShapedArray((8, 6), np.dtype(np.float32)), ShapedArray((5, 1), np.dtype(np.int32))
     n = N((1,), (0,), (0,))
     rule = G.Gather(n, (1, 6)).sharding_rule(x, i)
-    assert str(rule) == "[x0 o1], [i0 1] -> [i0 o1]; x0: reduction (sum)"
+    assert str(rule) == "[x0 o1], [i0 1] -> [i0 o1]; x0: reduction (masked)"
     u = ShapedArray((5, 6), np.dtype(np.float32))
     s = G.ScatterDimensionNumbers((1,), (0,), (0,))
-    assert str(G.ScatterAdd(s).sharding_rule(x, i, u)) == "[x0 o1], [i0 1], [i0 o1] -> [x0 o1]; i0: reduction (sum)"
+    assert str(G.ScatterAdd(s).sharding_rule(x, i, u)) == "[x0 o1], [i0 1], [i0 o1] -> [x0 o1]; i0: reduction (masked)"
     assert str(G.Scatter(s).sharding_rule(x, i, u)) == "[x0 o1], [1 1], [1 o1] -> [x0 o1]"
