@@ -148,7 +148,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     before = _counted(obj, size).clip(0, size) if _is_traced(obj) else _places(obj, size)
     new = converted(asarray(values), typeof(x).dtype)
     if single and typeof(new).ndim:  # one position takes whatever stands along the axis
-        new = moveaxis(new, 0, d) if typeof(new).ndim == len(shape) or axis is None else expand_dims(new, d)
+        new = moveaxis(expand_dims(new, tuple(range(len(shape) - typeof(new).ndim))), 0, d)
         new = broadcast_to(new, (*shape[:d], typeof(new).shape[d], *shape[d + 1 :]))
         before = (repeat if _is_traced(before) else np.repeat)(before, typeof(new).shape[d])
     else:

@@ -51,6 +51,7 @@ LARGER_BUFFER = 2  # a buffer larger than source and target by some percent has 
 #: the collectives that steps are done by
 _KINDS: dict[type[Any], str] = {
     AllGather: "all_gather", AllToAll: "all_to_all", Exchange: "all_to_all", Permute: "collective_permute",
+    Overlap: "collective_permute",
     ReduceScatter: "reduce_scatter", AllReduce: "all_reduce",
 }  # fmt: skip
 
@@ -84,44 +85,77 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     """The cheapest way to bring an array of ``shape`` from ``src`` to ``dst``."""
     src.validate(shape, mesh)
     dst.validate(shape, mesh)
-    kept = tuple(atom for atom in src.partial if _stays(src, dst) and atom in dst.partial)
-    added = tuple(atom for atom in dst.partial if atom not in kept)
-    combined = Layout(dst.dims, kept, dst.reduction if kept else "")
-    last: Way = [(MakePartial(added, dst.reduction), shape)] if added else []
-    limit = max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
-
-    def search(padded: tuple[int, ...], first: Layout, goal: Layout) -> list[Step]:
-        return _merge(_search(padded, itemsize, first, goal, mesh), mesh)
-
-    steps = search(shape, src, combined)
-    orders = ([(step, shape) for step in order] for order in (_leading_last(steps), steps))
-    plain = min((_finish(shape, itemsize, src, order + last, mesh) for order in orders),
-                key=lambda plan: _rank(plan, limit, mesh))  # fmt: skip
+    plain, combined = _plain(shape, itemsize, src, dst, mesh), _combined(src, dst)
     if _is_best(plain, shape, itemsize, src, combined, mesh):
         return plain
-    ways = Ways(shape, mesh, int(_start(mesh) / itemsize), search).of(src, combined)
+    ways = _ways(shape, itemsize, mesh).of(src, combined)
     ranked = sorted(((_least(way, shape, itemsize, src, mesh), number, way) for number, way in enumerate(ways)))
+    limit = _limit(shape, itemsize, src, dst, mesh)
     best, lowest = plain, _rank(plain, limit, mesh)
     for least, _, way in ranked:
         if least >= lowest:
             break
         if all(step.is_possible(mesh) for step, _ in way if isinstance(step, Overlap)):
-            found = _finish(shape, itemsize, src, way + last, mesh)
+            found = _finish(shape, itemsize, src, way + _made_partial(shape, src, dst), mesh)
             if (rank := _rank(found, limit, mesh)) < lowest:
                 best, lowest = found, rank
     return best
 
 
-def _least(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> float:
-    """What a way costs at least, before its overlaps are planned."""
-    layout, size, least = src, shape, 0.0
+@lru_cache(maxsize=65536)
+def _plain(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> ReshardPlan:
+    """The plan of the search alone."""
+    steps, limit = _searched(shape, itemsize, src, _combined(src, dst), mesh), _limit(shape, itemsize, src, dst, mesh)
+    orders = ([(step, shape) for step in order] for order in (_leading_last(steps), steps))
+    last = _made_partial(shape, src, dst)
+    return min((_finish(shape, itemsize, src, order + last, mesh) for order in orders),
+               key=lambda plan: _rank(plan, limit, mesh))  # fmt: skip
+
+
+def _combined(src: Layout, dst: Layout) -> Layout:
+    """The target, partial over nothing that the source is not."""
+    kept = tuple(atom for atom in src.partial if _stays(src, dst) and atom in dst.partial)
+    return Layout(dst.dims, kept, dst.reduction if kept else "")
+
+
+def _made_partial(shape: tuple[int, ...], src: Layout, dst: Layout) -> Way:
+    added = tuple(atom for atom in dst.partial if atom not in _combined(src, dst).partial)
+    return [(MakePartial(added, dst.reduction), shape)] if added else []
+
+
+def _limit(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    return max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
+
+
+def _searched(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> list[Step]:
+    return _merge(_search(shape, itemsize, src, dst, mesh), mesh)
+
+
+def _ways(shape: tuple[int, ...], itemsize: int, mesh: AbstractMesh) -> Ways:
+    return Ways(shape, mesh, int(_start(mesh) / itemsize), lambda size, a, b: _searched(size, itemsize, a, b, mesh))
+
+
+def _at_least(
+    way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh
+) -> Iterator[tuple[Step, float, int, int]]:
+    """The bytes that each step sends at least, no overlaps being planned, and those of the buffers before and after."""
+    layout, size, held = src, shape, buffer_bytes(shape, itemsize, src, mesh)
     for step, padded in way:
         if isinstance(step, Overlap):
-            least += itemsize * step.least(mesh) + _start(mesh)
+            sent = itemsize * step.least(mesh)
         else:
-            least += step.bytes_sent(size, itemsize, layout, mesh) + _start(mesh) * collectives(step, mesh)
-        layout, size = step.apply(layout, mesh), padded
-    return least
+            sent = step.bytes_sent(size, itemsize, layout, mesh)
+        layout, size, before = step.apply(layout, mesh), padded, held
+        held = buffer_bytes(size, itemsize, layout, mesh)
+        yield step, sent, before, held
+
+
+def _least(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> float:
+    """What a way costs at least, starting its collectives included."""
+    return sum(
+        sent + _start(mesh) * (1 if isinstance(step, Overlap) else collectives(step, mesh))
+        for step, sent, *_ in _at_least(way, shape, itemsize, src, mesh)
+    )
 
 
 def _start(mesh: AbstractMesh) -> float:
@@ -155,10 +189,10 @@ def _rank(plan: ReshardPlan, limit: int, mesh: AbstractMesh) -> float:
 
 @lru_cache(maxsize=262144)
 def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """What it costs to go from ``src`` to ``dst``: ``plan_reshard(...).price``, faster. Without a machine, the bytes
-    that a device sends."""
+    """What it costs to go from ``src`` to ``dst``: about ``plan_reshard(...).price``, faster. Without a machine, the
+    bytes that a device sends."""
     if mesh.fabric.is_given:
-        return 0 if src == dst else plan_reshard(shape, itemsize, src, dst, mesh).price
+        return 0 if src == dst else _estimate(shape, itemsize, src, dst, mesh)
     if src.dims == dst.dims:
         return _combine_cost(shape, itemsize, src, dst, mesh)
     if src.partial == dst.partial and _stays(src, dst) and _is_even(shape, src, dst, mesh):
@@ -167,7 +201,28 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
             return 0
         if all(theirs == mine[: len(theirs)] for mine, theirs in pairs):
             return buffer_bytes(shape, itemsize, dst, mesh) - buffer_bytes(shape, itemsize, src, mesh)
-    return plan_reshard(shape, itemsize, src, dst, mesh).price
+    return _estimate(shape, itemsize, src, dst, mesh)
+
+
+def _estimate(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    """The price of the cheapest way, by what its overlaps send at least: which rounds they take is found for the
+    reshards that are chosen alone."""
+    plain, combined = _plain(shape, itemsize, src, dst, mesh), _combined(src, dst)
+    if _is_best(plain, shape, itemsize, src, combined, mesh):
+        return plain.price
+    prices = [
+        sum(_step_price(*step, mesh) for step in _at_least(way, shape, itemsize, src, mesh))
+        for way in _ways(shape, itemsize, mesh).direct(src, combined)
+    ]
+    return int(min(plain.price, *prices))
+
+
+def _step_price(step: Step, sent: float, before: int, after: int, mesh: AbstractMesh) -> float:
+    """The price of a step that sends so many bytes."""
+    if not sent or math.isinf(sent) or not mesh.fabric.is_given:
+        return sent
+    ends = (int(sent), int(sent)) if isinstance(step, Overlap) else (before, after)
+    return max(sent, mesh.wire_price(_KINDS[type(step)], step.axes, *ends))
 
 
 def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:

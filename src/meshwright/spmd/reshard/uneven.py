@@ -19,7 +19,7 @@ from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of
 from meshwright.spmd.reshard.overlap import Tiling, moving_axes
-from meshwright.spmd.reshard.steps import Overlap, Step, joins
+from meshwright.spmd.reshard.steps import AllGather, Overlap, Step, joins
 
 MAX_SPARE = 2  # blocks left to be gathered of which every arrangement is tried
 
@@ -54,6 +54,17 @@ class Ways:
             yield [*first, *((step, self.size) for step in self.search(self.size, middle, dst))]
             for rest in self._padded(middle, dst):
                 yield [*first, *rest]
+
+    def direct(self, src: Layout, dst: Layout) -> Iterator[Way]:
+        """Ways whose cost, if they exist or not, is about that of the best, where many choices are priced."""
+        if src.partial != dst.partial:
+            yield from self._padded(src, dst)
+            return
+        for middle in (dst, *_unfinished(src, dst, self.mesh)):
+            first = self._overlap(Tiling(self.size, src.dims), Tiling(self.size, middle.dims))
+            rest = ((dim, mine[len(kept) :]) for dim, (mine, kept) in enumerate(zip(middle.dims, dst.dims)))
+            if first:  # or the search has looked at it
+                yield [*first, *((AllGather(axes, dim), self.size) for dim, axes in rest if axes)]
 
     def _padded(self, src: Layout, dst: Layout) -> Iterator[Way]:
         size = self.size
