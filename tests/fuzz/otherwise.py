@@ -208,6 +208,14 @@ OTHERWISE = (
         r"np\.angle", "JAX's angle of a number is of the default type", what="vmap", said=r"theirs float\d\d\["
     ),
     Otherwise(r"np\.linalg\.", "decompositions have dtypes of their own", said=r"weak: False\), theirs ~"),
+    Otherwise(
+        r"\d \*\* |power\(-?\d", "JAX types powers of numbers by concrete numbers as the first alone",
+        said=r"weak: False\), theirs ~",
+    ),
+    Otherwise(
+        r"(equal|less|greater).*\n(.*\n)*.*(fori|while)_loop", "bools are never weak; loops convert JAX's weak ones",
+        said=r"carry goes in as bool\[.*dtypes differ",
+    ),
     Otherwise("top_k", "JAX's positions of weakly typed numbers are, too", said=r"ours has type i32.*theirs ~int32"),
     Otherwise(
         r"jax\.(grad|jac|hessian|value_and|vjp|linear|jvp)", "derivatives are typed as weakly as what they are of",
@@ -283,6 +291,14 @@ OTHERWISE = (
     Otherwise(
         rf"({_SUMS}).*\n", "sums are completed late: their terms, of which some are 0, meet infinities",
         what="partitioned", said="differs from the unpartitioned program by inf", kinds="fc", of=no_finite,
+    ),
+    Otherwise(
+        "cumprod", "the order of products of complex infinities decides what is NaN",
+        what="partitioned", said="differs from the unpartitioned program by inf", kinds="c", of=no_finite,
+    ),
+    Otherwise(
+        r"[*/]|prod", "XLA makes a choice of a product with a bool: False times infinity is 0, where it sees the bool",
+        what="partitioned", said="differs from the unpartitioned program by inf", kinds="b",
     ),
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
     Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge, differ=finite),

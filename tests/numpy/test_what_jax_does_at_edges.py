@@ -216,3 +216,23 @@ def test_what_is_padded_is_as_weak_as_it_was(mode):
     for number in (2, 2.5):
         got, want = (np_.pad(np_.full((2, 3), number), 2, mode=mode) for np_ in (mnp, jnp))
         assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())
+
+
+def test_what_is_chosen_into_a_given_size_is_strongly_typed():
+    flags = np.array([True, False, True])
+    for number, size in itertools.product((2, 2.5), (None, 1, 2)):
+        got, want = (np_.compress(flags, np_.full(3, number), size=size) for np_ in (mnp, jnp))
+        assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())
+
+
+def test_what_is_inserted_at_one_position_has_the_dimensions_behind_it():
+    x = np.arange(24.0).reshape(2, 3, 4)
+    for axis, position, shape in itertools.product((0, 1, -1), (0, -1), ((), (4,), (1, 4), (3, 4), (2, 3), (2, 1, 4))):
+        v = -1 - np.arange(float(np.prod(shape, dtype=int))).reshape(shape)
+        try:
+            want = np.insert(x, position, v, axis)
+        except ValueError:
+            with pytest.raises(mw.errors.ShapeError):
+                mnp.insert(x, position, v, axis)
+        else:
+            np.testing.assert_array_equal(mnp.insert(x, position, v, axis), want)

@@ -118,7 +118,7 @@ def compress(
         return take(x, flatnonzero(flags), d)
     count = typeof(x).shape[d]
     places = flatnonzero(flags[:count], size=size, fill_value=count)
-    return take(x, places, d, mode="fill", fill_value=fill_value)
+    return convert(take(x, places, d, mode="fill", fill_value=fill_value), typeof(x).dtype)
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
