@@ -115,6 +115,10 @@ def ours_nan_theirs_infinite(ours: Any, theirs: Any) -> Any:
     return onp.isnan(ours) & onp.isinf(theirs)
 
 
+def infinite_theirs_nan(ours: Any, theirs: Any) -> Any:
+    return onp.isinf(ours) & onp.isnan(theirs)
+
+
 def theirs_nan(ours: Any, theirs: Any) -> Any:
     return onp.isnan(theirs)
 
@@ -216,6 +220,17 @@ OTHERWISE = (
         r"(equal|less|greater).*\n(.*\n)*.*(fori|while)_loop", "bools are never weak; loops convert JAX's weak ones",
         said=r"carry goes in as bool\[.*dtypes differ",
     ),
+    Otherwise(
+        r"logsumexp\(.*where=", "JAX's bools become floats by the number that stands for the others", kinds="b",
+        said=r"ours has type f32.*theirs float64",
+    ),
+    Otherwise(
+        r"float8_.*\n(.*\n)*.*(logistic|mean)", "what has eight bits is rounded once, JAX's at each step", differ=some
+    ),
+    Otherwise(
+        r"percentile|quantile|median", "between equal infinities there is no other number", of=infinity,
+        differ=infinite_theirs_nan,
+    ),
     Otherwise("top_k", "JAX's positions of weakly typed numbers are, too", said=r"ours has type i32.*theirs ~int32"),
     Otherwise(
         r"jax\.(grad|jac|hessian|value_and|vjp|linear|jvp)", "derivatives are typed as weakly as what they are of",
@@ -302,6 +317,11 @@ OTHERWISE = (
     ),
     Otherwise(r"lax\.igamma", "igamma(inf, inf) is NaN, as in SciPy; in JAX 1", of=no_finite, differ=ours_nan),
     Otherwise(r"jax\.grad\(.*tanh", "JAX adds to a huge summand what cancels it", of=huge, differ=finite),
+    Otherwise(r"standardize.*\n(.*\n)*.*sqrt", "the slope of a root of what was rounded to 0, or not", differ=finite),
+    Otherwise(
+        r"np\.trapezoid\(", "what cancels is 0; JAX adds the rest to a huge number",
+        what="second", of=huge, differ=finite,
+    ),
     Otherwise(r"np\.(trapezoid|modf)\(", "of infinities NumPy's are no NaN", of=infinity, differ=theirs_nan),
     Otherwise(r"np\.trapezoid\(", "of complex infinities NumPy's are NaN", kinds="c", of=infinity, differ=either_nan),
     Otherwise(

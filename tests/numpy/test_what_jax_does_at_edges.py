@@ -236,3 +236,9 @@ def test_what_is_inserted_at_one_position_has_the_dimensions_behind_it():
                 mnp.insert(x, position, v, axis)
         else:
             np.testing.assert_array_equal(mnp.insert(x, position, v, axis), want)
+
+
+def test_what_is_inserted_into_is_as_weak_as_it_was():
+    for number in (2, 2.5):
+        got, want = (np_.insert(np_.full(2, number), 0, 0.5) for np_ in (mnp, jnp))
+        assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())

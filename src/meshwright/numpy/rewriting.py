@@ -146,7 +146,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     single = not isinstance(obj, slice) and np.ndim(obj) == 0
     obj = obj if isinstance(obj, slice) else asarray(obj)
     before = _counted(obj, size).clip(0, size) if _is_traced(obj) else _places(obj, size)
-    new = converted(asarray(values), typeof(x).dtype)
+    new = convert(converted(asarray(values), typeof(x).dtype), typeof(x).dtype, typeof(x).weak_type)
     if single and typeof(new).ndim:  # one position takes whatever stands along the axis
         new = moveaxis(expand_dims(new, tuple(range(len(shape) - typeof(new).ndim))), 0, d)
         new = broadcast_to(new, (*shape[:d], typeof(new).shape[d], *shape[d + 1 :]))
