@@ -12,13 +12,8 @@ from meshwright.inspect.debug import (
 )
 
 __all__ = [
-    "ShardingPicture",
-    "callback",
-    "inspect_array_sharding",
-    "picture_of",
-    "print",
-    "visualize_array_sharding",
+    "ShardingPicture", "callback", "inspect_array_sharding", "picture_of", "print", "visualize_array_sharding",
     "visualize_sharding",
-]
+]  # fmt: skip
 
 __getattr__ = _absent("debug")
