@@ -242,3 +242,9 @@ def test_what_is_inserted_into_is_as_weak_as_it_was():
     for number in (2, 2.5):
         got, want = (np_.insert(np_.full(2, number), 0, 0.5) for np_ in (mnp, jnp))
         assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())
+
+
+def test_polynomials_without_coefficients_have_values_of_their_type():
+    for dtype, x in itertools.product(("uint32", "float16"), (0, 2.5, np.array([1, 2], np.int8))):
+        got, want = (np_.polyval(np.zeros(0, dtype), x) for np_ in (mnp, jnp))
+        assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())

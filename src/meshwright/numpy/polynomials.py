@@ -36,7 +36,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     19.0
     """
     p, x = atleast_1d(asarray(p)), asarray(x)
-    x = operands("polyval", (x, p[:1].reshape(()) if typeof(p).size else x))[0]
+    x = operands("polyval", (x, p[:1].reshape(()) if typeof(p).size else zeros((), typeof(p).dtype)))[0]
     value = spread(zeros((), typeof(x).dtype), typeof(x).shape)
     for i in range(typeof(p).size):
         value = add(multiply(value, x), p[i])
