@@ -21,7 +21,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshwright.core.records import dataclass
 from meshwright.errors import ShardingError
@@ -135,26 +135,40 @@ def _ways(shape: tuple[int, ...], itemsize: int, mesh: AbstractMesh) -> Ways:
     return Ways(shape, mesh, int(_start(mesh) / itemsize), lambda size, a, b: _searched(size, itemsize, a, b, mesh))
 
 
-def _at_least(
-    way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh
-) -> Iterator[tuple[Step, float, int, int]]:
-    """The bytes that each step sends at least, no overlaps being planned, and those of the buffers before and after."""
+class _Done(NamedTuple):
+    """A step of a way: the array's padded shape and layout before it, the layout after it, and the bytes of the buffers
+    before and after."""
+
+    step: Step
+    shape: tuple[int, ...]
+    layout: Layout
+    then: Layout
+    before: int
+    after: int
+
+
+def _walked(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> Iterator[_Done]:
     layout, size, held = src, shape, buffer_bytes(shape, itemsize, src, mesh)
     for step, padded in way:
-        if isinstance(step, Overlap):
-            sent = itemsize * step.least(mesh)
-        else:
-            sent = step.bytes_sent(size, itemsize, layout, mesh)
-        layout, size, before = step.apply(layout, mesh), padded, held
-        held = buffer_bytes(size, itemsize, layout, mesh)
-        yield step, sent, before, held
+        then = step.apply(layout, mesh)
+        after = buffer_bytes(padded, itemsize, then, mesh)
+        yield _Done(step, size, layout, then, held, after)
+        layout, size, held = then, padded, after
+
+
+def _at_least(done: _Done, itemsize: int, mesh: AbstractMesh) -> float:
+    """The bytes that a step sends at least, no overlaps being planned."""
+    if isinstance(done.step, Overlap):
+        return itemsize * done.step.least(mesh)
+    return done.step.bytes_sent(done.shape, itemsize, done.layout, mesh)
 
 
 def _least(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> float:
     """What a way costs at least, starting its collectives included."""
     return sum(
-        sent + _start(mesh) * (1 if isinstance(step, Overlap) else collectives(step, mesh))
-        for step, sent, *_ in _at_least(way, shape, itemsize, src, mesh)
+        _at_least(done, itemsize, mesh)
+        + _start(mesh) * (1 if isinstance(done.step, Overlap) else collectives(done.step, mesh))
+        for done in _walked(way, shape, itemsize, src, mesh)
     )
 
 
@@ -211,18 +225,10 @@ def _estimate(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, m
     if _is_best(plain, shape, itemsize, src, combined, mesh):
         return plain.price
     prices = [
-        sum(_step_price(*step, mesh) for step in _at_least(way, shape, itemsize, src, mesh))
+        sum(_step_price(d, [_at_least(d, itemsize, mesh)], mesh) for d in _walked(way, shape, itemsize, src, mesh))
         for way in _ways(shape, itemsize, mesh).direct(src, combined)
     ]
     return int(min(plain.price, *prices))
-
-
-def _step_price(step: Step, sent: float, before: int, after: int, mesh: AbstractMesh) -> float:
-    """The price of a step that sends so many bytes."""
-    if not sent or math.isinf(sent) or not mesh.fabric.is_given:
-        return sent
-    ends = (int(sent), int(sent)) if isinstance(step, Overlap) else (before, after)
-    return max(sent, mesh.wire_price(_KINDS[type(step)], step.axes, *ends))
 
 
 def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
@@ -250,7 +256,7 @@ def _search(
     goal = tuple(in_blocks(atoms, blocks) for atoms in dst.dims)
     combine = tuple(atom for atom in src.partial if atom not in dst.partial)
     start = State(tuple(in_blocks(atoms, blocks) for atoms in src.dims), in_blocks(combine, blocks))
-    limit = max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
+    limit = _limit(shape, itemsize, src, dst, mesh)
     price = _price_of(blocks, mesh) if mesh.fabric.is_given else None
     way = Search(sizes, shape, itemsize, goal, limit, price).cheapest(start)
     if way is None:
@@ -325,22 +331,29 @@ def _leading_last(steps: Sequence[Step]) -> list[Step]:
 
 
 def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, way: Way, mesh: AbstractMesh) -> ReshardPlan:
-    layout, size, sent, price = src, shape, 0, 0
-    held = peak = largest = buffer_bytes(shape, itemsize, src, mesh)
-    pairs = []
-    for step, padded in way:
-        mine = step.bytes_sent(size, itemsize, layout, mesh)
-        layout, size = step.apply(layout, mesh), padded
-        before, held = held, buffer_bytes(size, itemsize, layout, mesh)
+    walk = list(_walked(way, shape, itemsize, src, mesh))
+    sent, price = 0, 0.0
+    for done in walk:
+        mine = done.step.bytes_sent(done.shape, itemsize, done.layout, mesh)
+        permutes = done.step.plan(mesh).sent if isinstance(done.step, Overlap) else ()
         sent += mine
-        price += max(mine, _wire_price(step, itemsize, before, held, mesh)) if mine and mesh.fabric.is_given else mine
-        peak, largest = max(peak, before + held), max(largest, held)
-        pairs.append((step, layout))
-    return ReshardPlan(tuple(pairs), tuple(padded for _, padded in way), sent, peak, largest, price)
+        price += _step_price(done, [itemsize * elements for elements in permutes] or [mine], mesh)
+    start = buffer_bytes(shape, itemsize, src, mesh)
+    return ReshardPlan(
+        tuple((done.step, done.then) for done in walk),
+        tuple(padded for _, padded in way),
+        sent,
+        max([start, *(done.before + done.after for done in walk)]),
+        max([start, *(done.after for done in walk)]),
+        int(price),
+    )
 
 
-def _wire_price(step: Step, itemsize: int, before: int, after: int, mesh: AbstractMesh) -> int:
-    if isinstance(step, Overlap):
-        chunks = (itemsize * elements for elements in step.plan(mesh).sent)
-        return sum(mesh.wire_price("collective_permute", step.axes, chunk, chunk) for chunk in chunks)
-    return mesh.wire_price(_KINDS[type(step)], step.axes, before, after)
+def _step_price(done: _Done, sent: Sequence[float], mesh: AbstractMesh) -> float:
+    """The price of a step that sends so many bytes; overlaps, in each of their permutes."""
+    whole = sum(sent)
+    if not whole or math.isinf(whole) or not mesh.fabric.is_given:
+        return whole
+    ends = ((int(n), int(n)) for n in sent) if isinstance(done.step, Overlap) else [(done.before, done.after)]
+    kind, axes = _KINDS[type(done.step)], done.step.axes
+    return max(whole, sum(mesh.wire_price(kind, axes, operand, result) for operand, result in ends))
