@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
-from meshwright.errors import PartitionError
+from meshwright.errors import DTypeError, PartitionError
 from meshwright.ir.contract import Region
 from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
@@ -57,7 +57,15 @@ def _zero(dtype: np.dtype) -> np.ndarray:
 
 
 def _negative_zero(dtype: np.dtype) -> np.ndarray:
-    return np.zeros((), dtype) if dtypes.is_bool(dtype) else np.negative(np.zeros((), dtype))
+    if not dtypes.is_inexact(dtype):
+        return _zero(dtype)
+    zero = np.asarray(np.negative(_zero(dtype)))
+    if np.isnan(zero):
+        raise DTypeError(
+            f"{dtype} has no 0, which devices need in place of what others have; convert the array to float32 before "
+            "it is sliced, joined or indexed along a split dimension, or do not split that"
+        )
+    return zero
 
 
 def _one(dtype: np.dtype) -> np.ndarray:
