@@ -134,7 +134,7 @@ class JitFunction:
             self.compiler_options, keep_unused, move_arguments,
         )  # fmt: skip
         self._caches = CACHES.of(fun, self._options)
-        self._programs = self._caches.programs
+        self._programs, self._direct = self._caches.programs, self._caches.direct
         made_of(self, fun, "jit", self._options)
 
     def __reduce__(self) -> Any:
@@ -162,9 +162,9 @@ class JitFunction:
             if not (kwargs or self._has_static) and STATE.decided is None:
                 # Positional arrays: they are their own leaves, and their number is the structure.
                 types = [_signature(x) if x.committed else x.aval for x in args if type(x) is Array]
-                ready = self._programs.get((len(args), get_mesh(), config.tracing, *types))
-                if ready is not None and len(types) == len(args):
-                    return ready.run(args)
+                run = self._direct.get((len(args), get_mesh(), config.tracing, *types))
+                if run is not None and len(types) == len(args):
+                    return run(args)
             return self._evaluated(args, kwargs)
         except Exception as error:
             without_own_frames(error)
@@ -195,9 +195,9 @@ class JitFunction:
                 args, kwargs = without_float0((args, kwargs))
                 return self._evaluated(args, kwargs)
             ready = self._programs[treedef, static, *where, *types] = self._compile(dynamic, named, static)
-        if static is None and not kwargs and all(type(x) is Array for x in args):
-            self._programs[len(args), *where, *types] = ready
         outs = ready.results(leaves)
+        if static is None and not kwargs and all(type(x) is Array for x in args):
+            self._direct[len(args), *where, *types] = ready.direct()
         if config.debug_nans or config.debug_infs:
             self._check_finite(outs, leaves, treedef, static, bool(ready.executable.donated))
         return ready.unflatten(outs)

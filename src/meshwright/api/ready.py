@@ -10,6 +10,7 @@ from meshwright.core.identity import CachesOfFunctions
 from meshwright.core.records import dataclass
 from meshwright.core.weak import WeakKeys
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.runtime.array import Array
 from meshwright.runtime.executable import Executable
 
 
@@ -31,6 +32,13 @@ class Ready:
     def run(self, leaves: Sequence[Any]) -> Any:
         return self.unflatten(self.results(leaves))
 
+    def direct(self) -> Callable[[Sequence[Array]], Any]:
+        """:meth:`run` for arguments that are arrays, of a program that has run: in fewer steps, where it can be."""
+        run, unflatten = self.executable.direct(), self.unflatten
+        if run is None or self.kept is not None:
+            return self.run
+        return lambda arrays: unflatten(run(arrays))
+
 
 class Caches:
     """What is kept of a jitted function; all that jit the same function in the same way have it in common."""
@@ -39,6 +47,8 @@ class Caches:
 
     def __init__(self) -> None:
         self.programs: dict[Any, Ready] = {}
+        #: what runs them on positional arrays, which are their own leaves
+        self.direct: dict[Any, Callable[[Sequence[Array]], Any]] = {}
         self.traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         #: traces with the function's shardings as constraints, for calls inside other traces
         self.constrained: dict[ClosedJaxpr, ClosedJaxpr] = {}
@@ -46,6 +56,7 @@ class Caches:
 
     def clear(self) -> None:
         self.programs.clear()
+        self.direct.clear()
         self.traces.clear()
         self.constrained.clear()
 

@@ -74,8 +74,8 @@ class Executable:
     forwarded: Mapping[int, int] = field(default_factory=dict)
     #: gives XLA's executable of all results, to be looked into
     whole: Callable[[], Any] | None = field(default=None, repr=False)
-    #: what makes its results into buffers, from the second run on
-    makers: Sequence[Any] | None = field(default=None, repr=False)
+    #: runs it on buffers, from the second time on
+    runner: Callable[[list[Any]], list[Any]] | None = field(default=None, repr=False)
 
     def take(self, args: Sequence[Any]) -> list[Any]:
         """The buffers of arguments, brought to where the program wants them."""
@@ -114,13 +114,29 @@ class Executable:
         committed = self.out_committed
         return [Array(a, b, s, committed) for a, b, s in zip(self.out_avals, outs, self.out_shardings)]
 
+    def direct(self) -> Callable[[Sequence[Array]], list[Array]] | None:
+        """What runs a program on arrays in the fewest steps, if it takes all of them as they are and gives just what it
+        computes; None of others, and before the first run."""
+        asks = self.constants or self.donated or self.forwarded or self.in_shardings is not None or self._on_a_mesh
+        if asks or self.runner is None:
+            return None
+        runner, avals, shardings, committed = self.runner, self.out_avals, self.out_shardings, self.out_committed
+
+        def run(arrays: Sequence[Array]) -> list[Array]:
+            outs = runner([b if (b := x._buffer) is not None else x.buffer for x in arrays])
+            return [Array(a, b, s, committed) for a, b, s in zip(avals, outs, shardings)]
+
+        return run
+
     def _computed(self, buffers: list[Any]) -> list[Any]:
         """The results that are not forwarded."""
         operands = [*self.constants, *buffers] if self.constants else buffers
-        outs = pjrt.execute(self.loaded, operands, self.waits, self.makers)
-        if self.makers is None:
-            avals = [a for i, a in enumerate(self.out_avals) if i not in (self.forwarded or ())]
-            self.makers = pjrt.makers_of([_in_memory(a) for a in avals], self.loaded)
+        if self.runner is not None:
+            return self.runner(operands)
+        outs = pjrt.execute(self.loaded, operands, self.waits)
+        if not self.waits:
+            types = [_in_memory(a) for i, a in enumerate(self.out_avals) if i not in self.forwarded]
+            self.runner = pjrt.runner(self.loaded, types)
         return outs
 
     def _with_forwarded(self, computed: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:
