@@ -44,15 +44,22 @@ def hit():
 
 
 def train():
-    mw.distributed.initialize(initialization_timeout=60)
+    if fault == "port":
+        say("FAULT", time.monotonic())
+    mw.distributed.initialize(initialization_timeout=mw.config.collective_timeout if fault == "port" else 60)
     mine = first_attempt and mw.process_index() == lost
     mesh = mw.make_mesh((mw.device_count(),), ("x",))
     split = NamedSharding(mesh, P("x"))
-    changed = int(mine and fault == "different")
+    #: from which step on the program is another: half of them from the first on, before any was agreed on
+    other = (at if at % 2 else 0) if mine and fault == "different" else STEPS
 
     @mw.jit
     def advance(w, step):
-        return (3 * w + w.sum() % PRIME + step + changed) % PRIME
+        return (3 * w + w.sum() % PRIME + step) % PRIME
+
+    @mw.jit
+    def advance_otherwise(w, step):
+        return (3 * w + w.sum() % PRIME + step + 1) % PRIME
 
     w, begin = mw.device_put(np.arange(SIZE, dtype=np.int32), split), 0
     with CheckpointManager(folder, keep=2) as manager:
@@ -61,19 +68,23 @@ def train():
             w, begin = state["w"], state["step"] + 1
         for step in range(begin, STEPS):
             if mine and step == at:
-                if fault in ("late", "raises", "different"):
-                    time.sleep(0 if fault == "late" else delay)
+                if fault == "late":
                     say("FAULT", time.monotonic())
-                    time.sleep(10 * delay * mw.config.collective_timeout if fault == "late" else 0)
-                    if fault == "raises":
-                        raise ValueError("of the test")
+                    time.sleep(10 * delay * mw.config.collective_timeout)
+                    say("BACK", time.monotonic())
+                elif fault == "raises":
+                    time.sleep(delay)
+                    say("FAULT", time.monotonic())
+                    raise ValueError("of the test")
                 elif fault == "full disk":
                     hit()
-                else:
+                elif fault != "different":
                     timer = threading.Timer(delay, hit)
                     timer.daemon = True
                     timer.start()
-            w = advance(w, np.int32(step))
+            if step == other:
+                say("FAULT", time.monotonic())
+            w = (advance if step < other else advance_otherwise)(w, np.int32(step))
             w.block_until_ready()
             manager.save(step, {"w": w, "step": step})
 

@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ FAULTS = ("killed", "stopped", "late", "different", "coordinator", "port", "full
           "raises", "stopped and restarted")  # fmt: skip
 #: a machine that does other things needs a longer one, said with MESHWRIGHT_FAULT_TIMEOUT
 TIMEOUT = float(os.environ.get("MESHWRIGHT_FAULT_TIMEOUT", "6"))
-#: in which a fault is seen, beyond the timeout
+#: in which a fault of any kind is seen, beyond the timeout
 SLACK = 2.0
 #: where to write how long each process took to see its fault
 TIMES = os.environ.get("MESHWRIGHT_FAULT_TIMES")
@@ -76,36 +78,50 @@ def _alone(case: list, count: int) -> list[str]:
             ) for rank in range(count)
         ]  # fmt: skip
         try:
-            return [job.communicate(timeout=PATIENCE)[0] + f"\nstatus {job.returncode}" for job in jobs]
+            with ThreadPoolExecutor(count) as pool:
+                return list(pool.map(_ended, jobs))
         finally:
             for job in jobs:
                 job.kill()
 
 
+def _ended(job: subprocess.Popen) -> str:
+    """What a process said, and when and how it ended."""
+    said = job.communicate(timeout=PATIENCE)[0]
+    return f"{said}\nENDED {time.monotonic()} status {job.returncode}"
+
+
 def _wrong(fault: str, count: int, lost: int, outs: list[str]) -> str:
     """What is wrong with how the processes ended."""
-    text = "\n".join(outs)
+    hit = re.search(r"FAULT ([\d.]+)", "\n".join(outs))
     gone = fault.startswith(("killed", "stopped", "raises"))
-    hit = re.search(r"FAULT ([\d.]+)", text)
-    if "restarted" in fault:
-        return "" if "DONE" in outs[0] else "the job did not go on"
     for rank in range(count):
         seen = re.search(r"SEEN ([\d.]+) (\w+) (.*)", outs[rank])
-        if rank == lost and hit and (gone or (fault == "late" and not seen)):
-            continue  # the launcher ends one that is still late when the others have given up
-        if "DONE" in outs[rank] or ("coordinator is lost" in outs[rank] and not seen):
-            continue  # whether what was done is right, the checkpoints say
-        if not seen:
+        # the launcher ends one that is still late when the others have given up
+        may_be_ended = rank == lost and hit and (gone or fault == "late")
+        # whether what was done is right, the checkpoints say
+        is_well = "DONE" in outs[rank] or "coordinator is lost" in outs[rank]
+        if not (seen or may_be_ended or is_well):
             return f"rank {rank} did not end as it should"
-        waited = float(seen[1]) - float(hit[1]) if hit else 0.0
-        if TIMES and hit:
+        waited = _waited(hit, outs[rank])
+        if TIMES and waited is not None:
             with open(TIMES, "a") as file:
                 file.write(f"{fault}: {waited:.2f}\n")
-        if fault not in ("late", "full disk", "port") and waited > TIMEOUT + SLACK:
+        if waited is not None and waited > TIMEOUT + SLACK:
             return f"rank {rank} saw it after {waited:.1f} s"
-        if gone and f"rank {lost}" not in seen[3]:
+        if gone and seen and rank != lost and f"rank {lost}" not in seen[3]:
             return f"rank {rank} does not name rank {lost}"
-    return ""
+    return "the job did not go on" if "restarted" in fault and "DONE" not in outs[0] else ""
+
+
+def _waited(hit: re.Match | None, out: str) -> float | None:
+    """Seconds after which a process saw the fault, or was ended by it: from the fault on, or from when it came back if
+    it was away itself."""
+    began = re.search(r"BACK ([\d.]+)", out) or re.search(r"FAULT ([\d.]+)", out) or hit
+    seen = re.search(r"SEEN ([\d.]+)", out)
+    if not seen and "coordinator is lost" in out:
+        seen = re.search(r"ENDED ([\d.]+)", out)
+    return float(seen[1]) - float(began[1]) if seen and began else None
 
 
 def _wrong_checkpoints(folder: Path, is_done: bool) -> str:

@@ -1,6 +1,7 @@
 """Jobs of several processes on this machine, started by the command."""
 
 import functools
+import json
 import os
 import re
 import signal
@@ -10,7 +11,9 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,6 +21,7 @@ from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.coordination import Table
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import meeting as meeting_of
+from meshwright.runtime.processes import signs
 from meshwright.runtime.processes.jobs import Job, find_job, first_node
 from meshwright.runtime.processes.meeting import Meeting
 
@@ -256,3 +260,27 @@ def test_a_frozen_coordinator_is_named(monkeypatch):
         Table(None).get("a", 1.0)
     stop.set()
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("ended", "runs", "named"),
+    [((0, 2), (7, 6, 7, 7), {1}), ((0,), (7, 7, 7, 7), {0}), ((0, 1), (7, 6, 7, 7), {1}), ((), (7, 7, 6, 7), {2})],
+)
+def test_who_is_behind_a_failure(monkeypatch, ended, runs, named):
+    """Ranks 0 and 2, where they have ended, have given up on rank 1. Who lives gives a new sign whenever asked."""
+
+    class Table:
+        numbers: ClassVar = dict.fromkeys(range(4), 0)
+
+        def get(self, key, _):
+            rank = int(key.rpartition("/")[2])
+            self.numbers[rank] += rank not in ended
+            blames = [1] if rank in ended and rank != 1 else []
+            sign = signs.Sign(self.numbers[rank], "elsewhere", 1, runs[rank], "it", blames)
+            return json.dumps(asdict(sign)).encode()
+
+    monkeypatch.setattr(signs, "PERIOD", 0.02)
+    monkeypatch.setattr(signs, "LIVING", signs._Living(signs.Sign(runs=7), Table()))
+    monkeypatch.setattr(WORLD, "count", 4)
+    monkeypatch.setattr(WORLD, "rank", 3)
+    assert set(signs.suspects()) == named

@@ -236,7 +236,7 @@ def _attend(connection: socket.socket, address: str, rank: int, count: int, toke
     Raises:
       DistributedError: there is none.
     """
-    hello = _hear(connection, _ANSWER)
+    hello = _hear(connection, min(_ANSWER, max(end - time.monotonic(), 1.0)))
     if hello.get("hello") != _GREETING:
         raise DistributedError(
             f"process {rank}: what listens at {address} is no coordinator of meshwright, or has just ended; "

@@ -129,9 +129,7 @@ def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
 def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
     """Which other processes are behind a failure, and what is the matter with each, in words."""
     others = tuple(r for r in (range(WORLD.count) if ranks is None else ranks) if r != WORLD.rank)
-    before = read_signs(others)
-    time.sleep(2.5 * PERIOD)
-    after = read_signs(others)
+    before, after = _signs_twice(others)
     states: dict[int, str] = {}
     for rank in others:
         if rank not in after:
@@ -139,18 +137,35 @@ def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
         elif rank in before and after[rank].number == before[rank].number:
             states[rank] = _where(after[rank], _state(after[rank]))
     followers = {rank for rank in states if rank in after and after[rank].blames}
-    if followers and followers != set(states):
-        return {rank: text for rank, text in states.items() if rank not in followers}
-    if states:
-        given_up = {r: f"{t}; it had given up on rank {after[r].blames}" for r, t in states.items() if r in followers}
-        return {**states, **given_up}
+    failed = {rank: text for rank, text in states.items() if rank not in followers}
+    if failed:
+        return failed
+    late = _late({r: s for r, s in after.items() if r not in states})
+    return late or {r: f"{t}; it had given up on rank {after[r].blames}" for r, t in states.items()}
+
+
+def _late(others: dict[int, Sign]) -> dict[int, str]:
+    """Which of the living have not begun what this process has."""
     mine = LIVING.sign
-    late = {r: s for r, s in after.items() if s.runs < mine.runs}
     return {
         r: f"on host {s.host}, is late: it lives, but has started {s.last} last (run {s.runs}, this process is at run "
         f"{mine.runs})"
-        for r, s in late.items()
+        for r, s in others.items()
+        if s.runs < mine.runs
     }
+
+
+def _signs_twice(ranks: tuple[int, ...]) -> tuple[dict[int, Sign], dict[int, Sign]]:
+    """What the processes said last, and what they say when each has spoken again or is seen to have ended; who does
+    neither has had time for two signs."""
+    before = read_signs(ranks)
+    end = time.monotonic() + 2.5 * PERIOD
+    while True:
+        time.sleep(PERIOD / 5)
+        after = read_signs(ranks)
+        silent = [s for r, s in after.items() if r in before and s.number == before[r].number]
+        if time.monotonic() > end or all(_state(s) != _silence(s) for s in silent):
+            return before, after
 
 
 def _where(sign: Sign, state: str) -> str:
