@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from forked import run
 
 import meshwright as mw
-from meshwright.api.compare import our_figures, xla_figures
+from meshwright.api.compare import compiled_figures, our_figures, xla_figures
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.xla_partitioner import with_listed_groups, xla_partition
 
@@ -125,6 +126,8 @@ def test_what_xla_makes_is_priced_like_ours():
         program = mw.load(source)
         mesh = mw.AbstractMesh((4,), ("x",), machine="v5e:2x2")
         ours, theirs = our_figures(program, mesh=mesh), xla_figures(source, program, mesh)
+        made = compiled_figures(program, mesh=mesh)
+        assert replace(made, seconds=theirs.seconds) == theirs
         assert (theirs.redundancy, theirs.bytes_sent, theirs.note) == (redundancy, sent, "")
         assert (ours.redundancy, ours.bytes_sent) == (redundancy, sent)
         assert theirs.run_seconds == pytest.approx(ours.run_seconds, rel=1e-6)

@@ -17,6 +17,7 @@ from meshwright.runtime.pjrt.xla_partitioner import XlaPartition, xla_partition
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.steptime.report import time_of
 from meshwright.spmd.work import work_of
+from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.stablehlo.sources import parse_program
 
 
@@ -58,6 +59,21 @@ def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
     return PartitionFigures(traffic, seconds, part.peak_bytes, part.work.redundancy, part.time().seconds)
 
 
+def compiled_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
+    """What XLA makes of our per-device program: what :func:`xla_figures` says of its own, by the same compiler.
+
+    XLA simplifies programs before they are counted (a division by a constant is a product then), which is no work of
+    the partitioner.
+
+    Raises:
+      CompileError: XLA refused it.
+    """
+    part = program.partition(**where)
+    module = module_bytecode(part.module("cpu"))
+    partition = xla_partition(module, part.mesh.size, (), partitioned=True)
+    return _figures(partition, program, where.get("mesh"))
+
+
 def xla_figures(
     source: str | Path | bytes, program: ImportedProgram | None = None, mesh: AbstractMesh | None = None
 ) -> PartitionFigures:
@@ -76,7 +92,11 @@ def xla_figures(
         raise ArgumentError(f"compare: {program.name!r} has no shardings, so XLA has nothing to partition")
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
-    partition: XlaPartition = xla_partition(data, devices, free)
+    return _figures(xla_partition(data, devices, free), program, mesh)
+
+
+def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:
+    """Those of a module that XLA has compiled."""
     figures = PartitionFigures(by_kind(partition.collectives), partition.seconds, partition.peak_bytes)
     try:
         redundancy, run_seconds = _priced(partition.text, program, mesh)
@@ -86,7 +106,7 @@ def xla_figures(
 
 
 def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> tuple[float, float]:
-    """Redundancy and modelled seconds of what XLA has made of a program, by the model that ours are priced by.
+    """Redundancy and modelled seconds of what XLA has made for a device, by the model that ours are priced by.
 
     Raises:
       MeshwrightError: what XLA has made of it cannot be read.
@@ -94,7 +114,7 @@ def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> t
     bound = program.bound(mesh)
     assert bound.mesh is not None
     on = bound.mesh.abstract_mesh
-    parsed = parse_program(text, f"XLA's partition of {program.name}", per_device=True)
+    parsed = parse_program(text, f"{program.name} as XLA has it", per_device=True)
     device = partitioned_elsewhere(parsed.jaxpr, bound.mesh, program.name)
     whole = without_constraints(bound.jaxpr)
     return work_of(device.jaxpr, whole.jaxpr, on).redundancy, time_of(device.jaxpr, on).seconds

@@ -93,8 +93,15 @@ class ModuleReader:
     @property
     def num_devices(self) -> int | None:
         """The number of devices that groups are of: a program over an abstract mesh says that it has one partition."""
+        if self.devices_are_replicas:
+            return self._number("mhlo.num_replicas")
         declared = [m.mesh.size for m in self.meshes.declared.values()]
         return max(declared, default=1) if self.num_partitions == 1 else self.num_partitions
+
+    @property
+    def devices_are_replicas(self) -> bool:
+        """Whether groups of replicas are groups of devices: in what a replica, not partitioned any further, runs."""
+        return self.per_device and self.num_partitions in (None, 1)
 
     @cached_property
     def num_replicas(self) -> int:

@@ -108,7 +108,7 @@ def _strategy(r: Any, replicas_with_channel: bool) -> str:
     """What a collective's groups number: ``replica``, ``partition`` or ``all partitions`` of a replica."""
     channel = r.attr("channel_handle", {}) or r.attr("channel_id", 0)
     number = channel.get("handle", 0) if isinstance(channel, dict) else channel
-    if replicas_with_channel and r.attr("use_global_device_ids", False):
+    if r.module.devices_are_replicas or (replicas_with_channel and r.attr("use_global_device_ids", False)):
         return "partition"
     if number <= 0:
         return "replica"
@@ -123,7 +123,8 @@ def _groups(r: Any, attribute: str, replicas_with_channel: bool = False) -> Grou
     groups = tuple(tuple(int(d) for d in row if d >= 0) for row in table.tolist())
     replicas, partitions = r.module.num_replicas, r.module.num_devices
     strategy = _strategy(r, replicas_with_channel)
-    if replicas > 1 or (strategy == "replica" and any(d for group in groups for d in group)):
+    several = replicas > 1 and not r.module.devices_are_replicas
+    if several or (strategy == "replica" and any(d for group in groups for d in group)):
         r.fail(
             "belongs in a program that is already partitioned; load the program for all devices, with shardings or "
             "manual regions, instead"
@@ -276,7 +277,7 @@ def _collective_broadcast(r: Any) -> Any:
 @reads("stablehlo.partition_id", "stablehlo.replica_id")
 def _number(r: Any) -> Any:
     (aval,) = r.out_avals
-    if r.name.endswith("replica_id") or r.module.num_devices == 1:
+    if not r.module.devices_are_replicas and (r.name.endswith("replica_id") or r.module.num_devices == 1):
         if r.module.num_replicas > 1:
             r.fail("belongs in a program that is already partitioned; load the program for all devices instead")
         return convert(np.uint32(0), aval.dtype)

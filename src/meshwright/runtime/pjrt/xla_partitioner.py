@@ -64,10 +64,13 @@ class XlaPartition:
         return sum(sent for _, sent in self.collectives)
 
 
-def xla_partition(module: str | bytes, num_devices: int, free_results: Sequence[bool]) -> XlaPartition:
+def xla_partition(
+    module: str | bytes, num_devices: int, free_results: Sequence[bool], partitioned: bool = False
+) -> XlaPartition:
     """Partition and compile StableHLO (text or bytecode) with XLA.
 
-    ``free_results`` says for each result whether XLA may choose its layout, as jax does where none is given.
+    ``free_results`` says for each result whether XLA may choose its layout, as jax does where none is given. What is
+    ``partitioned`` already, for devices that are replicas, is only compiled.
 
     Raises:
       CompileError: XLA refused the program, took longer than ``config.target_seconds``, or ended its process.
@@ -75,7 +78,10 @@ def xla_partition(module: str | bytes, num_devices: int, free_results: Sequence[
     with tempfile.TemporaryDirectory(prefix="meshwright_compare_") as name:
         folder = Path(name)
         (folder / "module").write_bytes(module.encode() if isinstance(module, str) else module)
-        request = {"devices": num_devices, "free": list(free_results), "text": isinstance(module, str)}
+        request = {
+            "devices": num_devices, "free": list(free_results), "text": isinstance(module, str),
+            "partitioned": partitioned,
+        }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
         _run(folder)
         answer = json.loads((folder / "answer.json").read_text())
@@ -121,20 +127,25 @@ def _answer(folder: Path) -> dict[str, object]:
     data = (folder / "module").read_bytes()
     try:
         source = data.decode() if request["text"] else data
-        partition = _partition(source, request["devices"], request["free"], folder)
+        free = None if request["partitioned"] else request["free"]
+        partition = _partition(source, request["devices"], free, folder)
     except CompileError as error:
         return {"refused": str(error)}
     return {"collectives": partition.collectives, "peak": partition.peak_bytes, "seconds": partition.seconds}
 
 
-def _partition(module: str | bytes, num_devices: int, free_results: Sequence[bool], folder: Path) -> XlaPartition:
-    """:func:`xla_partition`, in this process; the partitioned module is written into ``folder``."""
+def _partition(
+    module: str | bytes, num_devices: int, free_results: Sequence[bool] | None, folder: Path
+) -> XlaPartition:
+    """:func:`xla_partition`, in this process; the partitioned module is written into ``folder``. With ``None`` for the
+    free results it is what a device runs already."""
     client = xc.make_cpu_client(num_devices=num_devices)
-    options = compile_options(1, num_devices)
+    options = compile_options(1, num_devices) if free_results is not None else compile_options(num_devices, 1)
     options.env_option_overrides = [("xla_dump_to", str(folder)), ("xla_dump_hlo_pass_re", _BEFORE)]
-    build = options.executable_build_options
-    build.use_spmd_partitioning = True
-    build.allow_spmd_sharding_propagation_to_output = list(free_results)
+    if free_results is not None:
+        build = options.executable_build_options
+        build.use_spmd_partitioning = True
+        build.allow_spmd_sharding_propagation_to_output = list(free_results)
     start = time.perf_counter()
     loaded = load(client, module, options, "XLA's partitioner refused the program")
     seconds = time.perf_counter() - start
