@@ -31,6 +31,8 @@ def partitioned(f, *spec):
 #: a row to either neighbour along ``a``, and a column to the other device along ``b``
 ROWS, COLUMN = 2 * 4 * N // 2, 4 * N // 4
 
+BORDERS = "edge", "reflect", "symmetric"
+
 
 @pytest.mark.parametrize(
     ("f", "sent"),
@@ -43,6 +45,15 @@ ROWS, COLUMN = 2 * 4 * N // 2, 4 * N // 4
         (stepped, ROWS + COLUMN),
         (lambda u: lax.fori_loop(0, 5, lambda _, u: stepped(u), u), 5 * (ROWS + COLUMN)),
         (lambda u: u.at[2:-1].set(u[1:-2] * 2), ROWS // 2),
+        # borders that repeat or reflect what is next to them
+        *[(lambda u, mode=m: neighbours(mnp.pad(u, 1, mode=mode)), ROWS + COLUMN) for m in BORDERS],
+        (lambda u: mnp.pad(u, ((2, 1), (0, 0)), mode="edge")[:-3] - u, ROWS),
+        (lambda u: lax.fori_loop(0, 5, lambda _, u: neighbours(mnp.pad(u, 1, mode="edge")), u), 5 * (ROWS + COLUMN)),
+        # other differences at the ends
+        (lambda u: mnp.gradient(u, axis=0), ROWS),
+        (lambda u: sum(mnp.gradient(u)), ROWS + COLUMN),
+        (lambda u: mnp.diff(u, axis=0, append=u[-1:]), ROWS // 2),
+        (lambda u: mnp.concatenate([u[1:2], u[:-2] * u[2:], mnp.exp(u[-2:-1])]), ROWS),
     ],
 )
 def test_stencils(f, sent):
@@ -65,6 +76,8 @@ def test_nothing_split_nothing_changed():
     lambda u: u.at[3:5].set(1.0),  # a small part
     lambda u: u.at[1:-1].set(mnp.cumsum(u[1:-1], 1)),  # not element by element
     lambda u: u.at[1:-1, 1:-1].set(neighbours(u) * u[0, 0] + mnp.flip(u[1:-1, 1:-1])),  # some of it is
+    lambda u: mnp.concatenate([u[40:44], u[:-4]])[2:-1],  # from far away
+    lambda u: mnp.concatenate([u[:1] * u[3:4], mnp.sort(u)[1:-1], u[::63][1:]]),
 ])  # fmt: skip
 def test_others_are_right(f):
     partitioned(f, "a", "b").verify()

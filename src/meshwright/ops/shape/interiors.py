@@ -5,12 +5,14 @@ the array again. The interior has tiles of its own, which lie askew to the array
 would send several rows, and the way back some more, or everything. In rows of the whole array each slice is a shift by
 its distance, of which a neighbour has what a tile lacks; what the border gets by it is not taken.
 
-Slices of padded arrays, and of windows of periodic ones, are shifts in the same way.
+Slices of padded arrays, and of windows of periodic ones, are shifts in the same way. What is joined of an interior and
+rows at its ends (borders that repeat or reflect the last rows, one-sided differences) is a choice by the number of the
+row, of values that are each computed of shifts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -19,30 +21,33 @@ import numpy as np
 from meshwright.core import source
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
-from meshwright.ir.rewrite import in_regions, producers_of, replaced, use_counts
-from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ir.rewrite import in_regions, producers_of, replaced, uses_of
+from meshwright.ir.state import set_trace
+from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import and_, ge, lt, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import DynamicUpdateSlice
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, broadcast_in_dim, iota
 from meshwright.ops.shape.cyclic import CyclicWindow
-from meshwright.ops.shape.slice_pad import Pad, Slice, pad
+from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice, pad
 
 
 def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with interiors in rows of the whole array, and slices of padded arrays as shifts of these."""
-    if not any(isinstance(e.op, (Pad, DynamicUpdateSlice, CyclicWindow)) for e in all_eqns(jaxpr.jaxpr)):
+    if not any(isinstance(e.op, (Pad, DynamicUpdateSlice, CyclicWindow, Concatenate)) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
-    makers = producers_of(jaxpr.jaxpr)
-    uses = use_counts(jaxpr.jaxpr.eqns, jaxpr.jaxpr.outvars)
+    makers, users = producers_of(jaxpr.jaxpr), uses_of(jaxpr.jaxpr)
 
     def rewritten(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         if eqn.op.holds_jaxprs:
             return in_regions(eqn, interiors)
         if isinstance(eqn.op, Slice):
-            return _of_padded(eqn, makers)
+            new = _of_padded(eqn, makers)
+            return _of_joined(eqn, makers, users) if new is eqn else new
         interior = _interior(eqn)
-        return eqn if interior is None else _Whole(interior, makers, uses).equations(eqn)
+        if interior is None:
+            return eqn
+        return _Whole(interior.shape, makers, users).equations(eqn, interior.joined)
 
     return replaced(jaxpr, rewritten)
 
@@ -73,15 +78,29 @@ def _of_padded(eqn: JaxprEqn, makers: Mapping[Var, JaxprEqn]) -> JaxprEqn | list
     return eqn
 
 
+def _of_joined(
+    eqn: JaxprEqn, makers: Mapping[Var, JaxprEqn], users: Mapping[Var, list[JaxprEqn | None]]
+) -> JaxprEqn | list[JaxprEqn]:
+    """A slice of joined rows of an array in rows of the array, if it has as many."""
+    maker = makers.get(eqn.invars[0])  # type: ignore[arg-type]
+    op: Any = eqn.op
+    if maker is None or not isinstance(maker.op, Concatenate) or any(s != 1 for s in op.strides):
+        return eqn
+    if eqn.outvars[0].aval.dtype.kind not in "biufcV":
+        return eqn
+    start = tuple(-n for n in op.start_indices)
+    return _Whole(eqn.outvars[0].aval.shape, makers, users).equations(eqn, lambda w: w.value(eqn.invars[0], start))
+
+
 @dataclass(frozen=True)
 class _Interior:
     """The rows ``start`` to ``start + size`` of an array of ``shape``, in each dimension; ``value``: what stands there,
-    ``border``: the array, or the scalar, that stands around it."""
+    ``border``: the array, or the scalar, that stands around it; without one, ``value`` is all of the array."""
 
     shape: tuple[int, ...]
     start: tuple[int, ...]
     value: Var
-    border: Atom
+    border: Atom | None
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -92,10 +111,29 @@ class _Interior:
         """The dimensions in which it is less than the array."""
         return [d for d, (n, whole) in enumerate(zip(self.size, self.shape)) if n != whole]
 
+    def joined(self, whole: _Whole) -> Any:
+        """The array, in its own rows."""
+        value = whole.value(self.value, self.start)
+        return value if self.border is None else select(self.inside(), value, whole.around(self.border))
+
+    def inside(self) -> Any:
+        """Where the interior is."""
+
+        def along(d: int) -> Any:
+            row, first = iota(np.int32, (self.shape[d],), 0), self.start[d]
+            inside = and_(ge(row, np.int32(first)), lt(row, np.int32(first + self.size[d])))
+            return broadcast_in_dim(inside, self.shape, (d,))
+
+        return reduce(and_, map(along, self.cut))
+
 
 def _interior(eqn: JaxprEqn) -> _Interior | None:
     """What an equation puts among borders, if that is the larger part of the result."""
     shape = eqn.outvars[0].aval.shape
+    if isinstance(eqn.op, Concatenate):
+        most = max(a.aval.shape[eqn.op.dimension] for a in eqn.invars)
+        inside = most < shape[eqn.op.dimension] < 2 * most and shape and eqn.outvars[0].aval.dtype.kind in "biufcV"
+        return _Interior(shape, (0,) * len(shape), eqn.outvars[0], None) if inside else None
     if isinstance(eqn.op, Pad):
         value, border = eqn.invars
         start = tuple(lo for lo, _, _ in eqn.op.padding_config)
@@ -114,21 +152,29 @@ def _interior(eqn: JaxprEqn) -> _Interior | None:
 
 
 class _Whole:
-    """Makes the equations of an interior in rows of the whole array."""
+    """Makes equations in the rows of an array of ``shape``."""
 
-    def __init__(self, interior: _Interior, makers: Mapping[Var, JaxprEqn], uses: Mapping[Var, int]) -> None:
-        self.interior, self.makers, self.uses = interior, makers, uses
-        self.leaves: dict[Atom, None] = {}
-        self.sliced = False
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        makers: Mapping[Var, JaxprEqn],
+        users: Mapping[Var, list[JaxprEqn | None]],
+    ) -> None:
+        self.shape, self.makers, self.users = shape, makers, users
+        self.trace = JaxprTrace()
+        self.leaves: dict[Var, Any] = {}
 
-    def equations(self, eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
-        self.find(self.interior.value)
-        if isinstance(eqn.op, Pad) and not self.sliced:
+    def equations(self, eqn: JaxprEqn, make: Callable[[_Whole], Any]) -> JaxprEqn | list[JaxprEqn]:
+        """Those that make the result of an equation in this way; the equation itself where no array has these rows."""
+        with set_trace(self.trace), source.at(eqn.source):
+            closed = self.trace.finish([make(self)])
+        if not any(v.aval.shape == self.shape for v in self.leaves):
             return eqn
-        self.leaves[self.interior.border] = None
-        given = [a for a in self.leaves if isinstance(a, Var)]
-        closed = trace_to_jaxpr(lambda *args: [self.result(dict(zip(given, args)), eqn)], [v.aval for v in given])
-        names: dict[Var, Any] = dict(zip(closed.jaxpr.invars, given))
+        if not closed.jaxpr.eqns:  # the array itself
+            return eqn.replace(
+                op=Slice((0,) * len(self.shape), self.shape, (1,) * len(self.shape)), invars=[*self.leaves]
+            )
+        names: dict[Var, Any] = dict(zip(closed.jaxpr.invars, self.leaves))
         names |= {v: Literal(c, v.aval) for v, c in zip(closed.jaxpr.constvars, closed.consts)}
         names[closed.jaxpr.outvars[0]] = eqn.outvars[0]  # type: ignore[index]
 
@@ -137,71 +183,75 @@ class _Whole:
 
         return [e.replace(invars=[*map(new, e.invars)], outvars=[*map(new, e.outvars)]) for e in closed.jaxpr.eqns]
 
-    def maker(self, atom: Atom) -> JaxprEqn | None:
-        """The equation that makes a value which is made again in rows of the whole, or None of one that is padded."""
-        eqn = self.makers.get(atom) if isinstance(atom, Var) else None
+    def maker(self, atom: Var) -> JaxprEqn | None:
+        """The equation that makes a value which is made again in rows of the whole, or None of one that is placed."""
+        eqn = self.makers.get(atom)
         if eqn is None or len(eqn.outvars) != 1:
             return None
         op: Any = eqn.op
-        if isinstance(op, Slice):
-            (x,) = eqn.invars
-            whole = all(x.aval.shape[d] == n for d, n in enumerate(self.interior.shape))
-            return eqn if whole and all(s == 1 for s in op.strides) else None
-        if isinstance(op, BroadcastInDim):
-            return None if eqn.invars[0].aval.shape else eqn
-        shapes = {a.aval.shape for a in eqn.invars} - {()}
-        alone = isinstance(op, Elementwise) and self.uses[eqn.outvars[0]] == 1
-        return eqn if alone and shapes == {self.interior.size} else None
+        match op:
+            case Slice():
+                (x,) = eqn.invars
+                through = x.aval.shape == self.shape or (isinstance(x, Var) and self.maker(x) is not None)
+                return eqn if through and all(s == 1 for s in op.strides) else None
+            case BroadcastInDim():
+                return None if eqn.invars[0].aval.shape else eqn
+            case Concatenate():
+                return eqn
+            case Elementwise():
+                shapes = {a.aval.shape for a in eqn.invars} - {()}
+                return eqn if shapes == {atom.aval.shape} and self.is_made_once(atom) else None
+        return None
 
-    def find(self, atom: Atom) -> None:
-        """Note what the value is made of in the end."""
-        eqn = self.maker(atom)
-        if eqn is None or not isinstance(eqn.op, Elementwise):
-            self.sliced |= eqn is not None and isinstance(eqn.op, Slice)
-            self.leaves.update(dict.fromkeys([atom] if eqn is None else eqn.invars))
-            return
-        for operand in eqn.invars:
-            self.find(operand)
+    def is_made_once(self, atom: Var) -> bool:
+        """Whether a value is computed no more often in rows of the whole: one equation uses it, or small parts."""
+        users = self.users[atom]
+        return len(users) == 1 or all(
+            u is not None and isinstance(u.op, Slice) and 2 * u.outvars[0].aval.size <= atom.aval.size for u in users
+        )
 
-    def result(self, env: Mapping[Atom, Any], eqn: JaxprEqn) -> Any:
-        with source.at(eqn.source):
-            value = self.value(self.interior.value, dict(env))
-            border = _read(self.interior.border, env)
-            if not self.interior.border.aval.shape:
-                border = broadcast_in_dim(border, self.interior.shape, ())
-            return select(self.inside(), value, border)
-
-    def inside(self) -> Any:
-        """Where the interior is."""
-
-        def along(d: int) -> Any:
-            row, first = iota(np.int32, (self.interior.shape[d],), 0), self.interior.start[d]
-            last = first + self.interior.size[d]
-            return broadcast_in_dim(and_(ge(row, np.int32(first)), lt(row, np.int32(last))), self.interior.shape, (d,))
-
-        return reduce(and_, map(along, self.interior.cut))
-
-    def value(self, atom: Atom, env: dict[Atom, Any]) -> Any:
-        """A value of the interior in rows of the whole, anything at the border."""
-        if isinstance(atom, Literal) or not atom.aval.shape:
-            return _read(atom, env)
-        eqn, there = self.maker(atom), self.interior
+    def value(self, atom: Atom, start: tuple[int, ...]) -> Any:
+        """A value in rows of the whole, of which ``start`` are those where its first rows stand; anything around it."""
+        if isinstance(atom, Literal):
+            return atom.val
+        eqn = self.maker(atom) if atom.aval.shape else None
         if eqn is None:
-            ends = zip(there.start, there.size, there.shape)
-            return _shifted(_read(atom, env), [(at, whole - at - n, 0) for at, n, whole in ends])
+            return self.placed(atom, start)
+        op: Any = eqn.op
         with source.at(eqn.source):
-            op: Any = eqn.op
-            if isinstance(op, Slice):
-                by = [at - start for at, start in zip(there.start, op.start_indices)]
-                return _shifted(_read(eqn.invars[0], env), [(n, -n, 0) for n in by])
-            if isinstance(op, BroadcastInDim):
-                return broadcast_in_dim(_read(eqn.invars[0], env), there.shape, ())
-            return op.bind(*[self.value(a, env) for a in eqn.invars])
+            match op:
+                case Slice():
+                    return self.value(eqn.invars[0], tuple(n - low for n, low in zip(start, op.start_indices)))
+                case Concatenate():
+                    return self.chosen(eqn, start)
+                case BroadcastInDim():
+                    return self.around(eqn.invars[0])
+            return op.bind(*[self.value(a, start) for a in eqn.invars])
 
+    def placed(self, var: Var, start: tuple[int, ...]) -> Any:
+        """A value as it is given, where it stands."""
+        if var not in self.leaves:
+            self.leaves[var] = self.trace.new_arg(var.aval)
+        x, shape = self.leaves[var], var.aval.shape
+        config = [(at, whole - at - n, 0) for at, n, whole in zip(start, shape, self.shape)] if shape else []
+        return pad(x, scalar_like(0, x), config) if any(map(any, config)) else x
 
-def _read(atom: Atom, env: Mapping[Atom, Any]) -> Any:
-    return atom.val if isinstance(atom, Literal) else env[atom]
+    def chosen(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Any:
+        """What is joined: in each row the piece that stands there."""
+        d: int = eqn.op.dimension  # type: ignore[attr-defined]
+        at, pieces = start[d], []
+        for atom in eqn.invars:
+            end = at + atom.aval.shape[d]
+            if at < self.shape[d] and end > 0:
+                pieces.append((end, self.value(atom, (*start[:d], at, *start[d + 1 :]))))
+            at = end
+        *before, (_, value) = pieces
+        for end, piece in reversed(before):
+            above = lt(iota(np.int32, (self.shape[d],), 0), np.int32(end))
+            value = select(broadcast_in_dim(above, self.shape, (d,)), piece, value)
+        return value
 
-
-def _shifted(x: Any, config: list[tuple[int, int, int]]) -> Any:
-    return x if not any(map(any, config)) else pad(x, scalar_like(0, x), config)
+    def around(self, border: Atom) -> Any:
+        """An array of these rows, or of a scalar in all of them."""
+        value = self.value(border, (0,) * border.aval.ndim)
+        return value if border.aval.shape else broadcast_in_dim(value, self.shape, ())
