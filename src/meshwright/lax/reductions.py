@@ -52,7 +52,7 @@ def reduce(
         outs = [reduce_by(asked.op_name, asked.arrays[0], asked.inits[0], axes)]
     else:
         outs = ReduceBody(axes, asked.body).bind(*asked.arrays, *asked.inits)
-    return pytree.unflatten(asked.tree, [laid_out(y, out_sharding) for y in outs])
+    return pytree.map(lambda y: laid_out(y, out_sharding), asked.results(outs))
 
 
 def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:

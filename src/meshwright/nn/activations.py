@@ -235,9 +235,10 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     >>> squareplus(0.0).item()
     1.0
     """
-    kept = (x, b) if dtypes.is_inexact(aval_of(b, "squareplus").dtype) else (x,)
-    x, *_ = operands("squareplus", kept, to_inexact=True)
-    return ops.div(add(x, ops.sqrt(add(ops.square(x), b))), scalar_like(2, x))
+    if dtypes.is_bool(aval_of(x, "squareplus").dtype):
+        x = asarray(x, dtypes.int32)  # what a bool squared is
+    x, b = operands("squareplus", (x, b), to_inexact=True)
+    return ops.div(ops.add(x, ops.sqrt(ops.add(ops.square(x), b))), scalar_like(2, x))
 
 
 def glu(x: Any, axis: int = -1) -> Any:

@@ -219,6 +219,8 @@ class IndexUpdateRef:
         ``function`` is elementwise. Unless ``unique_indices`` promises that no element comes twice, positions in index
         arrays that are traced, or do repeat, are taken one after the other.
         """
+        if not typeof(self.array).size:
+            return self.set(0, **options)
         to = _Options(**options)
         places = None if to.unique_indices else _repeated(self.array, self.index, to)
         if places is not None:

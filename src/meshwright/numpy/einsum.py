@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.late import LateModule
@@ -20,6 +18,7 @@ from meshwright.numpy.linear import contract
 from meshwright.numpy.promotion import converted, result_type, scalar_like
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import select
+from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 from meshwright.ops.shape.rearrange import squeeze, transpose
 
@@ -141,11 +140,7 @@ def _alone(letters: str, x: Any, needed: set[str]) -> tuple[str, Any]:
         letters, x = _diagonal(letters, x)
     summed = [d for d, c in enumerate(letters) if c not in needed]
     if summed:
-        dtype = typeof(x).dtype
-        if dtypes.is_bool(dtype):
-            x = ops.ne(reduce_sum(ops.convert(x, dtypes.int32), summed), np.int32(0))
-        else:
-            x = reduce_sum(x, summed)
+        x = _summed(x, summed)
         letters = "".join(c for c in letters if c in needed)
     return letters, x
 
@@ -157,8 +152,13 @@ def _diagonal(letters: str, x: Any) -> tuple[str, Any]:
     j = letters.index(twice, i + 1)
     shape = typeof(x).shape
     mask = ops.eq(iota(dtypes.int32, shape, i), iota(dtypes.int32, shape, j))
-    x = reduce_sum(select(mask, x, scalar_like(0, x)), (i,))
+    x = _summed(select(mask, x, scalar_like(0, x)), (i,))
     return letters[:i] + letters[i + 1 :], x
+
+
+def _summed(x: Any, axes: Sequence[int]) -> Any:
+    """The sum over some dimensions; of bools whether one is true."""
+    return (reduce_or if dtypes.is_bool(typeof(x).dtype) else reduce_sum)(x, axes)
 
 
 def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: Any) -> Any:

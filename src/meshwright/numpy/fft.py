@@ -85,7 +85,8 @@ def _transform(name: str, kind: str, a: Any, s: Any, axes: Any, norm: str | None
             f"fft.{name}: the transformed sizes are {tuple(sizes)} for shape {typeof(x).shape}; expected positive ones"
         )
     if not axes:
-        return asarray(*operands(f"fft.{name}", (a,), to_inexact=True)) if kind == RFFT else x
+        x = operands(f"fft.{name}", (a,), to_inexact=True)[0] if kind == RFFT else x
+        return convert(x, typeof(x).dtype)  # not weakly typed, as what is transformed
     return _compiled(x, kind, tuple(axes), tuple(sizes), norm)
 
 

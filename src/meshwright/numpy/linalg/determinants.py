@@ -106,7 +106,8 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
     >>> slogdet(np.array([[1.0, 0.0], [0.0, -1.0]])).sign.item()
     -1.0
     """
-    return SlogdetResult(*_compiled_slogdet(square("slogdet", a)))
+    x = square("slogdet", a)
+    return SlogdetResult(*(convert(y, typeof(y).dtype, typeof(x).weak_type) for y in _compiled_slogdet(x)))
 
 
 def _from_factors(factors: Any, pivots: Any) -> tuple[Any, Any]:

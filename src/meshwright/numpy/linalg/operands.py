@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.promotion import as_operand, broadcast_shapes, converted, inexact, result_type
+from meshwright.numpy.promotion import as_operand, broadcast_shapes, converted, inexact
 from meshwright.ops.linalg.lapack import require_lapack_dtype
 from meshwright.ops.linalg.matrices import require_matrix, require_square
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -21,8 +22,8 @@ def inexact_operands(name: str, *args: Any, kernels: bool = True) -> list[Any]:
       ArgumentTypeError, DTypeError: no arrays, or a dtype without kernels.
     """
     arrays = [as_operand(x, name) for x in args]
-    dtype = inexact(result_type(*arrays))
-    arrays = [converted(x, dtype) for x in arrays]
+    dtype, weak = dtypes.promote((typeof(x).dtype, typeof(x).weak_type) for x in arrays)
+    arrays = [converted(x, inexact(dtype), weak) for x in arrays]
     if kernels:
         require_lapack_dtype(name, typeof(arrays[0]))
     return arrays

@@ -41,6 +41,8 @@ def matrix_power(a: Any, n: int) -> Any:
 
 @compiled(static_argnums=(1,))
 def _power(x: Any, n: int) -> Any:
+    if n == 3:
+        return matmul(matmul(x, x), x)  # in NumPy's order
     m = typeof(x).shape[-1]
     result = None if n else with_lead(eye(m, m, typeof(x).dtype), typeof(x).shape[:-2])
     while n:

@@ -21,7 +21,16 @@ from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import mul, sub
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.lapack import lapack, nan_where_failed, require_lapack_dtype
-from meshwright.ops.linalg.matrices import adjoint, from_lower, hermitian, matmul, on_diagonal, require_square, tril
+from meshwright.ops.linalg.matrices import (
+    adjoint,
+    constant_like,
+    from_lower,
+    hermitian,
+    matmul,
+    on_diagonal,
+    require_square,
+    tril,
+)
 from meshwright.ops.linalg.triangular_solve import ADJOINT, TriangularSolve
 
 
@@ -71,7 +80,7 @@ def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
 def symmetrized(a: Any) -> Any:
     """``(a + a^H) / 2``."""
     require_square("symmetrized", typeof(a))
-    return mul(hermitian(a), np.array(0.5, typeof(a).dtype))
+    return mul(hermitian(a), constant_like(0.5, a))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

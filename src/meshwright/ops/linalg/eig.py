@@ -48,8 +48,8 @@ class Eig(Factorization, Composite):
         require_square(self.name, a)
         require_lapack_dtype(self.name, a)
         dtype = _complex_of(a.dtype)
-        vectors = ShapedArray(a.shape, dtype)
-        return ShapedArray(a.shape[:-1], dtype), *[vectors] * (self.left + self.right)
+        vectors = ShapedArray(a.shape, dtype, a.weak_type)
+        return ShapedArray(a.shape[:-1], dtype, a.weak_type), *[vectors] * (self.left + self.right)
 
     def expand(self, a: Value) -> list[Value]:
         n, dtype = typeof(a).shape[-1], typeof(a).dtype

@@ -45,7 +45,7 @@ class Eigh(Factorization, Composite):
     def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
         require_square(self.name, a)
         require_lapack_dtype(self.name, a)
-        return a.strong(), ShapedArray(a.shape[:-1], dtypes.real_of(a.dtype))
+        return a, ShapedArray(a.shape[:-1], dtypes.real_of(a.dtype), a.weak_type)
 
     def expand(self, a: Value) -> list[Value]:
         n, dtype = typeof(a).shape[-1], typeof(a).dtype

@@ -26,7 +26,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ge, select
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.lapack_forms import CUSOLVER, emit_form
-from meshwright.ops.linalg.matrices import eye
+from meshwright.ops.linalg.matrices import constant_like, eye
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 
 _PREFIX = {dtypes.float32: "s", dtypes.float64: "d", dtypes.complex64: "c", dtypes.complex128: "z"}
@@ -143,7 +143,8 @@ def lapack(
     lead = avals[0].shape[: avals[0].ndim - _FIRST_RANK.get(kernel, 2)]
     if any(a.size == 0 for a in avals):
         return [_trivial(lead, tuple(shape), dtype) for shape, dtype in results]
-    types = tuple(ShapedArray(tuple(shape), dtype) for shape, dtype in results)
+    weak = all(a.weak_type for a in avals)
+    types = tuple(ShapedArray(tuple(shape), dtype, weak) for shape, dtype in results)
     outs: list[Any] = Lapack(kernel, tuple(a.ndim - len(lead) for a in avals), types, tuple(flags.items())).bind(
         *operands
     )
@@ -166,7 +167,7 @@ def nan_where_failed(info: Any, x: Any, positive_fails: bool = True) -> Any:
     fine = eq(info, zero) if positive_fails else ge(info, zero)
     fine = broadcast_in_dim(fine, aval.shape, range(typeof(info).ndim))
     nan = complex(np.nan, np.nan) if dtypes.is_complex(aval.dtype) else np.nan
-    return select(fine, x, match_shape(np.array(nan, aval.dtype), aval))
+    return select(fine, x, match_shape(constant_like(nan, x), aval))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

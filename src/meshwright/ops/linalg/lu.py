@@ -54,7 +54,7 @@ class Lu(Factorization, Composite):
         require_matrix(self.name, a)
         require_lapack_dtype(self.name, a)
         *lead, m, n = a.shape
-        return a.strong(), ShapedArray((*lead, min(m, n)), _I32), ShapedArray((*lead, m), _I32)
+        return a, ShapedArray((*lead, min(m, n)), _I32, a.weak_type), ShapedArray((*lead, m), _I32, a.weak_type)
 
     def expand(self, a: Value) -> list[Value]:
         *_, m, n = typeof(a).shape

@@ -51,13 +51,18 @@ def eye(m: int, n: int, dtype: np.dtype) -> Any:
     return convert(eq(iota(np.int32, (m, n), 0), iota(np.int32, (m, n), 1)), dtype)
 
 
+def constant_like(value: Any, x: Any) -> Any:
+    """``value`` as a rank-0 constant of ``x``'s dtype, weakly typed if ``x`` is."""
+    return convert(np.array(value, typeof(x).dtype), typeof(x).dtype, typeof(x).weak_type)
+
+
 def where_in_matrix(keep: Callable[[Any, Any], Any], x: Any, other: Any = 0) -> Any:
     """``x`` where ``keep(row, column)``, else ``other`` (a scalar, or an array like ``x``)."""
     aval = typeof(x)
     m, n = aval.shape[-2:]
     mask = keep(iota(np.int32, (m, n), 0), iota(np.int32, (m, n), 1))
     mask = broadcast_in_dim(mask, aval.shape, (aval.ndim - 2, aval.ndim - 1))
-    other = np.array(other, aval.dtype) if isinstance(other, (int, float)) else other
+    other = constant_like(other, x) if isinstance(other, (int, float)) else other
     return select(mask, x, match_shape(other, aval))
 
 

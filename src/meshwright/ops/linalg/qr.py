@@ -62,8 +62,8 @@ class Qr(Factorization, Composite):
         require_lapack_dtype(self.name, a)
         *lead, m, n = a.shape
         k = m if self.full_matrices else min(m, n)
-        order = (ShapedArray((*lead, n), _I32),) if self.pivoting else ()
-        return a.update(shape=(*lead, m, k)).strong(), a.update(shape=(*lead, k, n)).strong(), *order
+        order = (ShapedArray((*lead, n), _I32, a.weak_type),) if self.pivoting else ()
+        return a.update(shape=(*lead, m, k)), a.update(shape=(*lead, k, n)), *order
 
     def expand(self, a: Value) -> list[Value]:
         *_, m, n = typeof(a).shape

@@ -58,8 +58,8 @@ class Svd(Factorization, Composite):
         require_lapack_dtype(self.name, a)
         *lead, m, n = a.shape
         s, u, vh = ((*lead, *shape) for shape in self._shapes(m, n))
-        values = ShapedArray(s, dtypes.real_of(a.dtype))
-        return (values, a.update(shape=u).strong(), a.update(shape=vh).strong()) if self.compute_uv else (values,)
+        values = ShapedArray(s, dtypes.real_of(a.dtype), a.weak_type)
+        return (values, a.update(shape=u), a.update(shape=vh)) if self.compute_uv else (values,)
 
     def expand(self, a: Value) -> list[Value]:
         *_, m, n = typeof(a).shape

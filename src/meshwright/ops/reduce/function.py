@@ -24,6 +24,12 @@ class ReductionFunction:
     inits: list[Any]
     body: ClosedJaxpr
     tree: Any
+    #: whether all of them are weakly typed, and so the results
+    weak: bool
+
+    def results(self, outs: list[Any]) -> Any:
+        """The tree of what was reduced."""
+        return pytree.unflatten(self.tree, [convert(x, typeof(x).dtype, self.weak) for x in outs])
 
     @property
     def op_name(self) -> str:
@@ -72,4 +78,5 @@ def reduction_function(
 
     scalars = [ShapedArray((), a.dtype) for a in avals]
     body = dead_code(inline_calls(trace_to_jaxpr(flat, [*scalars, *scalars])))
-    return ReductionFunction(arrays, [convert(x, a.dtype) for x, a in zip(inits, avals)], body, tree)
+    weak = all(typeof(x).weak_type for x in (*arrays, *inits))
+    return ReductionFunction(arrays, [convert(x, a.dtype) for x, a in zip(inits, avals)], body, tree, weak)

@@ -132,6 +132,9 @@ class _Bitwise(Reduction):
     accepts: ClassVar[Callable[[np.dtype], bool]] = staticmethod(_bits)
     expects: ClassVar[str] = "bool or integer"
 
+    def infer(self, x: ShapedArray) -> ShapedArray:
+        return super().infer(x).strong()
+
 
 ReduceAnd = member(_Bitwise, AND, "ReduceAnd", "reduce_and", "Bitwise and over ``axes``.")
 ReduceOr = member(_Bitwise, OR, "ReduceOr", "reduce_or", "Bitwise or over ``axes``.")

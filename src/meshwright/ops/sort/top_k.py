@@ -40,7 +40,7 @@ class TopK(Op):
         if dtypes.is_complex(x.dtype) or dtypes.is_bool(x.dtype):
             raise DTypeError(f"top_k: expected real numbers, got {x}; convert it with .astype")
         shape = (*x.shape[:-1], self.k)
-        return x.update(shape=shape), ShapedArray(shape, dtypes.int32)
+        return x.update(shape=shape), ShapedArray(shape, dtypes.int32, x.weak_type)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y, order = self.bind(*primals)

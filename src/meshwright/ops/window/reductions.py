@@ -245,9 +245,7 @@ def reduce_window(
         outs = ReduceWindowBody(**params, computation=asked.body).bind(*asked.arrays, *asked.inits)
     else:
         outs = [reduction.monoid.started(asked.inits[0], reduction(**params).bind(*asked.arrays))]
-    if all(typeof(x).weak_type for x in (*leaves, *pytree.leaves(init_value))):
-        outs = [convert(x, typeof(x).dtype, True) for x in outs]
-    return pytree.unflatten(asked.tree, outs)
+    return asked.results(outs)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
