@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as onp
 from fuzz_programs import Case, namespace, random_case, shrunk
 from otherwise import is_extreme, reason_for
 from walk import Typed, by_jax, by_us, typed
+from witnesses import Question, agreeing, refusing, typed_alike, witnesses
 
 import meshwright as mw
 import meshwright.lax as mlax
@@ -25,24 +27,26 @@ from meshwright.errors import MeshwrightError, VerificationError
 
 jax.config.update("jax_traceback_filtering", "off")  # which takes longer than what raises
 OURS, THEIRS = namespace(mw, mnp, mlax, mnn), namespace(jax, jnp, jax.lax, jax.nn)
-NUMPY = {"np": onp}
 MESHES = [(2,), (3,), (4,), (2, 2), (2, 3), (3, 2), (2, 2, 2)]
 #: by how much values may differ, relative to the largest and to each, by the kind of the coarsest type on the way
 TOLERANCE = {"bfloat16": 6e-2, "float16": 1e-2, "float32": 2e-4, "complex64": 2e-4}
 
 
-class Mismatch(Exception):
-    """The two libraries differ: in ``what`` is compared, and how it is ``said``; ``elements`` are those that differ.
+def _all_said_by(who: list[str]) -> tuple[list[str], Any]:
+    return who, onp.array([not who])
 
-    ``numpy`` says whether NumPy computes of the same program what we do.
+
+class Mismatch(Exception):
+    """The two libraries differ: in ``what`` is compared, and how it is ``said``; where values do, ``wrong`` says in
+    which elements, and ``elements`` are those of both.
+
+    ``also`` asks who else says what we do, and of which of these elements nobody does: types and refusals are one.
     """
 
-    def __init__(
-        self, what: str, said: str, elements: tuple[Any, Any] | None = None,
-        numpy: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+    def __init__(self, what: str, said: str, elements: tuple[Any, Any] | None = None, wrong: Any = None) -> None:
         super().__init__(f"{what}: {said}")
-        self.what, self.said, self.elements, self.numpy = what, said, elements, numpy
+        self.what, self.said, self.elements, self.wrong = what, said, elements, wrong
+        self.also: Callable[[], tuple[list[str], Any]] = lambda: _all_said_by([])
 
 
 class Inexact(Mismatch):
@@ -64,22 +68,25 @@ def tolerance(case: Case) -> float:
 
 
 def compare(what: str, ours: Any, theirs: Any, rtol: float, derivative: bool = False) -> None:
-    """Raise where two results differ in type or value.
-
-    Of bools weak types mean nothing; those of derivatives are ours.
-    """
-    mine, other = (
-        x.aval if isinstance(x, Typed) else typeof(x) for x, typeof in ((ours, mw.typeof), (theirs, jax.typeof))
-    )
-    weak = not derivative and mine.dtype != bool
-    said = (mine.shape, mine.dtype, weak and mine.weak_type), (other.shape, other.dtype, weak and other.weak_type)
-    if said[0] != said[1]:
-        raise Mismatch(what, f"ours has type {mine} (weak: {mine.weak_type}), theirs {other}")
+    """Raise where two results differ in type or value."""
+    mine, other = type_of(ours, derivative), type_of(theirs, derivative)
+    if mine != other:
+        raise Mismatch(what, f"ours has type {_aval(ours)} (weak: {_aval(ours).weak_type}), theirs {_aval(theirs)}")
     a, b = onp.asarray(ours), onp.asarray(theirs)
     special, finite = differences(a, b, rtol)
     for wrong, error in ((special, Mismatch), (finite, Inexact)):
         if wrong.any():
-            raise error(what, f"ours is {a.tolist()}, theirs {b.tolist()}", (a[wrong], b[wrong]))
+            raise error(what, f"ours is {a.tolist()}, theirs {b.tolist()}", (a[wrong], b[wrong]), wrong)
+
+
+def _aval(x: Any) -> Any:
+    return x.aval if isinstance(x, Typed) else jax.typeof(x) if isinstance(x, jax.Array) else mw.typeof(x)
+
+
+def type_of(x: Any, derivative: bool) -> tuple[Any, ...]:
+    """The shape, dtype and weakness of a result. Of bools weak types mean nothing; those of derivatives are ours."""
+    aval = _aval(x)
+    return aval.shape, aval.dtype, not derivative and aval.dtype != bool and aval.weak_type
 
 
 def differences(a: Any, b: Any, rtol: float) -> tuple[Any, Any]:
@@ -97,46 +104,6 @@ def differences(a: Any, b: Any, rtol: float) -> tuple[Any, Any]:
     return ~finite & ~((a == b) | (onp.isnan(a) & onp.isnan(b))), finite & ~close
 
 
-def both(
-    what: str, ours: Callable[[], Sequence[Any]], theirs: Callable[[], Sequence[Any]], rtol: float,
-    derivative: bool = False, numpy: Callable[[], Sequence[Any]] | None = None,
-) -> None:  # fmt: skip
-    """Compare what two functions return; where theirs refuses, ours may do what it likes."""
-    try:
-        wanted = theirs()
-    except Exception:
-        return
-    try:
-        got = ours()
-    except MeshwrightError as error:
-        raise Mismatch(what, f"ours refuses: {type(error).__name__}: {error}") from error
-    except Mismatch:
-        raise
-    except Exception as error:
-        raise Mismatch(what, f"ours fails: {type(error).__name__}: {error}") from error
-    for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
-        try:
-            compare(f"{what}, result {i}", a, b, rtol, derivative)
-        except Mismatch as error:
-            if numpy is not None and error.elements is not None:
-                error.numpy = _said_by(numpy, i, onp.asarray(a), rtol)
-            raise
-
-
-def _said_by(numpy: Callable[[], Sequence[Any]], i: int, ours: Any, rtol: float) -> Callable[[], bool]:
-    """Whether NumPy, too, says ``ours`` of result ``i``."""
-
-    def said() -> bool:
-        try:
-            result = onp.asarray(numpy()[i])
-            return result.shape == ours.shape and not any(x.any() for x in differences(result, ours, rtol))
-        except Exception:
-            return False  # NumPy refuses it
-
-    return said
-
-
-# --- the checks ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class How:
     """How functions are evaluated, by JAX and by us: to leaves with types."""
@@ -154,25 +121,63 @@ def _jitted(f: Callable[..., Any], *args: Any) -> list[Any]:
 
 
 def _eager_jax(f: Callable[..., Any], *args: Typed) -> list[Any]:
-    return jax.tree.leaves(f(*(jnp.asarray(x) if isinstance(x, Typed) and not x.aval.weak_type else x for x in args)))
+    return jax.tree.leaves(f(*(x.value.item() if x.aval.weak_type else jnp.asarray(x.value) for x in args)))
 
 
 #: traces, walked with what NumPy computes; and the libraries themselves
 WALKED, REAL = How(by_jax, by_us), How(_eager_jax, _eager)
 
 
+def both(
+    what: str, case: Case, how: How, question: Question, rtol: float | None = None, derivative: bool = False,
+    ours: Callable[[], Sequence[Any]] | None = None, theirs: Callable[[], Sequence[Any]] | None = None,
+) -> None:  # fmt: skip
+    """Compare what the two libraries answer; where theirs refuses, ours may do what it likes."""
+    try:
+        wanted = theirs() if theirs else how.theirs(*_asked(question(case, jax, THEIRS), typed))
+    except Exception:
+        return
+    try:
+        got = ours() if ours else how.ours(*_asked(question(case, mw, OURS), lambda x: x))
+    except Mismatch:
+        raise
+    except Exception as error:
+        refused = isinstance(error, MeshwrightError)
+        said = f"ours {'refuses' if refused else 'fails'}: {type(error).__name__}: {error}"
+        mismatch = Mismatch(what, said)
+        if refused:
+            mismatch.also = lambda: _all_said_by(refusing(case, question))
+        raise mismatch from error
+    for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        try:
+            compare(f"{what}, result {i}", a, b, rtol or tolerance(case), derivative)
+        except Mismatch as error:
+            error.also = partial(_also, case, question, i, a, error.wrong, rtol or tolerance(case), derivative)
+            raise
+
+
+def _asked(asked: tuple[Any, Sequence[Any]], convert: Callable[[Any], Any]) -> tuple[Any, ...]:
+    f, args = asked
+    return f, *map(convert, args)
+
+
+def _also(
+    case: Case, question: Question, i: int, ours: Any, wrong: Any, rtol: float, derivative: bool
+) -> tuple[list[str], Any]:
+    """Who says of result ``i`` what we do: of its type, or of elements that are ``wrong``, and of which nobody does."""
+    asked = witnesses(case, question)
+    if wrong is None:
+        return _all_said_by(typed_alike(asked, i, lambda x: type_of(x, derivative), type_of(ours, derivative)))
+    return agreeing(asked, i, onp.asarray(ours), wrong, lambda x, y: ~onp.logical_or(*differences(x, y, rtol)))
+
+
+# --- the checks ---------------------------------------------------------------------------------------------
 def check_values(case: Case, how: How = WALKED) -> None:
     """Values, dtypes and weak types."""
-    args = list(case.inputs.values())
-    ours, theirs = case.function(OURS), case.function(THEIRS)
-
-    def wanted() -> Sequence[Any]:
-        if case.drawn and how.theirs is by_jax:
-            return [case.values[name] for name in case.outputs]
-        return how.theirs(theirs, *map(typed, args))
-
+    drawn = case.drawn and how.theirs is by_jax
     both(
-        "values", lambda: how.ours(ours, *args), wanted, tolerance(case), numpy=lambda: case.function(NUMPY)(*args)
+        "values", case, how, lambda case, lib, names: (case.function(names), list(case.inputs.values())),
+        theirs=(lambda: [case.values[name] for name in case.outputs]) if drawn else None,
     )  # fmt: skip
 
 
@@ -189,7 +194,7 @@ def check_jit(case: Case, how: How = WALKED) -> None:
 def check_first(case: Case, how: How = WALKED) -> None:
     """The gradient by all inputs that have one, and the tangent."""
     _derivatives(case, how, "gradient", lambda lib, f, args: (args, lib.grad(f, tuple(range(len(args))))(*args)))
-    _derivatives(case, how, "tangent", lambda lib, f, args: lib.jvp(f, args, args), numpy=lambda f, args: [f(*args)])
+    _derivatives(case, how, "tangent", lambda lib, f, args: lib.jvp(f, args, args))
 
 
 def check_second(case: Case, how: How = WALKED) -> None:
@@ -201,46 +206,40 @@ def check_second(case: Case, how: How = WALKED) -> None:
     _derivatives(case, how, "second derivative", second)
 
 
-def _derivatives(
-    case: Case, how: How, what: str, derivative: Callable[[Any, Any, Any], tuple[Any, Any]],
-    numpy: Callable[[Any, Any], Sequence[Any]] = lambda f, args: args,
-) -> None:  # fmt: skip
-    """Compare derivatives of the sum of all results; ``derivative`` gives them after what they belong to, which is
-    all that ``numpy`` computes.
+def _derivatives(case: Case, how: How, what: str, derivative: Callable[[Any, Any, Any], tuple[Any, Any]]) -> None:
+    """Compare derivatives of the sum of all results; ``derivative`` gives them after what they belong to.
 
     Ours are weakly typed where what they belong to is; JAX's depend on the ops on the way.
     """
     names = [n for n, v in case.inputs.items() if jnp.issubdtype(typed(v).aval.dtype, jnp.inexact)]
     if not names:
         return
-    args = [case.inputs[n] for n in names]
 
-    def of(lib: Any, names_of: Any, convert: Callable[[Any], Any]) -> Callable[..., Any]:
-        return lambda *args: derivative(lib, _total(case, names, lib.numpy, convert, names_of), args)
+    def question(case: Case, lib: Any, scope: Any) -> Any:
+        total = _total(case, names, scope)
+        return lambda *args: derivative(lib, total, args), [case.inputs[n] for n in names]
 
     def ours() -> Sequence[Any]:
-        leaves = how.ours(of(mw, OURS, _ours), *args)
+        leaves = how.ours(*_asked(question(case, mw, OURS), lambda x: x))
         values, found = leaves[: len(leaves) // 2], leaves[len(leaves) // 2 :]
         if list(map(_type, values)) != list(map(_type, found)):
             raise Mismatch(what, f"{found!r} of {values!r}: the types differ")
         return leaves
 
-    both(
-        what, ours, lambda: how.theirs(of(jax, THEIRS, jnp.asarray), *map(typed, args)), 10 * tolerance(case), True,
-        lambda: numpy(_total(case, names, onp, onp.asarray, NUMPY), args),
-    )  # fmt: skip
+    both(what, case, how, question, 10 * tolerance(case), True, ours)
 
 
 def _type(x: Any) -> Any:
     return x.aval if isinstance(x, Typed) else mw.typeof(x)
 
 
-def _total(case: Case, names: Sequence[str], np_: Any, convert: Callable[[Any], Any], names_of: Any) -> Any:
-    """A number of all results that are no integers, as a function of the inputs ``names``."""
+def _total(case: Case, names: Sequence[str], scope: Any) -> Any:
+    """A number of all results that are no integers, as a function of the inputs ``names``, of a library's names."""
+    np_ = scope["np"]
 
     def total(*args: Any) -> Any:
-        given = {**{n: convert(v) for n, v in case.inputs.items() if n not in names}, **dict(zip(names, args))}
-        outs = case.function(names_of)(*(given[n] for n in case.inputs))
+        given = {n: np_.asarray(v) for n, v in case.inputs.items() if n not in names} | dict(zip(names, args))
+        outs = case.function(scope)(*(given[n] for n in case.inputs))
         return sum((np_.sum(np_.real(o) * 1.5) for o in outs if np_.issubdtype(o.dtype, onp.inexact)), np_.float32(0))
 
     return total
@@ -261,18 +260,11 @@ def check_vmap(case: Case, how: How = WALKED) -> None:
 
 def _batched(case: Case, how: How, axes: tuple[int | None, ...], out: int) -> None:
     """Over ``axes`` of its inputs, to the first dimension of its results, or the last (-1)."""
-    args = list(case.inputs.values())
-    ours, theirs = mw.vmap(case.function(OURS), axes, out), jax.vmap(case.function(THEIRS), axes, out)
 
-    def one_by_one() -> list[Any]:
-        length = next(onp.shape(x)[d] for x, d in zip(args, axes) if d is not None)
-        rows = ([x if d is None else onp.take(x, i, d) for x, d in zip(args, axes)] for i in range(length))
-        return [onp.stack(r, out) for r in zip(*(case.function(NUMPY)(*row) for row in rows))]
+    def question(case: Case, lib: Any, names: Any) -> Any:
+        return lib.vmap(case.function(names), axes, out), list(case.inputs.values())
 
-    both(
-        f"vmap over {axes} to {out}", lambda: how.ours(ours, *args), lambda: how.theirs(theirs, *map(typed, args)),
-        tolerance(case), numpy=one_by_one,
-    )  # fmt: skip
+    both(f"vmap over {axes} to {out}", case, how, question)
 
 
 def check_partitioned(case: Case, how: How = WALKED) -> None:
@@ -284,7 +276,7 @@ def check_partitioned_gradient(case: Case, how: How = WALKED) -> None:
     """The same of the gradient of the sum of all results."""
     names = [n for n, v in case.inputs.items() if jnp.issubdtype(typed(v).aval.dtype, jnp.floating)]
     if names:
-        total = _total(case, names, mnp, _ours, OURS)
+        total = _total(case, names, OURS)
         _partitioned(case, mw.grad(total, tuple(range(len(names)))), [case.inputs[n] for n in names])
 
 
@@ -379,7 +371,7 @@ def _findings(case: Case, check: Check) -> list[Finding]:
             if (why := failure(small, check)) is None:  # it fails sometimes
                 continue
             with modes(small):
-                found.append(Finding(check, small, why, reason_for(small, why, lambda c: not failure(c, check))))
+                found.append(Finding(check, small, why, reason_for(small, why, lambda c: failure(c, check))))
             if found[-1].reason is None:
                 break
     return found

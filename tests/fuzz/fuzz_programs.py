@@ -28,6 +28,8 @@ DTYPES = (
     + ("uint8", "int8", "int16", "uint16", "uint32", "int64", "uint64")
 )
 SPECIAL = (0.0, -0.0, onp.inf, -onp.inf, onp.nan, 1.0, -1.0, 0.5, 2.0, 1e-30, 1e30)
+#: numbers beside which others are lost in narrow types
+HUGE = 1e6
 #: most elements of a value
 LARGEST = 200
 #: so many programs in a row share a palette of shapes and dtypes
@@ -104,6 +106,15 @@ class Case:
         """The program of float64 inputs."""
         return replace(self, inputs={n: _wide(v) for n, v in self.inputs.items()}, x64=True, values={}, drawn=False)
 
+    def of_floats(self) -> Case:
+        """The program of its numbers as float64, integers too."""
+        floats = {n: v.astype(onp.float64) if _whole(v) else v for n, v in self.widened().inputs.items()}
+        return replace(self.widened(), inputs=floats)
+
+    def tamed(self) -> Case:
+        """The program with 3 for numbers that are huge, and 1/3 for those that hardly differ from 0."""
+        return replace(self, inputs={n: _tame(v) for n, v in self.inputs.items()}, drawn=False)
+
     # --- smaller ones ---------------------------------------------------------------------------------------
     def of_output(self, name: str) -> Case:
         """The part that makes one value."""
@@ -149,6 +160,18 @@ def _wide(value: Any) -> Any:
     if not jnp.issubdtype(kind, jnp.inexact) or kind.itemsize == (16 if kind.kind == "c" else 8):
         return value
     return value.astype(onp.complex128 if kind.kind == "c" else onp.float64)
+
+
+def _tame(value: Any) -> Any:
+    if not (isinstance(value, onp.ndarray) and jnp.issubdtype(value.dtype, jnp.inexact)):
+        return value
+    size = onp.abs(value.astype(onp.complex128))
+    value = onp.where(onp.isfinite(size) & (size > HUGE), value.dtype.type(3), value)
+    return onp.where((size > 0) & (size < 1 / HUGE), value.dtype.type(1 / 3), value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, onp.ndarray) and value.dtype.kind in "iu"
 
 
 def _literal(value: Any) -> str:
