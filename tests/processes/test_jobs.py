@@ -13,15 +13,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
+from meshwright.core.config import config
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.coordination import Table
 from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.processes import joining, signs
 from meshwright.runtime.processes import meeting as meeting_of
-from meshwright.runtime.processes import signs
 from meshwright.runtime.processes.jobs import Job, find_job, first_node
 from meshwright.runtime.processes.meeting import Meeting
 
@@ -284,3 +286,17 @@ def test_who_is_behind_a_failure(monkeypatch, ended, runs, named):
     monkeypatch.setattr(WORLD, "count", 4)
     monkeypatch.setattr(WORLD, "rank", 3)
     assert set(signs.suspects()) == named
+
+
+def test_uneven_processes_are_named(monkeypatch, refuses):
+    """Each of four finds the one that has other devices, which finds the first."""
+    said = dict(enumerate([b"2 devices on cpu"] * 2 + [b"4 devices on cpu"] + [b"2 devices on cpu"]))
+    table = SimpleNamespace(put=lambda *_: None, get=lambda key, _: said[int(key.rpartition("/")[2])])
+    monkeypatch.setattr(WORLD, "count", 4)
+    for rank, devices, odd in ((0, 2, 2), (2, 4, 0), (3, 2, 2)):
+        monkeypatch.setattr(WORLD, "rank", rank)
+        monkeypatch.setitem(config.__dict__, "num_devices", devices)
+        with refuses(
+            DistributedError, f"process {odd} has", f"this one, {rank}, has {devices}", "meshwright run --dev"
+        ):
+            joining._check_devices(table, 1.0)

@@ -1,5 +1,6 @@
 """Compiled programs on disk: a second process loads what the first compiled; what cannot be trusted is not loaded."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.errors import CompilationCacheWarning
-from meshwright.runtime.pjrt import client
+from meshwright.runtime.pjrt import client, disk_cache
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -100,6 +101,25 @@ def test_damaged_entries_are_compiled_again(folder, compiles, damage):
     assert len(compiles) == 2
     np.testing.assert_array_equal(run(4.5), want)  # the entry is whole again
     assert len(compiles) == 2
+
+
+def test_entries_that_xla_cannot_load_are_compiled_again(folder, compiles):
+    want = run(4.75)
+    (entry,) = entries(folder)
+    entry.write_bytes(disk_cache._MAGIC + hashlib.sha256(b"hello").digest() + b"hello")
+    with pytest.warns(CompilationCacheWarning, match="could not be loaded"):
+        np.testing.assert_array_equal(run(4.75), want)
+    assert len(compiles) == 2
+
+
+def test_entries_of_another_jaxlib_are_left_alone(folder, compiles, monkeypatch):
+    want = run(4.875)
+    before = entries(folder)
+    disk_cache._machine.cache_clear()
+    monkeypatch.setattr(disk_cache.jaxlib, "__version__", "0.0.1")
+    np.testing.assert_array_equal(run(4.875), want)
+    assert len(compiles) == 2 and len(entries(folder)) == 2 and before[0] in entries(folder)
+    disk_cache._machine.cache_clear()
 
 
 def test_what_others_can_write_to_is_not_read(folder, compiles):

@@ -64,7 +64,8 @@ def test_numbers_of_tpu_devices():
     "name, kind, said",
     [("v5x:2x2", "ArgumentError", "v5e"), ("h10", "ArgumentError", "h100"), ("b200", "ArgumentError", "no description"),
      ("cpu:two", "ArgumentError", "number of devices"), (8, "ArgumentError", "expected a name"),
-     ("v5e:2x2x2", "MeshError", "2 dimensions"), ("v5e:64x64", "MeshError", "16x16")],
+     ("v5e:2x2x2", "MeshError", "2 dimensions"), ("v5e:64x64", "MeshError", "16x16"),
+     ("v5e:3x3", "MeshError", "1 or even; take v5e:4x4"), ("v5p:1x3x3", "MeshError", "take v5p:1x4x3")],
 )  # fmt: skip
 def test_names_that_are_none(name, kind, said):
     with pytest.raises(getattr(errors, kind), match=said):
@@ -77,6 +78,8 @@ def test_meshes_that_do_not_go_on_a_target():
     part = mlp()
     with pytest.raises(errors.MeshError, match="use target v5e:2x4"):
         part.compile("v5e:4x4")
+    with pytest.raises(errors.MeshError, match="has 5; partition for a mesh of 16"):  # there is no v5e:1x5
+        mw.target("v5e:4x4").arranged((5,))
     other = mw.target("v6e:2x4").mesh((4, 2), ("data", "model"))
     with pytest.raises(errors.MeshError, match=r"not those of target v5e:2x4.*make_mesh"):
         mw.target("v5e:2x4").order_of(other)
@@ -219,6 +222,15 @@ def test_executables_are_saved_and_loaded(on_cpu, tmp_path):
     file.write_text("{}\n")
     with pytest.raises(errors.ImportProgramError, match="not an executable"):
         mw.load_executable(file)
+
+
+def test_files_that_are_no_executables(tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b'{"form": "meshwright executable 0"}\n')
+    for file, said in ((tmp_path / "none", "No such file.*report.save"), (tmp_path, "Is a directory"),
+                       (other, "another version of meshwright.*compile it again")):  # fmt: skip
+        with pytest.raises(errors.ImportProgramError, match=said):
+            mw.load_executable(file)
 
 
 def test_compiling_for_the_meshs_devices():

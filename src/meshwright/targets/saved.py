@@ -49,7 +49,8 @@ def load_executable(path: str | PathLike[str]) -> SavedExecutable:
     """Read what :meth:`TargetReport.save` has written.
 
     Raises:
-      ImportProgramError: it is no such file, a damaged one, or one that other users can write to.
+      ImportProgramError: it is no such file, a damaged one, one of another version, or one that other users can write
+        to.
 
     Example:
       >>> part = mw.jit(lambda x: 2 * x).lower(mnp.arange(4.0)).partition(mw.AbstractMesh((2,), ("x",)))
@@ -58,24 +59,41 @@ def load_executable(path: str | PathLike[str]) -> SavedExecutable:
       'cpu:2'
     """
     file = Path(path)
-    for place in (file.resolve(), file.resolve().parent):
-        if not _is_own(place):
-            raise ImportProgramError(
-                f"{file}: an executable is code, and others may write to {place}; keep it in a folder of your own: "
-                f"chmod go-w {place}, if you trust what is there"
-            )
-    head, _, data = file.read_bytes().partition(b"\n")
+    head, _, data = _read(file).partition(b"\n")
     try:
         header = json.loads(head)
-        if header.pop("form") != _FORM:
-            raise ValueError
+        form = header.pop("form")
+        if form != _FORM and form.startswith(_FORM.rpartition(" ")[0]):
+            raise ImportProgramError(
+                f"{file}: {form!r} is of another version of meshwright, this one reads {_FORM!r}; compile it again"
+            )
+        if form != _FORM:
+            raise KeyError(form)
         digest, size = header.pop("sha256"), header.pop("bytes")
         executable = SavedExecutable(**{**header, "device_ids": tuple(header["device_ids"])}, data=data)
+    except ImportProgramError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ImportProgramError(f"{file}: not an executable that report.save(path) has written") from None
     if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
         raise ImportProgramError(f"{file}: damaged: its bytes are not those that were written; compile it again")
     return executable
+
+
+def _read(file: Path) -> bytes:
+    try:
+        for place in (file.resolve(), file.resolve().parent):
+            if not _is_own(place):
+                raise ImportProgramError(
+                    f"{file}: an executable is code, and others may write to {place}; keep it in a folder of your own: "
+                    f"chmod go-w {place}, if you trust what is there"
+                )
+        return file.read_bytes()
+    except OSError as error:
+        raise ImportProgramError(
+            f"{file} cannot be read ({error.strerror}); report.save(path), of a program that was compiled for a "
+            "target, writes such files"
+        ) from None
 
 
 def _is_own(path: Path) -> bool:

@@ -159,8 +159,8 @@ class CompileTarget:
 
     def _misfit(self, shape: tuple[int, ...]) -> str:
         needed = math.prod(shape)
-        other = target(self.machine.chip.name, devices=needed)
-        fitting = f"use target {other.name}, or " if other.size == needed else ""
+        other = machine(self.machine.chip.name, devices=needed)
+        fitting = f"use target {other.name}, or " if other.size == needed and not _odd(other) else ""
         return (
             f"target {self.name} has {self.size} devices, a mesh of shape {shape} has {needed}; {fitting}partition "
             f"for a mesh of {self.size}"
@@ -215,7 +215,18 @@ def target(
     if chips.chip.name not in _KINDS:
         known = ", ".join(k for k in _KINDS)
         raise ArgumentError(f"target: there is no description of {chips.chip.name!r} for XLA; there are {known}")
+    if _odd(chips):
+        even = "x".join(str(n + n % h) if n > h else str(n) for n, h in zip(chips.shape, _HOST))
+        raise MeshError(
+            f"target {chips.name}: a host has {'x'.join(map(str, _HOST[: len(chips.shape)]))} chips, so the first two "
+            f"dimensions of a slice are 1 or even; take {chips.chip.name}:{even}"
+        )
     return CompileTarget(chips, "tpu" if chips.chip.torus else "cuda")
+
+
+def _odd(chips: Machine) -> bool:
+    """Whether hosts do not fill a slice of TPUs, which XLA then does not compile for."""
+    return bool(chips.chip.torus) and any(n > h and n % h for n, h in zip(chips.shape, _HOST))
 
 
 def _cpu(name: str, shape: str, devices: int | None) -> CompileTarget:

@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxlib import _jax
 from jaxlib import xla_client as xc
+from jaxlib.version import __version__ as jaxlib_version
 
 from meshwright.core.config import config
 from meshwright.errors import DeviceError
@@ -75,8 +76,9 @@ def _plugin_client(plugin: Plugin, devices: int) -> Any:
             client = xc.make_c_api_client(plugin.platform, _client_options(plugin.platform), WORLD.service)
     except Exception as error:
         raise DeviceError(
-            f"the runtime of config.platform={plugin.platform!r} ({plugin.library}) could not be started: {error}. Are "
-            "there such devices here, with their driver, free for this process? config.update('platform', 'cpu') "
+            f"the runtime of config.platform={plugin.platform!r} ({plugin.library}) could not be started: {error}. Is "
+            f"it a plugin of the version that goes with jaxlib {jaxlib_version}, and are there such devices here, with "
+            "their driver, free for this process? config.update('platform', 'cpu') "
             "computes without them, and PartitionedProgram.compile(target(...)) compiles for them"
         ) from None
     if devices > len(client.local_devices()):

@@ -59,16 +59,17 @@ def _check_devices(table: Any, wait: float) -> None:
     Raises:
       DistributedError: naming one that has others, or that did not say.
     """
-    mine = f"{config.platform} {config.num_devices} {config.real_devices}"
+    real = f", {config.real_devices} of them real," if config.real_devices else ""
+    mine = f"{config.num_devices} devices{real} on {config.platform}"
     table.put(f"meshwright/devices/{WORLD.rank}", mine.encode())
     for rank in range(WORLD.count):
         theirs = table.get(f"meshwright/devices/{rank}", wait)
         if theirs is None or theirs.decode() != mine:
-            difference = "did not come" if theirs is None else "has {1} devices, {2} of them real, on {0}".format(
-                *theirs.decode().split())  # fmt: skip
+            what = "did not come" if theirs is None else f"has {theirs.decode()}"
             error = DistributedError(
-                f"process {rank} {difference}; this one, {WORLD.rank}, has {config.num_devices} devices (num_devices), "
-                f"{config.real_devices} of them real (real_devices), on {config.platform}: all must have as many"
+                f"process {rank} {what}; this one, {WORLD.rank}, has {mine}: all must have as many. Start each with "
+                "the same MESHWRIGHT_NUM_DEVICES, MESHWRIGHT_REAL_DEVICES and MESHWRIGHT_PLATFORM (meshwright run "
+                "--devices, --real-devices)"
             )
             error.ranks = (rank,)
             raise error
