@@ -34,6 +34,7 @@ int8, int16, int32, int64 = (np.dtype(f"int{n}") for n in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
 float16, float32, float64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
+float8_e8m0fnu = np.dtype(ml_dtypes.float8_e8m0fnu)
 float8_e4m3fn, float8_e5m2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
@@ -64,6 +65,11 @@ _FLOATS = {float16, float32, float64, bfloat16} | {d for n, d in _BY_NAME.items(
 _SIGNED = {int8, int16, int32, int64} | {d for n, d in _BY_NAME.items() if n.startswith("int")}
 _UNSIGNED = {uint8, uint16, uint32, uint64} | {d for n, d in _BY_NAME.items() if n.startswith("uint")}
 _COMPLEX = {complex64, complex128}
+_BELOW_A_BYTE = {
+    _BY_NAME[name]: bits
+    for name, bits in {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}.items()
+    if name in _BY_NAME
+}
 _NARROW = {int64: int32, uint64: uint32, float64: float32, complex128: complex64}
 
 
@@ -162,8 +168,17 @@ def bit_width(dtype: np.dtype) -> int:
     """
     if is_key(dtype):
         raise DTypeError(f"{dtype} is the dtype of random keys, not of numbers; random.key_data gives their words")
-    short = _SHORT[dtype]
-    return int(short[1:]) if short in ("i4", "u4", "i2", "u2") else dtype.itemsize * 8
+    return _BELOW_A_BYTE.get(dtype, dtype.itemsize * 8)
+
+
+def signed_bits(dtype: np.dtype) -> np.dtype:
+    """The signed integers with as many bits: what floats are bitcast to."""
+    return as_dtype(f"int{bit_width(dtype)}")
+
+
+def has_zero(dtype: np.dtype) -> bool:
+    """Whether there is a 0: ``float8_e8m0fnu`` has powers of two alone."""
+    return not is_key(dtype) and dtype != float8_e8m0fnu
 
 
 def real_of(dtype: np.dtype) -> np.dtype:

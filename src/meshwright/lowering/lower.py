@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
+from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
 from meshwright.lowering.regions import WHOLE_REGIONS
@@ -26,9 +28,12 @@ UNCONSTRAINED = Pass(
     "no constraints", without_constraints, "Sharding constraints, which XLA would check and not use, become identities."
 )
 ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
+NARROW = Pass(
+    "narrow types", without_narrow_types, "On CPUs, what XLA has no code for is computed in wider types and rounded."
+)
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
 #: what is done to a program before it is written
-LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, NOT_NUMBERS)
+LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, NARROW, NOT_NUMBERS)
 
 #: one device, and no mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))
@@ -84,7 +89,9 @@ def lower(
     arg_names: Sequence[str] = (),
 ) -> DeviceProgram:
     """The program of one real device, ready to be written for ``target``."""
-    hoisted, constants = hoist_constants(run_passes(jaxpr, LOWERING))
+    platform = target.platform if target.devices else config.platform
+    passes = [p for p in LOWERING if p is not NARROW or platform == "cpu"]
+    hoisted, constants = hoist_constants(run_passes(jaxpr, passes))
     return DeviceProgram(name, hoisted, constants, target, donated or {}, arg_names)
 
 

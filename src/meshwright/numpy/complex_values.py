@@ -29,7 +29,9 @@ Patches = Callable[[Any, Any], Sequence[Patch]]
 
 def sign_bit(x: Any) -> Any:
     """Whether the sign bit of floats is set: also that of -0.0 and of NaN."""
-    bits = ops.BitcastConvert(np.dtype(f"int{dtypes.bit_width(typeof(x).dtype)}")).bind(x)
+    if typeof(x).dtype == dtypes.float8_e8m0fnu:  # whose first bit is one of the exponent
+        return ops.lt(x, x)
+    bits = ops.BitcastConvert(dtypes.signed_bits(typeof(x).dtype)).bind(x)
     return ops.lt(bits, scalar_like(0, bits))
 
 

@@ -156,7 +156,7 @@ _LAYOUT = {dtypes.float16: (10, 14), dtypes.bfloat16: (7, 126), dtypes.float32: 
 def _frexp(x: Any) -> tuple[Any, Any]:
     dtype = typeof(x).dtype
     fraction, bias = _LAYOUT[dtype]
-    bits = ops.BitcastConvert(np.dtype(f"int{dtypes.bit_width(dtype)}")).bind(x)
+    bits = ops.BitcastConvert(dtypes.signed_bits(dtype)).bind(x)
     magnitude = ops.and_(bits, scalar_like(np.iinfo(typeof(bits).dtype).max, bits))
     nil, one = scalar_like(0, bits), scalar_like(1 << fraction, bits)
     # On bits alone, since arithmetic may take numbers without a leading one for zeros.
@@ -197,7 +197,7 @@ def _ldexp(x: Any, y: Any) -> Any:
     fraction, bias = _LAYOUT[dtype]
     most = np.array(3 * bias, dtypes.int32)  # beyond the exponents of all quotients of two floats
     rest = ops.min_(ops.max_(y, ops.neg(most)), most)
-    whole = np.dtype(f"int{dtypes.bit_width(dtype)}")
+    whole = dtypes.signed_bits(dtype)
     for parts in (3, 2, 1):  # one power of two alone need not be a float
         share = ops.div(rest, np.array(parts, dtypes.int32))
         rest = ops.sub(rest, share)
@@ -246,8 +246,8 @@ def spacing(x: Any, /) -> Any:
     True
     """
     (x,) = operands("spacing", (x,), to_inexact=True)
-    if not dtypes.is_float(typeof(x).dtype):
-        raise DTypeError(f"spacing: defined for floats, got dtype {typeof(x).dtype}")
+    if typeof(x).dtype not in _LAYOUT:
+        raise DTypeError(f"spacing: expected a float of 16 bits or more, got dtype {typeof(x).dtype}")
     return _spacing(convert(x, typeof(x).dtype))  # the result is not weakly typed
 
 
@@ -257,7 +257,7 @@ def _spacing(x: Any) -> Any:
     dtype = typeof(x).dtype
     fraction, _ = _LAYOUT[dtype]
     width = dtypes.bit_width(dtype)
-    bits = ops.BitcastConvert(np.dtype(f"int{width}")).bind(x)
+    bits = ops.BitcastConvert(dtypes.signed_bits(dtype)).bind(x)
     nil, one, most = (scalar_like(v, bits) for v in (0, 1, width - 2))
     magnitude = ops.and_(bits, scalar_like(2 ** (width - 1) - 1, bits))
     exponent = ops.shift_right_logical(magnitude, scalar_like(fraction, bits))

@@ -263,6 +263,8 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 
 def _sum_where(mask: Any, block: Any) -> Any:
+    if not dtypes.has_zero(typeof(block).dtype):
+        return convert(_sum_where(mask, convert(block, dtypes.float32)), typeof(block).dtype)
     picked = where(mask, block, scalar_like(0, block))
     axis = typeof(block).ndim - 1
     if dtypes.is_bool(typeof(block).dtype):

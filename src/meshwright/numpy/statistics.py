@@ -46,11 +46,16 @@ def _quantile(
     (x,) = operands(name, (a,), to_inexact=True)
     if dtypes.is_complex(typeof(x).dtype):
         raise DTypeError(f"{name}: complex numbers are not ordered; take quantiles of their parts or absolute values")
+    own = typeof(x)
+    if dtypes.bit_width(own.dtype) < 32:  # which does not hold positions
+        x = convert(x, dtypes.float32)
     (q,) = operands(name, (q,), to_inexact=True)
     q = convert(asarray(q), typeof(x).dtype)
     if weights is not None:
         weights = convert(broadcast_to(weights, typeof(x).shape), typeof(x).dtype)
-    return _order_statistic(x, q, weights, normal_axes(axis, typeof(x).ndim, name), keepdims, method, skip_nan)
+    axes = normal_axes(axis, typeof(x).ndim, name)
+    out = _order_statistic(x, q, weights, axes, keepdims, method, skip_nan)
+    return out if typeof(x).dtype == own.dtype else convert(out, own.dtype, own.weak_type)
 
 
 @compiled(static_argnums=(3, 4, 5, 6))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import NUMPY_DTYPES, bit_width, short_name
+from meshwright.core.dtypes import NUMPY_DTYPES, bit_width, is_integer, short_name
 from meshwright.core.source import SourceLocation
 from meshwright.stablehlo.dialects import new_context
 
@@ -78,7 +78,7 @@ def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:
         dtype = array.dtype
         shape = array.shape if aval is None else aval.shape
         element = element_type(dtype)
-        if bit_width(dtype) < 8:
+        if is_integer(dtype) and bit_width(dtype) < 8:
             array = array.astype(np.int8)
         elif dtype not in NUMPY_DTYPES:
             array = array.view({1: np.uint8, 2: np.uint16}[dtype.itemsize])

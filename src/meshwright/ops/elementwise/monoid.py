@@ -53,19 +53,16 @@ class Monoid:
 
 
 def _zero(dtype: np.dtype) -> np.ndarray:
+    if not dtypes.has_zero(dtype):
+        raise DTypeError(
+            f"{dtype} has no 0, which devices need in place of what others have; convert the array to float32 before "
+            "it is summed, sliced, joined or indexed along a split dimension, or do not split that"
+        )
     return np.zeros((), dtype)
 
 
 def _negative_zero(dtype: np.dtype) -> np.ndarray:
-    if not dtypes.is_inexact(dtype):
-        return _zero(dtype)
-    zero = np.asarray(np.negative(_zero(dtype)))
-    if np.isnan(zero):
-        raise DTypeError(
-            f"{dtype} has no 0, which devices need in place of what others have; convert the array to float32 before "
-            "it is sliced, joined or indexed along a split dimension, or do not split that"
-        )
-    return zero
+    return np.asarray(np.negative(_zero(dtype))) if dtypes.is_inexact(dtype) else _zero(dtype)
 
 
 def _one(dtype: np.dtype) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.errors import ShapeError
+from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Op, Tangent, Zero
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
@@ -108,6 +108,8 @@ class PivotsToPermutation(Batched, Composite):
         return (1,)
 
     def infer(self, pivots: ShapedArray) -> ShapedArray:
+        if pivots.dtype != _I32:
+            raise DTypeError(f"{self.name}: expected pivots of dtype int32, got {pivots.dtype}; convert them")
         return pivots.update(shape=(*pivots.shape[:-1], self.size))
 
     def expand(self, pivots: Value) -> list[Value]:

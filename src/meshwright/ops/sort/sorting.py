@@ -94,7 +94,7 @@ def _float_to_ordered(x: Any) -> Any:
 
 
 def _bits(x: Any) -> Any:
-    return BitcastConvert(np.dtype(f"int{dtypes.bit_width(typeof(x).dtype)}")).bind(x)
+    return BitcastConvert(dtypes.signed_bits(typeof(x).dtype)).bind(x)
 
 
 def _flip_negative(bits: Any) -> Any:

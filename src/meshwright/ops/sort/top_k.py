@@ -84,7 +84,7 @@ def _least(dtype: np.dtype) -> np.ndarray:
     """The least value: of floats, whose order is total here, the NaN with all bits set."""
     if not dtypes.is_float(dtype):
         return dtypes.min_value(dtype)
-    return np.array(-1, f"int{dtypes.bit_width(dtype)}").view(dtype)
+    return np.array(-1, np.int8 if dtype.itemsize == 1 else dtypes.signed_bits(dtype)).view(dtype)
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:

@@ -1,0 +1,174 @@
+"""What XLA's CPU compiler does not compute with: floats of 8 bits and less, and integers of less than 8.
+
+It has no code of its own for these, and takes them apart in places that do not know each other: concatenations and
+sorts of ``uint2`` end the process, its products are refused, ``top_k`` of ``int4`` is to give indices of 4 bits each,
+and ``float4_e2m1fn`` is compared with the limits of an integer type rounded to 6. So for CPUs, arithmetic is written in
+``float32`` (``float64`` for ``float8_e8m0fnu``), or in ``int8`` and ``uint8``, of which conversions take the last bits.
+Memory, moves and what goes from op to op keep their types.
+
+====================================  ==========================================================
+ops                                   are written
+====================================  ==========================================================
+of bits                               as they are, or with all bits of a byte known
+conversions                           by way of the wide type, but from floats to wider ones
+that only place elements              as they are; those of 2 bits with conversions around
+control flow, calls                   as they are, their bodies like programs
+with functions of scalars             with conversions around, and in the function
+others                                with conversions around
+====================================  ==========================================================
+
+Nor does it clamp indices of a type that does not hold the dimension: those of less than 32 bits become ``int32``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.key_types import is_key
+from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.errors import MeshwrightError
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.op import Op
+from meshwright.ir.rewrite import in_jaxprs, replaced
+from meshwright.ir.tracing import infer_cached
+from meshwright.lowering.narrow_bits import called, special_conversion, written
+from meshwright.ops.elementwise.table import ConvertElementType
+
+#: of bits, and of values that are only handed on
+AS_THEY_ARE = frozenset(
+    {"bitcast_convert_type", "bitcast_width", "nextafter", "optimization_barrier", "pure_callback", "io_callback",
+     "debug_callback", "opaque"}
+)  # fmt: skip
+#: whose jaxprs are functions of scalars
+_OF_SCALARS = frozenset(
+    {"map", "reduce", "reduce_window", "cumulative", "select_and_scatter", "scatter_body", "sort_by"}
+)
+
+#: a dtype as that which stands for it
+Widen = Callable[[np.dtype], np.dtype]
+
+
+def computed_in(dtype: np.dtype) -> np.dtype:
+    """The dtype in which CPUs compute with ``dtype``: itself, unless it is a narrow one."""
+    if is_key(dtype) or dtypes.bit_width(dtype) > 8 or dtypes.is_bool(dtype):
+        return dtype
+    if dtypes.is_float(dtype):  # the least number of float8_e8m0fnu is one that XLA takes for 0 in float32
+        return dtypes.float32 if dtypes.has_zero(dtype) else dtypes.float64
+    return dtypes.int8 if dtypes.is_signed(dtype) else dtypes.uint8
+
+
+def moved_in(dtype: np.dtype) -> np.dtype:
+    """The dtype of which CPUs place elements of ``dtype``: XLA's code for this knows bytes and halves of bytes."""
+    return dtype if is_key(dtype) or dtypes.bit_width(dtype) > 2 else computed_in(dtype)
+
+
+def _indexed_by(dtype: np.dtype) -> np.dtype:
+    return dtype if dtypes.bit_width(dtype) >= 32 else dtypes.int32
+
+
+def without_narrow_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with arithmetic of types for which XLA's CPU compiler has code; itself where it is so before."""
+    return replaced(jaxpr, _written)
+
+
+def _written(eqn: JaxprEqn) -> JaxprEqn | Sequence[JaxprEqn]:
+    op = eqn.op
+    if op.holds_jaxprs and op.name not in _OF_SCALARS:
+        return in_jaxprs(eqn, without_narrow_types)
+    special = written(op, eqn.invars[0].aval.dtype) if eqn.invars else None
+    if special is not None:
+        return called(special, eqn.invars, eqn.outvars, eqn.source)
+    if op.name in AS_THEY_ARE:
+        return eqn
+    if isinstance(op, ConvertElementType):
+        return _by_way_of_wide(eqn)
+    places = op.moves_only or op.moved is not None or not op.computes
+    return _widened(eqn, moved_in if places else computed_in)
+
+
+def _by_way_of_wide(eqn: JaxprEqn) -> JaxprEqn | Sequence[JaxprEqn]:
+    (source,), (result,) = eqn.invars, eqn.outvars
+    before, after = source.aval.dtype, result.aval.dtype
+    to_wide_float = dtypes.is_inexact(after) and computed_in(after) == after and after != dtypes.complex128
+    if computed_in(before) in (before, after) or (dtypes.is_float(before) and to_wide_float):
+        return eqn if special_conversion(before, after) is None else _conversion(source, result, eqn.source)
+    steps: list[JaxprEqn] = []
+    wide = _as(source, computed_in(before), steps, eqn.source)
+    return [*steps, *_conversion(wide, result, eqn.source)]
+
+
+def _widened(eqn: JaxprEqn, widen: Widen) -> JaxprEqn | Sequence[JaxprEqn]:
+    """The equation of wide operands, with conversions before and after it; itself where nothing is narrow, and where
+    the op takes no others."""
+    indices = eqn.op.index_operands(len(eqn.invars))
+    wanted = [(_indexed_by if i in indices else widen)(a.aval.dtype) for i, a in enumerate(eqn.invars)]
+    given = [v.aval.dtype for v in eqn.outvars]
+    if wanted == [a.aval.dtype for a in eqn.invars] and given == [widen(d) for d in given]:
+        return eqn
+    before: list[JaxprEqn] = []
+    operands = [_as(a, dtype, before, eqn.source) for a, dtype in zip(eqn.invars, wanted)]
+    results = [_wide_var(v, widen) for v in eqn.outvars]
+    op = _retyped(eqn.op, widen)
+    if not _fits(op, operands, results):
+        return eqn
+    after = [e for w, v in zip(results, eqn.outvars) if w is not v for e in _conversion(w, v, eqn.source)]
+    return [*before, eqn.replace(op=op, invars=operands, outvars=results), *after]
+
+
+def _wide_var(var: Var, widen: Widen) -> Var:
+    wide = widen(var.aval.dtype)
+    return var if wide == var.aval.dtype else Var(var.aval.update(dtype=wide))
+
+
+def _as(atom: Atom, dtype: np.dtype, before: list[JaxprEqn], source: SourceLocation) -> Atom:
+    """``atom`` as a value of ``dtype``: what equations put into ``before`` make, unless that is its own."""
+    if atom.aval.dtype == dtype:
+        return atom
+    wide = Var(atom.aval.update(dtype=dtype))
+    before += _conversion(atom, wide, source)
+    return wide
+
+
+def _conversion(operand: Atom, result: Var, source: SourceLocation) -> list[JaxprEqn]:
+    special = special_conversion(operand.aval.dtype, result.aval.dtype)
+    if special is not None:
+        return [called(special, [operand], [result], source)]
+    op = ConvertElementType(result.aval.dtype, result.aval.weak_type)
+    return [JaxprEqn(op, [operand], [result], source)]
+
+
+def _retyped(op: Op, widen: Widen) -> Op:
+    """The op with wide dtypes among its parameters, and with functions of wide scalars."""
+
+    def parameter(value: Any) -> Any:
+        if isinstance(value, np.dtype):
+            return widen(value)
+        return _of_wide_scalars(value, widen) if isinstance(value, ClosedJaxpr) else value
+
+    changed = {name: new for name, old in op.params.items() if (new := parameter(old)) is not old}
+    return dataclasses.replace(op, **changed) if changed else op
+
+
+def _of_wide_scalars(body: ClosedJaxpr, widen: Widen) -> ClosedJaxpr:
+    """The function on wide operands, which are converted to what it is of, and its results back."""
+    inner = without_narrow_types(body).jaxpr
+    invars = [_wide_var(v, widen) for v in inner.invars]
+    steps = [e for w, v in zip(invars, inner.invars) if w is not v for e in _conversion(w, v, UNKNOWN)]
+    steps += inner.eqns
+    outs = [_as(a, widen(a.aval.dtype), steps, UNKNOWN) for a in inner.outvars]
+    return ClosedJaxpr(Jaxpr(inner.constvars, invars, outs, steps, inner.debug_name), body.consts)
+
+
+def _fits(op: Op, operands: Sequence[Atom], results: Sequence[Var]) -> bool:
+    """Whether the op makes of such operands such results."""
+    try:
+        out = infer_cached(op, tuple(a.aval for a in operands))
+    except MeshwrightError:
+        return False
+    outs = out if op.multiple_results else [out]
+    return [(a.shape, a.dtype) for a in outs] == [(v.aval.shape, v.aval.dtype) for v in results]
