@@ -13,9 +13,9 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.spmd.driver import partition
+from meshwright.spmd.order import Order
 from meshwright.spmd.partition import lookahead
 from meshwright.spmd.partition.lookahead import Planner, contests, neighbours
-from meshwright.spmd.propagate import Order
 from meshwright.spmd.report import collectives
 
 N = 8

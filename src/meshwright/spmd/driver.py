@@ -14,11 +14,12 @@ from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.order import Order
 from meshwright.spmd.partition.lookahead import Planner, is_better, look_ahead
 from meshwright.spmd.partition.partitioner import Partitioner
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.pipeline import communication_passes
-from meshwright.spmd.propagate import Order, Propagation, propagate
+from meshwright.spmd.propagate import Propagation, propagate
 from meshwright.spmd.report import totals
 
 CYCLIC_WINDOWS = Pass(

@@ -28,6 +28,7 @@ from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingR
 from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
+from meshwright.spmd.order import AS_WRITTEN, Order, Share
 from meshwright.spmd.origin import Annotation, Origins, Sort
 
 Dims = tuple[Axes, ...]
@@ -35,40 +36,6 @@ Dims = tuple[Axes, ...]
 
 #: the priority of annotations that wait for all others
 _LAST = sys.maxsize
-
-
-@dataclass(frozen=True)
-class Order:
-    """In which order annotations spread, besides their priorities: those of the sorts ``later`` after all others.
-
-    ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice.
-    ``exchanges``: products may be shared along other dimensions than those that their operands and results are split
-    along. ``whole``: interiors are computed in rows of the arrays that they are of.
-    """
-
-    later: frozenset[Sort] = frozenset()
-    across: bool = False
-    exchanges: bool = False
-    whole: bool = False
-
-    def describe(self, mesh: AbstractMesh) -> list[str]:
-        """What differs from the order in which annotations come, in words."""
-        lines = [
-            f"the sharding of each {sort.kind} {sort.aval} that is {Layout(sort.dims).format(mesh)} spreads after all "
-            "others: the step is shorter so"
-            for sort in sorted(self.later, key=str)
-        ]
-        if self.across:
-            lines.append("slices that loops take along a split dimension are split along another one")
-        if self.exchanges:
-            lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
-        if self.whole:
-            lines.append("interiors of arrays are computed in the rows of the arrays, and their borders left out")
-        return lines
-
-
-#: the order of an ordinary propagation
-AS_WRITTEN = Order()
 
 
 @dataclass
@@ -212,7 +179,18 @@ class _Worker:
             for i, operand, parameter in scanned(self.result):
                 self.move(self.dims_of(operand)[0], parameter, i)
             self.settle()
+        for share in self.order.shares:
+            self.share(share)
+            self.settle()
         self.agree()
+
+    def share(self, share: Share) -> None:
+        """Split the results of products by axes that split nothing of them."""
+        for i, (eqn, rule) in enumerate(zip(self.eqns, self.rules)):
+            if rule == share.rule and not any(set(share.axes) & set(_used(self.dims_of(a))) for a in eqn.invars):
+                dims = self.dims_of(eqn.outvars[0])
+                if not dims[share.dim] and not set(share.axes) & set(_used(dims)):
+                    self.update(eqn.outvars[0], (*dims[: share.dim], share.axes, *dims[share.dim + 1 :]), i)
 
     def move(self, axes: Axes, var: Var, cause: int) -> None:
         """Let axes split the largest dimension of a value that nothing splits."""
@@ -348,6 +326,10 @@ def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
             if axes and not propagation.layout(eqn.outvars[0]).axes_used.intersection(axes):
                 places.append((i, eqn.invars[0], eqn.outvars[0]))
     return places  # type: ignore[return-value]
+
+
+def _used(dims: Dims) -> list[str]:
+    return [axis for axes in dims for axis in axes]
 
 
 def _level(eqn: JaxprEqn, rule: ShardingRule) -> int:

@@ -6,8 +6,8 @@ all others, or before. Annotations of one sort (equal types, laid out alike, as 
 Each outcome is a whole program, communication passes included, and its step time decides. Nothing that a user has said
 is overruled: only the order changes in which it spreads.
 
-At last products may be shared along dimensions that nothing else is split along (two all-to-alls instead of a gather):
-what that costs further on shows only in the whole, too.
+At last products may be shared along dimensions that nothing else is split along (two all-to-alls instead of a gather),
+or by axes that nothing brings to them: what that costs further on shows only in the whole, too.
 
 The search is a greedy descent. Orders that propagate alike are one; sorts at whose contests next to nothing is sent
 are left alone; and the equations walked over again are limited, so that large programs are planned about as fast as
@@ -16,6 +16,7 @@ without it.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,8 +27,10 @@ from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import factor_axes_of
 from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.order import Order
 from meshwright.spmd.origin import Sort
-from meshwright.spmd.propagate import Order, Propagation, scanned
+from meshwright.spmd.partition.idle import shares
+from meshwright.spmd.propagate import Propagation, scanned
 from meshwright.spmd.report import collectives, totals
 from meshwright.spmd.steptime.schedule import step_time
 
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
 #: equations of the largest program that is walked over once more to share its products along other dimensions
 EXCHANGED = 2_500
+#: in how many ways it is tried at most to share products along dimensions that nothing brings an axis to
+SHARINGS = 4
 #: how many sorts of annotations are tried at a time, and what share of what is sent must be at their contests
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
@@ -73,6 +78,7 @@ class _Search:
         while self.tries > 0 and self.improve():
             pass
         self.exchange()
+        self.share()
         return self.best, self.order
 
     def exchange(self) -> None:
@@ -84,6 +90,18 @@ class _Search:
         part = self.planner.partition(self.planner.propagate(order))
         if is_better(part, self.best):
             self.best, self.order = part, order
+
+    def share(self) -> None:
+        """Let axes that split nothing of products share them, if that is better."""
+        if not totals(self.best.jaxpr.jaxpr)[1] or len(self.best.propagation.rules) > EXCHANGED:
+            return
+        for share in itertools.islice(shares(self.best), SHARINGS):
+            if any(share.rule == known.rule for known in self.order.shares):
+                continue
+            order = replace(self.order, shares=(*self.order.shares, share))
+            part = self.planner.partition(self.planner.propagate(order))
+            if is_better(part, self.best) and price(part) <= price(self.best):
+                self.best, self.order = part, order
 
     def improve(self) -> bool:
         """Whether one of the orders next to the best one so far is better; then it takes its place."""

@@ -9,8 +9,9 @@ from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.order import Order
 from meshwright.spmd.passes.pipeline import Change
-from meshwright.spmd.propagate import Order, Propagation
+from meshwright.spmd.propagate import Propagation
 
 
 @dataclass(frozen=True)

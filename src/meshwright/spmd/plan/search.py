@@ -27,10 +27,10 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.driver import PREPARE, partition
 from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import Memory, predict
+from meshwright.spmd.order import Order
 from meshwright.spmd.partition.lookahead import price
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.plan.dimensions import Kind, kinds
-from meshwright.spmd.propagate import Order
 
 #: kinds of dimensions that are tried for one axis, and for one of several; seconds after which no more are tried
 KINDS, COMBINED, SECONDS = 8, 3, 20.0

@@ -1,0 +1,60 @@
+"""Products that devices repeat because an axis of the mesh splits nothing of them, and how it could share them.
+
+An axis reaches a product along dimensions that its operands or its result have in common with annotated values. Where
+none does (the first convolution of a network whose later weights are split), every device along the axis computes the
+same, though a split of the result may cost next to nothing: what is cut out of a replicated operand is not sent, and
+where the next product needs the whole, a gather of the result and the scattered sum of its gradient take the place of
+one sum. Whether they do shows in the whole program only (:mod:`meshwright.spmd.partition.lookahead`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from meshwright.ir.jaxpr import JaxprEqn, Var
+from meshwright.sharding.rule import PARALLEL, ShardingRule
+from meshwright.spmd.order import Share
+from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.work import Work, work_of
+
+#: what products must be repeated altogether, and those of one kind, before it is tried to share them
+REPEATED, SHARED = 1.02, 0.01
+
+
+def shares(part: Partition) -> Iterator[Share]:
+    """Ways to share what is repeated of products, those first that are repeated most."""
+    work: Work = work_of(part.jaxpr.jaxpr, part.source.jaxpr, part.mesh)
+    if work.product_redundancy <= REPEATED:
+        return
+    propagation = part.propagation
+    found: dict[tuple[ShardingRule, tuple[str, ...]], JaxprEqn] = {}
+    excess: Counter[tuple[ShardingRule, tuple[str, ...]]] = Counter()
+    total = 0
+    for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
+        if rule.is_product:
+            idle = _idle(eqn, propagation)
+            found.setdefault((rule, idle), eqn)
+            excess[rule, idle] += rule.work * (propagation.mesh.sizes(idle) - 1)
+            total += rule.work
+    for (rule, idle), more in excess.most_common():
+        if more > SHARED * total:
+            yield from _along(found[rule, idle], rule, idle, propagation)
+
+
+def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:
+    """The axes that split nothing of an equation."""
+    values = [a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var)]
+    used = {axis for v in values for axis in propagation.layout(v).axes_used}
+    return tuple(a for a in propagation.mesh.atoms if a not in used)
+
+
+def _along(eqn: JaxprEqn, rule: ShardingRule, idle: tuple[str, ...], propagation: Propagation) -> Iterator[Share]:
+    """Along each dimension of the result that nothing splits, the largest first."""
+    (out,) = eqn.outvars
+    layout, tiles = propagation.layout(out), propagation.mesh.sizes(idle)
+    for d in sorted(range(len(layout.dims)), key=lambda d: -out.aval.shape[d]):
+        factors, even = rule.results[0][d], out.aval.shape[d] % tiles == 0
+        if even and not layout.dims[d] and len(factors) == 1 and rule.factors[factors[0]].kind == PARALLEL:
+            yield Share(rule, d, idle)

@@ -1,0 +1,73 @@
+"""Products that an axis splits nothing of are shared along it where that is quicker and sends no more."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+import meshwright as mw
+from meshwright import NamedSharding, nn, random
+from meshwright import PartitionSpec as P
+from meshwright.cli import digits
+from meshwright.spmd.partition import idle
+
+MESH = mw.AbstractMesh((4, 2), ("data", "model"))
+BATCH, IMAGE, WIDE = 64, 8, (32, 32)
+
+
+def loss(params, x):
+    x = nn.relu(nn.conv(x, params["first"]))
+    return (nn.relu(nn.conv(nn.avg_pool(x, 2), params["second"])) ** 2).sum()
+
+
+@cache
+def convolutions():
+    """Two convolutions and their gradients; the channels of the second are split over ``model``."""
+    first, second = WIDE
+    shapes = {"first": (3, 3, 1, first), "second": (3, 3, first, second)}
+    where = {"first": NamedSharding(MESH, P()), "second": NamedSharding(MESH, P(None, None, None, "model"))}
+    params = {k: mw.ShapeDtypeStruct(s, np.float32) for k, s in shapes.items()}
+    step = mw.jit(
+        mw.grad(loss), in_shardings=(where, NamedSharding(MESH, P("data"))), out_shardings=where,
+    )  # fmt: skip
+    return step.lower(params, mw.ShapeDtypeStruct((BATCH, IMAGE, IMAGE, 1), np.float32)).partition()
+
+
+def test_what_is_sent_done_and_held(monkeypatch):
+    part, (first, second) = convolutions(), WIDE
+    pooled = 4 * BATCH // 4 * (IMAGE // 2) ** 2 * first
+    weights = 4 * 9 * first // 2, 4 * 9 * first * second // 2
+    # What the second takes is gathered, the sum of its gradient scattered; the first's gradient is gathered.
+    assert part.bytes_sent == 2 * pooled // 2 + sum(2 * w * 3 // 4 for w in weights) + weights[0]
+    assert part.work.product_redundancy == 1.0
+    part.verify()
+    monkeypatch.setattr(idle, "REPEATED", 2.0)
+    without = convolutions.__wrapped__()
+    assert without.work.product_redundancy > 1.03 and without.bytes_sent >= part.bytes_sent
+    assert part.peak_bytes < 0.8 * without.peak_bytes and part.time().seconds < without.time().seconds
+
+
+def test_it_is_said():
+    assert any("model shares products along dimension 3 of their results" in note for note in convolutions().notes)
+
+
+def test_the_network_of_the_demo():
+    weights, batch = digits.placements(MESH)
+    params = mw.eval_shape(digits.init, random.key(0))
+    images, labels = mw.ShapeDtypeStruct((100, 8, 8, 1), np.float32), mw.ShapeDtypeStruct((100,), np.int32)
+    step = mw.jit(
+        digits.train_step,
+        in_shardings=(weights, weights, batch, batch),
+        out_shardings=(NamedSharding(MESH, P()), weights, weights),
+    )
+    part = step.lower(params, params, images, labels).partition()
+    assert part.work.redundancy < 1.02 and part.bytes_sent <= 347_500 and part.peak_bytes < 1_000_000
+
+
+def test_nothing_is_shared_that_would_send_more():
+    """All of the result is wanted everywhere: a product that all devices do needs nothing sent."""
+    whole = NamedSharding(MESH, P())
+    x = mw.ShapeDtypeStruct((64, 64), np.float32)
+    part = mw.jit(lambda a, b: a @ b, in_shardings=(whole, whole), out_shardings=whole).lower(x, x).partition()
+    assert part.bytes_sent == 0 and not part.notes
