@@ -16,6 +16,7 @@ from meshwright.ir.op import BatchAxis
 from meshwright.ir.passes import DEAD_CODE, Pass, run_passes
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
+from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
 from meshwright.lowering.reductions import merge_reductions
@@ -51,6 +52,7 @@ def batching(part: Partition, units: Units) -> tuple[Pass, ...]:
         ),
         Pass("batch virtual axes", lambda j: _batched(j, part, units), "One device computes all virtual positions."),
         DEAD_CODE,
+        CHANNELS_LAST,
         MERGE_PRODUCTS,
         JOINED_REDUCTIONS,
         SWAPPED_PRODUCTS,

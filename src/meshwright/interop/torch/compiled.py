@@ -16,7 +16,6 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from meshwright import random
-from meshwright.api.jit import jit
 from meshwright.core import pytree
 from meshwright.core.options import enable_x64
 from meshwright.errors import ArgumentError, RuleError
@@ -24,6 +23,7 @@ from meshwright.interop.torch import registry
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.exported import export
 from meshwright.interop.torch.graph import calls
+from meshwright.interop.torch.kept import compiled_pair
 from meshwright.interop.torch.model import TorchModel
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.tensors import as_array, to_torch
@@ -89,8 +89,8 @@ class _Compiled:
         self.differentiable = [i for i in of if i not in self.written]
         self._types = [n.meta["val"] if isinstance(n, fx.Node) else None for n in _returned(program)]
         self._is_random = any(_draws(n.target) for n in calls(program.graph_module))
-        self.forward = jit(self._forward, static_argnums=3)
-        self.backward = jit(lambda pulled, cotangents: pulled(cotangents))
+        #: forward and backward, once the first inputs are there
+        self._programs: tuple[Any, Any] | None = None
 
     def _refuse(self) -> None:
         known = OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION
@@ -122,9 +122,17 @@ class _Compiled:
             arrays = {i: as_array(inputs[i], copy=i in written) for i in self.tensors}
             key = random.key(int(torch.randint(2**31 - 1, ()))) if self._is_random else None
             moving = [arrays.pop(i) for i in self.moving]
-            outs, pulled = self.forward(moving, arrays, key, numbers)
+            if self._programs is None:
+                forward = lambda *three: self._forward(three[0], three[1], three[2], numbers)  # noqa: E731
+                self._programs = compiled_pair(forward, lambda pulled, *cts: pulled(*cts), moving, arrays, key)
+            outs, kept = self._programs[0](moving, arrays, key)
             tensors = iter(_own([o for o in outs if o is not None], [inputs[i] for i in self.tensors]))
-        return [s.arg.value if o is None else next(tensors) for o, s in zip(outs, self._outputs)], pulled
+        return [s.arg.value if o is None else next(tensors) for o, s in zip(outs, self._outputs)], kept
+
+    def backward(self, kept: list[Any], cotangents: list[Any]) -> Any:
+        """The cotangents of what is ``moving``, of what :meth:`run` kept and the cotangents of its results."""
+        assert self._programs is not None, "a backward has a forward before it"
+        return self._programs[1](kept, cotangents)
 
     def _forward(self, moving: Any, fixed: Any, key: Any, numbers: Any) -> Any:
         def run(moving: Any) -> tuple[list[Any], list[Any]]:
@@ -148,12 +156,12 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, compiled: _Compiled, inputs: Sequence[Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
-        outs, pulled = compiled.run(inputs)
-        ctx.compiled, ctx.pulled = compiled, pulled
-        kept = {_address(x) for x in to_torch(pytree.leaves(pulled)) if isinstance(x, torch.Tensor)}
+        outs, kept = compiled.run(inputs)
+        ctx.compiled, ctx.kept = compiled, kept
+        shared = {_address(x) for x in to_torch(pytree.leaves(kept)) if isinstance(x, torch.Tensor)}
         # Whatever shares memory with what the backward needs is saved, so that autograd notices writes to it.
         given = [inputs[i] for i in compiled.tensors if i not in compiled.written.values()]
-        ctx.save_for_backward(*given, *(o for o in outs if isinstance(o, torch.Tensor) and _address(o) in kept))
+        ctx.save_for_backward(*given, *(o for o in outs if isinstance(o, torch.Tensor) and _address(o) in shared))
         fixed = [o for i, o in enumerate(outs) if isinstance(o, torch.Tensor) and i not in compiled.differentiable]
         ctx.mark_non_differentiable(*fixed)
         return tuple(outs)
@@ -165,7 +173,7 @@ class _Step(torch.autograd.Function):
         assert ctx.saved_tensors is not None  # raises where one was written to since
         given = [cotangents[i] for i in compiled.differentiable]
         with enable_x64(True):
-            (grads,) = compiled.backward(ctx.pulled, [as_array(g, copy=False) for g in given])
+            (grads,) = compiled.backward(ctx.kept, [as_array(g, copy=False) for g in given])
             gradients = dict(zip(compiled.moving, _own(grads, given)))
         return None, None, *(gradients.get(i) for i in compiled.tensors)
 
