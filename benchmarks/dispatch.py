@@ -106,6 +106,73 @@ def _imports() -> None:
     )  # fmt: skip
 
 
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def steps_of(library: str, steps: int, width: int) -> dict[str, float]:
+    """Seconds, and those of processors, of training steps on 8 real devices: ours unblocked, JAX's each waited for
+    (otherwise it hangs). A model of ``tanh(x @ w)`` on a batch of ``width`` rows, split four times by two."""
+    numpy, tree, mesh_of, sharding, spec = _names(library)
+    mesh = mesh_of((4, 2))
+    w = tree.device_put(np.ones((width, width), np.float32), sharding(mesh, spec(None, "y")))
+    x = tree.device_put(np.ones((width, width), np.float32) / width, sharding(mesh, spec("x")))
+
+    @tree.jit
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * tree.grad(lambda w: (numpy.tanh(x @ w) ** 2).mean())(w)
+
+    for _ in range(20):
+        w = step(w, x)
+        w.block_until_ready()
+    start, cpu = time.perf_counter(), _cpu()
+    for _ in range(steps):
+        w = step(w, x)
+        if library == "jax":
+            w.block_until_ready()
+    w.block_until_ready()
+    return {"seconds": time.perf_counter() - start, "cpu": _cpu() - cpu}
+
+
+def _names(library: str) -> Any:
+    """NumPy's functions, transformations, what makes a mesh, shardings and their specs."""
+    if library == "jax":
+        import jax
+
+        auto = (jax.sharding.AxisType.Auto,) * 2
+        mesh = lambda shape: jax.make_mesh(shape, ("x", "y"), axis_types=auto)  # noqa: E731
+        return jax.numpy, jax, mesh, jax.sharding.NamedSharding, jax.sharding.PartitionSpec
+    import meshwright as mw
+
+    return mw.numpy, mw, lambda shape: mw.make_mesh(shape, ("x", "y")), mw.NamedSharding, mw.PartitionSpec
+
+
+def real_devices(steps: int = 3000) -> None:
+    """Print what :func:`steps_of` finds, contenders taking turns. With more devices than cores, seconds are the
+    scheduler's as well; those of processors are not."""
+    devices = {"MESHWRIGHT_REAL_DEVICES": "8", "MESHWRIGHT_NUM_DEVICES": "8"}
+    forced = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    contenders = {
+        "Meshwright": ("meshwright", devices),
+        "JAX": ("jax", forced),
+        "JAX, as many threads": ("jax", {**forced, "NPROC": "16"}),
+    }
+    rows = []
+    for width in (8, 256):
+        runs = {
+            name: lambda n=library, e=env, w=width: in_process("benchmarks.dispatch", "steps_of", n, steps, w, env=e)
+            for name, (library, env) in contenders.items()
+        }
+        found = alternate(runs, rounds=3)
+        shown = [f"{f['seconds']:.2f} s, {f['cpu']:.2f} s" if isinstance(f, dict) else str(f) for f in found.values()]
+        rows.append([f"f32[{width},{width}]", *shown])
+    table(
+        f"{steps} steps on 8 real devices: seconds, seconds of processors", ["", *contenders], rows,
+        "JAX is waited for at each step; with a thread for each device, as it has them, steps in flight hang",
+    )  # fmt: skip
+
+
 def main() -> None:
     _imports()
     rows = []
@@ -140,3 +207,4 @@ def main() -> None:
         f"{calls} calls in flight: f32[1024,1024] @ f32[1024,1024], 2×2 over 4 virtual devices",
         ["", "time", "memory grown by"], rows, "target: finishes, memory flat",
     )  # fmt: skip
+    real_devices()
