@@ -25,6 +25,8 @@ MESHES = [
 Shape = tuple[int, ...]
 #: set to run a program on one device, without its constraints
 WITHOUT_MESH: ContextVar[bool] = ContextVar("WITHOUT_MESH", default=False)
+#: what sizes of inputs are multiplied with
+SCALE: ContextVar[int] = ContextVar("SCALE", default=1)
 UNARY = {"tanh": mnp.tanh, "sin": mnp.sin, "neg": lambda x: -x, "square": mnp.square, "sigmoid": nn.sigmoid}
 BINARY = {"add": mnp.add, "sub": mnp.subtract, "mul": mnp.multiply, "max": mnp.maximum}
 REDUCE = {"sum": mnp.sum, "max": mnp.max, "min": mnp.min, "mean": mnp.mean}
@@ -62,7 +64,8 @@ class Program:
 @st.composite
 def programs(draw: Any, mesh: mw.AbstractMesh | mw.Mesh) -> Program:
     """A program of 2 to 9 instructions on 1 to 3 inputs."""
-    inputs = [tuple(draw(st.lists(SIZES, min_size=1, max_size=3))) for _ in range(draw(st.integers(1, 3)))]
+    sizes = SIZES.map(lambda n: n * SCALE.get())
+    inputs = [tuple(draw(st.lists(sizes, min_size=1, max_size=3))) for _ in range(draw(st.integers(1, 3)))]
     program = Program(inputs, shapes=list(inputs))
     for _ in range(draw(st.integers(2, 9))):
         makers[draw(st.sampled_from(sorted(makers)))](draw, program, mesh)
@@ -72,7 +75,8 @@ def programs(draw: Any, mesh: mw.AbstractMesh | mw.Mesh) -> Program:
 
 
 def _pick(draw: Any, program: Program, wanted: Callable[[Shape], bool] = lambda s: True) -> int | None:
-    fitting = [i for i, s in enumerate(program.shapes) if wanted(s) and 0 < math.prod(s) <= 4096]
+    most = 4096 * SCALE.get() ** 2
+    fitting = [i for i, s in enumerate(program.shapes) if wanted(s) and 0 < math.prod(s) <= most]
     return draw(st.sampled_from(fitting)) if fitting else None
 
 

@@ -17,9 +17,13 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.prune import CHOICES, through
 
 #: buffers that are packed exactly; with more, the block grows by the share that is lost in packing the largest
 _PACKED = 2000
+#: a step after all others
+_ALWAYS = 1 << 40
+_ADDRESS = np.dtype(np.uint64)
 #: bytes that starts of buffers in a block are multiples of
 _ALIGNMENT = 64
 #: places between other uses of a result's memory that are looked at; further buffers go after the last use
@@ -41,8 +45,8 @@ class Buffer:
     over: tuple[Buffer, ...] = ()
 
 
-#: ``inner(region, loop)``: the bytes that a region needs besides its parameters and results
-Inner = Callable[[Graph, bool], int]
+#: ``inner(region, loop)``: the bytes of what a region needs at its peak besides its parameters and results
+Inner = Callable[[Graph, bool], Sequence[int]]
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner) -
 
 def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buffer | None]:
     root = kernel.root
+    if root.op in CHOICES:
+        return _of_choice(live, kernel, step, inner)
     if root.op == "constant":
         return [None]
     if kernel.view:
@@ -83,12 +89,13 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         return _new(live, [Buffer(root.avals[0], root.avals[0].nbytes, kernel, -1, step, "argument")])
     if root.op == "optimization_barrier":
         return [live.of[k][0] for k in kernel.operands]
-    if root.regions:
-        need = max(inner(region, root.op == "while") for region in root.regions)
-        if need:
-            _new(live, [Buffer(root.avals[0], need, kernel, step, step)])
     if root.op == "while":
-        return [live.of[k][0] for k in kernel.operands]
+        _inside(live, kernel, step, inner)
+        _table(live, kernel, step, len(kernel.operands))
+        used = root.attributes["used"]
+        return [live.of[kernel.operands[used[i]]][0] if i in used else None for i in range(len(root.avals))]
+    if len(root.avals) > 1:
+        _table(live, kernel, step, len(root.avals))
     if "output_operand_aliases" in root.attributes:
         return _new(live, _of_custom_call(live, kernel, step))
     if "in_place" in root.attributes:
@@ -102,6 +109,36 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         if b is not None and k.root.shape == root.shape and overwrites(kernel, k)
     )
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over) for a in root.avals])
+
+
+def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buffer | None]:
+    """The results that are used; what branches hand through stays where it is."""
+    root = kernel.root
+    _inside(live, kernel, step, inner)
+    for taken in {tuple(p.attributes["outside"] for p in region.parameters) for region in root.regions}:
+        _table(live, kernel, step, len(taken))
+    used = root.attributes["used"]
+    _table(live, kernel, step, len(used))
+    results: list[Buffer | None] = [None] * len(root.avals)
+    for i, place in used.items():
+        source = through(root, place)
+        if source is None:
+            results[i] = _new(live, [Buffer(root.avals[i], root.avals[i].nbytes, kernel, step, step)])[0]
+        else:
+            results[i] = live.of[kernel.operands[root.operands.index(source)]][0]
+    return results
+
+
+def _inside(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> None:
+    """What the bodies of a control-flow op need themselves."""
+    is_loop, regions = kernel.root.op == "while", kernel.root.regions
+    needs = [inner(region, is_loop and region is regions[1]) for region in regions]
+    _new(live, [Buffer(kernel.root.avals[0], n, kernel, step, step) for n in max(needs, key=sum)])
+
+
+def _table(live: Liveness, kernel: Kernel, step: int, count: int) -> None:
+    """The addresses of several values: memory that is not used again."""
+    _new(live, [Buffer(ShapedArray((count,), _ADDRESS), _ADDRESS.itemsize * count, kernel, -1, _ALWAYS)])
 
 
 _ALIASED = re.compile(r"operand_index = (\d+)")
@@ -218,7 +255,7 @@ def highest(spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
 
 def packed(spans: Sequence[tuple[int, int, int]]) -> int:
     """The size of a block that holds the buffers: the better of two orders of placing them."""
-    spans = [(-(-n // _ALIGNMENT) * _ALIGNMENT, start, end) for n, start, end in spans if n]
+    spans = [span for span in spans if span[0]]
     large = sorted(spans, reverse=True)[:_PACKED]
     by_size = sorted(large, key=lambda s: (-s[0], s[1] - s[2], s[1]))
     by_time = sorted(large, key=lambda s: (s[1] - s[2], -s[0], s[1]))
@@ -238,7 +275,7 @@ def _pack(spans: Sequence[tuple[int, int, int]]) -> int:
                 continue
             if nbytes <= low - position and (best < 0 or low - position < gap):
                 best, gap = position, low - position
-            position = max(position, high)
+            position = max(position, -(-high // _ALIGNMENT) * _ALIGNMENT)
         at = position if best < 0 else best
         insort(placed, (at, at + nbytes, start, end))
         top = max(top, at + nbytes)

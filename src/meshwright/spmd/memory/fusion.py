@@ -15,6 +15,8 @@ from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: kernels looked at to see whether a value depends on another; beyond, it is taken to
 _HORIZON = 256
+#: what is computed by asking where an element lies: code is written anew for each user
+_BRANCHING = ("concatenate",)
 
 
 def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
@@ -45,6 +47,8 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
     """Whether the consumer may compute the producer, as things stand."""
     if not (consumer.loop and producer.loop) or producer.root.op in ("parameter", "constant"):
         return False
+    if producer.root.op in _BRANCHING and len(producer.users) > 1:
+        return False
     if producer.root.expensive:
         repeated = producer in kept or len(producer.users) > 1
         if repeated or consumer.inputs[producer] is Use.REUSED:
@@ -71,7 +75,7 @@ def _not_to_repeat(kernels: Sequence[Kernel], kept: set[Kernel]) -> set[Kernel]:
 
 
 def _reads_little(node: Node) -> bool:
-    """At most one operand of the result's rank, or operands that are together no larger than the result."""
+    """At most one operand of the result's rank, or operands that are together smaller than the result."""
     large = [x for x in node.operands if x.op not in ("broadcast_in_dim", "iota") and len(x.shape) >= len(node.shape)]
     if len([x for x in large if not (x.op == "constant" and not x.shape)]) <= 1:
         return True

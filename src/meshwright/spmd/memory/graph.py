@@ -30,6 +30,10 @@ _LOOPS = frozenset(
     """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather iota pad reduce reorder reshape reverse
     slice transpose""".split()
 )
+#: ops that are done while compiling, of constants
+FOLDED = (ELEMENTWISE | _LOOPS | {"sort", "scatter"}) - {"broadcast_in_dim", "iota"}
+#: elements of a row from which on its parts are copied
+_LONG = 128
 COLLECTIVES = frozenset("all_gather all_reduce all_to_all collective_permute reduce_scatter".split())
 
 
@@ -69,10 +73,9 @@ class Node(Emitted):
 
     @property
     def fusible(self) -> bool:
-        """A loop over the elements of the result can compute it; what is joined along rows, inside of them, is copied
-        instead."""
+        """A loop over the result's elements can compute it; long rows joined of parts are copied instead."""
         if self.op == "concatenate" and self.attributes["dimension"] == len(self.shape) - 1:
-            return False
+            return len(self.shape) == 1 or self.shape[-1] < _LONG
         return self.special or self.op in ELEMENTWISE or self.op in _LOOPS
 
     @property

@@ -8,12 +8,15 @@ stays outside, even a scalar that is spread over an array.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from meshwright.core import dtypes
+from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
 
 _KNOWN = frozenset("add subtract multiply divide negate exponential maximum minimum abs power sqrt rsqrt tanh".split())
 _TAKEN = _KNOWN | {"broadcast_in_dim", "matmul"}
+_REDUCERS = ("stablehlo.add", "stablehlo.maximum", "stablehlo.minimum")
 #: elements below which a reduction is left to a loop
 _SMALLEST = 4096
 
@@ -21,13 +24,15 @@ _SMALLEST = 4096
 def fuse_reductions(kernels: list[Kernel], kept: set[Kernel]) -> None:
     """Give every large reduction its library call."""
     for kernel in kernels:
-        if kernel.root.op == "reduce" and not kernel.library and _large(kernel):
+        root = kernel.root
+        if root.op == "reduce" and not kernel.library and reduces(root.operands, root.attributes.get("reducer")):
             _grow(kernel, kept)
 
 
-def _large(kernel: Kernel) -> bool:
-    operands = kernel.root.operands
-    return len(operands) == 2 and operands[0].avals[0].size >= _SMALLEST
+def reduces(operands: Sequence[Node], reducer: str | None) -> bool:
+    """Whether the library computes a reduction."""
+    x = operands[0].avals[0]
+    return len(operands) == 2 and reducer in _REDUCERS and x.dtype == dtypes.float32 and x.size >= _SMALLEST
 
 
 def _grow(reduction: Kernel, kept: set[Kernel]) -> None:

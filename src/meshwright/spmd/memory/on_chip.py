@@ -30,7 +30,7 @@ def alive_at_once(
     changes, copies = np.zeros(steps + 1), np.zeros(steps)
     for nbytes, start, end in spans:
         changes[max(start, 0)] += nbytes
-        changes[end + 1] -= nbytes
+        changes[min(end + 1, steps)] -= nbytes
     temporaries = np.cumsum(changes)[:steps]
     at = {kernel: step for step, kernel in enumerate(order)}
     for kernel in parameters:

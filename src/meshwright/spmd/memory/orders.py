@@ -16,6 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import COLLECTIVES, Node
+from meshwright.spmd.memory.library import reduces
 from meshwright.spmd.memory.simplify import Make, keeps_order
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
@@ -28,11 +29,13 @@ _NARROW = {
 }
 #: rows that a cumulative operation is computed in; then over the rows' ends
 _ROW = 16
+#: elements along each dimension that a reduction sums up at a time
+_WINDOW = 32
 #: the dimensions of one array, the fastest first; those of scalars are an empty list
 _LAYOUT = re.compile(r"dense<\[?([\d, ]*)\]?>")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 #: the attribute that names the dimension which a collective joins or splits
-_MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
+_MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension"}
 #: nodes whose results have an order of their own; others are written in the order that their user wants
 _FIXED = COLLECTIVES | {
     "parameter",
@@ -55,7 +58,9 @@ def ordered(
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
     if op == "dot_general":
-        return _dot(make, operands, aval, given)
+        return _dot(make, operands, aval, given, compiler)
+    if op == "reduce" and not compiler.by_bytes and not reduces(operands, given.get("reducer")):
+        return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
         return _cumulative(make, operands, aval, given)
     if op == "scatter" and len(operands) == 3 and operands[2].op in _FIXED and "ordered" not in given:
@@ -80,9 +85,12 @@ def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:
     return reordered
 
 
-def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], compiler: Compiler) -> Node:
     lb, rb, lc, rc = _dot_dimensions(given["dot_dimension_numbers"])
     lhs, rhs = operands
+    simple = _without_product(make, operands, aval, (lb, rb, lc, rc))
+    if simple is not None and not compiler.by_bytes:
+        return simple
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
@@ -90,6 +98,29 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     given = {"dims": given["dot_dimension_numbers"]}
     product = make("matmul", matrices, aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
     return make("reshape", (product,), aval, {})
+
+
+def _without_product(
+    make: Make, operands: Sequence[Node], aval: ShapedArray, dims: Sequence[tuple[int, ...]]
+) -> Node | None:
+    """Outer products are multiplied elementwise; inner products are summed up."""
+    (lhs, rhs), (lb, rb, lc, rc) = operands, dims
+    if all(lhs.shape[d] == 1 for d in lc):
+        n, left = len(lb), len(lhs.shape) - len(lb) - len(lc)
+        places = range(n), range(n, n + left), range(n + left, aval.ndim)
+        factors = []
+        for x, batch, gone, own in ((lhs, lb, lc, places[1]), (rhs, rb, rc, places[2])):
+            kept = [d for d in range(len(x.shape)) if d not in gone]
+            free = iter(own)
+            at = tuple(batch.index(d) if d in batch else next(free) for d in kept)
+            flat = make("reshape", (x,), x.avals[0].update(shape=tuple(x.shape[d] for d in kept)), {})
+            factors.append(make("broadcast_in_dim", (flat,), aval, {"broadcast_dimensions": at}))
+        return make("multiply", factors, aval, {})
+    if len(lhs.shape) == len(rhs.shape) == len(lb) + len(lc) and (*lb, *lc) == (*rb, *rc) and lhs.shape == rhs.shape:
+        product = make("multiply", operands, lhs.avals[0], {})
+        zero = make("constant", (), ShapedArray((), aval.dtype), {"value": 0})
+        return make("reduce", (product, zero), aval, {"dimensions": lc, "reducer": "stablehlo.add"})
+    return None
 
 
 @cache
@@ -152,18 +183,50 @@ def positions_of(x: Node) -> range:
     return range(1, len(x.shape) - 1)
 
 
-def _cumulative(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """A window over all that comes before is computed in rows of 16, of which the last is filled up."""
-    window = given["window_dimensions"]
-    wide = [d for d, size in enumerate(window) if size != 1]
-    if len(wide) != 1 or len(operands) != 2 or window[wide[0]] != aval.shape[wide[0]] or window[wide[0]] <= _ROW:
+def _in_windows(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """A reduction of more than 32 elements along a dimension is one of windows of 32 first."""
+    dims, shape = given["dimensions"], operands[0].shape
+    if len(operands) != 2 or all(shape[d] <= _WINDOW for d in dims):
         return None
-    d = wide[0]
-    rows = -(-aval.shape[d] // _ROW)
-    padded = aval.update(shape=(*aval.shape[:d], rows * _ROW, *aval.shape[d + 1 :]))
-    filled = make("pad", operands, padded, {"row": _ROW})
-    sums = make("reduce_window", (filled, operands[1]), padded, {**given, "window_dimensions": (_ROW,)})
-    return make("slice", (sums,), aval, {"row": _ROW})
+    part = tuple(-(-n // min(n, _WINDOW)) if d in dims and n else n for d, n in enumerate(shape))
+    window = make("reduce_window", operands, operands[0].avals[0].update(shape=part), {"window": _WINDOW, **given})
+    return make("reduce", (window, operands[1]), aval, given)
+
+
+def _cumulative(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """A window over all that comes before is computed in rows of 16; the rows' ends go through it in turn."""
+    window = given.get("window_dimensions", ())
+    wide = [d for d, size in enumerate(window) if size != 1]
+    if len(wide) != 1 or len(operands) != 2 or window[wide[0]] != aval.shape[wide[0]] or aval.shape[wide[0]] <= _ROW:
+        return None
+    order = list(range(aval.ndim))
+    order[wide[0]], order[-1] = order[-1], order[wide[0]]
+    x, start = operands
+    return _permuted(make, _in_rows(make, _permuted(make, x, order), start), order)
+
+
+def _in_rows(make: Make, x: Node, start: Node) -> Node:
+    """A cumulative operation along the last dimension; of few elements in one window, else in rows."""
+    *outer, n = x.shape
+
+    def as_type(*shape: int) -> ShapedArray:
+        return x.avals[0].update(shape=(*outer, *shape))
+
+    def window(x: Node, aval: ShapedArray) -> Node:
+        return make("reduce_window", (x, start), aval, {"row": min(n, _ROW)})
+
+    if n <= _ROW:
+        # what comes before each element, and all of them
+        return make("slice", (window(x, as_type(n + 1)),), as_type(n), {"row": n})
+    rows = -(-n // _ROW)
+    filled = make("pad", (x, start), as_type(rows * _ROW), {"row": _ROW})
+    sums = window(make("reshape", (filled,), as_type(rows, _ROW), {}), as_type(rows, _ROW))
+    ends = make("slice", (sums,), as_type(rows, 1), {"row": _ROW})
+    before = _in_rows(make, make("reshape", (ends,), as_type(rows), {}), start)
+    spread = {"broadcast_dimensions": tuple(range(len(outer) + 1))}
+    added = make("broadcast_in_dim", (before,), as_type(rows, _ROW), spread)
+    whole = make("reshape", (make("add", (sums, added), as_type(rows, _ROW), {}),), as_type(rows * _ROW), {})
+    return make("slice", (whole,), as_type(n), {"row": _ROW})
 
 
 def _converted(make: Make, x: Node, dtype: Any) -> Node:

@@ -22,6 +22,7 @@ from meshwright.spmd.memory.kernels import Kernel, Use, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import alive_at_once
 from meshwright.spmd.memory.priority import fuse_by_bytes
+from meshwright.spmd.memory.prune import CHOICES, prune, through
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
@@ -29,6 +30,8 @@ from meshwright.spmd.report import human_bytes
 
 #: kernels between a donated argument's last use and its result that are looked at
 _HORIZON = 4000
+#: bytes of a result's address, in the table of several
+_ADDRESS = 8
 #: buffers that a report lists
 _SHOWN = 12
 
@@ -130,6 +133,7 @@ class _Plan:
         self.known, self.compiler = known, compiler
         self._regions: dict[Graph, int] = {}
         self.names = names
+        prune(graph)
         scatter_in_place(graph)
         by_node = kernels_of(graph)
         self.parameters = [by_node[p] for p in graph.parameters]
@@ -144,16 +148,22 @@ class _Plan:
             kernels = [k for k in kernels if k.users or k in kept or k.root.op == "parameter"]
             fuse(kernels, kept)
         combine(self.results, effects)
+        if not compiler.by_bytes and (len(self.results) > 1 or aliases is not None):
+            self.results = [_copy(k) if _transposed(k) else k for k in self.results]
         self.aliases = _matched(self.results, self.parameters, donated) if aliases is None else aliases
+        self.has_table = not compiler.by_bytes and aliases is None and len(self.results) > 1
         self._copy_results()
         roots = [*self.results, *effects]
         kernels = kernel_post_order([*self.parameters, *roots])
         for kernel in kernels:
             if kernel.root.op == "while":
                 self._copy_carry(kernel)
+            elif kernel.root.op in CHOICES:
+                self._copy_through(kernel)
         self._copy_donated()
         kernels = kernel_post_order([*self.parameters, *roots])
         self.order = kernels if compiler.depth_first else breadth_first(kernels, self.parameters)
+        self._place()
 
     # --- copies ---------------------------------------------------------------------------------------------
     def _copy_results(self) -> None:
@@ -181,11 +191,17 @@ class _Plan:
             shared = len(owner.users) > 1 or len(source.users) > 1 or source in loop.operands[:i]
             if owner.root.op in ("parameter", "constant") or shared:
                 loop.operands[i] = _copy(source)
-        for kernel in loop.inputs:
-            del kernel.users[loop]
-        loop.inputs = dict.fromkeys(loop.operands, Use.REUSED)
-        for kernel in loop.inputs:
-            kernel.users[loop] = None
+        _reread(loop)
+
+    def _copy_through(self, choice: Kernel) -> None:
+        """What branches hand through of arguments is copied before."""
+        root = choice.root
+        for i in range(len(root.regions[0].results)):
+            source = through(root, i)
+            if source is not None and source.op in ("parameter", "constant"):
+                at = root.operands.index(source)
+                choice.operands[at] = _copy(choice.operands[at])
+        _reread(choice)
 
     def _copy_donated(self) -> None:
         """A donated argument that is still read while its memory is written is copied first."""
@@ -203,42 +219,52 @@ class _Plan:
                 if user is not copy:
                     user.read(copy, parameter)
 
-    def _inner(self, region: Graph, loop: bool) -> int:
+    def _inner(self, region: Graph, loop: bool) -> Sequence[int]:
         """What a region needs besides its operands and results; a loop's results go where its parameters are."""
-        carried = {i: i for i in range(len(region.results))} if loop and len(region.results) > 1 else {}
-        temp_bytes = self._regions.get(region)
-        if temp_bytes is None:
+        sizes = self._regions.get(region)
+        if sizes is None:
+            carried = {i: i for i in range(len(region.results))} if loop else {}
             inside = replace(self.compiler, on_chip=0)
-            temp_bytes = self._regions[region] = _Plan(region, aliases=carried, compiler=inside).memory.temp_bytes
-        return temp_bytes
+            sizes = self._regions[region] = _Plan(region, aliases=carried, compiler=inside).temporaries
+        return sizes
 
     # --- figures --------------------------------------------------------------------------------------------
     @cached_property
     def memory(self) -> Memory:
         """Bytes, and what is alive at the peak."""
-        live = liveness(self.order, self.results, self._inner)
-        arguments = [live.of[p][0] for p in self.parameters]
-        results = [live.of[r][0] for r in self.results]
-        donated = {
-            result: argument
-            for r, a in self.aliases.items()
-            if (result := results[r]) is not None and (argument := arguments[a]) is not None
-        }
-        written, rest = place(live, [r for r in results if r is not None and r.kind == "result"], donated)
-        spans = joined(rest)
-        _, peak = highest(spans)
         held = [
-            *(b for b in arguments if b is not None),
-            *(b for b in written if b not in donated),
-            *(b for b in rest if b.start <= peak <= b.end),
+            *(b for b in self._arguments if b is not None),
+            *(b for b in self._written if b not in self._donated),
+            *(b for b in self._rest if b.start <= self._peak <= b.end),
         ]
         return Memory(
             sum(p.root.avals[0].nbytes for p in self.parameters),
-            sum(r.root.avals[0].nbytes for r in self.results),
+            sum(r.root.avals[0].nbytes for r in self.results) + self.has_table * _ADDRESS * len(self.results),
             sum(self.parameters[a].root.avals[0].nbytes for a in self.aliases.values()),
-            self._temporaries(spans, written),
+            self._temp_bytes,
             tuple(self._shown(b) for b in sorted(held, key=lambda b: -b.nbytes)),
         )
+
+    @cached_property
+    def temporaries(self) -> Sequence[int]:
+        """The temporaries at the peak, in bytes, and what is lost between them."""
+        sizes = [n for n, start, end in self._spans if start <= self._peak <= end]
+        return [*sizes, self._temp_bytes - sum(sizes)] if self._temp_bytes > sum(sizes) else sizes
+
+    def _place(self) -> None:
+        live = liveness(self.order, self.results, self._inner)
+        self._arguments = [live.of[p][0] for p in self.parameters]
+        results = [live.of[r][0] for r in self.results]
+        self._donated = {
+            result: argument
+            for r, a in self.aliases.items()
+            if (result := results[r]) is not None and (argument := self._arguments[a]) is not None
+        }
+        kept = [r for r in results if r is not None and r.kind == "result"]
+        self._written, self._rest = place(live, kept, self._donated)
+        self._spans = joined(self._rest)
+        _, self._peak = highest(self._spans)
+        self._temp_bytes = self._temporaries(self._spans, self._written)
 
     def _temporaries(self, spans: Sequence[tuple[int, int, int]], results: Sequence[Buffer]) -> int:
         room = self.compiler.on_chip
@@ -254,6 +280,23 @@ class _Plan:
             node = node.operands[0]
         whole = self.known.get(node.var, (None, "")) if node.var is not None else (None, "")
         return LiveBuffer(buffer.nbytes, buffer.kind, what, buffer.aval, kernel.root.source, *whole)
+
+
+def _reread(kernel: Kernel) -> None:
+    """After operands have changed."""
+    for source in kernel.inputs:
+        del source.users[kernel]
+    kernel.inputs = dict.fromkeys(kernel.operands, Use.REUSED)
+    for source in kernel.inputs:
+        source.users[kernel] = None
+
+
+def _transposed(kernel: Kernel) -> bool:
+    """Written in another order than results have, where something is computed on the way."""
+    root = kernel.root
+    while root.elementwise and len(root.operands) == 1 and root.operands[0] in kernel.members:
+        (root,) = root.operands
+    return root.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
 
 
 def _copy(kernel: Kernel) -> Kernel:

@@ -18,7 +18,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
+from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node
 from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.simplify import simplified, splat
 
@@ -62,8 +62,11 @@ class Recorder(Interpreter[Node]):
             attributes["reducer"] = names[0]
         graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", "case", "if") else ()
         effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
-        if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and short != "custom_call":
+        plain = short not in ("custom_call", "all_to_all")
+        if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and plain:
             return [self._make(short, operands, out_avals[0], attributes)]
+        if short == "all_to_all" and attributes["split_count"] > 1:
+            return [self._exchanged(operands[0], out_avals[0], attributes)]
         operands = in_orders(self._make, operands, attributes.get("operand_layouts", ""))
         inputs = (*operands, *dict.fromkeys(n for g in graphs for n in _captured(g)))
         special = dialect == "chlo" and len(out_avals) == 1
@@ -75,6 +78,17 @@ class Recorder(Interpreter[Node]):
         else:
             outs = [Node("get", (node,), (a,), {"index": i}, self._source) for i, a in enumerate(out_avals)]
         return in_orders(self._make, outs, attributes.get("result_layouts", ""))
+
+    def _exchanged(self, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+        """An all-to-all takes a part for each device, and its parts are joined."""
+        n, split = given["split_count"], given["split_dimension"]
+        shape = list(x.shape)
+        shape[split] //= n
+        part = x.avals[0].update(shape=tuple(shape))
+        parts = tuple(self._make("slice", (x,), part, {"index": i, "dimension": split}) for i in range(n))
+        whole = Node("all_to_all", parts, (part,) * n, given, self._source)
+        got = [Node("get", (whole,), (part,), {"index": i}, self._source) for i in range(n)]
+        return self._make("concatenate", got, aval, {"dimension": given["concat_dimension"]})
 
     def constant(self, value: Any, aval: ShapedArray) -> Node:
         value = np.asarray(value)
@@ -129,13 +143,20 @@ class Recorder(Interpreter[Node]):
         key = (op, operands, aval.shape, aval.dtype, tuple(_hashable(v) for v in given.values()))
         node = self._known.get(key)
         if node is None:
-            node = simplified(self._make, op, operands, aval, given)
+            node = self._folded(op, operands, aval) or simplified(self._make, op, operands, aval, given)
             node = node or ordered(self._make, op, operands, aval, given, self.compiler)
             if node is None:
                 node = Node(op, operands, (aval,), given, self._source)
             if op not in COLLECTIVES:
                 self._known[key] = node
         return node
+
+    def _folded(self, op: str, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
+        """What is computed of constants alone is one, unless it repeats them."""
+        folds = op in FOLDED and all(x.op == "constant" or x.is_splat() for x in operands)
+        if not folds or not any(x.op == "constant" and x.shape for x in operands):
+            return None
+        return Node("constant", (), (aval,), {}, self._source)
 
     # --- programs -------------------------------------------------------------------------------------------
     def graph(self, jaxpr: ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:

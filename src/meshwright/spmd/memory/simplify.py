@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ def simplified(
             return operands[0]
         case "negate" if operands[0].op == "negate":
             return operands[0].operands[0]
+        case "reduce" if len(operands) == 2:
+            return _reduce(make, operands, aval, given)
         case "divide":
             return _neutral(op, operands) or _divide(make, operands, aval)
         case "add" | "multiply" | "subtract":
@@ -60,6 +63,18 @@ def _neutral(op: str, operands: Sequence[Node]) -> Node | None:
         return left
     if op in ("add", "multiply") and left.is_splat() and scalar_value(left) == _NEUTRAL[op]:
         return right
+    return None
+
+
+def _reduce(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """Parts that are joined are reduced one by one; of a transposed array the dimensions have other numbers."""
+    (x, start), dims = operands, given["dimensions"]
+    if x.op == "concatenate" and x.attributes["dimension"] in dims and given.get("reducer"):
+        parts = [make("reduce", (part, start), aval, given) for part in x.operands]
+        return reduce(lambda a, b: make(given["reducer"].rpartition(".")[2], (a, b), aval, {}), parts)
+    if x.op == "transpose" and aval.ndim <= 1:
+        order = x.attributes["permutation"]
+        return make("reduce", (x.operands[0], start), aval, {**given, "dimensions": tuple(order[d] for d in dims)})
     return None
 
 

@@ -1,0 +1,77 @@
+"""Results of loops and choices that nobody uses go, with the operands that are then not needed.
+
+XLA removes them before it assigns buffers. A result that is the same operand in every branch is that operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.spmd.memory.graph import Graph, Node, post_order
+
+CHOICES = ("case", "if")
+
+
+def prune(graph: Graph) -> None:
+    """Prune in place."""
+    needed: dict[Node, set[int]] = {node: {0} for node in (*graph.results, *graph.effects)}
+    for node in reversed(graph.post_order()):
+        used = needed.get(node)
+        if used is None:
+            continue
+        if node.regions and "used" not in node.attributes:
+            (_carry_less if node.op == "while" else _keep)(node, used)
+        for operand in node.operands:
+            index = node.attributes["index"] if node.op == "get" else 0
+            needed.setdefault(operand, set()).add(index)
+
+
+def _keep(choice: Node, used: set[int]) -> None:
+    """Only the results ``used`` are left; the others are still counted, as nothing."""
+    places = sorted(used)
+    choice.attributes = {**choice.attributes, "used": {i: place for place, i in enumerate(places)}}
+    own = choice.operands[: len(choice.operands) - len(_captured(choice.regions))]
+    choice.regions = tuple(_narrowed(g, [g.results[i] for i in places]) for g in choice.regions)
+    choice.operands = (*own, *_captured(choice.regions))
+
+
+def _narrowed(region: Graph, results: Sequence[Node]) -> Graph:
+    """A branch with some of its results, and the parameters that these need."""
+    prune(Graph(region.parameters, tuple(results), region.effects))
+    inside = set(post_order((*results, *region.effects), lambda node: node.operands))
+    return Graph(tuple(p for p in region.parameters if p in inside), tuple(results), region.effects)
+
+
+def _carry_less(loop: Node, used: set[int]) -> None:
+    """A loop carries what is used after it, what its condition reads, and what these are computed from."""
+    condition, body = loop.regions
+    kept = used | _read(condition, (*condition.results, *condition.effects)) | _read(body, body.effects)
+    while more := _read(body, [body.results[i] for i in kept]) - kept:
+        kept |= more
+    places = sorted(kept)
+    loop.attributes = {**loop.attributes, "used": {i: place for place, i in enumerate(places)}}
+    loop.operands = tuple(loop.operands[i] for i in places)
+    loop.regions = (
+        Graph(tuple(condition.parameters[i] for i in places), condition.results, condition.effects),
+        Graph(tuple(body.parameters[i] for i in places), tuple(body.results[i] for i in places), body.effects),
+    )
+    for region in loop.regions:
+        prune(region)
+
+
+def _read(graph: Graph, results: Sequence[Node]) -> set[int]:
+    """The parameters, by number, that results are computed from."""
+    inside = set(post_order(results, lambda node: node.operands))
+    return {i for i, parameter in enumerate(graph.parameters) if parameter in inside}
+
+
+def _captured(regions: Sequence[Graph]) -> dict[Node, None]:
+    return dict.fromkeys(p.attributes["outside"] for g in regions for p in g.parameters if "outside" in p.attributes)
+
+
+def through(choice: Node, i: int) -> Node | None:
+    """The operand that result ``i`` is in every branch, if there is one."""
+    ends = {
+        r.attributes.get("outside") if r.op == "parameter" else None for r in (g.results[i] for g in choice.regions)
+    }
+    return ends.pop() if len(ends) == 1 else None
