@@ -35,7 +35,7 @@ _WINDOW = 32
 _LAYOUT = re.compile(r"dense<\[?([\d, ]*)\]?>")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 #: the attribute that names the dimension which a collective joins or splits
-_MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension"}
+_MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
 #: nodes whose results have an order of their own; others are written in the order that their user wants
 _FIXED = COLLECTIVES | {
     "parameter",

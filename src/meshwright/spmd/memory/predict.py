@@ -131,7 +131,7 @@ class _Plan:
         compiler: Compiler = CPU,
     ) -> None:
         self.known, self.compiler = known, compiler
-        self._regions: dict[Graph, int] = {}
+        self._regions: dict[Graph, Sequence[int]] = {}
         self.names = names
         prune(graph)
         scatter_in_place(graph)

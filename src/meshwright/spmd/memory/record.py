@@ -62,10 +62,11 @@ class Recorder(Interpreter[Node]):
             attributes["reducer"] = names[0]
         graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", "case", "if") else ()
         effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
-        plain = short not in ("custom_call", "all_to_all")
+        in_parts = short == "all_to_all" and not self.compiler.by_bytes and attributes["split_count"] > 1
+        plain = short != "custom_call" and not in_parts
         if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and plain:
             return [self._make(short, operands, out_avals[0], attributes)]
-        if short == "all_to_all" and attributes["split_count"] > 1:
+        if in_parts:
             return [self._exchanged(operands[0], out_avals[0], attributes)]
         operands = in_orders(self._make, operands, attributes.get("operand_layouts", ""))
         inputs = (*operands, *dict.fromkeys(n for g in graphs for n in _captured(g)))
@@ -80,7 +81,7 @@ class Recorder(Interpreter[Node]):
         return in_orders(self._make, outs, attributes.get("result_layouts", ""))
 
     def _exchanged(self, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node:
-        """An all-to-all takes a part for each device, and its parts are joined."""
+        """On CPUs an all-to-all takes a part for each device, and gives parts that are joined."""
         n, split = given["split_count"], given["split_dimension"]
         shape = list(x.shape)
         shape[split] //= n
