@@ -21,19 +21,21 @@ CHOICES = {"infinities": INFINITIES, "not a number": (*INFINITIES, np.nan)}
 
 
 def _is_asked(sample: Sample) -> bool:
-    """Left out: what is no number for LAPACK, functions that order no NaN, and taps outside of what a convolution sees,
-    which XLA multiplies by 0 or leaves out."""
-    op = sample.op
-    asked = not op.holds_jaxprs and not type(op).__module__.startswith("meshwright.ops.linalg")
-    asked = asked and op.name not in ("conv_general_dilated", "select_and_gather_add", "select_and_scatter_add")
-    return asked and any(dtypes.is_inexact(typeof(x).dtype) for x in sample.args)
+    """Left out: decompositions by LAPACK, which need not end on what is no number."""
+    module = type(sample.op).__module__
+    decomposes = module.startswith("meshwright.ops.linalg") and not module.endswith((".fft", ".matrices"))
+    return not decomposes and any(dtypes.is_inexact(typeof(x).dtype) for x in sample.args)
 
 
 FLOATS = [s for s in DISTINCT if _is_asked(s)]
 
 
 def with_special(sample: Sample, values: tuple[float, ...]) -> list[np.ndarray]:
-    """The operands, every third element of those of floats being special."""
+    """The operands, every third element of those of floats being special.
+
+    The kernel of a dilated convolution stays finite: zeros between rows and around them XLA leaves out where it sees
+    that they are, and multiplies where they are data. Which of them are data differs between devices.
+    """
     rng = np.random.default_rng(len(values))
 
     def changed(x: np.ndarray) -> np.ndarray:
@@ -43,7 +45,8 @@ def with_special(sample: Sample, values: tuple[float, ...]) -> list[np.ndarray]:
         put = rng.choice(np.array(values), x.shape).astype(dtype)
         return np.where(rng.random(x.shape) < 1 / 3, put, x)
 
-    return [changed(x) for x in sample.args]
+    finite = sample.args[1:] if any(n > 1 for n in sample.op.params.get("lhs_dilation", ())) else ()
+    return [x if any(x is y for y in finite) else changed(x) for x in sample.args]
 
 
 def kinds(x: np.ndarray, signs: bool) -> np.ndarray:
@@ -76,6 +79,8 @@ def differing(program: ClosedJaxpr, args: list[np.ndarray], cases: list[Case], s
 @pytest.mark.parametrize("values", ["infinities", pytest.param("not a number", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sample", FLOATS, ids=lambda s: s.id)
 def test_special_values(sample: Sample, values: str) -> None:
+    if values == "not a number" and sample.op.holds_jaxprs:
+        pytest.skip("a function that compares is no order, nor associative, beside NaN: what comes first decides")
     avals = [typeof(x) for x in sample.args]
     rule, program = sample.op.sharding_rule(*avals), single_op_jaxpr(sample.op, avals)
     cases = [c for c in localized_cases(sample.op, avals) if "'sum'" not in c.label]

@@ -22,7 +22,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Cotangents, Dual, Tangent, Zero
 from meshwright.ir.reading import Reader, reads, scalar_of
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
-from meshwright.ops.elementwise.table import add, eq, ge, le, scalar_like, select
+from meshwright.ops.elementwise.table import add, eq, ge, le, or_, scalar_like, select
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.slice_pad import slice_
 from meshwright.ops.window.body import read_select_and_scatter_body
@@ -40,6 +40,12 @@ _COMPARE = {"ge": ge, "le": le}
 def worst(selects: str, dtype: np.dtype) -> np.ndarray:
     """The value that is never selected beside others."""
     return dtypes.min_value(dtype) if selects == "ge" else dtypes.max_value(dtype)
+
+
+def _stays(selects: str, best: Any, value: Any) -> Any:
+    """Whether ``best`` is still selected when ``value`` is seen: beside what stands for padding NaN is, too."""
+    filler = match_shape(worst(selects, typeof(value).dtype), typeof(value))
+    return or_(_COMPARE[selects](best, value), eq(value, filler))
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,7 @@ class _LocalScatter:
 @lru_cache(maxsize=256)
 def _comparison(selects: str, dtype: np.dtype) -> ClosedJaxpr:
     scalar = ShapedArray((), dtype)
-    return trace_to_jaxpr(lambda a, b: [_COMPARE[selects](a, b)], [scalar, scalar])
+    return trace_to_jaxpr(lambda a, b: [_stays(selects, a, b)], [scalar, scalar])
 
 
 @lru_cache(maxsize=256)
@@ -198,7 +204,7 @@ def _keep_selected(selects: str, key: np.dtype, value: np.dtype) -> ClosedJaxpr:
     """Of two (key, value) pairs the selected one."""
 
     def keep(a: Any, x: Any, b: Any, y: Any) -> list[Any]:
-        first = _COMPARE[selects](a, b)
+        first = _stays(selects, a, b)
         return [select(first, a, b), select(first, x, y)]
 
     pair = [ShapedArray((), key), ShapedArray((), value)]
@@ -225,7 +231,7 @@ def _chosen(selects: str, values: Sequence[Any]) -> Any:
     aval = typeof(values[0])
     best, place = values[0], match_shape(np.int32(0), ShapedArray(aval.shape, np.dtype(np.int32)))
     for i, value in enumerate(values[1:], 1):
-        stays = _COMPARE[selects](best, value)
+        stays = _stays(selects, best, value)
         best, place = select(stays, best, value), select(stays, place, match_shape(np.int32(i), typeof(place)))
     return place
 
