@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.common import alternate, console, in_process, ratio, table
+from benchmarks.torchvision_kernels import declare_kernels
 
 LAYERS, WIDTH, HIDDEN, HEADS, BATCH, SEQUENCE, TENSOR = 4, 64, 160, 4, 4, 16, 2
 COLUMNS, ROWS = ("q", "k", "v", "gate", "up"), ("out", "down")
@@ -21,6 +22,7 @@ def model(name: str) -> tuple[Any, tuple[Any, ...], Any]:
 
     torch.manual_seed(0)
     if name == "ResNet-18":
+        declare_kernels()
         from torchvision.models import resnet18
 
         labels = torch.randint(0, 1000, (4,))
@@ -234,6 +236,8 @@ def llama_8b() -> dict[str, float]:
 def vit_collectives() -> int:
     """How many collectives the forward of ViT-B/16 has with the batch split over 8 devices."""
     import torch
+
+    declare_kernels()
     from torchvision.models import vit_b_16
 
     import meshwright as mw
