@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.collective.all_reduce import ALL_REDUCE, AllReduce
 from meshwright.ops.collective.base import AxisIndex, Collective
 from meshwright.ops.collective.exchange import Ppermute
-from meshwright.ops.elementwise.table import add, copy, ge, gt, le, lt, max_, min_, sub
-from meshwright.ops.shape.slice_pad import Pad, Slice
+from meshwright.ops.collective.tiles import AllGather, AllSlice, ReduceScatter
+from meshwright.ops.elementwise.table import ConvertElementType, SelectN, add, copy, eq, ge, gt, le, lt, max_, min_, sub
+from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.sharding import AbstractMesh
 
 #: comparisons and the ones they are easily confused with
@@ -90,6 +94,13 @@ def _of_collective(eqn: JaxprEqn, op: Collective, mesh: AbstractMesh) -> Found:
         ]  # fmt: skip
     elif eqn.invars[0].aval == eqn.outvars[0].aval:
         yield f"{op.name} dropped", [eqn.replace(op=copy)]
+    if op.gives_all_the_same and eqn.invars[0].aval == eqn.outvars[0].aval:
+        yield f"{op.name} on the first device alone", _on_the_first_alone(eqn, op)
+    if isinstance(op, AllGather):
+        copies = [eqn.invars[0]] * math.prod(op.sizes)
+        yield "gathered from oneself", [eqn.replace(op=Concatenate(op.dimension), invars=copies)]
+    if isinstance(op, ReduceScatter):
+        yield "not summed", [eqn.replace(op=AllSlice(op.axes, op.sizes, op.dimension))]
     if isinstance(op, AllReduce):
         for kind in ALL_REDUCE.values():
             if kind is not type(op) and kind.reduction in ("sum", "max"):
@@ -103,6 +114,30 @@ def _of_collective(eqn: JaxprEqn, op: Collective, mesh: AbstractMesh) -> Found:
             yield "the wrong axis", [eqn.replace(op=op.over((axis,), op.sizes))]
     if len(op.axes) > 1 and op.sizes[0] == op.sizes[1] and not isinstance(op, AllReduce):
         yield "axes in the wrong order", [eqn.replace(op=op.over(op.axes[::-1], op.sizes[::-1]))]
+
+
+def _on_the_first_alone(eqn: JaxprEqn, op: Collective) -> Sequence[JaxprEqn]:
+    """The other devices along the first of its axes keep what they have."""
+    made, place = Var(eqn.outvars[0].aval), Var(ShapedArray((), np.dtype(np.int32)))
+    first = Var(ShapedArray((), np.dtype(bool)))
+    zero = Literal(np.int32(0), place.aval)
+    return [
+        eqn.replace(outvars=[made]),
+        JaxprEqn(AxisIndex(op.axes[:1], op.sizes[:1]), [], [place], eqn.source),
+        JaxprEqn(eq, [place, zero], [first], eqn.source),
+        JaxprEqn(SelectN(), [first, eqn.invars[0], made], list(eqn.outvars), eqn.source),
+    ]
+
+
+def in_bfloat16(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+    """An equation with one operand and its result rounded to bfloat16; no float64 shows it."""
+    narrow = np.dtype(ml_dtypes.bfloat16)
+    before, after = (Var(v.aval.update(dtype=narrow)) for v in (eqn.invars[0], eqn.outvars[0]))
+    return [
+        JaxprEqn(ConvertElementType(narrow), [eqn.invars[0]], [before], eqn.source),
+        eqn.replace(invars=[before, *eqn.invars[1:]], outvars=[after]),
+        JaxprEqn(ConvertElementType(np.dtype(np.float32)), [after], list(eqn.outvars), eqn.source),
+    ]
 
 
 def _moved_slice(eqn: JaxprEqn, op: Any) -> Found:

@@ -6,9 +6,10 @@ import dataclasses
 import warnings
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 import pytest
-from mutations import Mutation, mutations
+from mutations import Mutation, in_bfloat16, mutations
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -16,8 +17,9 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.errors import MeshwrightWarning, VerificationError
-from meshwright.ir.jaxpr import Jaxpr, Var
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
 from meshwright.lowering.batched import virtual_program
+from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.executable import compile_jaxpr
 
@@ -86,7 +88,9 @@ def drawn(part: PartitionedProgram, seed: int) -> list[np.ndarray]:
 def changes_results(part: PartitionedProgram, mistaken: PartitionedProgram) -> bool:
     """Whether a mistake shows: some are none, such as a mask that is wrong where nobody looks."""
     right, wrong = (
-        compile_jaxpr(virtual_program(p.part), "mutant", [default_sharding()] * len(p.part.out_layouts), quick=True)
+        compile_jaxpr(
+            virtual_program(p.part, copies=True), "mutant", [default_sharding()] * len(p.part.out_layouts), quick=True
+        )
         for p in (part, mistaken)
     )
     return all(
@@ -139,6 +143,31 @@ def test_some_mistakes(name):
     part = partitioned(name)
     every = list(mutations(part.jaxpr.jaxpr, MESH))
     assert sum(check(part, m) for m in every[:: max(1, len(every) // 6)]) > 0
+
+
+def test_every_device_must_have_what_all_should_have():
+    """Mistakes that the first device does not see: the others keep their own terms of a sum."""
+    part = partitioned("uneven")
+    alone = [m for m in mutations(part.jaxpr.jaxpr, MESH) if m.kind.endswith("on the first device alone")]
+    assert len(alone) >= 3
+    for mutation in alone:
+        with pytest.raises(VerificationError, match="on devices that should have what the first one has"):
+            with_mistake(part, mutation).verify()
+
+
+def test_roundings_that_the_program_does_not_have_are_found(refuses):
+    """Float64 would hide that a sum is made in bfloat16, or that a result has another type."""
+    part = partitioned("uneven")
+    eqns = part.jaxpr.jaxpr.eqns
+    place = next(i for i, e in enumerate(eqns) if e.op.name == "psum")
+    with refuses(VerificationError, "rounds float32 to bfloat16"):
+        with_mistake(part, Mutation("bfloat16", place, tuple(in_bfloat16(eqns[place])))).verify()
+    program = part.jaxpr.jaxpr
+    result = Var(program.outvars[0].aval.update(dtype=np.dtype(ml_dtypes.bfloat16)))
+    rounded = JaxprEqn(ConvertElementType(result.aval.dtype), [program.outvars[0]], [result])
+    narrow = part.jaxpr.replace(jaxpr=program.replace(eqns=[*eqns, rounded], outvars=[result, *program.outvars[1:]]))
+    with refuses(VerificationError, "output 0 is bf16"):
+        PartitionedProgram(part.program, dataclasses.replace(part.part, jaxpr=narrow)).verify()
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
+from meshwright.api.partitioned import PartitionedProgram
 from meshwright.errors import VerificationError
 from meshwright.ir.interval import ANYWHERE
 from meshwright.lowering.batched import virtual_program
+from meshwright.ops.elementwise.table import copy
 from meshwright.verification.compare import compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import draw_inputs
@@ -212,3 +216,20 @@ def test_convolutions_are_worth_optimizing():
     assert not _is_convolved(mw.make_jaxpr(convolved)(image[:, :, :4, :4], kernel))
     assert not _is_convolved(mw.make_jaxpr(lambda x: x @ x)(matrix))
     assert not _is_convolved(mw.make_jaxpr(lax.cumsum)(matrix))
+
+
+def test_the_unpartitioned_program_is_compared_with_itself_in_its_own_types(refuses):
+    """Where loops count in numbers that float64 would make wide."""
+    part = program(lambda x: lax.fori_loop(0, 3, lambda i, c: c.at[i].add(mnp.sum(c)), x), zeros(8))
+    mistaken = part.jaxpr.jaxpr.replace(eqns=[_without_sums(e) for e in part.jaxpr.jaxpr.eqns])
+    wrong = dataclasses.replace(part.part, jaxpr=part.jaxpr.replace(jaxpr=mistaken))
+    with refuses(VerificationError, "in round 0 of the scan"):
+        PartitionedProgram(part.program, wrong).verify()
+
+
+def _without_sums(eqn):
+    if eqn.op.name == "psum":
+        return eqn.replace(op=copy)
+    regions = eqn.op.regions() if eqn.op.holds_jaxprs else ()
+    changed = [r.replace(jaxpr=r.jaxpr.replace(eqns=[_without_sums(e) for e in r.eqns])) for r in regions]
+    return eqn.replace(op=eqn.op.with_regions(changed)) if changed else eqn

@@ -114,10 +114,10 @@ float0 = np.dtype([("float0", np.void, 0)])
 
 
 @contextmanager
-def wide_types() -> Iterator[None]:
+def wide_types(wide: bool = True) -> Iterator[None]:
     """Keep 64-bit types in the ``with`` block, whatever ``enable_x64`` says: for programs that say of every value how
-    wide it is."""
-    before, _scope.wide = _scope.wide, True
+    wide it is; or, within such a block, do as ``enable_x64`` says."""
+    before, _scope.wide = _scope.wide, wide
     try:
         yield
     finally:

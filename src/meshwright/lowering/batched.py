@@ -21,25 +21,29 @@ from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
 from meshwright.lowering.reductions import merge_reductions
 from meshwright.lowering.target import Target
-from meshwright.lowering.units import Units, enter, first_of, held_aval, leave, with_units
+from meshwright.lowering.units import Units, enter, every_of, first_of, held_aval, leave, with_units
 from meshwright.spmd.partition.record import Partition
 from meshwright.transforms.batching import BatchTrace
 
 
-def virtual_program(part: Partition) -> ClosedJaxpr:
-    """The program on global arrays that computes what all devices of the mesh compute together."""
-    return on_target(part, Target(part.mesh))
+def virtual_program(part: Partition, copies: bool = False) -> ClosedJaxpr:
+    """The program on global arrays that computes what all devices of the mesh compute together.
+
+    Of a result that devices along an axis should have alike, but compute each for itself, it is the first one's; with
+    ``copies`` it is all of theirs, along dimensions before the result's own.
+    """
+    return on_target(part, Target(part.mesh), copies)
 
 
-def on_target(part: Partition, target: Target) -> ClosedJaxpr:
+def on_target(part: Partition, target: Target, copies: bool = False) -> ClosedJaxpr:
     """The program of each real device; collectives over real axes stay."""
     units = Units.of(part, target)
     if target.real and not any(target.mesh.axis_size(a) > 1 for a in target.virtual):
         return part.jaxpr
-    return run_passes(part.jaxpr, batching(part, units))
+    return run_passes(part.jaxpr, batching(part, units, copies))
 
 
-def batching(part: Partition, units: Units) -> tuple[Pass, ...]:
+def batching(part: Partition, units: Units, copies: bool = False) -> tuple[Pass, ...]:
     """The passes that batch a program over virtual units."""
     inputs = [frozenset(u for atoms in lo.dims for u in units.of_atoms(atoms)) for lo in part.in_layouts]
     return (
@@ -50,7 +54,10 @@ def batching(part: Partition, units: Units) -> tuple[Pass, ...]:
             "merge sums of products", lambda j: merge_reductions(j, inputs, units.virtual),
             "Where a sum completes what a virtual axis has split, the split is undone.",
         ),
-        Pass("batch virtual axes", lambda j: _batched(j, part, units), "One device computes all virtual positions."),
+        Pass(
+            "batch virtual axes", lambda j: _batched(j, part, units, copies),
+            "One device computes all virtual positions.",
+        ),
         DEAD_CODE,
         CHANNELS_LAST,
         MERGE_PRODUCTS,
@@ -59,13 +66,13 @@ def batching(part: Partition, units: Units) -> tuple[Pass, ...]:
     )  # fmt: skip
 
 
-def _batched(local: ClosedJaxpr, part: Partition, units: Units) -> ClosedJaxpr:
+def _batched(local: ClosedJaxpr, part: Partition, units: Units, copies: bool) -> ClosedJaxpr:
     in_avals, out_avals = (
         [held_aval(a, lo, units) for a, lo in zip(avals, layouts)]
         for avals, layouts in ((part.source.in_avals, part.in_layouts), (part.source.out_avals, part.out_layouts))
     )
 
-    same = _unchanged(local, part)
+    same, of_devices = _unchanged(local, part), every_of if copies else first_of
 
     def fun(*args: Any) -> list[Any]:
         traces = []
@@ -79,7 +86,7 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units) -> ClosedJaxpr:
             left = [leave(x, lo, a.shape, units) for x, lo, a in zip(outs, part.out_layouts, out_avals)]
         for trace in reversed(traces):
             with set_trace(trace.parent):
-                left = [first_of(*trace.unwrap(x)) for x in left]
+                left = [of_devices(*trace.unwrap(x)) for x in left]
             trace.alive = False
         return [args[same[o]] if o in same else x for o, x in enumerate(left)]
 

@@ -19,7 +19,7 @@ from meshwright.lowering.target import Target
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.collective.tiles import AllGather, AllSlice
-from meshwright.ops.shape.rearrange import squeeze
+from meshwright.ops.shape.rearrange import squeeze, transpose
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.record import Partition
@@ -142,3 +142,8 @@ def leave(x: Any, layout: Layout, shape: Sequence[int], units: Units) -> Any:
 def first_of(val: Any, dim: int | None) -> Any:
     """Of a value that is the same on all devices, the first's."""
     return val if dim is None else squeeze(slice_in_dim(val, 0, 1, axis=dim), [dim])
+
+
+def every_of(val: Any, dim: int | None) -> Any:
+    """Of a value that devices have computed each for itself, all, along dimension 0."""
+    return val if not dim else transpose(val, [dim, *(d for d in range(typeof(val).ndim) if d != dim)])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
+from meshwright.errors import VerificationError
 
 _BLOCK = 1 << 16
 #: an element may be off by ``rtol`` of itself, and by this much of ``rtol`` of the largest element
@@ -19,7 +21,8 @@ _OF_LARGEST = 1e-3
 class Difference:
     """How far two arrays are apart: equal NaNs and infinities are no difference, and not finite.
 
-    ``excess`` is by how much the worst element is beyond what ``rtol`` and ``atol`` allow.
+    ``excess`` is by how much the worst element is beyond what ``rtol`` and ``atol`` allow; ``copy`` says in which of
+    the devices' copies of the array it is.
     """
 
     absolute: float = 0.0
@@ -27,6 +30,7 @@ class Difference:
     excess: float = 0.0
     finite: int = 0
     size: int = 0
+    copy: int = 0
 
     @property
     def relative(self) -> float:
@@ -34,21 +38,36 @@ class Difference:
 
 
 def compare(got: Any, want: Any, rtol: float = 0.0, atol: float = 0.0) -> Difference:
-    """The difference of two arrays of one shape and dtype."""
-    a, b = _flat(got), _flat(want)
+    """The difference of two arrays of one shape and dtype; ``got`` may be several copies, of which it is the worst's.
+
+    Raises:
+      VerificationError: their shapes are not such.
+    """
+    a, b = np.asarray(got), np.asarray(want)
+    if a.shape[a.ndim - b.ndim :] != b.shape:
+        raise VerificationError(f"an array of shape {a.shape} was computed where one of shape {b.shape} is expected")
+    copies, whole = _flat(a), _flat(b)
+    if not whole.size:
+        return Difference()
+    found = [_compared(copy, whole, rtol, atol) for copy in copies.reshape(-1, whole.size)]
+    worst = max(range(len(found)), key=lambda i: found[i].excess)
+    return replace(found[worst], copy=worst, finite=min(d.finite for d in found))
+
+
+def _compared(a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> Difference:
     difference = Difference(size=b.size)
     if dtypes.is_inexact(b.dtype):
         with np.errstate(invalid="ignore", over="ignore"):
             difference.largest = max((_largest(block) for _, block in _blocks(a, b)), default=0.0)
             for block in _blocks(a, b):
                 _take(difference, *block, rtol, atol)
-    else:
-        wrong = a != b
-        difference.finite = b.size
-        if wrong.any():
-            difference.absolute = float(np.max(np.abs(a[wrong].astype(np.float64) - b[wrong].astype(np.float64))))
-            difference.largest = float(np.max(np.abs(b.astype(np.float64))))
-            difference.excess = difference.absolute
+        return difference
+    wrong = a != b
+    difference.finite = b.size
+    if wrong.any():
+        difference.absolute = float(np.max(np.abs(a[wrong].astype(np.float64) - b[wrong].astype(np.float64))))
+        difference.largest = float(np.max(np.abs(b.astype(np.float64))))
+        difference.excess = max(difference.absolute, 1.0)  # of two large integers that float64 does not tell apart
     return difference
 
 

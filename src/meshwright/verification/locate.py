@@ -20,7 +20,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import EVAL
-from meshwright.lowering.units import Units, enter, first_of, leave, with_units
+from meshwright.lowering.units import Units, enter, every_of, leave, with_units
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.bodies import Operands
@@ -57,10 +57,11 @@ class FirstDifference:
         over = f" over {', '.join(self.part.mesh.coalesce(op.axes))}" if isinstance(op, Collective) else ""
         value = f"the result of {self.whole.op.name} at {self.whole.source}" if self.whole else "an input"
         reason = f" ({self.local.note})" if self.local.note is not None else ""
+        others = ", on devices that should have what the first one has" if self.difference.copy else ""
         return (
             f"they first differ after {op.name}{over} at {self.local.source}{self.inside}, which makes {value}, "
             f"{self.local.outvars[0].aval} on a device, laid out as {self.layout.format(self.part.mesh)}{reason}: by "
-            f"{self.difference.absolute:.3g} ({self.difference.relative:.3g} relative)"
+            f"{self.difference.absolute:.3g} ({self.difference.relative:.3g} relative){others}"
         )
 
 
@@ -188,13 +189,13 @@ class _Pair:
                 names = self.units.of_atoms(layout.partial)
                 x = ALL_REDUCE[layout.reduction](names, tuple(self.units.sizes[n] for n in names)).bind(x)
             x = leave(x, layout, meant.aval.shape, self.units)
-        return np.asarray(self.of_first(x))
+        return np.asarray(self.of_every(x))
 
-    def of_first(self, x: Any) -> Any:
-        """A value that is the same on all devices, as an array."""
+    def of_every(self, x: Any) -> Any:
+        """A value that is the same on all devices, as an array: all copies, where each device has computed its own."""
         for trace in reversed(self.traces):
             with set_trace(trace.parent):
-                x = first_of(*trace.unwrap(x))
+                x = every_of(*trace.unwrap(x))
         return x
 
     # --- loops and branches ---------------------------------------------------------------------------------

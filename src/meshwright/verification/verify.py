@@ -36,6 +36,7 @@ from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import MANNERS, draw_inputs
 from meshwright.verification.locate import first_difference, first_not_finite
 from meshwright.verification.result import OutputDifference, Verification, percent
+from meshwright.verification.types import other_types
 from meshwright.verification.widen import wide_dtype, widened
 
 #: how much of the error of the unpartitioned program in its own types may be left in float64: a thousand times the
@@ -99,6 +100,8 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
     """
     started = time.perf_counter()
     part, progress = request.part, request.progress
+    if (wrong := other_types(part)) is not None:
+        raise VerificationError(f"{request.name!r} has other types than the unpartitioned program: {wrong}")
     progress("in float64", 0, 4)
     with wide_types():
         wide = _Wide.of(part)
@@ -106,7 +109,7 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
         progress("compiling the unpartitioned program", 1, 4)
         whole = _compiled(_from_narrow(wide.part.source, avals), request.name)
         progress("compiling the partitioned program", 2, 4)
-        parts = _compiled(_from_narrow(virtual_program(wide.part), avals), request.name)
+        parts = _compiled(_from_narrow(virtual_program(wide.part, copies=True), avals), request.name)
         progress("running both", 3, 4)
         runs, begun = [], time.perf_counter()
         for number in range(_MOST_DRAWS):
@@ -206,7 +209,8 @@ def _allowed(
     if not any(suspects) or (same_types and not wide.narrow and not _has_narrow_floats(source)):
         return [None] * len(differences)
     request.progress("comparing with the rounding of the unpartitioned program", 3, 4)
-    own = _compiled(source, request.name)(values)
+    with wide_types(False):  # the numbers in it are as wide as they were when it was traced
+        own = _compiled(source, request.name)(values)
     errors = [compare(np.asarray(x).astype(np.asarray(w).dtype), w) for x, w in zip(own, expected)]
     return [_rounding(e, wide) if suspect else None for e, suspect in zip(errors, suspects)]
 
