@@ -178,3 +178,8 @@ def test_misuse(refuses) -> None:
         ms.gaussian_kde(np.zeros(3), "narrow")
     with refuses(errors.ShapeError, "logpdf"):
         ms.norm.logpdf(np.zeros(3), np.zeros(2))
+
+
+def test_the_slope_in_the_middle() -> None:
+    assert [float(mw.grad(ms.laplace.cdf)(x)) for x in (0.0, -0.0)] == [0.5, 0.5]
+    assert float(mw.grad(lambda loc: ms.laplace.cdf(1.0, loc))(1.0)) == -0.5

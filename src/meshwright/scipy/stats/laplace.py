@@ -17,5 +17,5 @@ pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.3033)
 
 @_of(0.5, gives=0.6967)
 def cdf(z: Any) -> Any:
-    half = 0.5 * exp(-abs_(z))
+    half = 0.5 * exp(where(z <= 0, z, -z))  # not of the absolute value, whose slope at 0 has another sign
     return where(z <= 0, half, 1 - half)
