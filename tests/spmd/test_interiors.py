@@ -18,6 +18,11 @@ def neighbours(u):
     return u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
 
 
+def nine(u):
+    n, m = u.shape
+    return sum((1 + i + 3 * j) * u[i : n - 2 + i, j : m - 2 + j] for i in range(3) for j in range(3))
+
+
 def stepped(u):
     return u.at[1:-1, 1:-1].add(neighbours(u) / 10)
 
@@ -30,6 +35,8 @@ def partitioned(f, *spec):
 
 #: a row to either neighbour along ``a``, and a column to the other device along ``b``
 ROWS, COLUMN = 2 * 4 * N // 2, 4 * N // 4
+#: the same with corners; permutes to the left and to the right are counted both
+CORNERS = ROWS + 2 * (COLUMN + 2 * 4)
 
 BORDERS = "edge", "reflect", "symmetric"
 
@@ -45,6 +52,12 @@ BORDERS = "edge", "reflect", "symmetric"
         (stepped, ROWS + COLUMN),
         (lambda u: lax.fori_loop(0, 5, lambda _, u: stepped(u), u), 5 * (ROWS + COLUMN)),
         (lambda u: u.at[2:-1].set(u[1:-2] * 2), ROWS // 2),
+        # with corners, which come along with the columns of the rows that are fetched
+        *[(lambda u, mode=m: nine(mnp.pad(u, 1, mode=mode)), CORNERS) for m in ("constant", "edge", "reflect")],
+        (lambda u: mnp.pad(nine(u), 1), CORNERS),
+        (lambda u: lax.fori_loop(0, 5, lambda _, u: nine(mnp.pad(u, 1)), u), 5 * CORNERS),
+        # of higher order: each of the two rows once
+        (lambda u: mnp.pad(u[4:] - 8 * u[3:-1] + 8 * u[1:-3] - u[:-4], ((2, 2), (0, 0))), 2 * ROWS),
         # borders that repeat or reflect what is next to them
         *[(lambda u, mode=m: neighbours(mnp.pad(u, 1, mode=mode)), ROWS + COLUMN) for m in BORDERS],
         (lambda u: mnp.pad(u, ((2, 1), (0, 0)), mode="edge")[:-3] - u, ROWS),

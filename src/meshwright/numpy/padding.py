@@ -105,6 +105,8 @@ def _by_function(x: Any, widths: Sequence[tuple[int, int]], function: Callable[.
 
 def _constant(x: Any, widths: Sequence[tuple[int, int]], values: Any) -> Any:
     def fill(value: Any) -> Any:
+        if type(value) is int and value == 0:  # known to be zero wherever it is seen
+            return convert(ops.scalar_like(0, x), dtype, weak)
         value = asarray(value)
         value = reshape(value, ()) if typeof(value).size == 1 else value
         return convert(converted(value, dtype), dtype, weak)

@@ -12,6 +12,7 @@ from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
+from meshwright.ops.shape.shifts import joined_shifts
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.order import Order
@@ -33,6 +34,7 @@ PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, JOINED_PADS, DEAD_CODE)
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),
+    Pass("joined shifts", joined_shifts, "Shifts of one array, some along several dimensions, are one exchange."),
     DEAD_CODE,
 )
 #: the step between: each equation of the whole program becomes some of a device's

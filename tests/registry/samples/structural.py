@@ -15,6 +15,7 @@ from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota, ReduceSu
 from meshwright.ops.shape.cyclic import CyclicWindow
 from meshwright.ops.shape.rearrange import Reshape, ReshapeRows, Rev, Squeeze, Transpose
 from meshwright.ops.shape.row_moves import RowMoves
+from meshwright.ops.shape.shifts import Shifts
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sort.sorting import Sort
@@ -55,6 +56,8 @@ def _shapes() -> Iterator[Sample]:
     woven = RowMap((5, 6), ((Span(1, 2, 6), Span(ZEROS, 0, 3), Span(0, 1, 4)), (Span(0, 0, 5), Span(1, 0, 3))))
     yield sample(RowMoves(0, woven), floats(5, 3), floats(6, 3), label="woven")
     yield sample(RowMoves(0, woven), ints(5, 2), ints(6, 2), label="ints")
+    yield sample(Shifts(((1, -1), (0, 2), (-1, 0))), floats(8, 6), label="plane")
+    yield sample(Shifts(((2, 0), (-1, 0))), ints(7, 2), label="uneven")
     mesh = AbstractMesh((2,), ("nowhere",))
     yield sample(ShardingConstraint(NamedSharding(mesh, PartitionSpec())), floats(5, 3))
 
