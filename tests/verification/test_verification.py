@@ -233,3 +233,12 @@ def _without_sums(eqn):
     regions = eqn.op.regions() if eqn.op.holds_jaxprs else ()
     changed = [r.replace(jaxpr=r.jaxpr.replace(eqns=[_without_sums(e) for e in r.eqns])) for r in regions]
     return eqn.replace(op=eqn.op.with_regions(changed)) if changed else eqn
+
+
+def test_sums_completed_late_are_named(refuses):
+    """Infinities meet each device's term of the sum."""
+    x, w = np.array([[1.0], [2], [-4], [-5]], F32) * np.ones((4, 3), F32), np.array([np.inf, 1, 2], F32)
+    part = program(lambda x, w: mnp.sum(x, 0) @ mnp.diag(w), x, w, shardings=(X, None))
+    with refuses(VerificationError, "+sum{x}", "the sum over devices is completed late"):
+        part.verify(x, w, finite=0)
+    assert part.verify(x, np.ones(3, F32)).finite == 1

@@ -21,8 +21,9 @@ from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import EVAL
 from meshwright.lowering.units import Units, enter, every_of, leave, with_units
-from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.collective.all_reduce import ALL_REDUCE, AllReduce
 from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.tiles import ReduceScatter
 from meshwright.ops.control.bodies import Operands
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import RegionOp
@@ -61,7 +62,18 @@ class FirstDifference:
         return (
             f"they first differ after {op.name}{over} at {self.local.source}{self.inside}, which makes {value}, "
             f"{self.local.outvars[0].aval} on a device, laid out as {self.layout.format(self.part.mesh)}{reason}: by "
-            f"{self.difference.absolute:.3g} ({self.difference.relative:.3g} relative){others}"
+            f"{self.difference.absolute:.3g} ({self.difference.relative:.3g} relative){others}{self._late}"
+        )
+
+    @property
+    def _late(self) -> str:
+        """Where infinities met the terms of a sum: why that may be no mistake."""
+        of_terms = self.layout.partial or isinstance(self.local.op, AllReduce | ReduceScatter)
+        if not of_terms or np.isfinite(self.difference.absolute):
+            return ""
+        return (
+            "; the sum over devices is completed late, after ops that are linear in it, so that what is infinite or "
+            "NaN meets each device's term of it, not the whole sum: without such values the programs may agree"
         )
 
 
