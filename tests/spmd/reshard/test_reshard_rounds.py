@@ -83,7 +83,7 @@ def test_uneven_and_few_rows(size):
         if pieces:
             assert ratio(pieces) < 1.3
             for start in (1e-3, 1e3):
-                full = filled(pieces, start, MAX_ROUNDS)
+                full = filled(pieces, 0, start, MAX_ROUNDS)
                 assert full is not None
                 check(pieces, full)
 
@@ -110,6 +110,6 @@ def test_cut_pieces_are_the_pieces():
 
 
 def test_too_many_pieces_are_refused():
-    assert in_rounds(transposed((80, 80), 40, 40), 0) is None
+    assert in_rounds(transposed((160, 160), 80, 80), 0) is None
     assert in_rounds([], 0) == []
     assert chunk_of(in_rounds(transposed((4, 4), 2, 2), 0)[0]) == (2, 2)

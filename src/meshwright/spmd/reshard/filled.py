@@ -8,6 +8,7 @@ of one shape a round.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from meshwright.spmd.reshard.pieces import Piece, Sent
 _optimize = LateModule("scipy.optimize")
 MOST_SHAPES = 16  # of the largest pieces, that are tried as chunks
 MOST_PAIRED = 8  # of those, of which what two have in common is tried
-TRIED = 3  # chunks for which devices are assigned
+TRIED = 12  # chunks for which devices are assigned
 
 
 class _Left(NamedTuple):
@@ -46,8 +47,8 @@ class _Holders(NamedTuple):
 class _Pairs:
     """The pairs of a target and a tile with pieces left, and what every device still has to do."""
 
-    def __init__(self, left: _Left, devices: int, holders: _Holders) -> None:
-        self.left, self.devices, self.holders = left, devices, holders
+    def __init__(self, left: _Left, devices: int, holders: _Holders, owners: Sequence[tuple[int, ...]]) -> None:
+        self.left, self.devices, self.holders, self.owners = left, devices, holders, owners
         self.shape = left.high - left.low
         size = self.shape.prod(axis=1)
         self.receive = np.bincount(left.target, size, devices)
@@ -58,6 +59,19 @@ class _Pairs:
         self.target_first = _changes(self.target)
         self.by_tile = np.argsort(self.tile, kind="stable")
         self.tile_first = _changes(self.tile[self.by_tile])
+        self.number = np.zeros((devices, len(owners)), dtype=np.int64)
+        self.number[self.target, self.tile] = np.arange(len(self.first))
+
+    def fewest(self) -> int:
+        """The rounds that are left at least."""
+        sent = np.bincount(self.left.tile) / self.holders.number[: self.left.tile.max() + 1]
+        return int(np.ceil(max(np.bincount(self.left.target).max(), sent.max())))
+
+    def largest(self, useful: np.ndarray) -> np.ndarray:
+        """The piece of each pair that is the most useful."""
+        pair = np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.left.target)))
+        largest: np.ndarray = np.lexsort((-useful, pair))[self.first]
+        return largest
 
     def useful(self, chunks: np.ndarray) -> np.ndarray:
         """For each chunk how much of each piece goes into it."""
@@ -87,8 +101,11 @@ class _Round(NamedTuple):
     holders: np.ndarray
 
 
-def filled(pieces: Sequence[Piece], start: float, most: int) -> list[list[Sent]] | None:
-    """The pieces, cut, in rounds; None if these are more than ``most``. ``start``: what a round counts for."""
+def filled(
+    pieces: Sequence[Piece], start: int, weight: float, most: int, below: float = math.inf
+) -> list[list[Sent]] | None:
+    """The pieces, cut, in rounds; None if these are more than ``most``, or cost ``below`` or more. ``start``: what a
+    round costs besides its chunk; ``weight``: what it counts for when chunks are chosen."""
     tiles = {holders: number for number, holders in enumerate(dict.fromkeys(piece.holders for piece in pieces))}
     counts = np.array([len(holders) for holders in tiles])
     held = _Holders(
@@ -103,14 +120,16 @@ def filled(pieces: Sequence[Piece], start: float, most: int) -> list[list[Sent]]
     )
     owners = list(tiles)
     rounds: list[list[Sent]] = []
+    spent = 0
     while len(left.target):
-        if len(rounds) == most:
+        pairs = _Pairs(left.ordered(), devices, held, owners)
+        fewest = pairs.fewest()
+        if len(rounds) + fewest > most or spent + pairs.most + start * fewest >= below:
             return None
-        pairs = _Pairs(left.ordered(), devices, held)
-        taken, left = _take(_best(pairs, start), pairs)
-        rounds.append(
-            [Sent(source, Piece(target, owners[tile], low, high)) for source, target, tile, low, high in taken]
-        )
+        turn = _best(pairs, weight)
+        spent += int(turn.chunk.prod()) + start
+        sent, left = _take(turn, pairs)
+        rounds.append(sent)
     return rounds
 
 
@@ -127,9 +146,15 @@ def _best(pairs: _Pairs, start: float) -> _Round:
     useful = pairs.useful(chunks)
     of_pairs = pairs.per_pair(useful)
     goals, sizes = pairs.goals(of_pairs), chunks.prod(axis=1)
-    order = np.argsort((sizes + goals + start) / sizes - pairs.most / sizes, kind="stable")[:TRIED]
-    assigned = (_assigned(pairs, chunks[i], useful[i], of_pairs[i], goals[i], start) for i in order)
-    return min(assigned, key=lambda turn: turn.price)
+    least = (sizes + goals - pairs.most + start) / sizes
+    best: _Round | None = None
+    for i in np.argsort(least, kind="stable")[:TRIED]:
+        if best is not None and best.price <= least[i]:
+            break
+        turn = _assigned(pairs, chunks[i], useful[i], of_pairs[i], goals[i], start)
+        best = turn if best is None or turn.price < best.price else best
+    assert best is not None, "there are pieces left"
+    return best
 
 
 def _chunks(pairs: _Pairs) -> np.ndarray:
@@ -168,31 +193,31 @@ def _assigned(
 
 
 # --- taking -------------------------------------------------------------------------------------------------
-def _take(turn: _Round, pairs: _Pairs) -> tuple[list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]], _Left]:
-    """What a round moves (source, target, tile, box), and what is left then."""
+def _take(turn: _Round, pairs: _Pairs) -> tuple[list[Sent], _Left]:
+    """What a round moves, and what is left then."""
     left, held = pairs.left, pairs.holders
-    end = np.append(pairs.first[1:], len(left.target))
-    where = {pair: span for pair, *span in zip(zip(pairs.target.tolist(), pairs.tile.tolist()), pairs.first, end)}
-    taken, rest, gone = [], [], []
-    for target, holder in zip(turn.targets.tolist(), turn.holders.tolist()):
-        tile = int(held.tile[holder])
-        first, last = where[target, tile]
-        number = first + int(np.argmax(turn.useful[first:last]))
-        low, high = left.low[number].tolist(), left.high[number].tolist()
-        stop = [min(b, a + rows) for a, b, rows in zip(low, high, turn.chunk.tolist())]
-        taken.append((int(held.device[holder]), target, tile, tuple(low), tuple(stop)))
-        gone.append(number)
-        rest += [(*box, target, tile) for box in _beyond(low, stop, high)]
-    kept = _Left(*(np.delete(column, gone, axis=0) for column in left))
-    if rest:
-        kept = _Left(*(np.concatenate([old, new]) for old, new in zip(kept, map(np.array, zip(*rest)))))
-    return taken, kept
+    tiles = held.tile[turn.holders]
+    taken = pairs.largest(turn.useful)[pairs.number[turn.targets, tiles]]
+    low, high = left.low[taken], left.high[taken]
+    stop = np.minimum(high, low + turn.chunk)
+    boxes = zip(*(column.tolist() for column in (held.device[turn.holders], turn.targets, tiles, low, stop)))
+    sent = [
+        Sent(source, Piece(target, pairs.owners[tile], tuple(first), tuple(last)))
+        for source, target, tile, first, last in boxes
+    ]
+    rest = [
+        _Left(first[some], last[some], turn.targets[some], tiles[some])
+        for first, last, some in _beyond(low, stop, high)
+    ]
+    kept = _Left(*(np.delete(column, taken, axis=0) for column in left))
+    return sent, _Left(*map(np.concatenate, zip(kept, *rest)))
 
 
-def _beyond(low: Sequence[int], stop: Sequence[int], high: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """The boxes that are left of a box of which the corner up to ``stop`` is taken."""
-    corner = list(high)
-    dims = [dim for dim in range(len(low)) if stop[dim] < high[dim]]
-    for dim in sorted(dims, key=lambda dim: (stop[dim] - low[dim]) / (high[dim] - low[dim])):
-        yield [*low[:dim], stop[dim], *low[dim + 1 :]], list(corner)
-        corner[dim] = stop[dim]
+def _beyond(low: np.ndarray, stop: np.ndarray, high: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The boxes that are left of boxes of which the corners up to ``stop`` are taken, and which of them are any."""
+    corner, number = high.copy(), np.arange(len(low))
+    for dim in np.argsort((stop - low) / (high - low), axis=1, kind="stable").T:
+        first = low.copy()
+        first[number, dim] = stop[number, dim]
+        yield first, corner.copy(), stop[number, dim] < high[number, dim]
+        corner[number, dim] = stop[number, dim]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -23,24 +22,53 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.core.records import dataclass
-from meshwright.sharding import AbstractMesh
-from meshwright.spmd.reshard.pieces import Box, Piece, Sent, bound
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.reshard.pieces import Box, Piece, Sent
 from meshwright.spmd.reshard.rounds import MAX_ROUNDS, chunk_of, in_rounds
 
 MAX_DEVICES = 256  # in a group that exchanges pieces
+MAX_PIECES = 8192
 
 Table = tuple[int, ...]  # a number for each device of a group
 
 
 class Tiling(NamedTuple):
-    """An array padded to ``shape``, of which ``dims`` split each dimension."""
+    """An array padded to ``shape``, of which ``dims`` split each dimension, and ``inner`` each tile of that."""
 
     shape: tuple[int, ...]
     dims: tuple[tuple[str, ...], ...]
+    inner: tuple[tuple[str, ...], ...]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(tuple(outer + inner for outer, inner in zip(self.dims, self.inner)))
 
     def rows(self, mesh: AbstractMesh) -> Box:
-        """The shape of a device's buffer."""
-        return tuple(-(-size // mesh.sizes(axes)) for size, axes in zip(self.shape, self.dims))
+        """The shape of a device's buffer: a part of a part is as large as if both splits were one."""
+        return self.layout.local_shape(self.shape, mesh)
+
+    def spans(self, axes: tuple[str, ...], mesh: AbstractMesh) -> tuple[np.ndarray, np.ndarray]:
+        """Where the tile of each device of a group over ``axes`` begins and ends, in the dimensions that these split;
+        in others it is as if the first tile were all. Padding may be all that there is behind the beginning."""
+        sizes = [mesh.axis_size(axis) for axis in axes]
+        where = dict(zip(axes, np.indices(sizes).reshape(len(sizes), math.prod(sizes))))
+        low, high = np.zeros((2, math.prod(sizes), len(self.shape)), dtype=np.int64)
+        for dim, (rows, *splits) in enumerate(zip(self.shape, self.dims, self.inner)):
+            moves = where.keys() >= {*itertools.chain(*splits)}
+            high[:, dim] = rows if moves else self.rows(mesh)[dim]
+            for split in splits if moves else ():
+                rows = -(-rows // mesh.sizes(split))
+                number = np.zeros(len(low), dtype=np.int64)
+                for axis in split:
+                    number = number * mesh.axis_size(axis) + where[axis]
+                low[:, dim] += number * rows
+                high[:, dim] = np.minimum(high[:, dim], low[:, dim] + rows)
+        return low, high
+
+
+def flat(shape: tuple[int, ...], dims: tuple[tuple[str, ...], ...]) -> Tiling:
+    """The tiles of a layout."""
+    return Tiling(shape, dims, ((),) * len(dims))
 
 
 @dataclass(frozen=True)
@@ -79,7 +107,8 @@ class Overlaps:
 def moving_axes(before: Tiling, after: Tiling, mesh: AbstractMesh) -> tuple[str, ...]:
     """The atoms of the dimensions whose tiles change."""
     pairs = zip(zip(*before), zip(*after))
-    return mesh.in_mesh_order({a for mine, theirs in pairs if mine != theirs for a in (*mine[1], *theirs[1])})
+    return mesh.in_mesh_order({a for mine, theirs in pairs if mine != theirs for _, *splits in (mine, theirs)
+                               for split in splits for a in split})  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -88,13 +117,13 @@ def plan_overlaps(
 ) -> Overlaps | None:
     """How an array of ``size`` goes from tiles to tiles; None if that takes too many devices or rounds. ``start``: the
     elements that starting a permute counts for."""
-    pieces = _all_pieces(size, before, after, mesh)
-    exchanged = in_rounds([p for p in pieces if p.target not in p.holders], start) if pieces else None
-    if exchanged is None:
+    found = _shared(size, before, after, mesh)
+    exchanged = in_rounds(list(found.lacked().pieces()), start) if found else None
+    if found is None or exchanged is None:
         return None
     axes = moving_axes(before, after, mesh)
-    held, goal = _starts(before, axes, mesh), _starts(after, axes, mesh)
-    kept = [Sent(p.target, p) for p in pieces if p.target in p.holders]
+    held, goal = (list(map(tuple, tiling.spans(axes, mesh)[0].tolist())) for tiling in (before, after))
+    kept = [Sent(p.target, p) for p in found.kept().pieces()]
     groups = [(kept, False)] * bool(kept) + [(group, True) for group in exchanged]
     have, want = before.rows(mesh), after.rows(mesh)
     cuts = [_cut(group, held, goal, have, want) for group, _ in groups]
@@ -109,56 +138,72 @@ def plan_overlaps(
 
 @lru_cache(maxsize=4096)
 def least_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> float:
-    """The elements that a device sends or receives at least; infinite if there are too many devices or pieces."""
-    pieces = _all_pieces(size, before, after, mesh)
-    return bound([p for p in pieces if p.target not in p.holders]) if pieces else math.inf
+    """The elements that a device sends or receives at least; infinite if that takes too many devices or rounds."""
+    found = _shared(size, before, after, mesh)
+    if found is None or found.lacked().busiest(1) > MAX_ROUNDS:
+        return math.inf
+    return found.lacked().busiest(found.lacked().sizes)
 
 
 # --- pieces -------------------------------------------------------------------------------------------------
+class _Shared(NamedTuple):
+    """Boxes that new tiles share with old ones: for each its device, the old tile, and where it begins and ends; and
+    for each old tile who holds it."""
+
+    target: np.ndarray
+    tile: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    holders: tuple[tuple[int, ...], ...]
+    own: np.ndarray  # whether the device holds the old tile itself
+
+    def _where(self, chosen: np.ndarray) -> _Shared:
+        return self._replace(
+            target=self.target[chosen],
+            tile=self.tile[chosen],
+            low=self.low[chosen],
+            high=self.high[chosen],
+            own=self.own[chosen],
+        )
+
+    def lacked(self) -> _Shared:
+        return self._where(~self.own)
+
+    def kept(self) -> _Shared:
+        return self._where(self.own)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        sizes: np.ndarray = (self.high - self.low).prod(axis=1)
+        return sizes
+
+    def busiest(self, each: np.ndarray | int) -> float:
+        """What some device receives, or sends if the holders of a tile share it equally, where boxes count ``each``."""
+        weights = np.broadcast_to(each, self.target.shape)
+        sent = np.bincount(self.tile, weights, len(self.holders)) / [len(devices) for devices in self.holders]
+        return float(max(np.bincount(self.target, weights, 1).max(), sent.max()))
+
+    def pieces(self) -> Iterator[Piece]:
+        for target, tile, low, high in zip(*(column.tolist() for column in self[:4])):
+            yield Piece(target, self.holders[tile], tuple(low), tuple(high))
+
+
 @lru_cache(maxsize=256)
-def _all_pieces(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> tuple[Piece, ...]:
-    """What each device of a group has of each old tile in its new one; nothing if these are too many."""
+def _shared(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> _Shared | None:
+    """What the new tiles of a group's devices have of old ones; None if these are too many."""
     axes = moving_axes(before, after, mesh)
     if mesh.sizes(axes) > MAX_DEVICES or 0 in size:
-        return ()
-    held, goal = _starts(before, axes, mesh), _starts(after, axes, mesh)
-    pieces: list[Piece] = []
-    for of_target in _pieces(size, held, goal, before.rows(mesh), after.rows(mesh)):
-        if len(of_target) > MAX_ROUNDS + 1:
-            return ()
-        pieces += of_target
-    return tuple(pieces)
-
-
-def _starts(tiling: Tiling, axes: tuple[str, ...], mesh: AbstractMesh) -> list[Box]:
-    """Where the tile of each device of a group begins, in dimensions that ``axes`` split; else 0."""
-    sizes = [mesh.axis_size(axis) for axis in axes]
-    where = dict(zip(axes, np.indices(sizes).reshape(len(sizes), math.prod(sizes))))
-    columns = []
-    for mine, rows in zip(tiling.dims, tiling.rows(mesh)):
-        number = np.zeros(math.prod(sizes), dtype=np.int64)
-        for axis in mine if set(mine) <= set(axes) else ():
-            number = number * mesh.axis_size(axis) + where[axis]
-        columns.append((number * rows).tolist())
-    return list(zip(*columns))
-
-
-def _pieces(
-    size: tuple[int, ...], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box
-) -> Iterator[list[Piece]]:
-    """For each device what its new tile has of each old one, and who holds that."""
-    holders: dict[Box, list[int]] = defaultdict(list)
-    for device, start in enumerate(held):
-        holders[start].append(device)
-    last = [max(starts) + rows for starts, rows in zip(zip(*held), have)]
-    for target, start in enumerate(goal):
-        spans = [
-            [(tile, max(low, tile), min(low + rows, end, tile + mine))
-             for tile in range(low // mine * mine, min(low + rows, end), mine) if low < end]
-            for low, rows, mine, end in zip(start, want, have, map(min, size, last))
-        ]  # fmt: skip
-        cells = (tuple(zip(*cell)) for cell in itertools.product(*spans))
-        yield [Piece(target, tuple(holders[tiles]), low, high) for tiles, low, high in cells]
+        return None
+    (held, ends), goal = before.spans(axes, mesh), after.spans(axes, mesh)
+    _, first, tile = np.unique(held, axis=0, return_index=True, return_inverse=True)
+    tile = tile.reshape(-1)
+    low = np.maximum(goal[0][:, None], held[first])
+    high = np.minimum(np.minimum(goal[1], size)[:, None], ends[first])
+    target, source = np.nonzero((low < high).all(axis=2))
+    if len(target) > MAX_PIECES:
+        return None
+    holders = tuple(tuple(np.flatnonzero(tile == number).tolist()) for number in range(len(first)))
+    return _Shared(target, source, low[target, source], high[target, source], holders, tile[target] == source)
 
 
 # --- rounds -------------------------------------------------------------------------------------------------

@@ -102,8 +102,12 @@ def shared_cuts(
     left = [list(spans) for spans in tiles]
     cuts: list[list[tuple[int, int, int]]] = [[] for _ in tiles]
     may_waste = max(sum(high - low for low, high in spans) for spans in tiles) // spare if spare else 0
+    last = 0
     while any(left):
         slot, waste = _slot(left, may_waste)
+        if last - slot <= may_waste - waste:
+            slot, waste = max(slot, last), waste + max(0, last - slot)
+        last = slot if spare else 0
         may_waste -= waste
         for spans, done in zip(left, cuts):
             if spans:

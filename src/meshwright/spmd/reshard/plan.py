@@ -46,7 +46,8 @@ from meshwright.spmd.reshard.steps import (
 )
 from meshwright.spmd.reshard.uneven import Way, Ways, is_torn
 
-LARGER_BUFFER = 2  # a buffer larger than source and target by some percent has to save so many times as many
+GAIN = 1.01  # a way that cannot be cheaper by so much is not planned
+LARGER_BUFFER = 8  # a buffer larger than source and target by some percent has to save so many times as many
 
 #: the collectives that steps are done by
 _KINDS: dict[type[Any], str] = {
@@ -93,7 +94,7 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     limit = _limit(shape, itemsize, src, dst, mesh)
     best, lowest = plain, _rank(plain, limit, mesh)
     for least, _, way in ranked:
-        if least >= lowest:
+        if least * GAIN >= lowest:
             break
         if all(step.is_possible(mesh) for step, _ in way if isinstance(step, Overlap)):
             found = _finish(shape, itemsize, src, way + _made_partial(shape, src, dst), mesh)

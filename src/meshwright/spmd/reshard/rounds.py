@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
+from functools import partial
 
 from meshwright.core.records import dataclass
 from meshwright.spmd.reshard.filled import filled
@@ -29,11 +31,11 @@ from meshwright.spmd.reshard.pieces import (
     cut_to_slots,
 )
 
-MAX_ROUNDS = 32
+MAX_ROUNDS = 64
 MAX_PATHS = 40  # that are tried for a piece
 MAX_HOLDERS = 4  # of a piece, that are tried as its sender
-GOOD = 1.005  # times the bound: no other way is tried
-FILLING = (0.003, 0.03)  # parts of the bound that a round counts for besides its chunk, when rounds are filled
+GOOD = 1.01  # times the bound: no other way is tried
+FILLING = (0.003, 0.01, 0.03)  # parts of the bound that a round counts for besides its chunk, when rounds are filled
 
 Rounds = list[list[Sent]]
 
@@ -45,7 +47,8 @@ def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
         return []
     enough = GOOD * bound(pieces)
     best: Rounds | None = None
-    for rounds in _schedules(pieces, start):
+    for schedule in _schedules(pieces, start):
+        rounds = schedule(cost(best, start) if best else math.inf)
         if rounds is not None and (best is None or cost(rounds, start) < cost(best, start)):
             best = rounds
             if cost(best, 0) <= enough:
@@ -61,17 +64,20 @@ def chunk_of(group: Sequence[Sent]) -> Box:
     return tuple(map(max, zip(*(sent.piece.shape for sent in group))))
 
 
-def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Rounds | None]:
-    """Ways to put pieces into rounds; those that waste more in fewer rounds where others take too many."""
-    yield _coloured(as_they_are(pieces))
+#: rounds that cost less than so much; None if they would not, or are too many
+Schedule = Callable[[float], Rounds | None]
+
+
+def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
+    """Ways to put pieces into rounds, the quickest first."""
+    yield partial(_coloured, as_they_are(pieces), start)
     if len({piece.shape for piece in pieces}) == 1:
         return
-    yield _coloured(as_the_largest(pieces))
-    for side in SIDES:
-        yield next((r for spare in (0, SPARE) if (r := _coloured(cut_to_slots(pieces, side, spare)))), None)
-    if _fewest(as_they_are(pieces)) <= MAX_ROUNDS:
-        starts = (max(start, part * bound(pieces)) for part in FILLING)
-        yield next((r for each in starts if (r := filled(pieces, each, MAX_ROUNDS))), None)
+    yield partial(_coloured, as_the_largest(pieces), start)
+    for side, spare in itertools.product(SIDES, (0, SPARE)):
+        yield partial(_coloured, cut_to_slots(pieces, side, spare), start)
+    for part in FILLING if _fewest(as_they_are(pieces)) <= MAX_ROUNDS else ():
+        yield partial(filled, pieces, start, max(start, part * bound(pieces)), MAX_ROUNDS)
 
 
 def _fewest(slotted: Sequence[Slotted]) -> float:
@@ -81,13 +87,13 @@ def _fewest(slotted: Sequence[Slotted]) -> float:
     return max(*received.values(), *(number / len(holders) for holders, number in sent.items()))
 
 
-def _coloured(slotted: Sequence[Slotted]) -> Rounds | None:
-    """The pieces in rounds, each sent by a holder that has sent least; None if they are too many."""
+def _coloured(slotted: Sequence[Slotted], start: int, below: float) -> Rounds | None:
+    """The pieces in rounds, each sent by a holder that has sent least."""
     if _fewest(slotted) > MAX_ROUNDS:
         return None
     rounds = _Rounds()
     for item in sorted(slotted, key=lambda item: (-math.prod(item.slot), item.slot)):
-        if not rounds.add(item):
+        if not rounds.add(item) or rounds.total + start * len(rounds.chunks) >= below:
             return None
     return [[Sent(source, item.piece) for source, item in sends.items()] for sends in rounds.sends]
 
@@ -100,6 +106,7 @@ class _Rounds:
     sends: list[dict[int, Slotted]] = field(default_factory=list)
     receives: list[dict[int, tuple[int, Slotted]]] = field(default_factory=list)
     load: Counter[int] = field(default_factory=Counter)
+    total: int = 0  # of the chunks
 
     def add(self, item: Slotted) -> bool:
         """Whether there is a round for a piece; if so, it is in one."""
@@ -118,6 +125,7 @@ class _Rounds:
                 return False
             number = len(self.chunks)
             self.chunks.append(item.slot)
+            self.total += math.prod(item.slot)
             self.sends.append({})
             self.receives.append({})
         source = min((h for h in item.piece.holders if h not in self.sends[number]), key=self.load.__getitem__)
@@ -125,7 +133,9 @@ class _Rounds:
         return True
 
     def _put(self, item: Slotted, number: int, source: int) -> None:
+        self.total -= math.prod(self.chunks[number])
         self.chunks[number] = tuple(map(max, self.chunks[number], item.slot))
+        self.total += math.prod(self.chunks[number])
         self._place(item, number, source)
         self.load[source] += item.piece.size
 
@@ -134,7 +144,7 @@ class _Rounds:
         self.receives[number][item.piece.target] = (source, item)
 
     def _fits(self, item: Slotted, number: int) -> bool:
-        return all(rows <= most for rows, most in zip(item.slot, self.chunks[number]))
+        return all(map(operator.le, item.slot, self.chunks[number]))
 
     def _exchanged(self, item: Slotted) -> bool:
         """Whether a piece found a round in which others changed places with those of a second round."""

@@ -187,14 +187,15 @@ class Overlap:
         return least_overlaps(self.size, self.before, self.after, mesh)
 
     def apply(self, layout: Layout, mesh: AbstractMesh) -> Layout:
-        return Layout(self.after.dims, layout.partial, layout.reduction)
+        return Layout(self.after.layout.dims, layout.partial, layout.reduction)
 
     def bytes_sent(self, shape: Sequence[int], itemsize: int, before: Layout, mesh: AbstractMesh) -> int:
         return itemsize * sum(self.plan(mesh).sent)
 
     def __str__(self) -> str:
         padded = f", padded to {self.after.shape}" if self.after.shape != self.size else ""
-        return f"collective_permute of overlaps over {_names(self.axes)} to {Layout(self.after.dims)}{padded}"
+        inner = f", each tile split to {Layout(self.after.inner)}" if any(self.after.inner) else ""
+        return f"collective_permute of overlaps over {_names(self.axes)} to {Layout(self.after.dims)}{inner}{padded}"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ The tiles of a dimension in 8 nest in those of the same dimension in 2 only if t
 reshard has these ways besides the plain search:
 
 * all at once, by overlaps (see ``overlap``), which even tiles may have, too;
-* by overlaps to the target and what is still to be gathered then, and gathers;
+* the devices that will hold the same tile get different parts of it by overlaps, and gather these: parts of a tile,
+  which are no tiles of the dimension if the rows do not allow;
 * the dimension is padded so far that all tiles nest, which moves a few rows between neighbours; the search then finds
   what it would of an even array; in the end padding goes in the same way.
 """
@@ -13,15 +14,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of
-from meshwright.spmd.reshard.overlap import Tiling, moving_axes
+from meshwright.spmd.reshard.overlap import Tiling, flat, moving_axes
 from meshwright.spmd.reshard.steps import AllGather, Overlap, Step, joins
 
-MAX_SPARE = 2  # blocks left to be gathered of which every arrangement is tried
+MAX_SPARE = 3  # blocks that may split tiles further, of which every arrangement is tried
 
 Shape = tuple[int, ...]
 #: steps, each with the padded shape of the array after it
@@ -45,43 +46,46 @@ class Ways:
         torn = is_torn(self.size, src, dst, self.mesh)
         if torn:
             yield from self._padded(src, dst)
-        if src.partial != dst.partial:
-            return
-        before = Tiling(self.size, src.dims)
-        yield self._overlap(before, Tiling(self.size, dst.dims))
-        for middle in _unfinished(src, dst, self.mesh) if torn else ():
-            first = self._overlap(before, Tiling(self.size, middle.dims))
-            yield [*first, *((step, self.size) for step in self.search(self.size, middle, dst))]
-            for rest in self._padded(middle, dst):
-                yield [*first, *rest]
+        if src.partial == dst.partial:
+            yield self._overlap(flat(self.size, src.dims), flat(self.size, dst.dims))
+            if torn:
+                yield from self._spread(src, dst)
 
     def direct(self, src: Layout, dst: Layout) -> Iterator[Way]:
         """Ways whose cost, if they exist or not, is about that of the best, where many choices are priced."""
         if src.partial != dst.partial:
             yield from self._padded(src, dst)
-            return
-        for middle in (dst, *_unfinished(src, dst, self.mesh)):
-            first = self._overlap(Tiling(self.size, src.dims), Tiling(self.size, middle.dims))
-            rest = ((dim, mine[len(kept) :]) for dim, (mine, kept) in enumerate(zip(middle.dims, dst.dims)))
-            if first:  # or the search has looked at it
-                yield [*first, *((AllGather(axes, dim), self.size) for dim, axes in rest if axes)]
+        elif way := self._overlap(flat(self.size, src.dims), flat(self.size, dst.dims)):
+            yield way
+            yield from self._spread(src, dst)
 
     def _padded(self, src: Layout, dst: Layout) -> Iterator[Way]:
         size = self.size
         for padded in dict.fromkeys(_padded(size, src, dst, self.mesh)):
             if padded != size:
-                first = self._overlap(Tiling(size, src.dims), Tiling(padded, src.dims))
-                last = self._overlap(Tiling(padded, dst.dims), Tiling(size, dst.dims))
+                first = self._overlap(flat(size, src.dims), flat(padded, src.dims))
+                last = self._overlap(flat(padded, dst.dims), flat(size, dst.dims))
                 yield [*first, *((step, padded) for step in self.search(padded, src, dst)), *last]
                 if src.partial == dst.partial:
-                    yield [*first, *self._overlap(Tiling(padded, src.dims), Tiling(padded, dst.dims)), *last]
+                    yield [*first, *self._overlap(flat(padded, src.dims), flat(padded, dst.dims)), *last]
+
+    def _spread(self, src: Layout, dst: Layout) -> Iterator[Way]:
+        """The devices that will hold a tile get different parts of it, which they gather then."""
+        for inner in _parts(src, dst, self.mesh):
+            first = self._overlap(flat(self.size, src.dims), Tiling(self.size, dst.dims, inner))
+            gathers = [(AllGather(axes, dim), self.size) for dim, axes in enumerate(inner) if axes]
+            yield [*first, *reversed(gathers)]
 
     def _overlap(self, before: Tiling, after: Tiling) -> Way:
         """The one step between two tilings; none where the tiles are the same."""
-        if before.dims == after.dims and before.rows(self.mesh) == after.rows(self.mesh):
+        if before.layout == after.layout and before.rows(self.mesh) == after.rows(self.mesh) and self._nests(after):
             return []
         axes = moving_axes(before, after, self.mesh)
         return [(Overlap(axes, self.size, before, after, self.start), after.shape)]
+
+    def _nests(self, tiling: Tiling) -> bool:
+        """Whether its tiles are those of its layout."""
+        return all(joins(size, self.mesh.sizes(outer), self.mesh.sizes(inner)) for size, outer, inner in zip(*tiling))
 
 
 def is_torn(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
@@ -111,19 +115,12 @@ def _nest(rows: int, mine: int, theirs: int) -> bool:
     return all(joins(rows, tiles, every // tiles) for tiles in (mine, theirs))
 
 
-def _unfinished(src: Layout, dst: Layout, mesh: AbstractMesh) -> Iterator[Layout]:
-    """The target, split besides by what splits the source alone, in all ways."""
-    spare = [b for b in blocks_of(src, dst, mesh) if b[0] in src.split_axes and b[0] not in dst.split_axes]
-    if len(spare) > MAX_SPARE:
-        return
-    for number in range(1, len(spare) + 1):
+def _parts(src: Layout, dst: Layout, mesh: AbstractMesh) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """What may split the target's tiles further, per dimension: some of what does not split it, in all ways."""
+    free = mesh.in_mesh_order(set(mesh.atoms).difference(src.axes_used, dst.axes_used))
+    spare = [b for b in (*blocks_of(src, dst, mesh), free) if b and b[0] not in dst.axes_used]
+    for number in range(1, len(spare) + 1) if len(spare) <= MAX_SPARE else ():
         for kept in itertools.permutations(spare, number):
             for cuts in itertools.combinations_with_replacement(range(number + 1), dst.rank - 1):
-                yield _appended(dst, kept, (0, *cuts, number))
-
-
-def _appended(layout: Layout, blocks: Sequence[tuple[str, ...]], ends: Sequence[int]) -> Layout:
-    for dim in range(layout.rank):
-        more = itertools.chain.from_iterable(blocks[ends[dim] : ends[dim + 1]])
-        layout = layout.with_dim(dim, (*layout.dims[dim], *more))
-    return layout
+                parts = (kept[a:b] for a, b in itertools.pairwise((0, *cuts, number)))
+                yield tuple(tuple(itertools.chain.from_iterable(part)) for part in parts)
