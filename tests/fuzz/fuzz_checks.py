@@ -15,7 +15,7 @@ import numpy as onp
 from fuzz_programs import Case, namespace, random_case, shrunk
 from otherwise import is_extreme, reason_for
 from walk import Typed, by_jax, by_us, typed
-from witnesses import Question, agreeing, refusing, typed_alike, witnesses
+from witnesses import Question, agreeing, refusing, sensitivity, typed_alike, witnesses
 
 import meshwright as mw
 import meshwright.lax as mlax
@@ -152,7 +152,7 @@ def both(
         try:
             compare(f"{what}, result {i}", a, b, rtol or tolerance(case), derivative)
         except Mismatch as error:
-            error.also = partial(_also, case, question, i, a, error.wrong, rtol or tolerance(case), derivative)
+            error.also = partial(_also, case, question, i, a, b, error.wrong, rtol or tolerance(case), derivative)
             raise
 
 
@@ -162,13 +162,18 @@ def _asked(asked: tuple[Any, Sequence[Any]], convert: Callable[[Any], Any]) -> t
 
 
 def _also(
-    case: Case, question: Question, i: int, ours: Any, wrong: Any, rtol: float, derivative: bool
+    case: Case, question: Question, i: int, ours: Any, theirs: Any, wrong: Any, rtol: float, derivative: bool
 ) -> tuple[list[str], Any]:
     """Who says of result ``i`` what we do: of its type, or of elements that are ``wrong``, and of which nobody does."""
     asked = witnesses(case, question)
     if wrong is None:
         return _all_said_by(typed_alike(asked, i, lambda x: type_of(x, derivative), type_of(ours, derivative)))
-    return agreeing(asked, i, onp.asarray(ours), wrong, lambda x, y: ~onp.logical_or(*differences(x, y, rtol)))
+    who, left = agreeing(asked, i, onp.asarray(ours), wrong, lambda x, y: ~onp.logical_or(*differences(x, y, rtol)))
+    if derivative and left.any():
+        apart = abs(onp.subtract(*(onp.asarray(x)[wrong].astype(onp.complex128) for x in (ours, theirs))))
+        rounded = left & (apart <= sensitivity(case, question, i)[wrong])
+        who, left = [*who, *["JAX of numbers rounded otherwise"] * bool(rounded.any())], left & ~rounded
+    return who, left
 
 
 # --- the checks ---------------------------------------------------------------------------------------------

@@ -79,14 +79,10 @@ class Case:
     values: Mapping[str, Typed] = field(default_factory=dict, repr=False)
     #: whether its inputs are those with which ``values`` were computed, as weakly typed
     drawn: bool = False
-    #: what JAX is asked instead: a pattern in its lines, and what stands there
-    instead: tuple[str, str] | None = None
 
     def function(self, namespace: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """The program with the modules of ``namespace``, a function of the inputs."""
         body = "".join(f"    {name} = {expression}\n" for name, expression in self.lines)
-        if self.instead and namespace["np"] is jnp:
-            body = re.sub(*self.instead, body)
         text = f"def program({', '.join(self.inputs)}):\n{body}    return {', '.join(self.outputs)},\n"
         scope = dict(namespace)
         exec(text, scope)
@@ -114,6 +110,11 @@ class Case:
     def tamed(self) -> Case:
         """The program with 3 for numbers that are huge, and 1/3 for those that hardly differ from 0."""
         return replace(self, inputs={n: _tame(v) for n, v in self.inputs.items()}, drawn=False)
+
+    def rounded(self, rng: Rng, steps: int) -> Case:
+        """The program of floats that are rounded otherwise, by up to so many steps."""
+        inputs = {n: _rounded(v, rng, steps) for n, v in self.inputs.items()}
+        return replace(self, inputs=inputs, drawn=False)
 
     # --- smaller ones ---------------------------------------------------------------------------------------
     def of_output(self, name: str) -> Case:
@@ -160,6 +161,14 @@ def _wide(value: Any) -> Any:
     if not jnp.issubdtype(kind, jnp.inexact) or kind.itemsize == (16 if kind.kind == "c" else 8):
         return value
     return value.astype(onp.complex128 if kind.kind == "c" else onp.float64)
+
+
+def _rounded(value: Any, rng: Rng, steps: int) -> Any:
+    if not (isinstance(value, onp.ndarray) and jnp.issubdtype(value.dtype, jnp.inexact)):
+        return value
+    return (value * (1 + steps * float(jnp.finfo(value.dtype).eps) * rng.uniform(-1, 1, value.shape))).astype(
+        value.dtype
+    )
 
 
 def _tame(value: Any) -> Any:

@@ -145,6 +145,23 @@ def agreeing(
     return said, left[wrong]
 
 
+def sensitivity(case: Case, question: Question, index: int) -> Any:
+    """By how much JAX's elements of result ``index`` may change where numbers that go in are rounded otherwise.
+
+    It is 0 where they jump rather than change: at ties, steps and infinities.
+    """
+    fine, coarse = (_moved(case, question, index, steps) for steps in (2, 128))
+    return onp.where(coarse >= 2 * fine, 8 * fine, 0)
+
+
+def _moved(case: Case, question: Question, index: int, steps: int) -> Any:
+    """The largest change for inputs moved by so many roundings; 0 where it is not finite."""
+    rng = onp.random.default_rng(0)
+    said = [_evaluated(c, question, *_JAX[""]) for c in (case, *(case.rounded(rng, steps) for _ in range(6)))]
+    first, *others = (onp.asarray(one()[index]).astype(onp.complex128) for one in said)
+    return onp.nan_to_num(onp.max([abs(other - first) for other in others], axis=0), posinf=0)
+
+
 def typed_alike(asked: Iterator[Witness], index: int, type_of: Callable[[Any], Any], ours: Any) -> list[str]:
     """Who gives result ``index`` the type ``ours``: the first."""
     for one in asked:
