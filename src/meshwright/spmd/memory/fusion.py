@@ -15,8 +15,8 @@ from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: kernels looked at to see whether a value depends on another; beyond, it is taken to
 _HORIZON = 256
-#: what is computed by asking where an element lies: code is written anew for each user
-_BRANCHING = ("concatenate",)
+#: what is computed by asking where an element lies: that code is not written several times into a kernel
+_BRANCHING = ("concatenate", "pad")
 
 
 def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
@@ -47,13 +47,21 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
     """Whether the consumer may compute the producer, as things stand."""
     if not (consumer.loop and producer.loop) or producer.root.op in ("parameter", "constant"):
         return False
-    if producer.root.op in _BRANCHING and len(producer.users) > 1:
+    if producer.root.op in _BRANCHING and not _branches_once(consumer, producer):
         return False
     if producer.root.expensive:
         repeated = producer in kept or len(producer.users) > 1
         if repeated or consumer.inputs[producer] is Use.REUSED:
             return False
     return not (_major_reduction(producer.root) or _major_reduction(consumer.root))
+
+
+def _branches_once(consumer: Kernel, producer: Kernel) -> bool:
+    """What asks where an element lies does so in one place; of joined parts, at a place known beforehand."""
+    readers = [node for node in consumer.members if producer.root in node.operands]
+    if producer.root.op == "pad":
+        return len(readers) <= 1
+    return len(readers) <= 1 == len(producer.users) and all(node.op != "dynamic_slice" for node in readers)
 
 
 def _major_reduction(node: Node) -> bool:

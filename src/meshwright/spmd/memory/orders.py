@@ -80,8 +80,11 @@ def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:
     orders = [[int(d) for d in text.split(",") if d] for text in _LAYOUT.findall(layouts)]
     reordered = list(values)
     for i, (x, order) in enumerate(zip(values, orders)):
-        if order != sorted(order, reverse=True) and x.op in _FIXED:
-            reordered[i] = make("reorder", (x,), x.avals[0], {"order": tuple(order)})
+        given = {"order": tuple(order)}
+        if x.op == "reorder" and x.attributes == given:
+            (reordered[i],) = x.operands
+        elif order != sorted(order, reverse=True):
+            reordered[i] = make("reorder", (x,), x.avals[0], given)
     return reordered
 
 

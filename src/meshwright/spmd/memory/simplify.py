@@ -35,8 +35,10 @@ def simplified(
             return _broadcast(make, operands[0], aval, given["broadcast_dimensions"])
         case "convert":
             return operands[0] if operands[0].avals[0].dtype == aval.dtype else None
-        case "slice" | "dynamic_slice" | "pad":
-            return operands[0] if operands[0].shape == aval.shape else None
+        case "slice" | "dynamic_slice" | "pad" if operands[0].shape == aval.shape:
+            return operands[0]
+        case "slice":
+            return _slice(make, operands[0], aval, given)
         case "concatenate" if len(operands) == 1:
             return operands[0]
         case "negate" if operands[0].op == "negate":
@@ -129,6 +131,23 @@ def _reshape(make: Make, x: Node, aval: ShapedArray) -> Node | None:
         while scalar.op != "constant":
             scalar = scalar.operands[0]
         return splat(make, scalar, aval)
+    return None
+
+
+def _slice(make: Make, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """What lies in one of several joined parts is a slice of that part."""
+    if x.op != "concatenate" or "start_indices" not in given:
+        return None
+    d, first = x.attributes["dimension"], 0
+    starts, limits = list(given["start_indices"]), list(given["limit_indices"])
+    for part in x.operands:
+        last = first + part.shape[d]
+        if first <= starts[d] and limits[d] <= last:
+            starts[d], limits[d] = starts[d] - first, limits[d] - first
+            return make(
+                "slice", (part,), aval, {**given, "start_indices": tuple(starts), "limit_indices": tuple(limits)}
+            )
+        first = last
     return None
 
 
