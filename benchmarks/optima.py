@@ -347,9 +347,39 @@ def ops() -> dict[str, Case]:
     return found
 
 
+def stencils() -> dict[str, Case]:
+    """Stencils on a plane in 4×2 tiles: a row to either neighbour and a column to the other device; with corners, the
+    columns of the tile with its rows. Permutes to the left and to the right are counted both. What chooses between
+    border and interior is work that the program for one device does not have, and is fused with the rest."""
+    import meshwright as mw
+    import meshwright.numpy as mnp
+    from meshwright import PartitionSpec as P
+
+    size, where = 512, P("a", "b")
+    rows, column = 2 * 4 * size // 2, 4 * size // 4
+
+    def five(u: Any) -> Any:
+        return u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
+
+    def nine(u: Any) -> Any:
+        return sum(u[i : size + i, j : size + j] for i in range(3) for j in range(3))
+
+    def case(f: Callable[[Any], Any], sent: int) -> Case:
+        x = mw.ShapeDtypeStruct((size, size), np.float32)
+        return Case(lambda: _partition(f, _mesh(a=4, b=2), (x,), (where,), where), sent)
+
+    return {
+        "five points, zeros around": case(lambda u: five(mnp.pad(u, 1)), rows + column),
+        "five points, edges repeated": case(lambda u: five(mnp.pad(u, 1, mode="edge")), rows + column),
+        "five points, on a torus": case(lambda u: five(mnp.pad(u, 1, mode="wrap")), rows + 2 * column),
+        "nine points, zeros around": case(lambda u: nine(mnp.pad(u, 1)), rows + 2 * (column + 8)),
+        "gradient": case(lambda u: sum(mnp.gradient(u)), rows + column),
+    }
+
+
 def programs() -> dict[str, Case]:
     """All of them."""
-    return {**transformers(), **steps(), **ops()}
+    return {**transformers(), **steps(), **ops(), **stencils()}
 
 
 def measure(case: Case) -> dict[str, Any]:
