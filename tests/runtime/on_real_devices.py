@@ -1,6 +1,8 @@
 """Tests that ``test_real_devices`` runs in processes with several real devices; in others they are not collected."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.errors import DeviceError, DLPackError, MeshError, TransferError
+from meshwright.errors import DeletedArrayError, DeviceError, DLPackError, MeshError, TransferError
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.MeshwrightWarning")
 REAL = int(os.environ["MESHWRIGHT_REAL_DEVICES"])
@@ -142,6 +144,30 @@ def test_thousands_of_steps_are_started_without_waiting():
     for _ in range(3000):
         w = step(w, x)
     assert np.isfinite(np.asarray(w)).all()
+
+
+def test_programs_move_what_nobody_has_placed():
+    """In a process that has placed nothing before."""
+    program = (
+        "import meshwright as mw\nf = mw.pmap(lambda x, s: mw.lax.psum(x * s, 'i'), 'i', in_axes=(0, None))\n"
+        "assert (f(mw.numpy.arange(8.0), 2.0) == 56).all()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "MESHWRIGHT_NUM_DEVICES": "8"})
+
+
+def test_results_are_arguments_whatever_was_done_with_them():
+    """They are kept as one operand of programs, or as a buffer on each device."""
+    x, step = mw.device_put(VALUE, at("x", "y")), mw.jit(lambda a, b: (a + b, a))
+    for i in range(1, 4):
+        x, before = step(x, np.float32(1))
+        np.testing.assert_array_equal(before, VALUE + i - 1)
+        for shard in x.addressable_shards:
+            np.testing.assert_array_equal(shard.data, VALUE[shard.index] + i)
+        y, _ = step(mw.device_put(x, at("y")), x)
+        np.testing.assert_array_equal(y, 2 * (VALUE + i))
+    x.delete()
+    with pytest.raises(DeletedArrayError, match="was deleted"):
+        step(x, np.float32(1))
 
 
 def test_arrays_that_a_program_takes_to_other_devices_are_transferred():

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
+from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
@@ -28,6 +29,11 @@ from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.transfers import check_transfer, level_of
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.hlo import module_bytecode
+
+if TYPE_CHECKING:
+    from meshwright.runtime import moving
+else:
+    moving = LateModule("meshwright.runtime.moving")
 
 _LOGGER = logging.getLogger("meshwright")
 
@@ -186,10 +192,6 @@ def buffer_of(x: Any) -> Any:
     return as_array(x).buffer
 
 
-#: brings an array to another sharding, and gives its buffer; ``runtime.moving`` supplies it, as it compiles programs
-MOVED: list[Callable[[Array, Sharding], Any]] = []
-
-
 def buffer_at(x: Any, sharding: Sharding) -> Any:
     """The buffer of ``x`` with a sharding, to which it is brought if it has another.
 
@@ -202,7 +204,7 @@ def buffer_at(x: Any, sharding: Sharding) -> Any:
         x = as_array(x) if isinstance(x, (int, float, complex)) else from_numpy(x, sharding=sharding)
     elif x.sharding != sharding:
         check_move(x, sharding, False)
-    return x.buffer if x.sharding == sharding else MOVED[0](x, sharding)
+    return x.buffer if x.sharding == sharding else moving.buffer_with(x, sharding)
 
 
 def check_move(x: Array, sharding: Sharding, explicit: bool) -> None:

@@ -21,7 +21,7 @@ from meshwright.lowering.lower import lower
 from meshwright.lowering.target import Target
 from meshwright.ops.elementwise.table import copy
 from meshwright.runtime.array import Array, from_numpy
-from meshwright.runtime.executable import MOVED, Executable, Results
+from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.parts import is_whole_here, spread_of, tiles_of
 from meshwright.runtime.spread import compile_spread
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, PositionalSharding, Sharding
@@ -45,9 +45,6 @@ def buffer_with(x: Array, target: Sharding) -> Any:
         whole = NamedSharding(_flat_mesh(x.sharding), PartitionSpec())
         x = Array(x.aval, buffer_with(x, whole), whole)
     return from_numpy(np.asarray(x), sharding=target, transfer="none").buffer
-
-
-MOVED.append(buffer_with)
 
 
 def _ordered(sharding: Sharding) -> bool:

@@ -26,15 +26,25 @@ Tiles = tuple[tuple[int, ...] | None, ...]
 
 
 class Parts:
-    """The buffers of an array on this process's real devices, in the order of their numbers; ``maker`` is the program
-    that makes them."""
+    """What an array has on this process's real devices: a buffer on each, in the order of their numbers, or all of them
+    as one operand of programs, whichever there was first. ``maker`` is the program that makes them."""
 
-    __slots__ = ("__weakref__", "_joined", "buffers", "maker")
+    __slots__ = ("__weakref__", "_buffers", "_joined", "maker")
 
-    def __init__(self, buffers: Sequence[Any], maker: Any = None) -> None:
-        self.buffers = buffers
-        self.maker = maker
-        self._joined: Any = None
+    def __init__(self, buffers: Sequence[Any] | None, joined: Any = None, maker: Any = None) -> None:
+        self._buffers, self._joined, self.maker = buffers, joined, maker
+
+    @property
+    def buffers(self) -> Sequence[Any]:
+        """Those of single devices."""
+        if self._buffers is None:
+            self._buffers = self._joined._arrays
+        return self._buffers
+
+    @property
+    def operand(self) -> Any:
+        """What :meth:`joined` gave before, or None."""
+        return self._joined
 
     def joined(self, spread: Spread, shape: tuple[int, ...], dtype: Any) -> Any:
         """The buffers as one operand of a program."""
@@ -42,15 +52,18 @@ class Parts:
             self._joined = pjrt.joined(self.buffers, shape, dtype, spread.here)
         return self._joined
 
+    def _held(self) -> Sequence[Any]:
+        return self.buffers if self._joined is None else (self._joined,)
+
     def block_until_ready(self) -> None:
-        for buffer in self.buffers:
+        for buffer in self._held():
             buffer.block_until_ready()
 
     def is_ready(self) -> bool:
-        return all(b.is_ready() for b in self.buffers)
+        return all(b.is_ready() for b in self._held())
 
     def is_deleted(self) -> bool:
-        return any(b.is_deleted() for b in self.buffers)
+        return any(b.is_deleted() for b in self._held())
 
 
 @dataclass(frozen=True)

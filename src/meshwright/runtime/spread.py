@@ -7,7 +7,7 @@ for every real device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar
@@ -53,10 +53,30 @@ class SpreadExecutable(Executable):
             self._note_run()
         return super().run(buffers)
 
+    def direct(self) -> Callable[[Sequence[Array]], list[Array]] | None:
+        if self.constants or self.donated or self.forwarded or self.ranks or self.runner is None:
+            return None
+        runner, wanted = self.runner, self.in_shardings or ()
+        avals, shardings, committed = self.out_avals, self.out_shardings, self.out_committed
+
+        def run(arrays: Sequence[Array]) -> list[Array]:
+            operands = [x._buffer.operand for x, s in zip(arrays, wanted) if x.sharding == s and x._buffer is not None]
+            if len(operands) < len(arrays) or any(o is None for o in operands):  # one is to be joined, moved or refused
+                return self.run(self.take(arrays))
+            outs = runner(operands)
+            return [Array(a, Parts(None, b, self), s, committed) for a, b, s in zip(avals, outs, shardings)]
+
+        return run
+
     def _computed(self, buffers: list[Any]) -> list[Any]:
-        joined = [b.joined(self.spread, a.shape, a.dtype) for b, a in zip(buffers, self.local_avals)]
-        outs = self._executed([*self.constants, *joined])
-        return [Parts(b, self) for b in outs]
+        spread = self.spread
+        operands = [*self.constants, *(b.joined(spread, a.shape, a.dtype) for b, a in zip(buffers, self.local_avals))]
+        if self.runner is not None:
+            return [Parts(None, joined, self) for joined in self.runner(operands)]
+        outs = self._executed(operands)
+        if not self.waits:
+            self.runner = pjrt.runner(self.loaded, [(b[0].shape, b[0].dtype) for b in outs], self)
+        return [Parts(b, maker=self) for b in outs]
 
     def _executed(self, arrays: list[Any]) -> list[list[Any]]:
         """What the run gives. In the first, processes connect to each other, for which XLA waits 30 s, not to be

@@ -263,9 +263,11 @@ def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list
     return [r[0] for r in execute_on_all(executable, buffers, wait)]
 
 
-def runner(executable: Any, types: Sequence[tuple[tuple[int, ...], Any]]) -> Callable[[list[Any]], list[Any]]:
-    """:func:`execute` of a program for one device whose results have these shapes and dtypes, in half the time: what
-    makes their buffers, JAX's extension looks up once."""
+def runner(
+    executable: Any, types: Sequence[tuple[tuple[int, ...], Any]], maker: Any = None
+) -> Callable[[list[Any]], list[Any]]:
+    """:func:`execute` of a program whose results have these shapes and dtypes (on each device, if it has several, of
+    which they are then :func:`joined`), in half the time: what makes their buffers, JAX's extension looks up once."""
     where = _on(tuple(executable.local_devices()))
     makers = [_jax.array_result_handler(_Aval(*t), where, committed=True, _skip_checks=True) for t in types]
     start = executable.execute_sharded
@@ -276,7 +278,7 @@ def runner(executable: Any, types: Sequence[tuple[tuple[int, ...], Any]]) -> Cal
         try:
             results: list[Any] = start(buffers).consume_with_handlers(makers)
         except Exception as error:
-            _raise(error, "the program")
+            _raise(error, "the program", maker)
         if results:
             shielded.started(results[0])
         return results
