@@ -13,8 +13,9 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
+from meshwright.core.avals import ShapedArray
 from meshwright.errors import VerificationError
-from meshwright.ir.interval import ANYWHERE
+from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import copy
 from meshwright.verification.compare import compare
@@ -88,6 +89,22 @@ def test_indices_of_several_dimensions():
     assert i[:, 0].max() < 10 and i[:, 1].max() > 900 and i.min() == 0
     (index,) = drawn(lambda i: lax.switch(i, [lambda: 1.0, lambda: 2.0, lambda: 3.0]), np.int32(0))
     assert 0 <= index < 3
+
+
+def test_every_branch_is_drawn():
+    """In as few draws as there are branches, or pairs of them."""
+
+    def function(i, p, x):
+        return lax.switch(i, [mnp.sin, mnp.cos, mnp.tanh], x) + lax.cond(p, mnp.exp, mnp.square, x)
+
+    source = program(function, np.int32(0), np.bool_(True), zeros(4), shardings=(None, None, X)).part.source
+    draws = [draw_inputs(source.in_avals, input_domains(source), seed)[:2] for seed in range(6)]
+    assert {(int(i), bool(p)) for i, p in draws} == {(i, p) for i in range(3) for p in (False, True)}
+
+
+def test_domains_without_an_integer():
+    (i,) = draw_inputs([ShapedArray((3,), np.dtype(I32))], [Interval(0.2, 0.8)])
+    assert i.tolist() == [1, 1, 1]
 
 
 def test_masks_are_of_both_kinds():

@@ -12,10 +12,12 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.interval import ANYWHERE, Interval
+from meshwright.ir.interval import ANYWHERE, BITS, Interval
 
 #: integers that nobody has a wish about: up to here in arrays, and alone (counters, exponents)
 _LARGEST, _LARGEST_ALONE = 99, 9
+#: numbers that are one of so many are drawn in turn
+_FEW = 8
 #: how far inside of an open end numbers are drawn
 _MARGIN = 0.05
 
@@ -41,7 +43,24 @@ def draw_inputs(
 ) -> list[np.ndarray]:
     """Distinct, moderate values of each type, inside of their domains: those of ``seed``."""
     rng = np.random.default_rng(seed)
-    return [_drawn(rng, aval, domain, manner) for aval, domain in zip(avals, domains)]
+    values = [_drawn(rng, aval, domain, manner) for aval, domain in zip(avals, domains)]
+    _take_turns(values, domains, seed)
+    return values
+
+
+def _take_turns(values: list[np.ndarray], domains: Sequence[Interval], seed: int) -> None:
+    """Numbers that are one of a few, which often choose a branch, take all their values in as many seeds."""
+    first, stride = np.random.default_rng(0), 1
+    for i, (value, domain) in enumerate(zip(values, domains)):
+        if value.shape or value.dtype.kind not in "biu":
+            continue
+        known = domain.meet(BITS) if value.dtype.kind == "b" else domain
+        least = max(known.low, 0 if value.dtype.kind == "u" else known.low)
+        if not 0 < known.high - least < _FEW or (count := math.floor(known.high) - math.ceil(least) + 1) < 2:
+            continue
+        low = math.ceil(least)
+        values[i] = np.asarray(low + (int(first.integers(count)) + seed // stride) % count, value.dtype)
+        stride = stride * count if stride * count < _FEW else 1
 
 
 def _drawn(rng: np.random.Generator, aval: ShapedArray, domain: Interval, manner: Manner) -> np.ndarray:
@@ -79,9 +98,10 @@ def _integers(rng: np.random.Generator, aval: ShapedArray, domain: Interval) -> 
     low = domain.low if domain.high < math.inf else domain.low + 1 if domain.low > -math.inf else 1 - bool(aval.shape)
     high = domain.high if domain.high < math.inf else max(low, 0) + span
     low = max(low if low > -math.inf else high - span, int(info.min))
-    high = max(low, min(high, int(info.max)))
-    value = rng.integers(math.ceil(low), math.floor(high), aval.shape, endpoint=True, dtype=np.int64)
-    return _with_ends(rng, value, math.ceil(low), math.floor(high))
+    least = math.ceil(low)
+    most = max(least, math.floor(min(high, int(info.max))))  # there may be no integer between them
+    value = rng.integers(least, most, aval.shape, endpoint=True, dtype=np.int64)
+    return _with_ends(rng, value, least, most)
 
 
 def _with_ends(rng: np.random.Generator, value: np.ndarray, low: int, high: int) -> np.ndarray:
