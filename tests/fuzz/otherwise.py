@@ -415,6 +415,10 @@ OTHERWISE = (
     Otherwise(
         r"(var|std)\(.*(ddof|correction)", "of one element less one there is none", what=DERIVATIVES, differ=ours_nan,
     ),
+    Otherwise(
+        r"det\(", "an infinity times its minor is infinite; JAX's products of three cancel to NaN", of=infinity,
+        differ=only_theirs_are_nan,
+    ),
     Otherwise("det", "of NaN, such as cos(inf), it is NaN", what=DERIVATIVES, of=no_finite, differ=ours_nan),
     Otherwise(
         r"%|mod\(|remainder\(", "of infinity and by zero it is NaN, as the value is; JAX's is infinite",
