@@ -140,6 +140,13 @@ class Elementwise(Op):
         return b.op(self.hlo, full, b.out_avals, **self.attributes(b))[0]
 
 
+def complex_of_parts(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The dtype of complex numbers whose parts have these."""
+    if dtypes.bit_width(a) < 32:
+        raise DTypeError(f"complex: expected parts of dtype float32 or float64, got {a}; convert them with .astype")
+    return dtypes.complex_of(a)
+
+
 def _align(x: Any, dim: int | None, rank: int, full: int, place: int, shape: tuple[int, ...]) -> Any:
     """An operand with its batch dimension at ``place``; unbatched scalars stay as they are."""
     if rank == full:

@@ -25,7 +25,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
 from meshwright.ops.composite import emit_traced, traced
 from meshwright.ops.elementwise import slopes, written_out
-from meshwright.ops.elementwise.base import Elementwise, Partial, row
+from meshwright.ops.elementwise.base import Elementwise, Partial, complex_of_parts, row
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 
 #: what functions of other files, that this one needs, are given to write with
@@ -140,7 +140,7 @@ complex_: Elementwise = row(
     "complex", "stablehlo.complex", "f f",
     lambda t, y, a, b: complex_(t, zeros_like(t)),
     lambda t, y, a, b: complex_(zeros_like(t), t),
-    linear=((0, 1),), result=lambda a, b: dtypes.complex_of(a),
+    linear=((0, 1),), result=complex_of_parts,
     transpose=lambda ct, a, b: _both(ct, a, b, lambda c: real(c), lambda c: neg(imag(c))),
 )  # fmt: skip
 conj: Elementwise = row(
