@@ -8,8 +8,8 @@ neighbours; what else they need is broadcast or transposed into that order. So v
 to the next, in the backward pass, too, where the gradient of a kernel takes operands in any order. Where an op does
 mind, and at results, values are transposed back.
 
-A training step of ResNet-18 with four pictures takes 0.7 of the time. Programs whose features are last stay as they
-are.
+Value and gradient of a ResNet-18 for four pictures take 0.68 of the time, a training step of it in two programs 0.85.
+Programs whose features are last stay as they are.
 """
 
 from __future__ import annotations
