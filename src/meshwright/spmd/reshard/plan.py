@@ -46,7 +46,6 @@ from meshwright.spmd.reshard.steps import (
 )
 from meshwright.spmd.reshard.uneven import Way, Ways, is_torn
 
-GAIN = 1.01  # a way that cannot be cheaper by so much is not planned
 LARGER_BUFFER = 8  # a buffer larger than source and target by some percent has to save so many times as many
 
 #: the collectives that steps are done by
@@ -94,7 +93,7 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     limit = _limit(shape, itemsize, src, dst, mesh)
     best, lowest = plain, _rank(plain, limit, mesh)
     for least, _, way in ranked:
-        if least * GAIN >= lowest:
+        if least >= lowest:
             break
         if all(step.is_possible(mesh) for step, _ in way if isinstance(step, Overlap)):
             found = _finish(shape, itemsize, src, way + _made_partial(shape, src, dst), mesh)
