@@ -307,7 +307,7 @@ OTHERWISE = (
         "a(rc)?cosh", "JAX's has the wrong sign left of 0, and underflows", what=DERIVATIVES, kinds="c",
         of=_part(lambda x: (x < 0) | (x > 1e9)),
     ),
-    Otherwise(_LOGSUM, "JAX's of infinities is NaN", kinds="c", of=infinity, differ=theirs_nan),
+    Otherwise(_LOGSUM, "JAX's of infinities is NaN", kinds="fc", of=infinity, differ=theirs_nan),
     Otherwise(_LOGSUM, "JAX's logarithm is not always the principal one", kinds="c", differ=a_turn),
     Otherwise(
         r"arctanh|atanh", "an infinity with NaN is NaN; C's quotients by it are 0", what=DERIVATIVES, kinds="c",
@@ -316,6 +316,7 @@ OTHERWISE = (
     # --- values ---
     Otherwise("standardize", "JAX squares before it subtracts, which overflows", of=overflows, differ=theirs_nan),
     Otherwise("attention", "JAX's softmax is in float32", differ=as_float32),
+    Otherwise("attention", "JAX's softmax is in float32, where it overflows", of=huge, differ=theirs_nan),
     Otherwise(
         r"lax\.conv", "what is left out beside the rows is no zero times infinity", of=no_finite, differ=either_nan,
     ),
