@@ -62,6 +62,11 @@ def overflows(x: Any) -> bool:
     return bool(onp.any(onp.isfinite(x) & ~onp.isfinite(onp.square(x)))) if x.dtype.kind != "b" else False
 
 
+def wraps(x: Any) -> bool:
+    """Squares of integers do."""
+    return bool(onp.any(onp.square(x.astype(onp.float64)) > onp.iinfo(x.dtype).max))
+
+
 def half(x: Any) -> bool:
     return bool(x.dtype == onp.float16)
 
@@ -216,6 +221,7 @@ OTHERWISE = (
     Otherwise("np.poly", "vectors have elements", said="expected two vectors with elements", of=nothing),
     Otherwise(r"lax\.", "operands have equal ranks", what="vmap", said="ours refuses: ShapeError"),
     Otherwise("attention", "integers have no softmax", said="expected floats"),
+    Otherwise("linalg", "halves have no decompositions, not of nothing either", said="expected float32", of=half),
     Otherwise("dot_general", "complex sums are no real ones", said="complex sums are not kept", kinds="c"),
     Otherwise("lax.conv", "of bools there is no convolution", said="one number dtype", kinds="b"),
     Otherwise("arctan2", "NumPy has no angle of complex numbers", said="atan2: .*complex"),
@@ -315,6 +321,7 @@ OTHERWISE = (
     ),
     # --- values ---
     Otherwise("standardize", "JAX squares before it subtracts, which overflows", of=overflows, differ=theirs_nan),
+    Otherwise("standardize", "JAX squares integers before it subtracts, which wraps", kinds="iu", of=wraps),
     Otherwise("attention", "JAX's softmax is in float32", differ=as_float32),
     Otherwise("attention", "JAX's softmax is in float32, where it overflows", of=huge, differ=theirs_nan),
     Otherwise(

@@ -185,7 +185,8 @@ def refusing(case: Case, question: Question) -> list[str]:
     except _REFUSALS as error:
         return [f"NumPy ({type(error).__name__})"]
     except TypeError as error:
-        return ["NumPy (TypeError)"] if "not supported for the input types" in str(error) else []
+        unable = "not supported for the input types", "unsupported in linalg"
+        return ["NumPy (TypeError)"] if any(words in str(error) for words in unable) else []
     except Exception:  # it has no such name
         return []
     return []
