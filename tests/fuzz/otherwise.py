@@ -167,6 +167,10 @@ def one_is_nothing(ours: Any, theirs: Any) -> Any:
     return least <= 1e-5 * most
 
 
+def by_one(ours: Any, theirs: Any) -> Any:
+    return abs(ours.astype(onp.float64) - theirs.astype(onp.float64)) == 1
+
+
 def a_turn(ours: Any, theirs: Any) -> Any:
     """By a multiple of 2 pi i."""
     turns = (ours - theirs).astype(onp.complex128) / 2j / onp.pi
@@ -231,6 +235,7 @@ OTHERWISE = (
         r"median\(.*keepdims", "of a number, NumPy keeps no dimensions and JAX one", said="type|AxisError|axis",
         of=a_number,
     ),
+    Otherwise(r"median\(.*keepdims", "of a row's number, too", what="vmap", said="type|axis", of=lambda x: x.ndim == 1),
     Otherwise(
         r"np\.angle", "JAX's angle of a number is of the default type", said=r"theirs float\d\d\[\]", of=a_number,
     ),
@@ -250,7 +255,7 @@ OTHERWISE = (
         said=r"ours has type f32.*theirs float64",
     ),
     Otherwise(
-        r"float8_.*\n(.*\n)*.*(logistic|mean)", "what has eight bits is rounded once, JAX's at each step", differ=some
+        r"float8_.*\n(.*\n)*.*(logistic|mean|standardize)", "what has eight bits is rounded once here", differ=some,
     ),
     Otherwise(
         r"percentile|quantile|median", "between equal infinities there is no other number", of=infinity,
@@ -261,6 +266,7 @@ OTHERWISE = (
         said=r"weak: (True|False)\), theirs",
     ),
     # --- integers ---
+    Otherwise(r"nn\..*\n(.*\n)*.*astype\(\w+, 'u?int", "what is rounded otherwise may be below", differ=by_one),
     Otherwise(
         r"\*\*|power", "JAX's powers by negative integers are what overflow leaves",
         kinds="iu", of=negative, differ=whole,

@@ -1,7 +1,8 @@
 """Functions of several ops that are one program when they are evaluated.
 
 Op by op, each op of a function is compiled for every new shape, and run and stored on its own; as one program the
-function is compiled once. Inside of a trace its ops are recorded as they are, so that jaxprs show no calls.
+function is compiled once. Inside of a trace its ops are recorded as they are, so that jaxprs show no calls; Python's
+numbers are then left to Python's arithmetic, but where it raises.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from meshwright.api.jit import jit
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL
+from meshwright.ops.elementwise.base import with_arrays
 
 
 def compiled(f: Callable[..., Any] | None = None, *, static_argnums: tuple[int, ...] = ()) -> Any:
@@ -28,6 +30,6 @@ def compiled(f: Callable[..., Any] | None = None, *, static_argnums: tuple[int, 
 
     @functools.wraps(f)
     def call(*args: Any) -> Any:
-        return program(*args) if STATE.trace is EVAL else f(*args)
+        return program(*args) if STATE.trace is EVAL else with_arrays(lambda xs: f(*xs), args)
 
     return call

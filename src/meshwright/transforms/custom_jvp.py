@@ -13,6 +13,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
 from meshwright.ops.control.call import CustomJvpCall
+from meshwright.ops.elementwise.base import with_arrays
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
@@ -131,8 +132,8 @@ class _Rule:
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         """Results, their tangents, and the structure of both."""
         given = tangents if self.symbolic_zeros else map(tangent_of, map(typeof, primals), tangents)
-        ps, ts = pytree.unflatten(self.in_tree, primals), pytree.unflatten(self.in_tree, list(given))
-        result = self.rule(*self.static, ps, ts)
+        ts = pytree.unflatten(self.in_tree, list(given))
+        result = with_arrays(lambda xs: self.rule(*self.static, pytree.unflatten(self.in_tree, xs), ts), primals)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise DifferentiationError(
                 f"custom_jvp {self.name}: the rule must return a pair (output, output tangent), got {result!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce as fold
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted
-from meshwright.ir.op import BatchAxis, Builder, Constant, Dual, Op, Tangent, Unknown, Zero, by_name
+from meshwright.ir.op import REGISTRY, BatchAxis, Builder, Constant, Dual, Op, Tangent, Unknown, Zero, by_name
 from meshwright.ir.reading import READERS
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.docs import docstring, in_order, public_name, signature
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, stretched
 from meshwright.ops.shape.rearrange import above, move_dim
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
+
+T = TypeVar("T")
 
 #: accepted dtypes, by the letters of a table row
 _KINDS: dict[str, Callable[[np.dtype], bool]] = {
@@ -32,6 +34,22 @@ _INEXACT = frozenset("fc")
 
 #: the derivative of an elementwise op by an operand
 Partial = Callable[..., Any] | Constant | Unknown
+
+
+def with_arrays(rule: Callable[[Sequence[Any]], T], primals: Sequence[Any]) -> T:
+    """``rule(primals)``, with arithmetic of arrays where that of Python's numbers among them raises: by 0, or beyond
+    their range."""
+    try:
+        return rule(primals)
+    except (ZeroDivisionError, OverflowError):
+        if not any(isinstance(x, (int, float, complex)) for x in primals):
+            raise
+        return rule([_array(x) if isinstance(x, (int, float, complex)) else x for x in primals])
+
+
+def _array(number: complex) -> Any:
+    aval = typeof(number)
+    return REGISTRY["convert_element_type"](aval.dtype, aval.weak_type).bind(number)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,9 @@ class Elementwise(Op):
         return ShapedArray(shapes.pop() if shapes else (), self.result_dtype(*(a.dtype for a in avals)), weak)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
+        return with_arrays(lambda xs: self._pushed(xs, tangents), primals)
+
+    def _pushed(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         y = self.bind(*primals)
         parts = [
             match_shape(partial(t, y, *primals), typeof(y))  # type: ignore[operator]

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
+from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp, log
 from meshwright.numpy.linalg import cholesky, diagonal, solve_triangular
 from meshwright.numpy.linalg.operands import inexact_operands
@@ -32,7 +33,8 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
     >>> round(logpdf(np.array([0.5, 1.0]), np.zeros(2), np.eye(2)).item(), 4)
     -2.4629
     """
-    x, mean, cov = inexact_operands("multivariate_normal.logpdf", x, mean, cov, kernels=False)
+    operands = inexact_operands("multivariate_normal.logpdf", x, mean, cov, kernels=False)
+    x, mean, cov = map(asarray, operands)
     gap = x - mean
     if not mean.shape and not cov.shape:  # of one variable, for each value
         return -0.5 * (gap * gap / cov + log(2 * np.pi * cov))

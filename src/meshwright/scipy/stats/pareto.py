@@ -22,5 +22,11 @@ pdf = _of.of("pdf", exp, logpdf, 1.5, 2.0, gives=0.5926)
 logsf = _of(1.5, 2.0, gives=-0.8109, name="logsf")(lambda z, b: -b * log(where(z < 1, 1.0, z)))
 sf = _of.of("sf", exp, logsf, 1.5, 2.0, gives=0.4444)
 cdf = _of.of("cdf", lambda logsf: -expm1(logsf), logsf, 1.5, 2.0, gives=0.5556)
-logcdf = _of.of("logcdf", log, cdf, 1.5, 2.0, gives=-0.5878)
+
+
+@_of(1.5, 2.0, gives=-0.5878)
+def logcdf(z: Any, b: Any) -> Any:
+    return where(z < 1, -np.inf, log(-expm1(-b * log(where(z < 1, 2.0, z)))))
+
+
 ppf = _of(0.5, 2.0, gives=1.4142, name="ppf")(lambda q, b: exp(-log1p(-q) / b))
