@@ -328,6 +328,7 @@ OTHERWISE = (
     # --- values ---
     Otherwise("standardize", "JAX squares before it subtracts, which overflows", of=overflows, differ=theirs_nan),
     Otherwise("standardize", "JAX squares integers before it subtracts, which wraps", kinds="iu", of=wraps),
+    Otherwise("softmax", "JAX subtracts integers, which wraps", kinds="iu", of=huge),
     Otherwise("attention", "JAX's softmax is in float32", differ=as_float32),
     Otherwise("attention", "JAX's softmax is in float32, where it overflows", of=huge, differ=theirs_nan),
     Otherwise(
@@ -464,7 +465,8 @@ def beside_huge(case: Case, how: Any, ask: Ask) -> Any:
 def beyond_range(case: Case, how: Any, ask: Ask) -> Any:
     """Which elements agree in float64, where narrow types overflow; those of which all do are not asked about."""
     wide = ask(case.widened()) if how.elements is not None and is_extreme(case) else None
-    return False if wide is None or wide.elements is None or wide.what != how.what else ~wide.wrong[how.wrong]
+    alike = wide is not None and wide.elements is not None and wide.what == how.what
+    return ~wide.wrong[how.wrong] if alike and wide.wrong.shape == how.wrong.shape else False
 
 
 def _given(case: Case) -> list[Any]:
