@@ -34,7 +34,7 @@ from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.errors import MeshwrightError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
-from meshwright.ir.rewrite import in_jaxprs, replaced
+from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.tracing import infer_cached
 from meshwright.lowering.narrow_bits import called, special_conversion, written
 from meshwright.ops.elementwise.table import ConvertElementType
@@ -73,13 +73,20 @@ def _indexed_by(dtype: np.dtype) -> np.dtype:
 
 def without_narrow_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with arithmetic of types for which XLA's CPU compiler has code; itself where it is so before."""
-    return replaced(jaxpr, _written)
+    return replaced_in_all(jaxpr, lambda inner: _instead)
+
+
+def _instead(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+    """What stands for an equation; nothing where it stays, but for what is in it."""
+    op = eqn.op
+    if op.holds_jaxprs and op.name not in _OF_SCALARS:
+        return ()
+    new = _written(eqn)
+    return () if new is eqn else (new,) if isinstance(new, JaxprEqn) else new
 
 
 def _written(eqn: JaxprEqn) -> JaxprEqn | Sequence[JaxprEqn]:
     op = eqn.op
-    if op.holds_jaxprs and op.name not in _OF_SCALARS:
-        return in_jaxprs(eqn, without_narrow_types)
     special = written(op, eqn.invars[0].aval.dtype) if eqn.invars else None
     if special is not None:
         return called(special, eqn.invars, eqn.outvars, eqn.source)
