@@ -49,7 +49,9 @@ def without(order: Order, axes: Sequence[int]) -> Order:
 
 
 def reshaped(order: Order, src: Sequence[int], dst: Sequence[int]) -> Order | None:
-    """The order in which a reshape of what is stored is one of the value; None if there is none."""
+    """The order in which a reshape of what is stored is one of the value; None if there is none, and of nothing."""
+    if 0 in src:
+        return None
     placed: list[tuple[int, ...]] = []
     ones: list[int] = []
     for left, right in reshape_groups(src, dst):

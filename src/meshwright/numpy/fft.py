@@ -86,7 +86,7 @@ def _transform(name: str, kind: str, a: Any, s: Any, axes: Any, norm: str | None
         )
     if not axes:
         x = operands(f"fft.{name}", (a,), to_inexact=True)[0] if kind == RFFT else x
-        return convert(x, typeof(x).dtype)  # not weakly typed, as what is transformed
+        return convert(asarray(x), typeof(x).dtype)  # not weakly typed, as what is transformed
     return _compiled(x, kind, tuple(axes), tuple(sizes), norm)
 
 

@@ -159,8 +159,12 @@ class CompileTarget:
 
     def _misfit(self, shape: tuple[int, ...]) -> str:
         needed = math.prod(shape)
-        other = machine(self.machine.chip.name, devices=needed)
-        fitting = f"use target {other.name}, or " if other.size == needed and not _odd(other) else ""
+        if self.platform == "cpu":
+            name, fits = f"cpu:{needed}", True
+        else:
+            other = machine(self.machine.chip.name, devices=needed)
+            name, fits = other.name, other.size == needed and not _odd(other)
+        fitting = f"use target {name}, or " if fits else ""
         return (
             f"target {self.name} has {self.size} devices, a mesh of shape {shape} has {needed}; {fitting}partition "
             f"for a mesh of {self.size}"

@@ -19,16 +19,20 @@ from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.work import Work, work_of
 
+#: regions that have axes of their own: what is idle outside of them is not so inside
+HELD = frozenset({"shard_map", "custom_partitioning"})
 #: what products must be repeated altogether, and those of one kind, before it is tried to share them
 REPEATED, SHARED = 1.02, 0.01
 
 
 def shares(part: Partition) -> Iterator[Share]:
     """Ways to share what is repeated of products, those first that are repeated most."""
+    propagation = part.propagation
+    if any(eqn.op.name in HELD for eqn in propagation.origins.eqns):
+        return
     work: Work = work_of(part.jaxpr.jaxpr, part.source.jaxpr, part.mesh)
     if work.product_redundancy <= REPEATED:
         return
-    propagation = part.propagation
     found: dict[tuple[ShardingRule, tuple[str, ...]], JaxprEqn] = {}
     excess: Counter[tuple[ShardingRule, tuple[str, ...]]] = Counter()
     total = 0

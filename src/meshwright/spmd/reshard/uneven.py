@@ -57,7 +57,8 @@ class Ways:
             yield from self._padded(src, dst)
         elif way := self._overlap(flat(self.size, src.dims), flat(self.size, dst.dims)):
             yield way
-            yield from self._spread(src, dst)
+            if is_torn(self.size, src, dst, self.mesh):
+                yield from self._spread(src, dst)
 
     def _padded(self, src: Layout, dst: Layout) -> Iterator[Way]:
         size = self.size
