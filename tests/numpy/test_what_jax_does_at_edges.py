@@ -248,3 +248,9 @@ def test_polynomials_without_coefficients_have_values_of_their_type():
     for dtype, x in itertools.product(("uint32", "float16"), (0, 2.5, np.array([1, 2], np.int8))):
         got, want = (np_.polyval(np.zeros(0, dtype), x) for np_ in (mnp, jnp))
         assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())
+
+
+def test_bools_are_clamped():
+    for low, x, high in itertools.product((True, False), repeat=3):
+        want = min(max(x, low), high)
+        assert mw.lax.clamp(low, np.array([x]), high).tolist() == [want]

@@ -23,7 +23,7 @@ class Clamp(Elementwise):
 
     name: ClassVar[str] = "clamp"
     hlo: ClassVar[str] = "stablehlo.clamp"
-    accepts: ClassVar[tuple[str, ...]] = ("iuf", "iuf", "iuf")
+    accepts: ClassVar[tuple[str, ...]] = ("biuf", "biuf", "biuf")
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         low, x, high = primals
