@@ -78,6 +78,9 @@ def test_integers_that_do_not_fit_are_compared_and_bound_as_in_numpy(dtype):
             assert f(n, ours).tolist() == f(n, x).tolist()
         with pytest.raises(IntegerRangeError, match=f"does not fit in {dtype}"):
             ours + n
+        for refused in (mw.jit(lambda x, n=n: nn.leaky_relu(x, n)), lambda x, n=n: mw.vmap(lambda y: y * n)(x)):
+            with pytest.raises(IntegerRangeError, match=f"does not fit in {dtype}"):
+                refused(ours)
     low, high = np.iinfo(dtype).min - 5, np.iinfo(dtype).max + 5
     assert mnp.clip(ours, low, high).tolist() == x.tolist() and mnp.clip(ours, low, 1).tolist() == [0, 1, 1, min(x)]
     for bounds in ((high, None), (None, low)):

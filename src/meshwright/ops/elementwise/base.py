@@ -12,7 +12,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
+from meshwright.errors import ArgumentTypeError, DTypeError, MeshwrightError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import REGISTRY, BatchAxis, Builder, Constant, Dual, Op, Tangent, Unknown, Zero, by_name
 from meshwright.ir.reading import READERS
@@ -41,8 +41,9 @@ def with_arrays(rule: Callable[[Sequence[Any]], T], primals: Sequence[Any]) -> T
     their range."""
     try:
         return rule(primals)
-    except (ZeroDivisionError, OverflowError):
-        if not any(isinstance(x, (int, float, complex)) for x in primals):
+    except (ZeroDivisionError, OverflowError) as error:
+        refused = isinstance(error, MeshwrightError)  # by us: an integer that a dtype does not hold, for example
+        if refused or not any(isinstance(x, (int, float, complex)) for x in primals):
             raise
         return rule([_array(x) if isinstance(x, (int, float, complex)) else x for x in primals])
 
