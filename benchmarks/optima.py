@@ -238,19 +238,9 @@ def transformers() -> dict[str, Case]:
 # --- steps --------------------------------------------------------------------------------------------------
 def _demo() -> Any:
     import meshwright as mw
-    from meshwright import random
     from meshwright.cli import digits
 
-    mesh = mw.AbstractMesh((4, 2), ("data", "model"))
-    weights, batch = digits.placements(mesh)
-    params = mw.eval_shape(digits.init, random.key(0))
-    images, labels = mw.ShapeDtypeStruct((100, 8, 8, 1), np.float32), mw.ShapeDtypeStruct((100,), np.int32)
-    step = mw.jit(
-        digits.train_step,
-        in_shardings=(weights, weights, batch, batch),
-        out_shardings=(mw.NamedSharding(mesh, mw.PartitionSpec()), weights, weights),
-    )
-    return step.lower(params, params, images, labels).partition()
+    return digits.step_on(mw.AbstractMesh((4, 2), ("data", "model"))).lower(*digits.like(100)).partition()
 
 
 def _unet() -> Any:

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 import meshwright as mw
-from meshwright import NamedSharding, nn, random
+from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
 from meshwright.cli import digits
 from meshwright.spmd.partition import idle
@@ -53,15 +53,7 @@ def test_it_is_said():
 
 
 def test_the_network_of_the_demo():
-    weights, batch = digits.placements(MESH)
-    params = mw.eval_shape(digits.init, random.key(0))
-    images, labels = mw.ShapeDtypeStruct((100, 8, 8, 1), np.float32), mw.ShapeDtypeStruct((100,), np.int32)
-    step = mw.jit(
-        digits.train_step,
-        in_shardings=(weights, weights, batch, batch),
-        out_shardings=(NamedSharding(MESH, P()), weights, weights),
-    )
-    part = step.lower(params, params, images, labels).partition()
+    part = digits.step_on(MESH).lower(*digits.like(100)).partition()
     assert part.work.redundancy < 1.02 and part.bytes_sent <= 347_500 and part.peak_bytes < 1_000_000
 
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.rule import Rule
 
 import meshwright as mw
-from meshwright import NamedSharding, random
+from meshwright import random
 from meshwright.cli import digits
 from meshwright.inspect.picture import picture_of
 from meshwright.spmd.report import human_bytes
@@ -28,19 +28,14 @@ def demo(epochs: int = typer.Option(20, help="passes over the 1,500 training ima
         mw.config.update("num_devices", 8)
     mesh = mw.make_mesh(MESH, ("data", "model"))
     images, labels = digits.load_digits()
-    weights, batch = digits.placements(mesh)
+    weights, _ = digits.placements(mesh)
     console.print(
         f"[bold]Meshwright[/bold]: {TRAINING} handwritten digits, a convolutional network written for one device, "
         f"mesh data={MESH[0]} × model={MESH[1]}"
     )
     params = mw.device_put(digits.init(random.key(0)), weights)
     momentum = mw.device_put(mw.tree.map(lambda p: np.zeros(p.shape, p.dtype), params), weights)
-    step = mw.jit(
-        digits.train_step,
-        in_shardings=(weights, weights, batch, batch),
-        out_shardings=(NamedSharding(mesh, mw.PartitionSpec()), weights, weights),
-        donate_argnums=(0, 1),
-    )
+    step = digits.step_on(mesh, donate_argnums=(0, 1))
     start = time.perf_counter()
     params, momentum = _train(console, step, params, momentum, images, labels, epochs)
     elapsed = time.perf_counter() - start

@@ -83,3 +83,20 @@ def placements(mesh: mw.Mesh | mw.AbstractMesh) -> tuple[Any, NamedSharding]:
         "dense2": {"kernel": on(None, None), "bias": on()},
     }
     return weights, on("data")
+
+
+def step_on(mesh: mw.Mesh | mw.AbstractMesh, **options: Any) -> Any:
+    """:func:`train_step` jitted for a mesh, with further ``options`` of :func:`meshwright.jit`."""
+    weights, batch = placements(mesh)
+    shardings = {
+        "in_shardings": (weights, weights, batch, batch),
+        "out_shardings": (NamedSharding(mesh, P()), weights, weights),
+    }
+    return mw.jit(train_step, **shardings, **options)
+
+
+def like(images: int) -> tuple[Any, ...]:
+    """Shapes and types of a step's arguments."""
+    params = mw.eval_shape(init, random.key(0))
+    batch = mw.ShapeDtypeStruct((images, 8, 8, 1), np.float32), mw.ShapeDtypeStruct((images,), np.int32)
+    return params, params, *batch
