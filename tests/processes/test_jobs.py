@@ -149,13 +149,15 @@ def test_a_coordinator_that_is_not_there(refuses):
     assert done.returncode == 1 and "process 1 found no coordinator at 127.0.0.1:1" in done.stderr, done.stderr
 
 
-def met(count, places, wait=5.0, token="secret", stop=""):
-    """What processes that come to a coordinator of ``count`` are told, "" for nothing wrong; and whether it served."""
+def met(count, places, wait=5.0, token="secret", stop="", apart=0.0):
+    """What processes that come to a coordinator of ``count``, some seconds ``apart``, are told, "" for nothing wrong;
+    and whether it served."""
     meeting = Meeting("127.0.0.1:0", count, token)
     if stop:
         threading.Timer(0.3, meeting.give_up, [stop]).start()
 
     def come(place):
+        time.sleep(apart * places.index(place))
         try:
             meeting_of.attend(meeting.address, *place, wait).close()
         except DistributedError as error:
@@ -180,6 +182,8 @@ def test_processes_meet():
     assert "belongs to another job" in told[2] and "did not come" in served
     told, _ = met(2, [(0, 2, "secret"), (1, 4, "secret")])
     assert all("process 1 is one of 4, those at" in t for t in told)
+    told, _ = met(2, [(1, 4, "secret"), (0, 2, "secret")], apart=0.2)
+    assert all("process 1 is one of 4, those at" in t for t in told), told
     told, _ = met(2, [(0, 2, "secret")], stop="rank 1 ended with status 1 before all had come")
     assert "rank 1 ended" in told[0]
 

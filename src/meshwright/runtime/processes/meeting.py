@@ -33,6 +33,8 @@ TOKEN = "MESHWRIGHT_TOKEN"
 _GREETING = "meshwright coordinator"
 #: seconds in which one side answers the other, and by which a process outwaits the coordinator
 _ANSWER, _MARGIN = 10.0, 5.0
+#: seconds in which a coordinator that has found something wrong still tells those who come
+_LINGER = 1.0
 _LONGEST = 1 << 16
 #: what a process and the coordinator say to each other from then on, seconds between, and of silence that mean the end
 _SIGN, _PERIOD, SILENCE = b".", 0.2, 10.0
@@ -108,7 +110,7 @@ class Meeting:
         self.address = f"{host}:{self.listener.getsockname()[1]}"
         self._changed = threading.Condition()
         self._come: dict[int, socket.socket] = {}
-        self._wrong, self._strangers = "", 0
+        self._wrong, self._strangers, self._refusals = "", 0, 0
 
     def give_up(self, why: str) -> None:
         """Tell all who have come, and who come, that there will be no job."""
@@ -125,6 +127,8 @@ class Meeting:
         threading.Thread(target=self._accept, daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: self._wrong or len(self._come) == self.count, wait)
+            if self._wrong:  # those who come a moment later hear it, too
+                self._changed.wait_for(lambda: len(self._come) + self._refusals >= self.count, _LINGER)
             self._come = {r: c for r, c in self._come.items() if not _has_gone(c)}
             wrong = self._wrong or self._missing(wait)
         self._close()
@@ -190,6 +194,7 @@ class Meeting:
         message = _hear(connection, _ANSWER)
         with self._changed:
             wrong = self._refused(message, nonce)
+            self._refusals += bool(wrong)
             if not wrong:
                 self._come[json.loads(message["place"])[0]] = connection
             self._changed.notify_all()
