@@ -88,11 +88,12 @@ def placements(mesh: mw.Mesh | mw.AbstractMesh) -> tuple[Any, NamedSharding]:
 def step_on(mesh: mw.Mesh | mw.AbstractMesh, **options: Any) -> Any:
     """:func:`train_step` jitted for a mesh, with further ``options`` of :func:`meshwright.jit`."""
     weights, batch = placements(mesh)
-    shardings = {
-        "in_shardings": (weights, weights, batch, batch),
-        "out_shardings": (NamedSharding(mesh, P()), weights, weights),
-    }
-    return mw.jit(train_step, **shardings, **options)
+    return mw.jit(
+        train_step,
+        in_shardings=(weights, weights, batch, batch),
+        out_shardings=(NamedSharding(mesh, P()), weights, weights),
+        **options,
+    )
 
 
 def like(images: int) -> tuple[Any, ...]:
