@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import resource
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,17 @@ def jax_call(devices: int) -> float:
     return seconds_per_call(lambda: f(x), jax.block_until_ready)
 
 
+def _flood(call: Callable[[], Any], calls: int) -> dict[str, float]:
+    """Seconds of so many calls that nothing waits for, and by how many MiB the process has grown at most."""
+    out, before, peak, start = None, _rss(), 0.0, time.perf_counter()
+    for i in range(calls):
+        out = call()
+        if i % 100 == 0:
+            peak = max(peak, _rss())
+    out.block_until_ready()
+    return {"seconds": time.perf_counter() - start, "grown": max(peak, _rss()) - before}
+
+
 def ours_flood(calls: int) -> dict[str, Any]:
     """Calls without blocking: a product of two f32[1024,1024] sharded 2×2 over 4 virtual devices."""
     import meshwright as mw
@@ -66,13 +78,7 @@ def ours_flood(calls: int) -> dict[str, Any]:
     for _ in range(100):
         out = f(a, b)
     out.block_until_ready()
-    before, peak, start = _rss(), 0.0, time.perf_counter()
-    for i in range(calls):
-        out = f(a, b)
-        if i % 100 == 0:
-            peak = max(peak, _rss())
-    out.block_until_ready()
-    return {"seconds": time.perf_counter() - start, "grown": max(peak, _rss()) - before}
+    return _flood(lambda: f(a, b), calls)
 
 
 def jax_flood(calls: int) -> dict[str, Any]:
@@ -84,14 +90,8 @@ def jax_flood(calls: int) -> dict[str, Any]:
     a = jax.device_put(np.ones((1024, 1024), np.float32), sharding)
     b = jax.device_put(np.ones((1024, 1024), np.float32), sharding)
     f = jax.jit(lambda p, q: p @ q)
-    out = f(a, b).block_until_ready()
-    before, peak, start = _rss(), 0.0, time.perf_counter()
-    for i in range(calls):
-        out = f(a, b)
-        if i % 100 == 0:
-            peak = max(peak, _rss())
-    out.block_until_ready()
-    return {"seconds": time.perf_counter() - start, "grown": max(peak, _rss()) - before}
+    f(a, b).block_until_ready()
+    return _flood(lambda: f(a, b), calls)
 
 
 def _imports() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,26 +122,24 @@ def ours() -> dict[str, float]:
     import meshwright.nn as nn
     import meshwright.numpy as mnp
 
-    step = make_step(mw, mnp, nn)
-    mw.jit(lambda x: mnp.sin(x) @ x).lower(mw.ShapeDtypeStruct((2, 2), np.float32)).as_text()
-    args = arguments(mw.ShapeDtypeStruct)
-    start = time.perf_counter()
-    traced = mw.jit(step).trace(*args)
-    traced_at = time.perf_counter()
-    lowered = traced.lower()
-    _ = lowered.module
-    lowered_at = time.perf_counter()
-
+    stages = _stages(mw, mnp, nn, lambda lowered: lowered.module)
     sharded = sharded_step()
     begin = time.perf_counter()
     part = sharded.partition()
-    return {
-        "trace": traced_at - start,
-        "lower": lowered_at - traced_at,
-        "ops": len(traced.jaxpr.eqns),
-        "partition": time.perf_counter() - begin,
-        "sent": part.bytes_sent,
-    }
+    return {**stages, "partition": time.perf_counter() - begin, "sent": part.bytes_sent}
+
+
+def _stages(library: Any, numpy: Any, nn: Any, module_of: Callable[[Any], Any]) -> dict[str, float]:
+    """Seconds of tracing and of lowering by a library, and the number of ops."""
+    step = make_step(library, numpy, nn)
+    library.jit(lambda x: numpy.sin(x) @ x).lower(library.ShapeDtypeStruct((2, 2), np.float32)).as_text()
+    args = arguments(library.ShapeDtypeStruct)
+    start = time.perf_counter()
+    traced = library.jit(step).trace(*args)
+    traced_at = time.perf_counter()
+    module_of(traced.lower())
+    lowered_at = time.perf_counter()
+    return {"trace": traced_at - start, "lower": lowered_at - traced_at, "ops": len(traced.jaxpr.eqns)}
 
 
 def jax_peer() -> dict[str, float]:
@@ -148,16 +147,7 @@ def jax_peer() -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    step = make_step(jax, jnp, jax.nn)
-    jax.jit(lambda x: jnp.sin(x) @ x).lower(jax.ShapeDtypeStruct((2, 2), np.float32)).as_text()
-    args = arguments(jax.ShapeDtypeStruct)
-    start = time.perf_counter()
-    traced = jax.jit(step).trace(*args)
-    traced_at = time.perf_counter()
-    lowered = traced.lower()
-    lowered.compiler_ir("stablehlo")
-    lowered_at = time.perf_counter()
-    return {"trace": traced_at - start, "lower": lowered_at - traced_at, "ops": len(traced.jaxpr.eqns)}
+    return _stages(jax, jnp, jax.nn, lambda lowered: lowered.compiler_ir("stablehlo"))
 
 
 def main() -> None:

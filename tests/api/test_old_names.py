@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import message_of
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -18,13 +19,6 @@ from meshwright.sharding import GSPMDSharding, Mesh, NamedSharding, PmapSharding
 DEVICES = mw.devices()
 GRID = Mesh(np.array(DEVICES).reshape(4, 2), ("x", "y"))
 A = np.arange(32.0, dtype=np.float32).reshape(8, 4)
-
-
-def message_of(kind, fun, *args, **options):
-    with pytest.raises(mw.errors.MeshwrightError) as caught:
-        fun(*args, **options)
-    assert isinstance(caught.value, kind), repr(caught.value)
-    return str(caught.value)
 
 
 # --- pjit ---------------------------------------------------------------------------------------------------

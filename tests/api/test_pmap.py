@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import message_of
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -19,13 +20,6 @@ def identity(x):
 
 def two(x, y):
     return x
-
-
-def message_of(kind, fun, *args, **options):
-    with pytest.raises(mw.errors.MeshwrightError) as caught:
-        fun(*args, **options)
-    assert isinstance(caught.value, kind), repr(caught.value)
-    return str(caught.value)
 
 
 # --- what is mapped, and where it is ------------------------------------------------------------------------

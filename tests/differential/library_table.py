@@ -39,14 +39,17 @@ rows(
         lambda x: [call(x), call(x, axis=0), call(x, axis=(0, 1)), call(x, where=_MASK)]
     ),
 )
+
+
+def _sums(x):  # type: ignore[no-untyped-def]
+    return [call(x), call(x, axis=0), call(x, axis=1, keepdims=True), call(x, where=_MASK)]
+
+
 rows(
     "nn.logsumexp",
     on((3, 4), dtypes=REAL_KINDS, loose=4)(
         lambda x: [
-            call(x),
-            call(x, axis=0),
-            call(x, axis=1, keepdims=True),
-            call(x, where=_MASK),
+            *_sums(x),
             call(x, b=x),
             call(x, axis=1, b=x, return_sign=True),
             call(few(x.dtype)),
@@ -54,23 +57,12 @@ rows(
         others=[call(2), call(0.5)],
     ),
 )
-rows(
-    "nn.logmeanexp",
-    on((3, 4), dtypes=REAL_KINDS, loose=4)(
-        lambda x: [call(x), call(x, axis=0), call(x, axis=1, keepdims=True), call(x, where=_MASK)]
-    ),
-)
+rows("nn.logmeanexp", on((3, 4), dtypes=REAL_KINDS, loose=4)(_sums))
 rows("nn.one_hot", on((4,), dtypes=INTEGERS)(lambda x: [call(x, 3), call(x, 3, axis=0), call(x, 3, dtype="int8")]))
 rows(
     "scipy.special.logsumexp",
     on((3, 4), dtypes=REAL_KINDS, loose=4)(
-        lambda x: [
-            call(x),
-            call(x, axis=0),
-            call(x, where=_MASK),
-            call(x, axis=1, b=x, return_sign=True),
-            call(x, axis=1, where=_MASK, keepdims=True),
-        ]
+        lambda x: [*_sums(x), call(x, axis=1, b=x, return_sign=True), call(x, axis=1, where=_MASK, keepdims=True)]
     ),
 )
 _F32 = [np.dtype("float32"), np.dtype("float64"), np.dtype("int32")]

@@ -278,28 +278,9 @@ _PRODUCT = Kind(lambda d: [
 ], loose=4)  # fmt: skip
 _TYPED = Kind(lambda d: [call(plain(d, 2, 3), plain(d, 3, 4), preferred_element_type=t) for t in ("float32", "int32")])
 rows("dot matmul", both(_PRODUCT, _TYPED, on((2,))(lambda x: [call(x, 2), call(2.0, x)])))
-rows(
-    "inner vdot",
-    Kind(
-        lambda d: [
-            call(plain(d, 2, 3), plain(d, 2, 3, seed=1)),
-            call(plain(d, 3), plain("float32", 3)),
-            call(plain(d, 0), plain(d, 0)),
-        ],
-        loose=4,
-    ),
-)
-rows(
-    "vecdot",
-    Kind(
-        lambda d: [
-            call(plain(d, 2, 3), plain(d, 2, 3, seed=1)),
-            call(plain(d, 3), plain("float32", 3)),
-            call(plain(d, 2, 3), plain(d, 2, 3), axis=0),
-        ],
-        loose=4,
-    ),
-)
+_VECTORS = (lambda d: call(plain(d, 2, 3), plain(d, 2, 3, seed=1)), lambda d: call(plain(d, 3), plain("float32", 3)))
+rows("inner vdot", Kind(lambda d: [*(c(d) for c in _VECTORS), call(plain(d, 0), plain(d, 0))], loose=4))
+rows("vecdot", Kind(lambda d: [*(c(d) for c in _VECTORS), call(plain(d, 2, 3), plain(d, 2, 3), axis=0)], loose=4))
 rows("matvec", on((2, 3), (3,), loose=4)(lambda x, y: [call(x, y), call(x, plain("float32", 3))]))
 rows("vecmat", on((3,), (3, 2), loose=4)(lambda x, y: [call(x, y), call(x, plain("float32", 3, 2))]))
 rows("outer kron", on((2,), (3,))(lambda x, y: [call(x, y), call(x, plain("float32", 3)), call(x, 2), call(y, 0.5)]))

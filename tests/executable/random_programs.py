@@ -80,6 +80,14 @@ def _pick(draw: Any, program: Program, wanted: Callable[[Shape], bool] = lambda 
     return draw(st.sampled_from(fitting)) if fitting else None
 
 
+def _pick_dimension(draw: Any, program: Program) -> tuple[int, Shape, int] | tuple[None, Shape, int]:
+    """A value, its shape, and one of its dimensions; None if no value has any."""
+    i = _pick(draw, program, lambda s: len(s) >= 1)
+    if i is None:
+        return None, (), 0
+    return i, program.shapes[i], draw(st.integers(0, len(program.shapes[i]) - 1))
+
+
 def _unary(draw: Any, program: Program, mesh: Any) -> None:
     i = _pick(draw, program)
     if i is not None:
@@ -151,11 +159,9 @@ def _reshape(draw: Any, program: Program, mesh: Any) -> None:
 
 
 def _slice(draw: Any, program: Program, mesh: Any) -> None:
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+    i, shape, d = _pick_dimension(draw, program)
     if i is None:
         return
-    shape = program.shapes[i]
-    d = draw(st.integers(0, len(shape) - 1))
     start = draw(st.integers(0, shape[d] - 1))
     stop = draw(st.integers(start + 1, shape[d]))
     step = draw(st.integers(1, 3))
@@ -168,11 +174,9 @@ def _slice(draw: Any, program: Program, mesh: Any) -> None:
 
 
 def _pad(draw: Any, program: Program, mesh: Any) -> None:
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+    i, shape, d = _pick_dimension(draw, program)
     if i is None:
         return
-    shape = program.shapes[i]
-    d = draw(st.integers(0, len(shape) - 1))
     low, high, inner = draw(st.integers(-1, 3)), draw(st.integers(0, 3)), draw(st.integers(0, 2))
     rows = low + high + shape[d] + (shape[d] - 1) * inner
     if rows > 0:
@@ -186,11 +190,9 @@ def _pad(draw: Any, program: Program, mesh: Any) -> None:
 
 
 def _concatenate(draw: Any, program: Program, mesh: Any) -> None:
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+    i, shape, d = _pick_dimension(draw, program)
     if i is None:
         return
-    shape = program.shapes[i]
-    d = draw(st.integers(0, len(shape) - 1))
     rest = shape[:d] + shape[d + 1 :]
     j = _pick(draw, program, lambda s: len(s) == len(shape) and s[:d] + s[d + 1 :] == rest)
     rows = shape[d] + program.shapes[j][d]  # type: ignore[index]
@@ -212,11 +214,9 @@ def _along(name: str, f: Callable[[Any, int], Any]) -> Callable[[Any, Program, A
 
 
 def _take(draw: Any, program: Program, mesh: Any) -> None:
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+    i, shape, d = _pick_dimension(draw, program)
     if i is None:
         return
-    shape = program.shapes[i]
-    d = draw(st.integers(0, len(shape) - 1))
     rows = draw(st.lists(st.integers(0, shape[d] - 1), min_size=1, max_size=6))
     index = np.array(rows, np.int32)
     program.add(
@@ -254,11 +254,9 @@ def _row(draw: Any, program: Program, mesh: Any) -> None:
 
 def _wrap(draw: Any, program: Program, mesh: Any) -> None:
     """Joined slices that go on from the end to the start."""
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+    i, shape, d = _pick_dimension(draw, program)
     if i is None:
         return
-    shape = program.shapes[i]
-    d = draw(st.integers(0, len(shape) - 1))
     before, after = draw(st.integers(1 - shape[d], shape[d])), draw(st.integers(0, shape[d]))
     pieces = [(shape[d] - before, shape[d]), (0, shape[d])] if before > 0 else [(-before, shape[d])]
     pieces += [(0, after)] if after else []

@@ -62,15 +62,15 @@ def test_names_of_machines():
     assert machine("v5e:16x16", slices=2).size == 512
 
 
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        ("v5e:4x4x4", "2 dimensions, got 3; write it as v5e:4x4"),
-        ("v5e:32x32", "largest slice of v5e is 16x16; give slices="),
-        ("h100:12", "a node has 8 h100; write h100:2x8"),
-        ("v5e:0x4", "positive"),
-    ],
-)
+NO_SHAPES = {
+    "v5e:4x4x4": "2 dimensions, got 3; write it as v5e:4x4",
+    "v5e:32x32": "largest slice of v5e is 16x16; give slices=",
+    "h100:12": "a node has 8 h100; write h100:2x8",
+    "v5e:0x4": "positive",
+}
+
+
+@pytest.mark.parametrize(("text", "said"), NO_SHAPES.items(), ids=NO_SHAPES)
 def test_shapes_that_there_are_not(text, said):
     with pytest.raises(MeshError, match=said):
         machine(text)

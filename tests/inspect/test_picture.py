@@ -17,16 +17,8 @@ from meshwright.inspect.picture import (
     visualize_array_sharding,
     visualize_sharding,
 )
-from meshwright.sharding import (
-    AbstractMesh,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    PositionalSharding,
-    SingleDeviceSharding,
-)
-
-P = PartitionSpec
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PositionalSharding, SingleDeviceSharding
+from meshwright.sharding import PartitionSpec as P
 
 
 class Device:

@@ -59,15 +59,23 @@ def test_donated_memory_of_the_other_library_is_not_written_to():
     np.testing.assert_array_equal(theirs, X)
 
 
-THEIRS = {
-    "jit": lambda x: jax.jit(lambda x: x * 2 + 1)(x),
-    "grad": jax.grad(lambda x: (x * x).sum()),
-    "vmap": jax.vmap(lambda x: x.sum()),
-    "sin": jnp.sin,
-    "where": lambda x: jnp.where(x > 2, x, 0),
-    "concatenate": lambda x: jnp.concatenate([x, x]),
-    "zeros_like": jnp.zeros_like,
-    "closed over": lambda x: jax.jit(lambda y: x + y * x)(jnp.ones((3, 4))),
+def calls(library, numpy):
+    """By both libraries' names."""
+    return {
+        "jit": lambda x: library.jit(lambda x: x * 2 + 1)(x),
+        "grad": library.grad(lambda x: (x * x).sum()),
+        "vmap": library.vmap(lambda x: x.sum()),
+        "sin": numpy.sin,
+        "where": lambda x: numpy.where(x > 2, x, 0),
+        "concatenate": lambda x: numpy.concatenate([x, x]),
+        "stack": lambda x: numpy.stack([x, x]),
+        "zeros_like": numpy.zeros_like,
+        "full": lambda x: numpy.full((2,), x[0, 0]),
+        "closed over": lambda x: library.jit(lambda y: x + y * x)(numpy.ones((3, 4))),
+    }
+
+
+THEIRS = calls(jax, jnp) | {
     "operators": lambda x: jnp.ones((4, 3)) @ x - x.sum() / (x[0] * jnp.ones(4)),
     "index": lambda x: jnp.arange(20.0)[mw.interop.jax.from_arrays(jnp.asarray(x)).astype("int32")],
     "scan": lambda x: jax.lax.scan(lambda c, row: (c + row, c), jnp.zeros(4), x)[1],
@@ -82,16 +90,7 @@ def test_jaxs_functions_take_ours(name):
     np.testing.assert_allclose(got, THEIRS[name](jnp.asarray(X)), rtol=1e-6)
 
 
-OURS = {
-    "jit": lambda x: mw.jit(lambda x: x * 2 + 1)(x),
-    "grad": mw.grad(lambda x: (x * x).sum()),
-    "vmap": mw.vmap(lambda x: x.sum()),
-    "sin": mnp.sin,
-    "where": lambda x: mnp.where(x > 2, x, 0),
-    "stack": lambda x: mnp.stack([x, x]),
-    "zeros_like": mnp.zeros_like,
-    "full": lambda x: mnp.full((2,), x[0, 0]),
-    "closed over": lambda x: mw.jit(lambda y: x + y * x)(mnp.ones((3, 4))),
+OURS = calls(mw, mnp) | {
     "index": lambda x: mnp.arange(20.0)[jnp.asarray(x).astype("int32")],
     "scan": lambda x: mw.lax.scan(lambda c, row: (c + row, c), mnp.zeros(4), x)[1],
     "cond": lambda x: mw.lax.cond(x[0, 0] > 0, mnp.sin, mnp.cos, x),

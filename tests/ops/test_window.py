@@ -258,8 +258,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name):
-    call, error, message = BAD[name]
+@pytest.mark.parametrize(("call", "error", "message"), BAD.values(), ids=BAD)
+def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()

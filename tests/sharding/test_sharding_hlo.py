@@ -20,12 +20,7 @@ from meshwright.sharding import (
     Mesh,
     NamedSharding,
     PartitionSpec,
-    device_order_of,
-    hlo_to_layout,
-    layout_to_hlo,
-    manual_axes,
-    mesh_of,
-    named_to_hlo,
+    hlo_convert,
     parse_hlo_sharding,
 )
 
@@ -163,7 +158,7 @@ def test_named_shardings_print_as_in_jax(sizes):
     mesh, theirs = AbstractMesh(sizes, names), JaxMesh(sizes, names)
     for spec in specs(names, 2):
         expected = JaxNamedSharding(theirs, JaxSpec(*spec))._to_xla_hlo_sharding(2)
-        assert str(named_to_hlo(NamedSharding(mesh, P(*spec)), 2)) == str(expected), spec
+        assert str(hlo_convert.named_to_hlo(NamedSharding(mesh, P(*spec)), 2)) == str(expected), spec
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 2, 2), (2, 3, 4), (3, 6)], ids=str)
@@ -175,37 +170,37 @@ def test_layouts_come_back(sizes):
         free = [atom for atom in mesh.atoms if atom not in layout.axes_used]
         for partial in ((), free[:1], free):
             expected = layout.with_partial(partial, "sum")
-            assert hlo_to_layout(layout_to_hlo(expected, mesh), 2, mesh) == expected
-        sharding = layout_to_hlo(layout, mesh, manual=free[:1])
-        assert hlo_to_layout(sharding, 2, mesh) == layout
-        assert manual_axes(sharding, mesh) == tuple(free[:1])
+            assert hlo_convert.hlo_to_layout(hlo_convert.layout_to_hlo(expected, mesh), 2, mesh) == expected
+        sharding = hlo_convert.layout_to_hlo(layout, mesh, manual=free[:1])
+        assert hlo_convert.hlo_to_layout(sharding, 2, mesh) == layout
+        assert hlo_convert.manual_axes(sharding, mesh) == tuple(free[:1])
 
 
 def test_shardings_without_tiles():
     mesh = AbstractMesh((4, 2), ("a", "b"))
-    assert hlo_to_layout(parse_hlo_sharding("{replicated}"), 2, mesh) == Layout.replicated(2)
-    assert hlo_to_layout(parse_hlo_sharding("{manual}"), 2, mesh) == Layout.replicated(2)
-    assert manual_axes(parse_hlo_sharding("{manual}"), mesh) == mesh.atoms
-    assert hlo_to_layout(parse_hlo_sharding("{unreduced}"), 1, mesh) == Layout(((),), mesh.atoms, "sum")
+    assert hlo_convert.hlo_to_layout(parse_hlo_sharding("{replicated}"), 2, mesh) == Layout.replicated(2)
+    assert hlo_convert.hlo_to_layout(parse_hlo_sharding("{manual}"), 2, mesh) == Layout.replicated(2)
+    assert hlo_convert.manual_axes(parse_hlo_sharding("{manual}"), mesh) == mesh.atoms
+    assert hlo_convert.hlo_to_layout(parse_hlo_sharding("{unreduced}"), 1, mesh) == Layout(((),), mesh.atoms, "sum")
     for text in ("{unknown}", "{maximal device=1}", "{{replicated}}"):
         with pytest.raises(ShardingError, match="has no layout"):
-            hlo_to_layout(parse_hlo_sharding(text), 2, mesh)
+            hlo_convert.hlo_to_layout(parse_hlo_sharding(text), 2, mesh)
 
 
 def test_a_sharding_that_does_not_follow_the_mesh():
     with pytest.raises(ShardingError, match="does not follow the axes"):
-        hlo_to_layout(parse_hlo_sharding("{devices=[3,2]<=[6]}"), 2, AbstractMesh((2, 3), ("a", "b")))
+        hlo_convert.hlo_to_layout(parse_hlo_sharding("{devices=[3,2]<=[6]}"), 2, AbstractMesh((2, 3), ("a", "b")))
 
 
 # --- meshes for programs that have none ---------------------------------------------------------------------
 def check_mesh(texts, num_devices, sizes):
     """The mesh of the shardings, and that every one of them has a layout there that holds the same tiles."""
     shardings = [parse_hlo_sharding(text) for text in texts]
-    mesh, order = mesh_of(shardings, num_devices), device_order_of(shardings, num_devices)
+    mesh, order = hlo_convert.mesh_of(shardings, num_devices), hlo_convert.device_order_of(shardings, num_devices)
     assert mesh == AbstractMesh(sizes, [f"x{i}" for i in range(len(sizes))])
     for sharding in shardings:
         if sharding.kind == "tiled":
-            layout = hlo_to_layout(sharding, sharding.rank, mesh, order)
+            layout = hlo_convert.hlo_to_layout(sharding, sharding.rank, mesh, order)
             held = NamedSharding.from_layout(mesh, layout).tile_table(sharding.rank)
             devices = sharding.tiles.devices.reshape(-1)
             tiles = np.stack(np.unravel_index(np.arange(num_devices), sharding.tiles.dims), axis=1)
@@ -250,7 +245,7 @@ def test_a_mesh_of_permuted_devices_is_found_again():
 
 
 def test_one_device():
-    assert mesh_of([parse_hlo_sharding("{replicated}")], 1).empty
+    assert hlo_convert.mesh_of([parse_hlo_sharding("{replicated}")], 1).empty
 
 
 def test_a_mesh_of_devices_prints_positions():
@@ -259,4 +254,4 @@ def test_a_mesh_of_devices_prints_positions():
             self.id = id
 
     mesh = Mesh(np.array([Device(i) for i in (3, 1, 2, 0)]).reshape(2, 2), ("a", "b"))
-    assert str(named_to_hlo(NamedSharding(mesh, P("a", "b")), 2)) == "{devices=[2,2]<=[4]}"
+    assert str(hlo_convert.named_to_hlo(NamedSharding(mesh, P("a", "b")), 2)) == "{devices=[2,2]<=[4]}"

@@ -13,21 +13,10 @@ from functools import reduce
 import numpy as np
 
 from meshwright.sharding import AbstractMesh, Layout, atom_coordinates, tile_numbers, tile_slices, tile_table
+from meshwright.spmd.reshard import steps
 from meshwright.spmd.reshard.exchange import exchange_recipe
 from meshwright.spmd.reshard.overlap import Overlaps
 from meshwright.spmd.reshard.plan import ReshardPlan
-from meshwright.spmd.reshard.steps import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Exchange,
-    MakePartial,
-    Overlap,
-    Permute,
-    ReduceScatter,
-    Slice,
-    Step,
-)
 
 Locals = list[np.ndarray]
 COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
@@ -117,11 +106,11 @@ def check_plan(plan: ReshardPlan, shape: tuple[int, ...], src: Layout, dst: Layo
 
 
 def run_step(
-    step: Step, local: Locals, shape: tuple[int, ...], before: Layout, after: Layout, mesh: AbstractMesh
+    step: steps.Step, local: Locals, shape: tuple[int, ...], before: Layout, after: Layout, mesh: AbstractMesh
 ) -> Locals:
     after_shape = after.local_shape(shape, mesh)
     result: Locals = [np.empty(0)] * mesh.size
-    for group in groups(mesh, step.axes if not isinstance(step, Exchange) else mesh.atoms):
+    for group in groups(mesh, step.axes if not isinstance(step, steps.Exchange) else mesh.atoms):
         values = [local[device] for device in group]
         for device, value in zip(group, _run(step, values, shape, before, after_shape, mesh)):
             result[device] = value
@@ -129,7 +118,7 @@ def run_step(
 
 
 def _run(
-    step: Step,
+    step: steps.Step,
     values: Locals,
     shape: tuple[int, ...],
     before: Layout,
@@ -137,32 +126,32 @@ def _run(
     mesh: AbstractMesh,
 ) -> Locals:
     match step:
-        case AllGather():
+        case steps.AllGather():
             return [_cut(np.concatenate(values, step.dim), after_shape)] * len(values)
-        case Slice():
+        case steps.Slice():
             return [_part(v, step.dim, i, after_shape) for i, v in enumerate(values)]
-        case AllToAll():
+        case steps.AllToAll():
             chunk_shape = list(values[0].shape)
             chunk_shape[step.dst_dim] = after_shape[step.dst_dim]
             sent = [[_part(v, step.dst_dim, i, chunk_shape) for i in range(len(values))] for v in values]
             return [_cut(np.concatenate(column, step.src_dim), after_shape) for column in zip(*sent)]
-        case Permute():
+        case steps.Permute():
             result = list(values)
             for source, target in step.perm:
                 result[target] = values[source]
             assert sorted(target for _, target in step.perm) == list(range(len(values)))
             return result
-        case ReduceScatter():
+        case steps.ReduceScatter():
             whole = reduce(COMBINE[step.reduction], values)
             return [_part(whole, step.dim, i, after_shape) for i in range(len(values))]
-        case AllReduce():
+        case steps.AllReduce():
             return [reduce(COMBINE[step.reduction], values)] * len(values)
-        case MakePartial():
+        case steps.MakePartial():
             empty = np.full_like(values[0], IDENTITY[step.reduction])
             return [values[0], *[empty] * (len(values) - 1)]
-        case Exchange():
+        case steps.Exchange():
             return _exchange(step, values, shape, mesh)
-        case Overlap():
+        case steps.Overlap():
             return _overlap(step.plan(mesh), values)
     raise AssertionError(step)
 
@@ -178,7 +167,7 @@ def _cut(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return value[tuple(map(slice, shape))]
 
 
-def _exchange(step: Exchange, values: Locals, shape: tuple[int, ...], mesh: AbstractMesh) -> Locals:
+def _exchange(step: steps.Exchange, values: Locals, shape: tuple[int, ...], mesh: AbstractMesh) -> Locals:
     recipe = exchange_recipe(shape, step.before, step.after, mesh)
     where = atom_coordinates(mesh)
     fronts = []

@@ -17,9 +17,7 @@ from meshwright.ops.collective.base import (
     check_split,
 )
 from meshwright.ops.collective.tiles import AllGather, AllSlice
-from meshwright.ops.elementwise.table import (
-    scalar_like,
-)
+from meshwright.ops.elementwise.table import scalar_like
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import above, expand_dims, move_dim, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim

@@ -24,14 +24,7 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
-from meshwright.ops.control.regions import (
-    arranged,
-    depends,
-    merge,
-    omit,
-    pick,
-    split,
-)
+from meshwright.ops.control.regions import arranged, depends, merge, omit, pick, split
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.table import add, lt, materialize, sub
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
