@@ -44,6 +44,11 @@ class Fabric:
         return 0.0 if self.is_given else START
 
     @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all links are as fast."""
+        return len({link.bandwidth for _, links in self.links for link in links}) < 2
+
+    @cached_property
     def fastest(self) -> float:
         """Bytes a second that a device sends over the fastest axis."""
         rates = [min(link.rate for link in links) for _, links in self.links if links]

@@ -241,6 +241,10 @@ class AbstractMesh:
         """What a group over axes (sub-axes, atoms) lies on."""
         return self.fabric.levels(self._places(axes))
 
+    def bandwidth(self, axis: str) -> float:
+        """Bytes a second of a link along an axis, of those that it lies on the slowest."""
+        return min((link.bandwidth for link in self.levels((axis,))), default=math.inf)
+
     def collective_seconds(self, kind: str, axes: Sequence[str], operand: float, result: float) -> float:
         """Seconds of a collective over axes, for bytes of its operand and result on a device."""
         return self.fabric.seconds(kind, self._places(axes), operand, result)

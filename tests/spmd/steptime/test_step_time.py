@@ -14,7 +14,6 @@ from meshwright import PartitionSpec as P
 from meshwright.hardware import CHIPS, Chip, Machine
 from meshwright.ir.state import extend_axis_env
 from meshwright.ops.collective.tiles import AllGather
-from meshwright.sharding import Layout
 from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
 from meshwright.spmd.steptime.schedule import step_time
 from meshwright.spmd.steptime.traffic import traffic
@@ -178,9 +177,8 @@ def test_reshards_are_priced_by_the_links_they_take():
     src, dst = (NamedSharding(near, s).layout(2) for s in (P(("node", "gpu")), P("gpu", "node")))
     plan = plan_reshard(shape, item, src, dst, near)
     assert plan.price >= plan.bytes_sent
-    whole = Layout(((), ()))
-    costs = [
-        reshard_cost((1 << 14, 1 << 12), item, NamedSharding(near, P(a)).layout(2), whole, near) for a in near.shape
-    ]
-    sent = [(1 << 28) // 2, (1 << 28) * 7 // 8]
+    item *= 4096  # so that bytes decide
+    both = NamedSharding(near, P("node", "gpu")).layout(2)
+    costs = [reshard_cost(shape, item, both, both.with_dim(dim, ()), near) for dim in range(2)]
+    sent = [(1 << 34) // 16, (1 << 34) * 7 // 16]
     assert costs[0] == pytest.approx(9 * sent[0], rel=0.05) and costs[1] == pytest.approx(sent[1], rel=0.05)

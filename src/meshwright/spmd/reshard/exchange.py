@@ -87,6 +87,11 @@ def chains(
     return all_chains
 
 
+def wired(all_chains: Sequence[Chain[Axis]]) -> set[Axis]:
+    """The axes along which devices send in an exchange: those of its all-to-alls, and all that it renames by."""
+    return {axis for chain in all_chains if chain.renames or chain.is_all_to_all for axis in chain.axes}
+
+
 def _positions(dims: Sequence[tuple[Axis, ...]], sizes: Mapping[Axis, int]) -> dict[Axis, Position]:
     positions: dict[Axis, Position] = {}
     for dim, axes in enumerate(dims):
@@ -154,7 +159,7 @@ def exchange_recipe(
     order = [back_digits[chain.start] for chain in moved if chain.start]
     order += [digit for digit in range(len(back)) if digit not in order]
     result = Layout(tuple(after)).local_shape(shape, mesh)
-    axes = mesh.in_mesh_order({axis for chain in all_chains for axis in chain.axes if chain.renames or chain in moved})
+    axes = mesh.in_mesh_order(wired(all_chains))
     groups = tuple(sizes[chain.axes[0]] for chain in moved)
     renamed = any(chain.renames for chain in all_chains)
     return Recipe(

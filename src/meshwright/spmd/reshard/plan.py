@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from meshwright.core.records import dataclass
@@ -44,7 +44,7 @@ from meshwright.spmd.reshard.steps import (
     buffer_bytes,
     collectives,
 )
-from meshwright.spmd.reshard.uneven import Way, Ways, is_torn
+from meshwright.spmd.reshard.uneven import Way, Ways, copies_on_fast_links, is_torn
 
 LARGER_BUFFER = 8  # a buffer larger than source and target by some percent has to save so many times as many
 
@@ -181,7 +181,7 @@ def _is_best(
     plain: ReshardPlan, shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
 ) -> bool:
     """Whether nothing can be gained by another way than the plain search's."""
-    if is_torn(shape, src, dst, mesh):
+    if is_torn(shape, src, dst, mesh) or (plain.price and copies_on_fast_links(src, dst, mesh)):
         return False
     goal = buffer_bytes(shape, itemsize, dst, mesh)
     least = goal - _held(shape, itemsize, src, dst, mesh)
@@ -271,6 +271,7 @@ def _search(
 
 
 def _price_of(blocks: Sequence[tuple[str, ...]], mesh: AbstractMesh) -> Price:
+    @cache
     def price(kind: str, chosen: tuple[int, ...], operand: int, result: int) -> int:
         axes = tuple(atom for block in chosen for atom in blocks[block])
         return mesh.wire_price(kind, axes, operand, result)
@@ -350,10 +351,15 @@ def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, way: Way, mesh: 
 
 
 def _step_price(done: _Done, sent: Sequence[float], mesh: AbstractMesh) -> float:
-    """The price of a step that sends so many bytes; overlaps, in each of their permutes."""
+    """The price of a step that sends so many bytes; of one that is several permutes, in each."""
     whole = sum(sent)
     if not whole or math.isinf(whole) or not mesh.fabric.is_given:
         return whole
-    ends = ((int(n), int(n)) for n in sent) if isinstance(done.step, Overlap) else [(done.before, done.after)]
-    kind, axes = _KINDS[type(done.step)], done.step.axes
-    return max(whole, sum(mesh.wire_price(kind, axes, operand, result) for operand, result in ends))
+    match done.step:
+        case Overlap(axes=axes):
+            prices = [mesh.wire_price("collective_permute", axes, n, n) for n in sent]
+        case Exchange(rounds=rounds) if rounds > 1:
+            prices = [mesh.wire_price("collective_permute", done.step.wires(mesh), whole / rounds, 0)] * rounds
+        case step:
+            prices = [mesh.wire_price(_KINDS[type(step)], step.axes, done.before, done.after)]
+    return max(whole, sum(prices))

@@ -22,7 +22,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from meshwright.core.records import dataclass
-from meshwright.spmd.reshard.exchange import chains
+from meshwright.spmd.reshard.exchange import chains, wired
 from meshwright.spmd.reshard.steps import joins
 
 COLLECTIVE_BYTES = 64  # what starting a collective counts for
@@ -269,10 +269,17 @@ class Search:
             group = self.count(tuple(moved))
             renames = any(chain.renames for chain in all_chains)
             if self._even(state.dims, dims) and not (renames and group > MAX_ROUNDS):
-                sent = size if renames else size - size // group
-                cost = self.cost("all_to_all", tuple(moved), sent, state.dims, dims)
-                cost += COLLECTIVE_BYTES * (group - 1 if renames else 0)
+                if renames:
+                    cost = self._in_rounds(tuple(wired(all_chains)), size, group)
+                else:
+                    cost = self.cost("all_to_all", tuple(moved), size - size // group, state.dims, dims)
                 yield Move("exchange", tuple(moved), 0, 0, cost, State(dims, state.partial))
+
+    def _in_rounds(self, blocks: tuple[int, ...], size: int, rounds: int) -> int:
+        """What so many permutes of a buffer of ``size`` bytes cost together."""
+        sent = size + COLLECTIVE_BYTES * rounds
+        chunk = size // rounds
+        return max(sent, rounds * self.price("collective_permute", blocks, chunk, chunk)) if self.price else sent
 
     def _exchange_ends(self, state: State) -> Iterator[Dims]:
         """The goal, and behind its blocks those that still have to be gathered then, in all ways."""
@@ -300,10 +307,9 @@ class Search:
         )
 
     def _permutes(self, state: State, size: int) -> Iterator[Move]:
-        everywhere = tuple(range(len(self.sizes)))
-        cost = self.cost("collective_permute", everywhere, size, state.dims, state.dims)
         for dims in itertools.islice(self._arrangements(state), MAX_ARRANGEMENTS):
             if dims != state.dims:
+                cost = self.cost("collective_permute", _differ(state.dims, dims), size, dims, dims)
                 yield Move("collective_permute", (), 0, 0, cost, State(dims, state.partial))
 
     def _all_reduce(self, state: State, blocks: tuple[int, ...]) -> Move:
@@ -370,6 +376,12 @@ class Search:
 
 def _with(dims: Dims, dim: int, blocks: tuple[int, ...]) -> Dims:
     return (*dims[:dim], blocks, *dims[dim + 1 :])
+
+
+def _differ(before: Dims, after: Dims) -> tuple[int, ...]:
+    """The blocks that do not split what they did."""
+    places = (pair for mine, theirs in zip(before, after) for pair in itertools.zip_longest(mine, theirs))
+    return tuple({block for pair in places if pair[0] != pair[1] for block in pair if block is not None})
 
 
 def _way(reached_by: dict[State, tuple[State, Move]], state: State) -> list[Move]:

@@ -34,6 +34,7 @@ from typing import ClassVar
 
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.reshard.exchange import chains, wired
 from meshwright.spmd.reshard.overlap import Overlaps, Tiling, least_overlaps, plan_overlaps
 
 
@@ -129,6 +130,10 @@ class Exchange:
     def bytes_sent(self, shape: Sequence[int], itemsize: int, before: Layout, mesh: AbstractMesh) -> int:
         size = buffer_bytes(shape, itemsize, Layout(self.after), mesh)
         return size - size // mesh.sizes(self.axes) if self.rounds == 1 else size
+
+    def wires(self, mesh: AbstractMesh) -> tuple[str, ...]:
+        """The axes along which devices send: where they are renamed, more than ``axes``."""
+        return mesh.in_mesh_order(wired(chains(self.before, self.after, dict(zip(mesh.atoms, mesh.atom_sizes))) or []))
 
     def __str__(self) -> str:
         how = "all_to_all" if self.rounds == 1 else f"collective_permute in {self.rounds} rounds"

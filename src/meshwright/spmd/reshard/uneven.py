@@ -1,4 +1,4 @@
-"""Ways besides the search: by overlaps, and, between uneven tiles, by padding.
+"""Ways besides the search: by overlaps, by parts where links differ, and, between uneven tiles, by padding.
 
 The tiles of a dimension in 8 nest in those of the same dimension in 2 only if the rows allow. Where they do not, a
 reshard has these ways besides the plain search:
@@ -8,6 +8,12 @@ reshard has these ways besides the plain search:
   which are no tiles of the dimension if the rows do not allow;
 * the dimension is padded so far that all tiles nest, which moves a few rows between neighbours; the search then finds
   what it would of an even array; in the end padding goes in the same way.
+
+Where links differ there is one more way. Devices that fast links connect may hold copies of what has to go over slow
+ones: each takes a part of the copy, with which is done what was to be done with the whole, and in the end the parts are
+gathered on the fast links. (Hierarchical collectives. Of one collective over fast and slow links together, libraries
+and compilers do the same inside: it stays whole. But groups on the slow links alone cannot know of each other's
+copies.)
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.blocks import blocks_of
 from meshwright.spmd.reshard.overlap import Tiling, flat, moving_axes
-from meshwright.spmd.reshard.steps import AllGather, Overlap, Step, joins
+from meshwright.spmd.reshard.steps import AllGather, Overlap, Slice, Step, joins
 
 MAX_SPARE = 3  # blocks that may split tiles further, of which every arrangement is tried
 
@@ -43,6 +49,7 @@ class Ways:
 
     def of(self, src: Layout, dst: Layout) -> Iterator[Way]:
         """All ways; overlaps among them may turn out to take too much."""
+        yield from self._in_parts(src, dst)
         torn = is_torn(self.size, src, dst, self.mesh)
         if torn:
             yield from self._padded(src, dst)
@@ -53,6 +60,7 @@ class Ways:
 
     def direct(self, src: Layout, dst: Layout) -> Iterator[Way]:
         """Ways whose cost, if they exist or not, is about that of the best, where many choices are priced."""
+        yield from self._in_parts(src, dst)
         if src.partial != dst.partial:
             yield from self._padded(src, dst)
         elif way := self._overlap(flat(self.size, src.dims), flat(self.size, dst.dims)):
@@ -77,6 +85,16 @@ class Ways:
             gathers = [(AllGather(axes, dim), self.size) for dim, axes in enumerate(inner) if axes]
             yield [*first, *reversed(gathers)]
 
+    def _in_parts(self, src: Layout, dst: Layout) -> Iterator[Way]:
+        """Copies on fast links are cut into parts first, which are gathered in the end."""
+        for axes in copies_on_fast_links(src, dst, self.mesh):
+            number = self.mesh.sizes(axes)
+            for dim, (rows, mine, theirs) in enumerate(zip(self.size, src.dims, dst.dims)):
+                if rows >= number and all(joins(rows, self.mesh.sizes(outer), number) for outer in (mine, theirs)):
+                    parts = (src.with_dim(dim, mine + axes), dst.with_dim(dim, theirs + axes))
+                    steps = [Slice(axes, dim), *self.search(self.size, *parts), AllGather(axes, dim)]
+                    yield [(step, self.size) for step in steps]
+
     def _overlap(self, before: Tiling, after: Tiling) -> Way:
         """The one step between two tilings; none where the tiles are the same."""
         if before.layout == after.layout and before.rows(self.mesh) == after.rows(self.mesh) and self._nests(after):
@@ -87,6 +105,19 @@ class Ways:
     def _nests(self, tiling: Tiling) -> bool:
         """Whether its tiles are those of its layout."""
         return all(joins(size, self.mesh.sizes(outer), self.mesh.sizes(inner)) for size, outer, inner in zip(*tiling))
+
+
+def copies_on_fast_links(src: Layout, dst: Layout, mesh: AbstractMesh) -> list[tuple[str, ...]]:
+    """The axes along which there are copies before and after, and whose links are faster than some that the reshard
+    takes: all together, and each alone."""
+    if mesh.fabric.is_uniform:
+        return []
+    changed = {a for mine, theirs in zip(src.dims, dst.dims) if mine != theirs for a in (*mine, *theirs)}
+    slowest = min(map(mesh.bandwidth, changed.union(src.partial).difference(dst.partial)), default=0.0)
+    used = src.axes_used | dst.axes_used
+    free = [atom for atom in mesh.atoms if atom not in used and mesh.bandwidth(atom) > slowest]
+    alone = [tuple(atoms) for _, atoms in itertools.groupby(free, mesh.axis_of)]
+    return list(dict.fromkeys([tuple(free), *alone])) if free else []
 
 
 def is_torn(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
