@@ -32,6 +32,8 @@ os.environ.setdefault(
 )
 #: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; all are ``slow``
 CASES, SHARE = 4, 12
+#: of a test with more kinds than this, half of them; but those over the registry have all
+KINDS = 6
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is marked slow is left out
@@ -40,13 +42,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for cases in _by_function(items):
         if len(cases) <= CASES:
             continue
-        kept, kinds = max(CASES, len(cases) // SHARE), set()
+        kept, kinds, most = max(CASES, len(cases) // SHARE), set(), _most_kinds(cases)
         for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode())):
-            kind = re.split(r"\W", item.name.partition("[")[2])[0]
-            if kind in kinds and kept <= 0:
+            if kept <= 0 and (_kind(item) in kinds or len(kinds) >= most):
                 item.add_marker("slow")
-            kinds.add(kind)
+            else:
+                kinds.add(_kind(item))
             kept -= 1
+
+
+def _kind(item: pytest.Item) -> str:
+    """The first word of a case's name."""
+    return re.split(r"\W", item.name.partition("[")[2])[0]
+
+
+def _most_kinds(cases: list[pytest.Item]) -> int:
+    kinds = len(set(map(_kind, cases)))
+    return kinds if cases[0].path.parent.name == "registry" else max(KINDS, -(-kinds // 2))
 
 
 def _by_function(items: list[pytest.Item]) -> Iterable[list[pytest.Item]]:
@@ -55,6 +67,11 @@ def _by_function(items: list[pytest.Item]) -> Iterable[list[pytest.Item]]:
         if not item.get_closest_marker("slow"):
             found.setdefault((item.path, item.nodeid.partition("[")[0]), []).append(item)
     return found.values()
+
+
+def pytest_sessionfinish() -> None:
+    """Spares what is left at the end the collector's five rounds through it, of seconds each."""
+    gc.freeze()
 
 
 #: programs of the oracle that are written in one MLIR context; each new one takes 10 ms to make
