@@ -5,6 +5,8 @@ The route is ``torch.export``, and a table that says what each of torch's ops is
 
 from meshwright.interop.torch import needed as _needed
 from meshwright.interop.torch import ops as _ops
+from meshwright.interop.torch import packed as _packed
+from meshwright.interop.torch import sequences as _sequences
 from meshwright.interop.torch.compiled import backend
 from meshwright.interop.torch.model import TorchModel, from_torch
 from meshwright.interop.torch.plans import from_device_mesh, from_placements, fully_sharded, to_placements, tp_shardings

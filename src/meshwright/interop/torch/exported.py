@@ -10,11 +10,12 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
+from meshwright.errors import ImportProgramError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
+from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import sink_views
 from meshwright.interop.torch.sources import described, user_line
 
@@ -30,7 +31,7 @@ def export(
       RuleError: ops that have no rule; says where, and how to register one. An ``autograd.Function`` whose backward
         cannot be traced.
     """
-    with warnings.catch_warnings(), functions_traced() as functions:
+    with warnings.catch_warnings(), Overridden(), functions_traced() as functions:
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
@@ -38,7 +39,7 @@ def export(
                 if isinstance(part, fx.GraphModule):
                     detach_no_grad(part)
             program = decomposed(program)
-        except MeshwrightError:
+        except (ImportProgramError, RuleError):
             raise
         except Exception as error:
             raise _explained(error, module) from error

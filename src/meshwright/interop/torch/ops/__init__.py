@@ -4,6 +4,7 @@ from meshwright.interop.torch.ops import (
     attention,
     convolution,
     creation,
+    ctc,
     elementwise,
     fourier,
     indexing,

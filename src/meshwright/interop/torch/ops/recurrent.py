@@ -38,16 +38,24 @@ def _elman(function: Callable[[Any], Any]) -> Cell:
     return lambda given, state, weights: (function(given + linear(state[0], *weights[:2])),)
 
 
-def _direction(cell: Cell, x: Any, state: tuple[Any, ...], weights: Sequence[Any], reverse: bool) -> tuple[Any, Any]:
-    """One layer in one direction: outputs ``[time, batch, features]`` and the last state."""
+def _direction(
+    cell: Cell, x: Any, state: tuple[Any, ...], weights: Sequence[Any], reverse: bool, running: Any
+) -> tuple[Any, Any]:
+    """One layer in one direction: outputs ``[time, batch, features]`` and the last state.
+
+    Where it is not ``running`` (``[time, batch, 1]``, None for everywhere), states stay and outputs are 0.
+    """
     w_in, w_state, b_in, b_state, *projection = weights
     given = linear(x, w_in, b_in)  # of all steps at once
 
-    def step(carry: tuple[Any, ...], row: Any) -> tuple[Any, Any]:
+    def step(carry: tuple[Any, ...], rows: Any) -> tuple[Any, Any]:
+        row, runs = rows
         new = cell(row, carry, (w_state, b_state, *projection))
-        return new, new[0]
+        if runs is None:
+            return new, new[0]
+        return tuple(mnp.where(runs, n, c) for n, c in zip(new, carry)), mnp.where(runs, new[0], 0)
 
-    last, outs = lax.scan(step, state, given, reverse=reverse)
+    last, outs = lax.scan(step, state, (given, running), reverse=reverse)
     return outs, last
 
 
@@ -60,7 +68,7 @@ def _split_weights(params: Sequence[Any], has_biases: bool, count: int) -> list[
 
 def layers(
     cell: Cell, input: Any, states: Sequence[Any], params: Sequence[Any], has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool, draw: Callable[[], Any],
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool, draw: Callable[[], Any], running: Any = None,
 ) -> tuple[Any, list[Any]]:  # fmt: skip
     """Layers upon each other; ``states`` are ``[layers * directions, batch, features]`` each."""
     ways = 2 if bidirectional else 1
@@ -73,7 +81,7 @@ def layers(
         runs = []
         for way in range(ways):
             n = layer * ways + way
-            runs.append(_direction(cell, x, tuple(s[n] for s in states), weights[n], way == 1))
+            runs.append(_direction(cell, x, tuple(s[n] for s in states), weights[n], way == 1, running))
         x = mnp.concatenate([outs for outs, _ in runs], -1) if ways == 2 else runs[0][0]
         lasts += [last for _, last in runs]
         if train and dropout > 0 and layer < num_layers - 1:
@@ -128,3 +136,20 @@ def _cell(cell: Cell) -> Callable[..., Any]:
 register("aten.gru_cell")(_cell(_gru))
 register("aten.rnn_tanh_cell")(_cell(_elman(mnp.tanh)))
 register("aten.rnn_relu_cell")(_cell(_elman(relu)))
+
+
+# --- sequences of different lengths -------------------------------------------------------------------------
+_CELLS = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _elman(mnp.tanh), "rnn_relu": _elman(relu)}
+
+
+@register("meshwright.recurrent", random=True)
+def recurrent(
+    kind: str, input: Any, running: Any, states: Sequence[Any], params: Sequence[Any], has_biases: bool,
+    num_layers: int, dropout: float, train: bool, bidirectional: bool, draw: Callable[[], Any],
+) -> list[Any]:  # fmt: skip
+    """Layers of one kind on ``[time, batch, features]``, of which sequence ``b`` has the steps ``running[:, b]``."""
+    args = has_biases, num_layers, dropout, train, bidirectional, False, draw
+    running = running[..., None]
+    given = mnp.where(running, input, 0)  # what is past an end, NaN maybe, has no say in a gradient either
+    out, finals = layers(_CELLS[kind], given, states, params, *args, running)
+    return [out, *finals]

@@ -1,0 +1,130 @@
+"""Functions that torch's export cannot follow, taken before it sees them (``torch.overrides``).
+
+What comes of them depends, to torch, on values: on lengths of sequences. An override looks these values up in what has
+been recorded so far (:func:`known`), or does without them, and leaves ops whose results have fixed shapes, some of them
+our own (``meshwright::...``).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+Override = Callable[..., Any]
+_TABLE: dict[Any, Override] = {}
+
+
+def overrides(*functions: Any) -> Callable[[Override], Override]:
+    """The decorated function stands for torch's ``functions`` while a module is exported."""
+
+    def add(override: Override) -> Override:
+        _TABLE.update(dict.fromkeys(functions, override))
+        return override
+
+    return add
+
+
+class Overridden(TorchFunctionMode):
+    """While it is on, calls that are being recorded go to the overrides."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        override = _TABLE.get(func)
+        chosen = func if override is None or get_proxy_mode() is None else override
+        return chosen(*args, **(kwargs or {}))
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Within, torch computes what it is asked for, on tensors that have values."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+# --- what is known of values --------------------------------------------------------------------------------
+def known(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The values of a tensor, if these are the same in every call of what is being recorded; None if they may differ.
+
+    They are computed again, by torch, from the constants that they come from.
+    """
+    if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+        return tensor.constant
+    mode = get_proxy_mode()
+    slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
+    if slot is None:
+        return None if isinstance(tensor, FakeTensor) else tensor
+    nodes = _origins(slot.proxy.node)
+    if any(_is_written(node, nodes) for node in nodes):
+        return None
+    with unrecorded():
+        return _computed(nodes, mode.tracer.root)
+
+
+def _origins(node: fx.Node) -> list[fx.Node]:
+    """The node and all that it is computed from, in the order of the graph."""
+    found, todo = {node}, [node]
+    while todo:
+        todo = [n for n in todo.pop().all_input_nodes if n not in found] + todo
+        found.update(todo)
+    return [n for n in node.graph.nodes if n in found]
+
+
+def _is_written(node: fx.Node, within: Collection[fx.Node]) -> bool:
+    """Whether an op, other than those of ``within``, writes to the node's memory, maybe by a view of it."""
+    for user in node.users:
+        if user not in within and (_writes_to(user, node) or (_is_view(user) and _is_written(user, within))):
+            return True
+    return False
+
+
+def _writes_to(user: fx.Node, node: fx.Node) -> bool:
+    schema = getattr(user.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return False
+    given = {a.name: value for a, value in zip(schema.arguments, user.args)} | user.kwargs
+    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return any(given.get(name) is node for name in written)
+
+
+def _is_view(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def _computed(nodes: Iterable[fx.Node], root: Any) -> torch.Tensor | None:
+    """The value of the last of the nodes; None if one of them has no constant value."""
+    values: dict[fx.Node, Any] = {}
+    value = None
+    for node in nodes:
+        if node.op == "get_attr":
+            value = _copied(getattr(root, str(node.target), None))
+        elif node.op == "call_function" and _is_computable(node.target):
+            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+            value = node.target(*args, **kwargs)  # type: ignore[operator]
+        else:
+            return None
+        if value is None:
+            return None
+        values[node] = value
+    return value
+
+
+def _copied(constant: Any) -> torch.Tensor | None:
+    is_known = isinstance(constant, torch.Tensor) and not isinstance(constant, (FakeTensor, torch.nn.Parameter))
+    return constant.clone() if is_known else None
+
+
+def _is_computable(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):
+        return torch.Tag.nondeterministic_seeded not in target.tags
+    return target is operator.getitem
