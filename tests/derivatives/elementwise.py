@@ -66,6 +66,10 @@ class Otherwise:
     where: Any = None
     parts: tuple[str, ...] = ()
 
+    def orders(self) -> set[int]:
+        """Which derivatives it is about: 1, 2."""
+        return {len(part.removeprefix("rev ")) - 1 for part in self.parts} or {1, 2}
+
 
 def anywhere(*xs: Any) -> Any:
     return np.ones(xs[0].shape, bool)
@@ -87,8 +91,6 @@ EXCEPTIONS: dict[str, Otherwise] = {
     "betaln": Otherwise("counts equal arguments once in second derivatives", lambda a, b: a == b),
     "dawsn": Otherwise("cancels far out, as here", lambda x: np.abs(x) > 700),
     "erfcx": Otherwise("cancels far out, as here", lambda x: np.abs(x) > 700),
-    "boxcox": Otherwise("infinite slopes at 0", lambda x, y: x == 0),
-    "boxcox1p": Otherwise("infinite slopes at -1", lambda x, y: x == -1),
     "rel_entr": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),
     "kl_div": Otherwise(
         "it is infinite there", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y) | ~(x > 0) | ~(y > 0)
@@ -103,6 +105,16 @@ EXCEPTIONS: dict[str, Otherwise] = {
     ),
     "owens_t": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),
     "poch": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),
+    "boxcox": Otherwise("has none by the power at 0, and infinite slopes at 0", lambda x, y: (x == 0) | (y == 0)),
+    "boxcox1p": Otherwise("has none by the power at 0, and infinite slopes at -1", lambda x, y: (x == -1) | (y == 0)),
+    "hypot": Otherwise(
+        "second ones leave out what is 0 or as large as the other",
+        lambda x, y: (np.abs(x) == np.abs(y)) | (x * y == 0),
+        ("d00", "rev d00", "d01", "rev d01", "d10", "rev d10", "d11", "rev d11"),
+    ),
+    "spence": Otherwise("its slope at 0 is infinite; its second derivative at 1 is 1/2", lambda x: (x == 0) | (x == 1)),
+    "ndtri": Otherwise("its slopes at 0 and 1 are infinite", lambda p: (p == 0) | (p == 1)),
+    "fresnel": Otherwise("second derivatives are those of the integrand", lambda x: np.isfinite(x), ("d00",)),
     "elu": Otherwise("an infinite scale", lambda x, a=None: a is not None and ~np.isfinite(a)),
 }  # fmt: skip
 

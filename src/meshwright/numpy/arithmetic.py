@@ -374,13 +374,12 @@ def hypot(x1: Any, x2: Any, /) -> Any:
 
 @compiled
 def _hypot(x: Any, y: Any) -> Any:
-    a, b = ops.abs_(x), ops.abs_(y)
-    large, small = ops.max_(a, b), ops.min_(a, b)
-    nil, one, top = (scalar_like(v, large) for v in (0, 1, np.inf))
-    infinite = ops.or_(ops.eq(a, top), ops.eq(b, top))  # also beside NaN
-    simple = ops.or_(infinite, ops.eq(large, nil))
-    ratio = ops.div(small, select(simple, one, large))
-    return select(simple, select(infinite, top, large), ops.mul(large, ops.sqrt(ops.add(one, ops.square(ratio)))))
+    a, b, top = ops.abs_(x), ops.abs_(y), scalar_like(np.inf, x)
+    large, infinite = ops.max_(a, b), ops.or_(ops.eq(a, top), ops.eq(b, top))  # also beside NaN
+    simple = ops.or_(infinite, ops.eq(large, scalar_like(0, large)))
+    unit = ops.stop_gradient(select(simple, scalar_like(1, large), large))  # which the result does not depend on
+    squares = ops.add(ops.square(ops.div(x, unit)), ops.square(ops.div(y, unit)))
+    return select(simple, select(infinite, top, large), ops.mul(unit, ops.sqrt(squares)))
 
 
 def copysign(x1: Any, x2: Any, /) -> Any:

@@ -130,9 +130,11 @@ betainc = Betainc()
 
 def log_beta(a: Any, b: Any) -> Any:
     """The logarithm of ``Gamma(a) Gamma(b) / Gamma(a + b)``, for a large parameter without cancellation."""
-    large, small = max_(a, b), min_(a, b)
-    safe = max_(large, constant(LARGE, large))
+    # No maximum and minimum: their derivatives are halves at equal arguments, and second ones then wrong.
+    large, small = select(a >= b, a, b), select(a >= b, b, a)
+    is_large = large >= LARGE
+    safe = select(is_large, large, constant(LARGE, large))  # whose slope is whole at LARGE, too
     total = safe + small
     grown = (safe - 0.5) * log1p(small / safe) + small * (log(total) - 1)
     near = lgamma(small) - grown - stirling_error(total) + stirling_error(safe)
-    return select((large >= LARGE) & (small > -0.5 * large), near, lgamma(a) + lgamma(b) - lgamma(a + b))
+    return select(is_large & (small > -0.5 * large), near, lgamma(a) + lgamma(b) - lgamma(a + b))

@@ -10,8 +10,9 @@ from meshwright.nn import normalization
 from meshwright.numpy.logic import where
 from meshwright.numpy.reductions import Axis
 from meshwright.ops.elementwise import table as ops
-from meshwright.ops.elementwise.table import expm1, log1p
+from meshwright.ops.elementwise.table import abs_, expm1, is_finite, log1p
 from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.special.fits import fitted
 from meshwright.transforms.custom_jvp import custom_jvp
 
 
@@ -137,9 +138,17 @@ def expit(x: Any) -> Any:
 
 
 def _box_cox(power: Any, limit: Any, times_log: Any, x: Any) -> Any:
-    zero = power == 0
-    safe = where(zero, 1.0, power)
-    return where(zero, limit, expm1(times_log(safe, x)) / safe)
+    # Where little is raised, a quotient would lose its derivatives by the power, and at 0 has none.
+    near = abs_(times_log(power, x)) < 0.5
+    log_near = where(near & is_finite(limit), limit, 0.0)
+    small = log_near * fitted(_mean_power, -0.6, 0.6, 24, where(near, power, 0.0) * log_near)
+    safe = where(near, 1.0, power)
+    return where(near, where(is_finite(limit), small, limit), expm1(times_log(safe, x)) / safe)
+
+
+def _mean_power(t: np.ndarray) -> np.ndarray:
+    """``expm1(t) / t``."""
+    return np.where(t == 0, 1.0, np.expm1(t) / np.where(t == 0, 1.0, t))
 
 
 @elementwise

@@ -26,7 +26,8 @@ def _sign(x: Any) -> Any:
     odd = low - 2 * floor(low / 2) == 1
     sign = where((x < 0) & odd, -1.0, 1.0)
     pole = (x < 0) & (low == x)
-    return where(pole | (x == -np.inf) | (x != x), np.nan, sign) + 0 * where(x != x, x, 0.0)
+    typed = 0 * ops.stop_gradient(where(x != x, x, 0.0))
+    return where(pole | (x == -np.inf) | (x != x), np.nan, sign) + typed
 
 
 @elementwise

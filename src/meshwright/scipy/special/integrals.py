@@ -360,9 +360,17 @@ def _spence_near(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(gap) < 1e-6, 1 + gap / 4, special.spence(1 - safe) / safe)
 
 
+def _spence_slope_near(x: np.ndarray) -> np.ndarray:
+    """``log(x) / (1 - x)``."""
+    gap = 1 - x
+    safe = np.where(gap == 0, 1e-9, gap)
+    return np.where(gap == 0, -1.0, np.log1p(-safe) / safe)
+
+
 def _spence_slope(t: Any, y: Any, x: Any) -> Any:
-    at_one = x == 1
-    return t * where(at_one, -1.0, log(x) / where(at_one, 1.0, 1 - x))
+    near = abs_(x - 1) < 0.25
+    away = where(near, 2.0, x)
+    return t * where(near, fitted(_spence_slope_near, 0.7, 1.3, 30, x), log(away) / (1 - away))
 
 
 _spence.defjvps(_spence_slope)

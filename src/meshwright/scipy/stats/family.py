@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import floor
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise.table import convert, log
+from meshwright.ops.elementwise.table import convert, log, stop_gradient
 from meshwright.scipy.elementwise import elementwise
 
 _SAYS = {
@@ -38,6 +38,11 @@ def is_count(n: Any) -> Any:
     [True, False, False]
     """
     return (n >= 0) & (floor(n) == n)
+
+
+def _unsigned(z: Any) -> Any:
+    """Without a sign of zeros: where a support begins at 0, both are its first point."""
+    return where(z == 0, z - stop_gradient(z), z)
 
 
 class Family:
@@ -90,7 +95,7 @@ class Family:
             value = value * place["scale"] if "scale" in place else value
             return where(valid, value + place["loc"], np.nan)
         z = x - place["loc"] if "loc" in place else x
-        value = standard(z / place["scale"] if "scale" in place else z, *parameters)
+        value = standard(_unsigned(z / place["scale"] if "scale" in place else z), *parameters)
         if name == "logpdf" and "scale" in place:
             # Outside of the support the density is zero at every scale, its derivative too.
             value = where(value == -np.inf, value, value - log(place["scale"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.numpy.arithmetic import power
+from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import abs_, exp, lgamma, log, sign
 from meshwright.scipy.special.gammas import gammainc
 from meshwright.scipy.stats.family import Family
@@ -22,4 +23,7 @@ pdf = _of.of("pdf", exp, logpdf, 0.5, 1.5, gives=0.3889)
 
 @_of(0.5, 1.5, gives=0.7417)
 def cdf(z: Any, beta: Any) -> Any:
-    return 0.5 * (1 + sign(z) * gammainc(1 / beta, power(abs_(z), beta)))
+    # At 0 the slope of the size, which is none, meets that of its power, which is infinite.
+    away = where(z == 0, 1.0, z)
+    value = 0.5 * (1 + sign(away) * gammainc(1 / beta, power(abs_(away), beta)))
+    return where(z == 0, 0.5 + z * exp(logpdf(z, beta)), value)
