@@ -376,10 +376,11 @@ def hypot(x1: Any, x2: Any, /) -> Any:
 def _hypot(x: Any, y: Any) -> Any:
     a, b, top = ops.abs_(x), ops.abs_(y), scalar_like(np.inf, x)
     large, infinite = ops.max_(a, b), ops.or_(ops.eq(a, top), ops.eq(b, top))  # also beside NaN
-    simple = ops.or_(infinite, ops.eq(large, scalar_like(0, large)))
-    unit = ops.stop_gradient(select(simple, scalar_like(1, large), large))  # which the result does not depend on
+    simple, one = ops.or_(infinite, ops.eq(large, scalar_like(0, large))), scalar_like(1, large)
+    unit = ops.stop_gradient(select(simple, one, large))  # which the result does not depend on
     squares = ops.add(ops.square(ops.div(x, unit)), ops.square(ops.div(y, unit)))
-    return select(simple, select(infinite, top, large), ops.mul(unit, ops.sqrt(squares)))
+    size = ops.mul(unit, ops.sqrt(select(simple, one, squares)))
+    return select(simple, select(infinite, top, large), size)
 
 
 def copysign(x1: Any, x2: Any, /) -> Any:
