@@ -10,6 +10,7 @@ F = torch.nn.functional
 import meshwright as mw  # noqa: E402
 from meshwright import errors  # noqa: E402
 from meshwright.interop.torch import registry  # noqa: E402
+from meshwright.interop.torch.ops import nibbles  # noqa: E402
 
 G = torch.Generator().manual_seed(0)
 
@@ -227,23 +228,78 @@ def test_sums_with_products_and_other_rows_whose_names_differ():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_weights_of_eight_and_four_bits(refuses):
-    class Bytes(torch.nn.Module):
-        def forward(self, x, w, scale):
-            return torch.ops.aten._weight_int8pack_mm(x, w, scale)
+class Of(torch.nn.Module):
+    """A function, and tensors that it computes with."""
 
-    class Nibbles(torch.nn.Module):
-        def forward(self, x, w, scales):
-            return torch.ops.aten._weight_int4pack_mm_for_cpu(x, w, 32, scales)
+    def __init__(self, function, **tensors):
+        super().__init__()
+        self.function = function
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
 
-    x, scale = torch.randn(4, 32), torch.rand(64)
+    def forward(self, *args):
+        return self.function(self, *args)
+
+
+def same(module, *args, tolerance=1e-5):
+    """The results, one or several, are torch's."""
+    model = mw.from_torch(module, args)
+    got, want = model(model.params, *args), module(*args)
+    for g, w in zip(*((got, want) if isinstance(want, tuple) else ([got], [want])), strict=True):
+        w = w.detach().double().numpy()
+        np.testing.assert_allclose(np.asarray(g, np.float64), w, rtol=0, atol=tolerance * np.abs(w).max())
+
+
+def test_weights_of_eight_bits():
     w = torch.arange(64 * 32).reshape(64, 32).sub(1024).remainder(251).sub(125).to(torch.int8)
-    model = mw.from_torch(Bytes(), (x, w, scale))
-    want = Bytes()(x, w, scale).numpy()
-    np.testing.assert_allclose(model(model.params, x, w, scale), want, atol=1e-5 * np.abs(want).max())
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.ones(64, 32, dtype=torch.int32), 2)
-    with refuses(errors.RuleError, "_weight_int4pack_mm_for_cpu", "order that depends on the processor", "w >> 4"):
-        mw.from_torch(Nibbles(), (x, packed, torch.ones(1, 64, 2)))
+    same(Of(lambda m, x: torch.ops.aten._weight_int8pack_mm(x, m.w, m.s), w=w, s=torch.rand(64)), torch.randn(4, 32))
+
+
+@pytest.mark.parametrize("rows, columns, group", [(64, 64, 32), (272, 128, 64), (80, 64, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_four_bits_in_the_processors_order(rows, columns, group, dtype):
+    w = torch.randint(0, 16, (rows, columns), dtype=torch.int32)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(w, 2)
+    scales, x = torch.randn(columns // group, rows, 2).to(dtype), torch.randn(5, columns).to(dtype)
+    product = torch.ops.aten._weight_int4pack_mm_for_cpu
+    module = Of(lambda m, x: product(x, m.packed, group, m.scales), packed=packed, scales=scales)
+    same(module, x, tolerance=1e-5 if dtype == torch.float32 else 4e-3)
+
+
+def test_an_order_of_nibbles_that_is_not_known_is_refused(refuses, monkeypatch):
+    monkeypatch.setattr(nibbles, "_pack", lambda weight: weight[:, ::-1].reshape(-1) & 15)
+    with refuses(errors.RuleError, "w >> 4"):
+        nibbles._blocks(48, 64)
+
+
+def test_packs_and_types_that_are_not_known_are_refused(refuses):
+    module = Of(lambda _, x: torch.ops.aten._dyn_quant_matmul_4bit(x, torch.ones(1088), 32, 32, 64))
+    with refuses(errors.RuleError, "_dyn_quant_matmul_4bit", "order that depends on the processor", "w >> 4"):
+        mw.from_torch(module, (torch.ones(4, 32),))
     for dtype in (torch.int4, torch.uint4):
         with refuses((errors.DTypeError, errors.RuleError), str(dtype)):
             mw.from_torch(torch.nn.Identity(), (torch.empty(3, dtype=dtype),))
+
+
+def _quantized(m, x):
+    ops, signed = torch.ops.quantized_decomposed, (-128, 127, torch.int8)
+    a = ops.quantize_per_tensor(x, 0.03, 3, *signed)
+    b = ops.quantize_per_channel(x, m.scales, m.zeros, 1, *signed)
+    scales, zeros = ops.choose_qparams_per_token_asymmetric(x, torch.int8)
+    c = ops.quantize_per_token(x, scales, zeros, *signed)
+    d = ops.quantize_per_tensor.tensor(x, m.scales[:1], m.zeros[2], 0, 255, torch.uint8)
+    grouped = [t[:, None].expand(4, 2).contiguous() for t in (m.scales, m.zeros)]
+    return (
+        a, ops.dequantize_per_tensor(a, 0.03, 3, *signed),
+        b, ops.dequantize_per_channel(b, m.scales, m.zeros, 1, *signed),
+        scales, zeros, c, ops.dequantize_per_token(c, scales, zeros, *signed, torch.float32),
+        d, ops.dequantize_per_tensor.tensor(d, m.scales[:1], m.zeros[2], 0, 255, torch.uint8),
+        ops.dequantize_per_channel_group(b[0], *grouped, -8, 7, torch.int8, 4, torch.float32),
+        *ops.choose_qparams_per_token(x, torch.int8),
+    )  # fmt: skip
+
+
+def test_integers_with_scales_are_torchs():
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    x = torch.linspace(-4, 5, 96).reshape(3, 4, 8)
+    same(Of(_quantized, scales=torch.rand(4) + 0.05, zeros=torch.tensor([1, -2, 0, 3])), x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -35,7 +36,27 @@ def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
 def _known(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
     default = torch.export.default_decompositions()
     table = {t: default[t] for t in targets if t in default}
-    return table | {t: decomposition_table[t] for t in targets if t not in table and t in decomposition_table}
+    table |= {t: decomposition_table[t] for t in targets if t not in table and t in decomposition_table}
+    return table | {t: function for t in targets if (function := _of_integers(t)) is not None}
+
+
+#: of ``quantized_decomposed``, those that torch writes in ops of fixed shapes; the others look at values
+_INTEGERS = {
+    "quantize_per_tensor", "dequantize_per_tensor", "quantize_per_channel", "dequantize_per_channel",
+    "choose_qparams_per_token", "choose_qparams_per_token_asymmetric", "quantize_per_token", "dequantize_per_token",
+    "dequantize_per_channel_group", "convert_element_type",
+}  # fmt: skip
+
+
+def _of_integers(target: Any) -> Callable[..., Any] | None:
+    """How torch itself computes with weights and activations that are integers with a scale (``torch.ao``)."""
+    namespace, name, overload = [*registry.name_of(target).split("."), ""][:3]
+    if namespace != "quantized_decomposed" or name not in _INTEGERS or overload == "tensor2":
+        return None
+    function = getattr(import_module("torch.ao.quantization.fx._decomposed"), name)
+    if overload != "tensor":
+        return function  # type: ignore[no-any-return]
+    return lambda x, scale, zero, *more, **options: function(x, scale.reshape(()), zero.reshape(()), *more, **options)
 
 
 def writes(target: Any) -> bool:

@@ -118,7 +118,7 @@ def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
             f"from_torch: {type(module).__name__} has results whose shapes, or Python values, depend on values:\n"
             f"{listed}\nPrograms have fixed shapes: use torch.where or a mask instead"
         )
-    packed = any("int4pack" in registry.name_of(n.target) for n in unknown)
+    packed = any(word in registry.name_of(n.target) for n in unknown for word in ("int4pack", "4bit"))
     raise RuleError(
         f"from_torch: {type(module).__name__} uses ops that are not known here:\n{listed}\n"
         + "Weights packed by torch lie in an order that depends on the processor: keep nibbles, two in a byte of "

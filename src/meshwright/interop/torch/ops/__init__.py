@@ -9,6 +9,7 @@ from meshwright.interop.torch.ops import (
     fourier,
     indexing,
     losses,
+    nibbles,
     normalization,
     pooling,
     products,
