@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jax import lax
 from op_checks import check_batch, check_grad, check_value, values
 
+from meshwright.api.jit import jit
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
@@ -122,6 +123,36 @@ def test_small_windows_are_scattered_by_offset_and_large_ones_by_the_op():
 
     assert "stablehlo.select_and_scatter" not in text(2)
     assert "stablehlo.select_and_scatter" in text(6)
+
+
+def test_what_overlapping_windows_select_is_made_once():
+    """XLA's CPU compiler computes a value again in each loop that uses it: of these two, no loop is part of another."""
+
+    def text(strides):
+        gradient = jit(grad(lambda x: (reduce_max(x, (3, 3), strides, "VALID") ** 2).sum()))
+        return gradient.lower(values(9, 9).astype(np.float32)).compile().as_text()
+
+    reduce_max = REDUCTIONS["max"][0]
+    assert text((2, 2)).count("call(") == 2
+    assert "call(" not in text((3, 3))
+
+
+@pytest.mark.parametrize("size, stride, low, high", [(3, 2, 1, 1), (3, 1, 0, 2), (2, 3, 1, 0)])
+def test_gradients_of_uneven_windows(size, stride, low, high):
+    """Ties, infinities and NaN among the values; the first that is selected gets everything."""
+    x = np.array([[3, 3, -np.inf, 1, np.nan, 2, 2, np.inf, np.inf], [0, -0.0, 5, 5, 4, -np.inf, -np.inf, 1, 6]])
+    op = S.SelectAndScatterAdd((1, size), (1, stride), ((0, 0), (low, high)), (1, 1), (1, 1), "ge")
+    rows = (9 + low + high - size) // stride + 1
+    source = np.arange(1.0, 2 * rows + 1).reshape(2, rows)
+    padded = np.pad(x, ((0, 0), (low, high)), constant_values=-np.inf)
+    expected = np.zeros(padded.shape)
+    for i, j in np.ndindex(2, rows):
+        seen = padded[i, j * stride : j * stride + size]
+        best = 0
+        for k in range(1, size):
+            best = best if seen[best] >= seen[k] or seen[k] == -np.inf else k
+        expected[i, j * stride + best] += source[i, j]
+    np.testing.assert_array_equal(jit(op.bind)(source, x), expected[:, low : low + 9])
 
 
 def test_integers_and_bools():

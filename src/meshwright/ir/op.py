@@ -143,10 +143,15 @@ class Builder(Protocol):
         ...
 
     def call(
-        self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Emitted], mark: str | None = None
+        self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Emitted], mark: str | None = None, apart: bool = False
     ) -> list[Emitted]:
         """A call of a private function for ``jaxpr`` (made once for each jaxpr); ``mark`` is a frontend attribute of
-        the call, with the name as its value."""
+        the call, with the name as its value.
+
+        What is ``apart`` XLA does not write out where it is called, so its results are made once: they are not computed
+        again in each loop that uses them, as XLA's CPU compiler would have it (its fusion looks through optimization
+        barriers).
+        """
         ...
 
     def replica_groups(self, axes: Sequence[str]) -> Any:

@@ -153,7 +153,9 @@ class ModuleBuilder(Interpreter[Any]):
         self.callbacks.append(function)
         return len(self.callbacks) - 1
 
-    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None) -> list[Any]:
+    def call(
+        self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None, apart: bool = False
+    ) -> list[Any]:
         symbol = self.functions.get(jaxpr)
         if symbol is None:
             symbol = self.functions[jaxpr] = self._unique(name)
@@ -161,9 +163,10 @@ class ModuleBuilder(Interpreter[Any]):
                 self.path = ""  # XLA puts the name of the call before the names inside
                 self._function(symbol, jaxpr, "private")
         attributes: dict[str, Any] = {"callee": ir.FlatSymbolRefAttr.get(symbol, context())}
-        if mark is not None:
-            text = f"{{{mark} = {json.dumps(name)}}}"
-            attributes["mhlo.frontend_attributes"] = ir.Attribute.parse(text, context())
+        marks = ({mark: name} if mark is not None else {}) | ({"inlineable": "false"} if apart else {})
+        if marks:
+            text = ", ".join(f"{key} = {json.dumps(value)}" for key, value in marks.items())
+            attributes["mhlo.frontend_attributes"] = ir.Attribute.parse(f"{{{text}}}", context())
         return list(
             _create(
                 "func.call",

@@ -20,7 +20,7 @@ def window_slices(x: Any, windows: Sequence[WindowDim], fill: Any) -> list[Any]:
     x = pad(x, fill, [(w.low, w.high, w.base_dilation - 1) for w in windows])
     strides = [w.stride for w in windows]
     slices = []
-    for offset in _offsets(windows):
+    for offset in window_offsets(windows):
         starts = [o if m else 0 for o, m in zip(offset, rows)]
         limits = [o + (m - 1) * s + 1 if m else 0 for o, m, s in zip(offset, rows, strides)]
         slices.append(slice_(x, starts, limits, strides))
@@ -31,7 +31,7 @@ def window_unslice(parts: Sequence[Any], windows: Sequence[WindowDim], shape: Se
     """The transpose of :func:`window_slices`: the sum of what each position gives back."""
     zero = scalar_like(0, parts[0])
     terms = []
-    for part, offset in zip(parts, _offsets(windows)):
+    for part, offset in zip(parts, window_offsets(windows)):
         config = []
         for m, n, o, w in zip(typeof(part).shape, shape, offset, windows):
             start, rows = (o, (m - 1) * w.stride + 1) if m else (0, 0)
@@ -41,5 +41,6 @@ def window_unslice(parts: Sequence[Any], windows: Sequence[WindowDim], shape: Se
     return slice_(total, [0] * len(windows), typeof(total).shape, [w.base_dilation for w in windows])
 
 
-def _offsets(windows: Sequence[WindowDim]) -> list[tuple[int, ...]]:
+def window_offsets(windows: Sequence[WindowDim]) -> list[tuple[int, ...]]:
+    """The positions in a window, row-major."""
     return list(itertools.product(*(range(0, w.extent, w.window_dilation) for w in windows)))

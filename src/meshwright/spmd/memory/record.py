@@ -115,11 +115,13 @@ class Recorder(Interpreter[Node]):
     def host_callback(self, function: Any) -> int:
         return 0
 
-    def call(self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None) -> list[Any]:
+    def call(
+        self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None, apart: bool = False
+    ) -> list[Any]:
         saved = self.in_avals, self.out_avals, self._source
         outs = self.run(jaxpr, operands)
         self.in_avals, self.out_avals, self._source = saved
-        return outs
+        return self.op("stablehlo.optimization_barrier", outs, jaxpr.out_avals) if apart else outs
 
     def replica_groups(self, axes: Sequence[str]) -> tuple[str, ...]:
         return tuple(axes)
