@@ -34,5 +34,7 @@ def test_models_are_torchs_and_verified_on_4_by_2(name):
     assert forward < 1e-5 and gradient < 1e-5
     assert all(c.source.is_known for c in part.collectives)
     explained = re.split(r"\n +\d+\. ", str(part.explain()))[1:]
-    named = re.compile(r"in the sharding of input \d+ \((p\[|args|kwargs|a)")
+    named = re.compile(
+        r"in the sharding of input \d+ \((p\[|args|kwargs|a)|in the products at \S+:\d+ .*, which devices"
+    )
     assert all(named.search(e) for e in explained), explained

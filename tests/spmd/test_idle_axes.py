@@ -49,7 +49,10 @@ def test_what_is_sent_done_and_held(monkeypatch):
 
 
 def test_it_is_said():
-    assert any("model shares products along dimension 3 of their results" in note for note in convolutions().notes)
+    part = convolutions()
+    assert any("model shares products along dimension 3 of their results" in note for note in part.notes)
+    text = str(part.explain())
+    assert "model in the products at test_idle_axes.py" in text and "share along dimension 3" in text
 
 
 def test_the_network_of_the_demo():

@@ -32,7 +32,8 @@ class Sort:
 
 @dataclass(frozen=True)
 class Annotation:
-    """A sharding that the user gave: to ``input`` or ``output`` number so-and-so, or as a ``constraint`` in between."""
+    """A sharding that the user gave: to ``input`` or ``output`` number so-and-so, or as a ``constraint`` in between; or
+    one that the planner gave to products that idle axes ``share`` along dimension ``number``."""
 
     kind: str
     number: int = 0
@@ -43,6 +44,8 @@ class Annotation:
         """In words; ``names`` are those of the inputs."""
         if self.kind == "constraint":
             return f"the with_sharding_constraint at {self.source}"
+        if self.kind == "share":
+            return f"the products at {self.source}, which devices would repeat and share along dimension {self.number}"
         return f"the sharding of {called(self.kind, self.number, names if self.kind == 'input' else ())}"
 
 

@@ -186,11 +186,12 @@ class _Worker:
 
     def share(self, share: Share) -> None:
         """Split the results of products by axes that split nothing of them."""
-        for i, (eqn, rule) in enumerate(zip(self.eqns, self.rules)):
+        for eqn, rule in zip(self.eqns, self.rules):
             if rule == share.rule and not any(set(share.axes) & set(_used(self.dims_of(a))) for a in eqn.invars):
                 dims = self.dims_of(eqn.outvars[0])
                 if not dims[share.dim] and not set(share.axes) & set(_used(dims)):
-                    self.update(eqn.outvars[0], (*dims[: share.dim], share.axes, *dims[share.dim + 1 :]), i)
+                    cause = Annotation("share", share.dim, eqn.source)
+                    self.update(eqn.outvars[0], (*dims[: share.dim], share.axes, *dims[share.dim + 1 :]), cause)
 
     def move(self, axes: Axes, var: Var, cause: int) -> None:
         """Let axes split the largest dimension of a value that nothing splits."""
@@ -296,7 +297,7 @@ class _Worker:
             if after != old and isinstance(atom, Var) and (mark is None or mark.crosses(n < len(eqn.invars))):
                 self.update(atom, after, i)
 
-    def update(self, var: Var, dims: Dims, cause: int) -> None:
+    def update(self, var: Var, dims: Dims, cause: Annotation | int) -> None:
         placement = self.result.placements.get(var)
         if placement is None:
             placement = self.result.placements[var] = Placement(((),) * var.aval.ndim, (False,) * var.aval.ndim)

@@ -211,7 +211,7 @@ class Advisor:
         axes = [a for name in collective.axes for a in self.mesh.atoms_of(name)]
         for axis in axes:
             origin = origin_of(reason, axis, self.part.propagation.origins)
-            if origin is None or origin.kind == "constraint":
+            if origin is None or origin.kind not in ("input", "output"):
                 continue
             layouts = self.part.in_layouts if origin.kind == "input" else self.part.out_layouts
             without = tuple(tuple(a for a in dims if a not in axes) for dims in layouts[origin.number].dims)
