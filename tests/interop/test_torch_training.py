@@ -94,3 +94,36 @@ def test_a_dropouts_gradient_is_that_of_what_it_kept():
     np.testing.assert_allclose(np.asarray(of_x)[0], np.where(kept, weight / 0.75, 0), rtol=1e-6)
     np.testing.assert_allclose(of_params["1.weight"][0], np.where(kept, 1 / 0.75, 0), rtol=1e-6)
     np.testing.assert_allclose(value, (weight * kept / 0.75).sum(), rtol=1e-4, atol=1e-5)
+
+
+def _by_the_formula(x, weight, bias):
+    mean = x.mean((0, 2))
+    off = x - mean[:, None]
+    var = (off * off).mean((0, 2))
+    return off / mw.numpy.sqrt(var + 0.1)[:, None] * weight[:, None] + bias[:, None], mean, var
+
+
+def test_derivatives_of_batch_normalization():
+    """Those of the formula, to the second order; the first takes two sums over the batch."""
+    from meshwright.interop.torch.ops.normalization import _affine_of_batch
+
+    rng = np.random.default_rng(0)
+    with mw.enable_x64(True):
+        x, ct = 2 * rng.standard_normal((4, 3, 5)) + 1, rng.standard_normal((4, 3, 5))
+        weight, bias = rng.standard_normal((2, 3))
+
+        def derivatives(function):
+            def loss(*args):
+                out, mean, var = function(*args)
+                return (ct * out).sum() + mw.numpy.sin(mean).sum() + mw.numpy.cos(var).sum()
+
+            return mw.jvp(mw.grad(loss, (0, 1, 2)), (x, weight, bias), (ct, bias, weight))
+
+        functions = lambda *args: _affine_of_batch(*args, 0.1), _by_the_formula
+        ours, want = mw.jit(lambda: [mw.tree_util.tree_leaves(derivatives(f)) for f in functions])()
+        for a, b in zip(ours, want):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+    pulled = mw.vjp(lambda *args: _affine_of_batch(*args, 0.1)[0], *(mw.numpy.float32(v) for v in (x, weight, bias)))[1]
+    backward = mw.make_jaxpr(pulled)(mw.numpy.float32(ct))
+    assert sum(e.op.name == "reduce_sum" and e.invars[0].aval.ndim == 3 for e in backward.eqns) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from meshwright import lax
@@ -12,6 +13,7 @@ from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
+from meshwright.transforms.custom_jvp import custom_jvp
 
 
 def _wide(x: Any) -> Any:
@@ -105,12 +107,40 @@ def _per_feature(v: Any, ndim: int) -> Any:
     return None if v is None else v.reshape(-1, *(1,) * (ndim - 2))
 
 
-def _batch_moments(x: Any) -> tuple[Any, Any, int]:
-    """Mean and (biased) variance of each feature, and of how many elements."""
-    dims = (0, *range(2, x.ndim))
-    mean = mnp.mean(x, dims, keepdims=True)
-    off = x - mean
-    return mean.reshape(-1), mnp.mean(off * off, dims), x.size // x.shape[1]
+def _batch_dims(x: Any) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def _of_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    """``x`` normalized by the mean and (biased) variance of each feature, which are returned, too."""
+    ones = mnp.ones(x.shape[1], _wide(x).dtype)
+    weight, bias = (ones if weight is None else weight), (0 * ones if bias is None else bias)
+    out, mean, var = _affine_of_batch(_wide(x), weight, bias, eps)
+    return cast(out, x.dtype), mean, var
+
+
+@partial(custom_jvp, nondiff_argnums=(3,))
+def _affine_of_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    """The result, with a derivative whose transpose takes two sums over the batch, of ``ct`` and of ``ct * normalized``
+    (Ioffe and Szegedy 2015, section 3); that of the formula below takes five."""
+    mean = mnp.mean(x, _batch_dims(x))
+    off = x - _per_feature(mean, x.ndim)
+    var = mnp.mean(off * off, _batch_dims(x))
+    normalized = off * _per_feature(lax.rsqrt(var + eps), x.ndim)
+    return normalized * _per_feature(weight, x.ndim) + _per_feature(bias, x.ndim), mean, var
+
+
+@_affine_of_batch.defjvp
+def _affine_of_batch_jvp(eps: float, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (x, weight, bias), (dx, dweight, dbias) = primals, tangents
+    wide, dims = partial(_per_feature, ndim=x.ndim), _batch_dims(x)
+    out, mean, var = _affine_of_batch(x, weight, bias, eps)
+    scale = lax.rsqrt(var + eps)
+    normalized, moved = (x - wide(mean)) * wide(scale), dx * wide(scale)
+    by_mean, by_scale = mnp.mean(moved, dims), mnp.mean(normalized * moved, dims)
+    slope, shift = dweight - weight * by_scale, dbias - weight * by_mean
+    dout = moved * wide(weight) + normalized * wide(slope) + wide(shift)
+    return (out, mean, var), (dout, by_mean / scale, 2 * by_scale / (scale * scale))
 
 
 def _normalized(x: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -127,8 +157,8 @@ def batch_norm_functional(
     if not training:
         out = _normalized(input, running_mean, running_var, weight, bias, eps)
         return out, running_mean, running_var, running_mean, running_var
-    mean, var, count = _batch_moments(_wide(input))
-    out = _normalized(input, mean, var, weight, bias, eps)
+    out, mean, var = _of_batch(input, weight, bias, eps)
+    count = input.size // input.shape[1]
     new = [lax.stop_gradient(v) for v in (mean, var * (count / max(count - 1, 1)))]
     moved = [cast(old * (1 - momentum) + v * momentum, old.dtype) for old, v in zip((running_mean, running_var), new)]
     return out, mean, lax.rsqrt(var + eps), *moved
@@ -145,8 +175,8 @@ def batch_norm_inference(
 def batch_norm_no_stats(
     input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    mean, var, _ = _batch_moments(_wide(input))
-    return _normalized(input, mean, var, weight, bias, eps), mean, lax.rsqrt(var + eps)
+    out, mean, var = _of_batch(input, weight, bias, eps)
+    return out, mean, lax.rsqrt(var + eps)
 
 
 @register("aten.batch_norm")
