@@ -11,6 +11,7 @@ import scipy.linalg as sl
 import meshwright as mw
 import meshwright.scipy.linalg as ml
 from meshwright import errors
+from meshwright.ir.tracing import typeof
 
 RNG = np.random.default_rng(0)
 A, E, B = RNG.normal(size=(4, 4)), RNG.normal(size=(4, 4)), RNG.normal(size=(3, 3)) + 3 * np.eye(3)
@@ -127,3 +128,18 @@ def test_the_other_triangle_is_not_read(name, lower):
     with mw.enable_x64():
         for a in (whole, stored, stored + 7 * (np.triu if lower else np.tril)(np.ones((4, 4)), 1 if lower else -1)):
             np.testing.assert_allclose(OF_A_TRIANGLE[name](ml, a, lower), want, rtol=1e-10)
+
+
+def test_weak_types_of_made_matrices():
+    """Matrices made of numbers are none; what ``rsf2csf`` turns stays weakly typed where all of it was."""
+    strong = np.eye(2, dtype=np.float32)
+
+    def types(np_, linalg, is_weak):
+        row, square = (np_.broadcast_to(np_.asarray(2.0), shape) for shape in ((3,), (2, 2)))
+        made = [linalg.block_diag(square, 2.0), linalg.toeplitz(row), linalg.hankel(row)]
+        made.append(linalg.eigh_tridiagonal(row, row[:2], eigvals_only=True))
+        made += [*linalg.rsf2csf(square, square), *linalg.rsf2csf(square, np_.asarray(strong))]
+        return [(str(x.dtype), is_weak(x)) for x in made]
+
+    want = types(jax.numpy, jl, lambda x: x.weak_type)
+    assert types(mw.numpy, ml, lambda x: typeof(x).weak_type) == want

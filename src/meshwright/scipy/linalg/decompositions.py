@@ -9,13 +9,14 @@ from typing import Any
 
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
 from meshwright.lax import linalg as lax_linalg
 from meshwright.numpy import linalg
-from meshwright.numpy.creation import asarray
 from meshwright.numpy.linalg.operands import inexact_operands, matrix
 from meshwright.numpy.manipulation import matrix_transpose
 from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.ranges import diag, eye, tril, triu
+from meshwright.ops.elementwise.table import convert
 
 
 def _adjoint(x: Any) -> Any:
@@ -176,7 +177,7 @@ def eigh_tridiagonal(
     """
     if select not in ("a", "i") or (select == "i") != (select_range is not None):
         raise ArgumentError(f"eigh_tridiagonal: select must be a, or i with a select_range, got {select!r}")
-    d, e = inexact_operands("eigh_tridiagonal", d, e)
+    d, e = (convert(v, v.dtype, False) for v in inexact_operands("eigh_tridiagonal", d, e))
     whole = diag(d) + diag(e, 1) + diag(e.conj(), -1)
     first, last = (0, d.shape[0] - 1) if select_range is None else select_range
     chosen = slice(first, last + 1)
@@ -209,8 +210,11 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
     >>> rsf2csf(np.array([[1.0, 2.0], [0.0, 3.0]]), np.eye(2))[0].real.tolist()
     [[1.0, 2.0], [0.0, 3.0]]
     """
+    T, Z = inexact_operands("rsf2csf", T, Z)
     t, q = schur(T, "complex")
-    return t, asarray(Z).astype(q.dtype) @ q
+    q = Z.astype(q.dtype) @ q
+    weak = typeof(T).weak_type
+    return convert(t, t.dtype, weak), convert(q, q.dtype, weak)
 
 
 def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import linalg
 
 from meshwright.errors import ArgumentError, ShapeError
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import arange, asarray, zeros_like
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
@@ -16,6 +17,7 @@ from meshwright.numpy.manipulation import atleast_1d, atleast_2d, broadcast_to, 
 from meshwright.numpy.padding import pad
 from meshwright.numpy.promotion import broadcast_shapes, promote_all
 from meshwright.numpy.ranges import diag
+from meshwright.ops.elementwise.table import convert
 
 
 def _vector(name: str, x: Any) -> Any:
@@ -46,7 +48,7 @@ def block_diag(*arrs: Any) -> Any:
     for block in blocks:
         rows.append(pad(block, ((0, 0), (before, width - before - block.shape[1]))))
         before += block.shape[1]
-    return concatenate(rows)
+    return _strong(concatenate(rows))
 
 
 def toeplitz(c: Any, r: Any = None) -> Any:
@@ -59,7 +61,12 @@ def toeplitz(c: Any, r: Any = None) -> Any:
     c, r = _column_and_row(c, asarray(c).conj() if r is None else r)
     m, n = c.shape[-1], r.shape[-1]
     values = concatenate([flip(r[..., 1:], -1), c], -1)  # by distance below the diagonal, from n - 1 above it
-    return values[..., arange(m)[:, None] - arange(n)[None, :] + n - 1]
+    return _strong(values[..., arange(m)[:, None] - arange(n)[None, :] + n - 1])
+
+
+def _strong(x: Any) -> Any:
+    """Not weakly typed: a matrix is not the numbers that it is made of."""
+    return convert(x, typeof(x).dtype, False)
 
 
 def _column_and_row(c: Any, r: Any) -> list[Any]:
@@ -78,7 +85,7 @@ def hankel(c: Any, r: Any = None) -> Any:
     """
     c, r = _column_and_row(c, zeros_like(asarray(c)) if r is None else r)
     values = concatenate([c, r[..., 1:]], -1)
-    return values[..., arange(c.shape[-1])[:, None] + arange(r.shape[-1])[None, :]]
+    return _strong(values[..., arange(c.shape[-1])[:, None] + arange(r.shape[-1])[None, :]])
 
 
 def circulant(c: Any) -> Any:
