@@ -228,7 +228,7 @@ def _estimate(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, m
         sum(_step_price(d, [_at_least(d, itemsize, mesh)], mesh) for d in _walked(way, shape, itemsize, src, mesh))
         for way in _ways(shape, itemsize, mesh).direct(src, combined)
     ]
-    return int(min(plain.price, *prices))
+    return int(min([plain.price, *prices]))
 
 
 def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
