@@ -12,7 +12,10 @@ import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.api.targets import memory_on
 from meshwright.spmd.memory.compilers import CPU, CUDA, TPU, compiler_for
+from meshwright.spmd.memory.kernels import kernels_of
 from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.memory.record import record
+from meshwright.spmd.memory.schedule import freeing, kernel_post_order
 
 ROOT = Path(__file__).parents[3]
 MESH = mw.AbstractMesh((2,), ("x",))
@@ -70,13 +73,42 @@ def test_long_chains_do_not_grow_without_end():
     assert memory(CUDA, chain, array(256, 1024)).temp_bytes <= 3 * MIB
 
 
-def test_arguments_of_tpus_pass_through_the_chip():
+def test_values_of_tpus_are_in_one_of_two_memories():
+    """Operands that only products read have 16 bits; the last product's is copied while the others run."""
     assert compiler_for("cuda", "h100") == CUDA and compiler_for("cpu", "cpu") == CPU
-    v5e, small = compiler_for("tpu", "v5e"), compiler_for("tpu", "unheard of")
-    x = array(1024, 2048)  # 8 MiB, so that two of them fill the small chip
-    assert [memory(c, lambda x: x @ x.T, x).temp_bytes for c in (v5e, small)] == [12 * MIB, 12 * MIB]
-    x = array(2048, 2048)
-    assert [memory(c, lambda x: x @ x.T, x).temp_bytes for c in (v5e, small)] == [32 * MIB, 16 * MIB]
+
+    def f(w, x):
+        y = x @ x
+        return (y @ y) @ w
+
+    x = array(1024, 1024)
+    v5e, v5p, small = (compiler_for("tpu", chip) for chip in ("v5e", "v5p", "unheard of"))
+    assert [memory(c, f, x, x).temp_bytes for c in (v5e, small)] == [10 * MIB, 10 * MIB]  # y @ y, w, the result
+    assert memory(v5p, f, x, x).temp_bytes == 4 * MIB  # w alone: products write main memory
+    assert memory(v5e, lambda x: x @ x, x).temp_bytes == 4 * MIB  # there is no time to copy x before
+
+
+def test_products_of_tpus_round_their_operands_unless_told_not_to():
+    def chain(precision):
+        return lambda x: mnp.matmul(mnp.matmul(x, x, precision=precision), x, precision=precision)
+
+    v5e, x = compiler_for("tpu", "v5e"), array(512, 512)
+    assert memory(v5e, chain("highest"), x).temp_bytes - memory(v5e, chain(None), x).temp_bytes == MIB / 2
+
+
+def test_the_order_that_frees_memory_runs_each_kernel_after_what_it_reads():
+    def f(w, x):
+        return sum(mnp.sin(x @ w[i]).sum() + mnp.cos(x[::-1]).sum() for i in range(4))
+
+    part = mw.jit(mw.grad(f, argnums=(0, 1))).trace(array(4, 64, 64), array(64, 64))
+    graph = record(part.jaxpr, MESH, TPU)
+    by_node = kernels_of(graph)
+    results = [by_node[r] for r in graph.results]
+    kernels = kernel_post_order(results)
+    order = freeing(kernels, {*results})
+    at = {kernel: i for i, kernel in enumerate(order)}
+    assert len(order) == len(kernels) == len(at)
+    assert all(at[source] < at[kernel] for kernel in order for source in kernel.inputs)
 
 
 def test_loops_are_predicted_too():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -212,11 +212,14 @@ class Allocations:
 
 
 def place(
-    live: Liveness, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer]
+    live: Liveness, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer], elsewhere: Collection[Buffer] = ()
 ) -> tuple[list[Buffer], list[Buffer]]:
-    """The results that have memory, and the buffers that found no place there. ``donated``: result to argument."""
+    """The results that have memory, and the buffers that found no place there.
+
+    ``donated`` is result to argument; what is ``elsewhere`` needs no place.
+    """
     allocations = Allocations(results, donated)
-    temporaries = [b for b in live.buffers if b.kind == "temporary"]
+    temporaries = [b for b in live.buffers if b.kind == "temporary" and b not in elsewhere]
     temporaries.sort(key=lambda b: (-b.nbytes, b.kernel.number))
     return allocations.results, [b for b in temporaries if not allocations.take(b)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.core.records import dataclass
+from meshwright.hardware.chips import CHIPS
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Compiler:
     ``swaps``: a convolution whose kernel has more positions than its input is computed with their roles exchanged.
     ``in_place``: a sum over devices takes the place of its operand.
     ``depth_first``: a value is computed just before the first that needs it, not as soon as it can be.
-    ``on_chip``: bytes of the memory that arguments and results pass through.
+    ``on_chip``: bytes of the memory that values are kept in while they are used; ``two_cores`` have one each.
+    ``intensity``: operations of products that take as long as a byte of main memory.
     """
 
     narrow: bool = False
@@ -27,17 +29,24 @@ class Compiler:
     swaps: bool = False
     in_place: bool = False
     on_chip: int = 0
+    two_cores: bool = False
+    intensity: float = 1.0
 
 
 CPU = Compiler(swaps=True)
 CUDA = Compiler(narrow=True, by_bytes=True, depth_first=True, in_place=True)
 TPU = Compiler(narrow=True, by_bytes=True, into_products=True, depth_first=True, swaps=True, in_place=True)
-#: MiB of vector memory that a device of a TPU has
-_VECTOR_MEMORY = {"v4": 32, "v5e": 128, "v5p": 64, "v6e": 128, "tpu7x": 64}
+#: MiB of vector memory that a device of a TPU has, and that kernels keep for themselves (``scoped_vmem_limit_kib``)
+_VECTOR_MEMORY = {"v4": (32, 16), "v5e": (128, 16), "v5p": (64, 16), "v6e": (128, 32), "tpu7x": (64, 32)}
+#: whose two cores programs see as one device
+_TWO_CORES = ("v4", "v5p")
 
 
 def compiler_for(platform: str, chip: str) -> Compiler:
     """That of a platform, for a chip."""
     if platform == "tpu":
-        return replace(TPU, on_chip=_VECTOR_MEMORY.get(chip, 16) * 2**20)
+        whole, kept = _VECTOR_MEMORY.get(chip, (32, 16))
+        known = CHIPS.get(chip, CHIPS["v5e"])
+        intensity = known.products["bfloat16"] / known.memory_bandwidth
+        return replace(TPU, on_chip=(whole - kept) * 2**20, two_cores=chip in _TWO_CORES, intensity=intensity)
     return CUDA if platform == "cuda" else CPU

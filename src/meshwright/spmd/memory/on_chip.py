@@ -1,55 +1,242 @@
-"""What passes through a memory on the chip, and exists twice meanwhile.
+"""The vector memory of a TPU, which values are written to and copied into, beside its main memory.
 
-XLA for TPUs copies arguments into vector memory some time before kernels read them, and writes results there first;
-what it says to be alive at once counts both places.
+XLA assigns each value a memory. What it then says to be alive at once is, beyond arguments and results, the larger of
+the two memories' peaks, not their sum. The rules, from buffer assignments and settings of libtpu 0.0.42:
+
+- What is computed is written to vector memory. Where two cores share a device (v5p) and each has its own, that holds
+  of loops only: products, collectives and copies write main memory.
+- What is in main memory and read later is copied into vector memory so early that kernels in between take twice as
+  long as the copy, copies one after the other; it stays until it is read last. There is none where it would come too
+  late.
+- A value that nothing reads for eight times as long as it takes to copy the whole vector memory does not wait there.
+- Results stay until the program's end, where they are copied out one after the other.
+- Loops over the same arrays run as one: what each of them reads and writes is there at the same time.
+- A value that is written over an operand counts beside it while it is written, though both have one place.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from meshwright.spmd.memory.buffers import Buffer
-from meshwright.spmd.memory.kernels import Kernel
-from meshwright.spmd.memory.tiles import tiled_bytes
+from meshwright.spmd.memory.buffers import Buffer, Liveness
+from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
 
-#: kernels ahead of its reader that an argument is copied, where there is room
-_AHEAD = 128
+#: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
+_OVERLAP = 2
+#: copies of the whole vector memory that a value may wait there (``msa_max_overlap_to_mem_size_async_copy_ratio``)
+_WAIT = 8
 
-
-def alive_at_once(
-    spans: Sequence[tuple[int, int, int]], order: Sequence[Kernel], parameters: Sequence[Kernel],
-    results: Sequence[Buffer], room: int,
-) -> int:  # fmt: skip
-    """Most bytes of temporaries, ``(bytes, start, end)``, and copies at a time; copies take what is left of ``room``.
-
-    Arguments of which two do not fit are read where they are.
-    """
-    steps = len(order) + 2
-    changes, copies = np.zeros(steps + 1), np.zeros(steps)
-    for nbytes, start, end in spans:
-        changes[max(start, 0)] += nbytes
-        changes[min(end + 1, steps)] -= nbytes
-    temporaries = np.cumsum(changes)[:steps]
-    at = {kernel: step for step, kernel in enumerate(order)}
-    for kernel in parameters:
-        nbytes = tiled_bytes(kernel.root.avals[0])
-        if 2 * nbytes <= room:
-            copies[_when_copied(kernel, at, steps)] += nbytes
-    for buffer in results:
-        copies[max(buffer.start, 0) : buffer.start + 2] += min(buffer.nbytes, room)
-    return int(max(temporaries + np.minimum(copies, np.maximum(room - temporaries, 0))))
+Slots = tuple[int, ...]
 
 
-def _when_copied(parameter: Kernel, at: dict[Kernel, int], steps: int) -> np.ndarray:
-    copied = np.zeros(steps, bool)
-    for step in _read_at(parameter, at):
-        copied[max(0, step - _AHEAD) : step + 1] = True
-    return copied
+@dataclass(frozen=True)
+class Stay:
+    """A value's time in vector memory: the slots at which it is written or read there, the first and last included."""
+
+    buffer: Buffer
+    nbytes: int
+    slots: Slots
+    #: from where on it is there: ``slots[0]`` where it is written, earlier where it is copied
+    start: int
+    #: main memory never holds it, but as a result
+    only: bool = False
 
 
-def _read_at(kernel: Kernel, at: dict[Kernel, int]) -> Iterator[int]:
-    for user in kernel.users:
-        if user in at:
-            yield from _read_at(user, at) if user.view else (at[user],)
+class VectorMemory:
+    """Which values of a schedule are in vector memory, and when."""
+
+    def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler) -> None:
+        self.live, self.order, self.compiler = live, order, compiler
+        self._slot = slots_of(order)
+        nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
+        self._convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
+        self.stays = list(self._chosen())
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that are there at a time."""
+        changes = np.zeros(self._slot[-1] + 2, np.int64)
+        for stay in self.stays:
+            changes[max(stay.start, 0)] += stay.nbytes
+            changes[stay.slots[-1] + 1] -= stay.nbytes
+        return int(max(np.cumsum(changes)))
+
+    @property
+    def only_here(self) -> set[Buffer]:
+        """The values that main memory never holds, but as results."""
+        return {stay.buffer for stay in self.stays if stay.only}
+
+    def shorten(self) -> None:
+        """End the time in main memory of what is copied and read here only from then on."""
+        for stay in self.stays:
+            buffer = stay.buffer
+            if buffer.kind == "temporary" and stay.slots[-1] == self._at(buffer.end) and not stay.only:
+                buffer.end = max(bisect_left(self._slot, stay.slots[0]), buffer.start)
+
+    # --- which ----------------------------------------------------------------------------------------------
+    def _chosen(self) -> Iterator[Stay]:
+        """What saves most first, as long as there is room, and time to copy it."""
+        self._room = np.full(self._slot[-1] + 1, self.compiler.on_chip, np.int64)
+        self._idle = np.diff(self._time)
+        self._before: dict[int, int] = {}
+        sized = [(b, runs) for b, runs in self._runs.items() if b.nbytes]
+        wanted = [(run, b, i == 0 and self._writes(b)) for b, runs in sized for i, run in enumerate(runs)]
+        for run, buffer, written in sorted(wanted, key=lambda want: self._saved(*want[:2]), reverse=True):
+            stay = self._written(buffer, run) if written else self._copied(buffer, run)
+            if stay is not None:
+                yield stay
+
+    def _written(self, buffer: Buffer, run: Slots) -> Stay | None:
+        nbytes = self._bytes(buffer)
+        if not self._take(buffer, nbytes, run[0], run[-1]):
+            return None
+        return Stay(buffer, nbytes, run, run[0], len(self._runs[buffer]) == 1)
+
+    def _copied(self, buffer: Buffer, run: Slots) -> Stay | None:
+        """Copied for the first read that there is time before, and kept to the last."""
+        nbytes, written = self._bytes(buffer), self._at(buffer.start) + 1
+        for i, slot in enumerate(run):
+            first, left = self._beside(nbytes, slot, written)
+            if left > 0:
+                continue
+            preferred = int(np.searchsorted(self._time, self._time[slot] - _OVERLAP * nbytes, "right")) - 1
+            start = max(min(first, preferred), written)
+            if self._take(buffer, nbytes, start, run[-1]):
+                self._idle[first:slot] = 0
+                self._idle[first] = -left
+                return Stay(buffer, nbytes, run[i:], start)
+        return None
+
+    def _beside(self, nbytes: int, slot: int, written: int) -> tuple[int, float]:
+        """The last slot from which a copy ends before ``slot``, and the bytes that find no time since ``written``."""
+        left: float = nbytes
+        while left > 0 and (slot := self._not_busy(slot - 1)) >= written:
+            left -= self._idle[slot]
+        return slot, left
+
+    def _not_busy(self, slot: int) -> int:
+        """The last slot up to ``slot`` in which there is time to copy; -1 if there is none."""
+        passed = []
+        while slot >= 0 and self._idle[slot] <= 0:
+            passed.append(slot)
+            slot = self._before.get(slot, slot - 1)
+        self._before.update(dict.fromkeys(passed, slot))
+        return slot
+
+    def _take(self, buffer: Buffer, nbytes: int, start: int, end: int) -> bool:
+        """Take room, if there is; what another value is written over leaves it its place."""
+        room = self._room[start : max(end + 1 - (buffer in self._overwritten), start + 1)]
+        if room.min() < nbytes:
+            return False
+        room -= nbytes
+        return True
+
+    @cached_property
+    def _overwritten(self) -> set[Buffer]:
+        overs = ((other, buffer) for buffer in self.live.buffers for other in buffer.over)
+        return {other for other, buffer in overs if self._at(other.end) == self._at(buffer.start)}
+
+    def _writes(self, buffer: Buffer) -> bool:
+        """Whether a value is written to vector memory."""
+        return buffer.kind != "argument" and (buffer.kernel.loop or not self.compiler.two_cores)
+
+    def _saved(self, run: Slots, buffer: Buffer) -> float:
+        """What a stay saves where main memory is what kernels wait for; large values are in the way of many."""
+        nbytes = self._bytes(buffer)
+        return float(sum(min(nbytes, self._waits[slot]) for slot in run) / max(nbytes, 1) ** 0.5)
+
+    def _bytes(self, buffer: Buffer) -> int:
+        return convolution_bytes(buffer.aval) if buffer.aval.shape in self._convolved else tiled_bytes(buffer.aval)
+
+    # --- when -----------------------------------------------------------------------------------------------
+    def _at(self, step: int) -> int:
+        return -1 if step < 0 else self._slot[min(step, len(self.order))]
+
+    @cached_property
+    def _reads(self) -> dict[Buffer, list[int]]:
+        """The slots at which each value is read."""
+        reads: dict[Buffer, list[int]] = defaultdict(list)
+        for step, kernel in enumerate(self.order):
+            if not kernel.view:
+                for buffer in (b for source in kernel.inputs for b in self.live.of[source] if b is not None):
+                    if self._slot[step] not in reads[buffer][-1:]:
+                        reads[buffer].append(self._slot[step])
+        return reads
+
+    @cached_property
+    def _runs(self) -> dict[Buffer, list[Slots]]:
+        """The slots at which each value is written there or read, cut where it would wait too long."""
+        longest = _WAIT * self.compiler.on_chip
+        runs = {}
+        for buffer in self.live.buffers:
+            if buffer.start < 0 and buffer.kind != "argument":
+                continue  # a table of addresses
+            slots = [self._at(buffer.start)] * self._writes(buffer) + self._reads.get(buffer, [])
+            slots += [self._slot[-1]] * (buffer.kind == "result")
+            cuts = [i for i, (a, b) in enumerate(pairwise(slots), 1) if self._time[b] - self._time[a + 1] > longest]
+            runs[buffer] = [tuple(slots[i:j]) for i, j in pairwise([0, *cuts, len(slots)]) if j]
+        return runs
+
+    @cached_property
+    def _time(self) -> np.ndarray:
+        """When each slot begins, in bytes that main memory could move until then."""
+        return np.cumsum([0, *np.maximum(self._moved, self._work)])
+
+    @cached_property
+    def _waits(self) -> np.ndarray:
+        """How long each slot takes only as main memory is slow, in bytes."""
+        waits: np.ndarray = np.maximum(self._moved - self._work, 0)
+        return waits
+
+    @cached_property
+    def _moved(self) -> np.ndarray:
+        """The bytes that each slot reads and writes."""
+        moved = np.zeros(self._slot[-1] + 1)
+        for buffer in self.live.buffers:
+            for slot in (self._at(buffer.start), *self._reads.get(buffer, ())):
+                moved[slot] += self._bytes(buffer) * (slot >= 0)
+        return moved
+
+    @cached_property
+    def _work(self) -> np.ndarray:
+        """The time of each slot's products, in bytes that main memory could move."""
+        work = np.zeros(self._slot[-1] + 1)
+        for step, kernel in enumerate(self.order):
+            work[self._slot[step]] += sum(map(_operations, kernel.members)) / self.compiler.intensity
+        return work
+
+
+def _operations(node: Node) -> float:
+    """Multiplications and additions of a product."""
+    if node.op == "matmul":
+        left, right = (x.avals[0].size for x in node.operands)
+        return 2 * math.sqrt(left * right * node.avals[0].size / max(math.prod(node.shape[:-2]), 1))
+    if node.op == "convolution":
+        kernel = node.operands[1]
+        return 2 * node.avals[0].size * kernel.avals[0].size / max(kernel.shape[-1], 1)
+    return 0
+
+
+def slots_of(order: Sequence[Kernel]) -> list[int]:
+    """When each kernel runs, and the end: neighbours that read the same arrays elementwise run as one."""
+    slots: list[int] = []
+    now, shape, arrays = -1, None, set[Kernel]()
+    for kernel in order:
+        if not kernel.view:
+            inplace = {k for k, use in kernel.inputs.items() if use is Use.INPLACE}
+            if not (kernel.loop and kernel.root.shape == shape and inplace & arrays):
+                now, shape, arrays = now + 1, kernel.root.shape if kernel.loop else None, set()
+            arrays |= {kernel, *inplace}
+        slots.append(max(now, 0))
+    return [*slots, now + 1]

@@ -18,13 +18,14 @@ from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.fusion import depends, fuse
 from meshwright.spmd.memory.graph import Graph, Node
+from meshwright.spmd.memory.halves import halve
 from meshwright.spmd.memory.kernels import Kernel, Use, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
-from meshwright.spmd.memory.on_chip import alive_at_once
+from meshwright.spmd.memory.on_chip import VectorMemory
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import CHOICES, prune, through
 from meshwright.spmd.memory.record import record
-from meshwright.spmd.memory.schedule import breadth_first, kernel_post_order
+from meshwright.spmd.memory.schedule import breadth_first, freeing, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
 from meshwright.spmd.report import human_bytes
 
@@ -135,6 +136,8 @@ class _Plan:
         self.names = names
         prune(graph)
         scatter_in_place(graph)
+        if compiler.into_products:
+            halve(graph)
         by_node = kernels_of(graph)
         self.parameters = [by_node[p] for p in graph.parameters]
         self.results = [by_node[r] for r in graph.results]
@@ -162,8 +165,16 @@ class _Plan:
                 self._copy_through(kernel)
         self._copy_donated()
         kernels = kernel_post_order([*self.parameters, *roots])
-        self.order = kernels if compiler.depth_first else breadth_first(kernels, self.parameters)
+        self.order = self._ordered(kernels)
         self._place()
+
+    def _ordered(self, kernels: list[Kernel]) -> list[Kernel]:
+        if not self.compiler.depth_first:
+            return breadth_first(kernels, self.parameters)
+        if not self.compiler.into_products:
+            return kernels
+        orders = kernels, freeing(kernels, {*self.results})
+        return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers))[0])
 
     # --- copies ---------------------------------------------------------------------------------------------
     def _copy_results(self) -> None:
@@ -261,14 +272,13 @@ class _Plan:
             if (result := results[r]) is not None and (argument := self._arguments[a]) is not None
         }
         kept = [r for r in results if r is not None and r.kind == "result"]
-        self._written, self._rest = place(live, kept, self._donated)
+        near = VectorMemory(live, self.order, self.compiler) if self.compiler.on_chip else None
+        if near:
+            near.shorten()
+        self._written, self._rest = place(live, kept, self._donated, near.only_here if near else ())
         self._spans = joined(self._rest)
         _, self._peak = highest(self._spans)
-        self._temp_bytes = self._temporaries(self._spans, self._written)
-
-    def _temporaries(self, spans: Sequence[tuple[int, int, int]], results: Sequence[Buffer]) -> int:
-        room = self.compiler.on_chip
-        return alive_at_once(spans, self.order, self.parameters, results, room) if room else packed(spans)
+        self._temp_bytes = max(packed(self._spans), near.peak_bytes if near else 0)
 
     def _shown(self, buffer: Buffer) -> LiveBuffer:
         kernel = buffer.kernel

@@ -56,11 +56,24 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     if not all(_can_hold(u, producer, compiler) for u in users):
         return 0.0
     size = producer.root.avals[0].nbytes
+    if compiler.into_products and len(users) > 1 and not _reads_one(producer):
+        return 0.0
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
     fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
     work = _work(producer)
     again = work * (sum(_repeats(u, producer) for u in users) - 1)
     return unfused - fused - again + _LAUNCH
+
+
+def _reads_one(producer: Kernel) -> bool:
+    """At most one operand that is not small: to compute it again reads no more than to read it."""
+    size = _given_bytes(producer.root)
+    return sum(_given_bytes(s.root) for s in producer.inputs) <= 1.5 * size
+
+
+def _given_bytes(node: Node) -> int:
+    """Bytes in the type that the program gives."""
+    return node.avals[0].nbytes * (2 if "halved" in node.attributes else 1)
 
 
 def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
@@ -74,7 +87,7 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return False
     if is_product(user):
         return compiler.into_products
-    return user.loop
+    return user.loop or (compiler.into_products and user.root.op == "scatter" and producer.root.is_splat())
 
 
 def is_product(kernel: Kernel) -> bool:

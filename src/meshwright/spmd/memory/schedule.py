@@ -1,9 +1,13 @@
-"""The order of execution: breadth first, as XLA's CPU runtime wants it, which runs independent kernels at once; or
-depth first, as for accelerators."""
+"""The order of execution.
+
+Breadth first, as XLA's CPU runtime wants it, which runs independent kernels at once; or depth first; or a greedy one
+that frees memory as early as it can. For TPUs XLA takes the one of the last two that needs less.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from meshwright.spmd.memory.graph import post_order
@@ -32,3 +36,55 @@ def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> li
             if not waiting[user]:
                 ready.append(user)
     return order
+
+
+def freeing(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
+    """Of the kernels that can run, always the one that frees most bytes beyond those that it writes.
+
+    ``kernels`` are in depth-first order, which decides between equals; ``kept`` are results. Source of the idea: XLA's
+    ``ListScheduler``.
+    """
+    owner: dict[Kernel, Kernel] = {}
+    for kernel in kernels:
+        owner[kernel] = owner[next(iter(kernel.inputs))] if kernel.view else kernel
+    reads = {k: {owner[s] for s in k.inputs} for k in kernels if not k.view}
+    readers: dict[Kernel, list[Kernel]] = {}
+    for kernel, sources in reads.items():
+        for source in sources:
+            readers.setdefault(source, []).append(kernel)
+    left = Counter({source: len(users) for source, users in readers.items()})
+    left.update(owner[k] for k in kept)
+    waiting = {k: len(k.inputs) for k in kernels}
+
+    def gain(kernel: Kernel) -> int:
+        freed = sum(_bytes(s) for s in reads.get(kernel, ()) if left[s] == 1 and s.root.op != "parameter")
+        return freed - (0 if kernel.view else _bytes(kernel))
+
+    ready = [(-gain(k), k.number, k) for k in kernels if not k.inputs]
+    heapq.heapify(ready)
+    order: dict[Kernel, None] = {}
+    while ready:
+        negative, _, kernel = heapq.heappop(ready)
+        if kernel in order:
+            continue
+        if gain(kernel) < -negative:
+            heapq.heappush(ready, (-gain(kernel), kernel.number, kernel))
+            continue
+        order[kernel] = None
+        changed = []
+        for source in reads.get(kernel, ()):
+            left[source] -= 1
+            if left[source] == 1:
+                changed += [k for k in readers[source] if k not in order and not waiting[k]]
+        for user in kernel.users:
+            if user in waiting:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    changed.append(user)
+        for other in changed:
+            heapq.heappush(ready, (-gain(other), other.number, other))
+    return list(order)
+
+
+def _bytes(kernel: Kernel) -> int:
+    return sum(aval.nbytes for aval in kernel.root.avals)
