@@ -202,8 +202,11 @@ def _overlap(plan: Overlaps, values: Locals) -> Locals:
         assert len(set(senders)) == len(senders) and len(set(receivers)) == len(receivers)
         pairs = turn.perm or [(device, device) for device in np.flatnonzero(turn.receives)]
         assert sorted(target for _, target in pairs) == list(np.flatnonzero(turn.receives))
-        for source, target in pairs:
-            chunk = values[source][_at(turn.takes, source, turn.chunk)]
+        sent = [
+            (results if turn.relays and turn.relays[source] else values)[source][_at(turn.takes, source, turn.chunk)]
+            for source, _ in pairs
+        ]
+        for (_, target), chunk in zip(pairs, [chunk.copy() for chunk in sent]):
             assert chunk.shape == turn.chunk
             valid = [slice(None)] * chunk.ndim
             for dim, low, high in turn.valid:

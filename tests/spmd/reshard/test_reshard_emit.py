@@ -27,7 +27,7 @@ from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.reshard.emit import emit_step, tile_index
 from meshwright.spmd.reshard.plan import plan_reshard
-from meshwright.spmd.reshard.steps import Exchange
+from meshwright.spmd.reshard.steps import Exchange, Overlap
 
 MESHES = {
     "4x2": AbstractMesh((4, 2), ("x", "y")),
@@ -158,6 +158,16 @@ def test_partial_sources_and_targets(mesh: str, shape: tuple[int, ...]) -> None:
     partial = list(with_partials(options, MESHES[mesh]))
     pairs = [*itertools.product(partial, options), *itertools.product(partial, partial)]
     check(shape, chosen(pairs, 40), MESHES[mesh])
+
+
+def test_what_is_received_is_passed_on() -> None:
+    """Six of eight devices hold rows, and four will hold the same columns."""
+    mesh, shape = MESHES["4x2"], (31, 17, 29)
+    split = ("y", *mesh.atoms_of("x"))
+    src, dst = Layout(((), split, ())), Layout(((), (), ("y",)))
+    (step,) = (step for step, _ in plan_reshard(shape, LARGE, src, dst, mesh).steps)
+    assert isinstance(step, Overlap) and any(any(turn.relays) for turn in step.plan(mesh).rounds)
+    check(shape, [(src, dst)], mesh)
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 8), (8, 16, 8)], ids=str)

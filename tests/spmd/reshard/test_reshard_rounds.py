@@ -11,6 +11,7 @@ import pytest
 
 from meshwright.spmd.reshard.filled import filled
 from meshwright.spmd.reshard.pieces import SIDES, SPARE, Piece, bound, cut_to_slots, shared_cuts
+from meshwright.spmd.reshard.relayed import least_relayed
 from meshwright.spmd.reshard.rounds import MAX_ROUNDS, Rounds, chunk_of, cost, in_rounds
 
 
@@ -35,14 +36,19 @@ def scattered(seed):
 
 
 def check(pieces: list[Piece], rounds: Rounds) -> None:
-    """Every element that a device lacks comes once, from one that holds it."""
+    """Every element that a device lacks comes once, from one that holds it, or has received it before."""
     wanted = {(piece.target, piece.holders): piece for piece in pieces}
     came = {key: np.zeros(piece.shape, int) for key, piece in wanted.items()}
     for group in rounds:
+        before = {key: times.copy() for key, times in came.items()}
         assert len({sent.source for sent in group}) == len({sent.piece.target for sent in group}) == len(group)
         for source, piece in group:
             whole = wanted[piece.target, piece.holders]
-            assert source in piece.holders and piece.size
+            assert piece.size
+            if source not in piece.holders:
+                has = wanted[source, piece.holders]
+                where = tuple(slice(a - low, b - low) for a, b, low in zip(piece.low, piece.high, has.low))
+                assert before[source, piece.holders][where].all()
             assert all(0 <= a - low and b <= high for a, b, low, high in zip(*piece[2:], *whole[2:]))
             came[piece.target, piece.holders][
                 tuple(slice(a - low, b - low) for a, b, low in zip(piece.low, piece.high, whole.low))
@@ -86,6 +92,32 @@ def test_uneven_and_few_rows(size):
                 full = filled(pieces, 0, start, MAX_ROUNDS)
                 assert full is not None
                 check(pieces, full)
+
+
+def test_receivers_pass_on_what_few_hold():
+    """Four devices hold the tiles of sixteen, and eight pairs will hold the same: nobody need send everything twice."""
+    heights, widths = (list(itertools.pairwise(range(0, n + 1, step))) for n, step in ((64, 16), (64, 8)))
+    pieces = [
+        Piece(target, (holder,), (top, left), (below, right))
+        for holder, (top, below) in enumerate(heights)
+        for target, (left, right) in enumerate(widths * 2)
+        if target != holder
+    ]
+    least = least_relayed(pieces)
+    assert bound(pieces, relays=True) <= least < 0.7 * bound(pieces)
+    rounds = in_rounds(pieces, 0)
+    check(pieces, rounds)
+    assert any(source not in piece.holders for group in rounds for source, piece in group)
+    assert least <= cost(rounds, 0) < 1.2 * least
+
+
+def test_what_a_program_of_relays_says_is_a_bound():
+    for seed in range(20):
+        pieces = scattered(seed)
+        if pieces:  # no two want the same: nothing to pass on
+            assert least_relayed(pieces) == pytest.approx(bound(pieces)) == bound(pieces, relays=True)
+    pieces = transposed((61, 45), 4, 7, copies=2)
+    assert bound(pieces, relays=True) <= least_relayed(pieces) + 1e-6 <= bound(pieces) + 1e-3
 
 
 def test_fewer_rounds_where_they_cost():

@@ -158,7 +158,11 @@ def _emit_overlaps(x: Any, plan: Overlaps, mesh: AbstractMesh) -> Any:
     if any(map(any, plan.margin)):
         x = pad(x, scalar_like(0, x), [(low, high, 0) for low, high in plan.margin])
     for turn in plan.rounds:
-        chunk = dynamic_slice(x, [lookup(table, plan.axes, mesh) for table in turn.takes], turn.chunk)
+        taken = [lookup(table, plan.axes, mesh) for table in turn.takes]
+        chunk = dynamic_slice(x, taken, turn.chunk)
+        if turn.relays:
+            relays = eq(lookup(turn.relays, plan.axes, mesh), np.int32(1))
+            chunk = select(relays, dynamic_slice(result, taken, turn.chunk), chunk)
         if turn.perm:
             chunk = Ppermute(names, sizes, turn.perm).bind(chunk)
         at = [lookup(table, plan.axes, mesh) for table in turn.puts]

@@ -8,7 +8,8 @@ permute. Pieces are cut so that chunks are as full as can be (see ``pieces``, ``
 A chunk keeps the global position of its elements, and lies within the receiver's new tile. It may hold more of the
 sender's tile than was asked for: put where it belongs, that is right as well, so nothing has to be masked. Only where
 it also reaches beyond the sender's tile the receiver leaves out what is not of that. What lies past the end of the
-array is padding on both sides.
+array is padding on both sides. A device that relays sends of its new tile, which is the receiver's: of such a chunk
+only the piece is taken.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Round:
     ``puts[dim][device]``. ``perm`` holds pairs (sender, receiver); without any, devices keep what they have.
 
     ``valid`` says for some dimensions between which rows of the chunk that each device receives it holds something;
-    ``receives``, which devices receive one.
+    ``receives``, which devices receive one; ``relays``, if any, which devices send what they have received before, out
+    of what their buffer becomes.
     """
 
     chunk: Box
@@ -86,6 +88,7 @@ class Round:
     puts: tuple[Table, ...]
     valid: tuple[tuple[int, Table, Table], ...]
     receives: tuple[bool, ...]
+    relays: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -111,14 +114,20 @@ def moving_axes(before: Tiling, after: Tiling, mesh: AbstractMesh) -> tuple[str,
                                for split in splits for a in split})  # fmt: skip
 
 
+def pieces_between(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> list[Piece] | None:
+    """What devices lack of their new tiles; None if these are too many pieces."""
+    found = _shared(size, before, after, mesh)
+    return list(found.lacked().pieces()) if found else None
+
+
 @lru_cache(maxsize=4096)
 def plan_overlaps(
     size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh, start: int
 ) -> Overlaps | None:
     """How an array of ``size`` goes from tiles to tiles; None if that takes too many devices or rounds. ``start``: the
     elements that starting a permute counts for."""
-    found = _shared(size, before, after, mesh)
-    exchanged = in_rounds(list(found.lacked().pieces()), start) if found else None
+    found, pieces = _shared(size, before, after, mesh), pieces_between(size, before, after, mesh)
+    exchanged = in_rounds(pieces, start) if pieces is not None else None
     if found is None or exchanged is None:
         return None
     axes = moving_axes(before, after, mesh)
@@ -178,9 +187,11 @@ class _Shared(NamedTuple):
         return sizes
 
     def busiest(self, each: np.ndarray | int) -> float:
-        """What some device receives, or sends if the holders of a tile share it equally, where boxes count ``each``."""
+        """What some device receives, or sends if the holders of a tile share what they send once, where boxes count
+        ``each``."""
         weights = np.broadcast_to(each, self.target.shape)
-        sent = np.bincount(self.tile, weights, len(self.holders)) / [len(devices) for devices in self.holders]
+        _, first = np.unique(np.column_stack([self.tile, self.low]), axis=0, return_index=True)
+        sent = np.bincount(self.tile[first], weights[first], len(self.holders)) / [len(d) for d in self.holders]
         return float(max(np.bincount(self.target, weights, 1).max(), sent.max()))
 
     def pieces(self) -> Iterator[Piece]:
@@ -208,14 +219,15 @@ def _shared(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: Abstract
 
 # --- rounds -------------------------------------------------------------------------------------------------
 class _Cut(NamedTuple):
-    """A round's chunk, and where in the array that of each sender begins."""
+    """A round's chunk, where in the array that of each sender begins, and which senders relay."""
 
     chunk: Box
     begins: Mapping[int, Box]
+    relays: frozenset[int]
 
     def edges(self, held: Sequence[Box]) -> Iterator[tuple[Box, Box]]:
-        """Where each sender's tile begins, and its chunk."""
-        return ((held[source], begin) for source, begin in self.begins.items())
+        """Where the tile begins of each sender that sends of its own, and its chunk."""
+        return ((held[source], begin) for source, begin in self.begins.items() if source not in self.relays)
 
 
 def _cut(group: Sequence[Sent], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box) -> _Cut:
@@ -226,7 +238,7 @@ def _cut(group: Sequence[Sent], held: Sequence[Box], goal: Sequence[Box], have: 
         )
         for source, piece in group
     }
-    return _Cut(chunk, begins)
+    return _Cut(chunk, begins, frozenset(source for source, piece in group if source not in piece.holders))
 
 
 def _begin(low: int, high: int, chunk: int, held: int, have: int, goal: int, want: int) -> int:
@@ -248,12 +260,14 @@ def _round(
     number, count = range(len(cut.chunk)), len(held)
     takes, puts, lows, highs = ([[0] * count for _ in number] for _ in range(4))
     for source, piece in group:
+        relays = source in cut.relays
         for d, begin in enumerate(cut.begins[source]):
             mine = held[source][d]
-            takes[d][source] = begin - mine + margin[d][0]
+            low, high = (piece.low[d], piece.high[d]) if relays else (mine, mine + have[d])
+            takes[d][source] = begin - (goal[source][d] if relays else mine - margin[d][0])
             puts[d][piece.target] = begin - goal[piece.target][d]
-            lows[d][piece.target] = max(0, mine - begin)
-            highs[d][piece.target] = min(cut.chunk[d], mine + have[d] - begin)
+            lows[d][piece.target] = max(0, low - begin)
+            highs[d][piece.target] = min(cut.chunk[d], high - begin)
     receivers = {piece.target for _, piece in group}
     partly = [d for d in number if any(highs[d][t] - lows[d][t] < cut.chunk[d] for t in receivers)]
     return Round(
@@ -263,4 +277,5 @@ def _round(
         tuple(map(tuple, puts)),
         tuple((d, tuple(lows[d]), tuple(highs[d])) for d in partly),
         tuple(device in receivers for device in range(count)),
+        tuple(device in cut.relays for device in range(count)) if cut.relays else (),
     )

@@ -54,13 +54,17 @@ Side = Callable[[Piece], Hashable]
 SIDES: tuple[Side, ...] = (lambda piece: piece.target, lambda piece: piece.holders)
 
 
-def bound(pieces: Sequence[Piece]) -> float:
-    """The elements that some device must receive, or send if the holders of a tile share it equally."""
+def bound(pieces: Sequence[Piece], relays: bool = False) -> float:
+    """The elements that some device must receive, or send if the holders of a tile share it equally; with ``relays``,
+    if holders send everything once, and all share the rest."""
     received: dict[int, int] = {}
     sent: dict[tuple[int, ...], int] = {}
+    seen = set()
     for piece in pieces:
         received[piece.target] = received.get(piece.target, 0) + piece.size
-        sent[piece.holders] = sent.get(piece.holders, 0) + piece.size
+        if not (relays and (piece.low, piece.high) in seen):
+            sent[piece.holders] = sent.get(piece.holders, 0) + piece.size
+        seen.add((piece.low, piece.high))
     return max([*received.values(), *(size / len(holders) for holders, size in sent.items())], default=0)
 
 

@@ -3,7 +3,8 @@
 That is to colour the edges of a graph between senders and receivers. Where all pieces are of one size, as many colours
 as the busiest device has pieces are enough (Kőnig): a piece for which no round has both its sender and its receiver
 free takes a round where its receiver is, after the pieces on the path that alternates between that round and one where
-its sender is free have changed places. Pieces of several sizes go largest first, into rounds in which they fit.
+its sender is free have changed places. Pieces of several sizes go largest first, into rounds in which they fit. Where
+those that hold something have more to send than anybody has to receive, receivers pass it on (see ``relayed``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 
@@ -30,6 +31,7 @@ from meshwright.spmd.reshard.pieces import (
     bound,
     cut_to_slots,
 )
+from meshwright.spmd.reshard.relayed import relayed, slots_of
 
 MAX_ROUNDS = 64
 MAX_PATHS = 40  # that are tried for a piece
@@ -38,6 +40,8 @@ GOOD = 1.01  # times the bound: no other way is tried
 FILLING = (0.003, 0.01, 0.03)  # parts of the bound that a round counts for besides its chunk, when rounds are filled
 
 Rounds = list[list[Sent]]
+#: rounds that cost less than so much; None if they would not, or are too many
+Schedule = Callable[[float], Rounds | None]
 
 
 def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
@@ -45,9 +49,19 @@ def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
     are too many."""
     if not pieces:
         return []
-    enough = GOOD * bound(pieces)
-    best: Rounds | None = None
-    for schedule in _schedules(pieces, start):
+    least, direct = bound(pieces, relays=True), bound(pieces)
+    best = None
+    if GOOD * least < direct:
+        best = _cheapest((partial(relayed, slotted, start, MAX_ROUNDS) for slotted in slots_of(pieces, MAX_ROUNDS)),
+                         start, GOOD * least)  # fmt: skip
+    if best is None or cost(best, 0) > direct:
+        best = _cheapest(_schedules(pieces, start), start, GOOD * least, best)
+    return best
+
+
+def _cheapest(schedules: Iterable[Schedule], start: int, enough: float, best: Rounds | None = None) -> Rounds | None:
+    """The rounds that cost least, ``best`` among them; the first whose chunks are ``enough``."""
+    for schedule in schedules:
         rounds = schedule(cost(best, start) if best else math.inf)
         if rounds is not None and (best is None or cost(rounds, start) < cost(best, start)):
             best = rounds
@@ -64,20 +78,15 @@ def chunk_of(group: Sequence[Sent]) -> Box:
     return tuple(map(max, zip(*(sent.piece.shape for sent in group))))
 
 
-#: rounds that cost less than so much; None if they would not, or are too many
-Schedule = Callable[[float], Rounds | None]
-
-
 def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
     """Ways to put pieces into rounds, the quickest first."""
     yield partial(_coloured, as_they_are(pieces), start)
-    if len({piece.shape for piece in pieces}) == 1:
-        return
-    yield partial(_coloured, as_the_largest(pieces), start)
-    for side, spare in itertools.product(SIDES, (0, SPARE)):
-        yield partial(_coloured, cut_to_slots(pieces, side, spare), start)
-    for part in FILLING if _fewest(as_they_are(pieces)) <= MAX_ROUNDS else ():
-        yield partial(filled, pieces, start, max(start, part * bound(pieces)), MAX_ROUNDS)
+    if len({piece.shape for piece in pieces}) > 1:
+        yield partial(_coloured, as_the_largest(pieces), start)
+        for side, spare in itertools.product(SIDES, (0, SPARE)):
+            yield partial(_coloured, cut_to_slots(pieces, side, spare), start)
+        for part in FILLING if _fewest(as_they_are(pieces)) <= MAX_ROUNDS else ():
+            yield partial(filled, pieces, start, max(start, part * bound(pieces)), MAX_ROUNDS)
 
 
 def _fewest(slotted: Sequence[Slotted]) -> float:
