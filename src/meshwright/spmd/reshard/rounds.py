@@ -38,6 +38,7 @@ MAX_PATHS = 40  # that are tried for a piece
 MAX_HOLDERS = 4  # of a piece, that are tried as its sender
 GOOD = 1.01  # times the bound: no other way is tried
 FILLING = (0.003, 0.01, 0.03)  # parts of the bound that a round counts for besides its chunk, when rounds are filled
+POOR, FINER = 1.1, 0.001  # where all that leaves so many times the bound, smaller rounds are tried
 
 Rounds = list[list[Sent]]
 #: rounds that cost less than so much; None if they would not, or are too many
@@ -56,6 +57,9 @@ def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
                          start, GOOD * least)  # fmt: skip
     if best is None or cost(best, 0) > direct:
         best = _cheapest(_schedules(pieces, start), start, GOOD * least, best)
+        if best is not None and cost(best, 0) > POOR * direct:
+            finer = partial(filled, pieces, start, max(start, FINER * direct), MAX_ROUNDS)
+            best = _cheapest([finer], start, GOOD * least, best)
     return best
 
 
