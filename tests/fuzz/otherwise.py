@@ -370,6 +370,7 @@ OTHERWISE = (
         of=infinity, differ=either_nan,
     ),
     Otherwise("ldexp", "JAX's at 0 is 1, whatever the power", what=DERIVATIVES, of=zero, differ=finite),
+    Otherwise("hypot", "JAX's is 0 by what is 0 or as large as the other", what="second", differ=finite),
     Otherwise(r"bessel_i1e", "JAX's at NaN is that at 0", what=DERIVATIVES, of=nan, differ=ours_nan),
     Otherwise(r"copysign|abs\(|norm\(\w+, 1", "JAX's at NaN is -1", what=DERIVATIVES, of=nan, differ=ours_nan),
     Otherwise(
