@@ -76,6 +76,8 @@ _KINDS = {
     "transpositions and copies to the layouts of XLA's kernels": ("transpose", "copy", "wrapped_copy"),
     "windows": ("wrapped_reduce-window", "select-and-scatter", "slice_select"),
 }
+#: calls, whose kernels are events as well
+_CALLS = ("chosen", "select_and_scatter_add")
 
 
 def kernels(name: str) -> dict[str, float]:
@@ -99,7 +101,8 @@ def kernels(name: str) -> dict[str, float]:
         (file,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
         lines = [line for plane in ProfileData.from_file(file).planes for line in plane.lines]
     taken: dict[str, float] = {}
-    for event in (e for line in lines for e in line.events if any(key == "hlo_op" for key, _ in e.stats)):
+    events = (e for line in lines for e in line.events if any(key == "hlo_op" for key, _ in e.stats))
+    for event in (e for e in events if not e.name.startswith(_CALLS)):
         kind = next((k for k, begins in _KINDS.items() if event.name.startswith(begins)), "sums and elementwise ops")
         taken[kind] = taken.get(kind, 0) + event.duration_ns
     return {kind: t / sum(taken.values()) for kind, t in sorted(taken.items(), key=lambda pair: -pair[1])}
