@@ -61,7 +61,7 @@ SHAPES = [
     lambda x: F.pad(x, (2, 1), mode="replicate"), lambda x: F.pad(x, (2, 1), mode="circular"), lambda x: x.movedim(0, -1),
     lambda x: x.squeeze().unsqueeze(1), lambda x: x.select(1, -1), lambda x: x.narrow(2, 1, 3), lambda x: torch.rot90(x, 1, (0, 1)),
     lambda x: torch.einsum("abc,dbc->ad", x, x), lambda x: torch.atleast_3d(x), lambda x: x.T if x.ndim == 2 else x.mT,
-    lambda x: torch.tensor_split(x, 3, 2)[1], lambda x: torch.meshgrid(x[0, 0], x[0, 1], indexing="ij")[1],
+    lambda x: x[0][torch.tril_indices(4, 4)[0], torch.triu_indices(4, 4)[1]], lambda x: torch.tensor_split(x, 3, 2)[1], lambda x: torch.meshgrid(x[0, 0], x[0, 1], indexing="ij")[1],
 ]  # fmt: skip
 
 
@@ -135,6 +135,8 @@ def r0(*shape):
 
 
 T = torch.tensor([1, 0, 4, 2])
+LABELS = torch.tensor([[3, 0, -1, 1, 4], [-1, 2, 1, 0, 3], [4, 1, 0, 2, 3], [2, -1, -1, -1, -1]])
+SATURATED = torch.tensor([0.0, 1.0, 1.0, 0.0, 0.5])
 LOSSES = [
     lambda x, y, p: F.cross_entropy(x[0], T), lambda x, y, p: F.cross_entropy(x[0], T, r0(5) + 2, label_smoothing=0.1),
     lambda x, y, p: F.cross_entropy(x[0], T, ignore_index=0, reduction="sum"), lambda x, y, p: F.cross_entropy(x[0], y[0].softmax(-1)),
@@ -144,7 +146,8 @@ LOSSES = [
     lambda x, y, p: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"), lambda x, y, p: F.kl_div(x, y, log_target=True),
     lambda x, y, p: F.cosine_embedding_loss(x[0], y[0], torch.tensor([1, -1, 1, 1])), lambda x, y, p: F.hinge_embedding_loss(x[0], (y[0] > 0) * 2 - 1),
     lambda x, y, p: F.margin_ranking_loss(x, y, torch.sign(p)), lambda x, y, p: F.triplet_margin_loss(x[0], y[0], p[0]),
-    lambda x, y, p: F.poisson_nll_loss(x, p),
+    lambda x, y, p: F.poisson_nll_loss(x, p), lambda x, y, p: F.multilabel_margin_loss(x[0], LABELS, reduction="none"),
+    lambda x, y, p: F.multilabel_margin_loss(x[0, 0], LABELS[0]), lambda x, y, p: F.binary_cross_entropy(SATURATED + 0 * x[0, 0], SATURATED),
     lambda x, y, p: F.multi_margin_loss(x[0], T), lambda x, y, p: F.cross_entropy(x, IDS[:, :1].expand(2, 5).new_zeros(3, 5) + 1),
 ]  # fmt: skip
 GROUPS = {
@@ -303,3 +306,43 @@ def test_integers_with_scales_are_torchs():
     pytest.importorskip("torch.ao.quantization.fx._decomposed")
     x = torch.linspace(-4, 5, 96).reshape(3, 4, 8)
     same(Of(_quantized, scales=torch.rand(4) + 0.05, zeros=torch.tensor([1, -2, 0, 3])), x)
+
+
+#: of activations and signs: both ends of the line, both zeros, the ends of pieces; of NaN the values alone
+SPECIAL = torch.tensor([-np.inf, -100, -3, -1, -0.5, -0.0, 0, 0.25, 0.5, 1, 2.5, 3, 6, 20, 100, np.inf])
+PIECES = [
+    torch.abs, F.relu, F.relu6, F.leaky_relu, F.hardtanh, F.hardsigmoid, F.softshrink, F.hardshrink, F.softsign, F.elu,
+    F.celu, F.selu, F.softplus, F.silu, F.mish, F.logsigmoid, torch.sigmoid, torch.tanh, lambda x: F.threshold(x, 0.5, 2.0),
+    lambda x: F.l1_loss(x, torch.full_like(x, 3.0), reduction="none"), lambda x: x[4:6].norm(p=1), F.hardswish,
+]  # fmt: skip
+
+
+def test_the_ends_of_pieces_are_torchs():
+    finite = SPECIAL[1:-1]  # where other functions are infinite, no cotangents of theirs are 0
+    model = mw.from_torch(Group(PIECES), (finite,))
+    leaf = finite.clone().requires_grad_()
+    wanted = Group(PIECES)(leaf)
+    outs, back = mw.jit(lambda x: mw.vjp(lambda x: model({}, x), x))(finite.numpy())
+    for i, (got, want) in enumerate(zip(outs, wanted, strict=True)):
+        np.testing.assert_allclose(got, want.detach(), rtol=1e-5, atol=1e-30, err_msg=str(i))
+        ones = [np.full(o.shape, float(n == i), "f4") for n, o in enumerate(outs)]
+        (slope,) = torch.autograd.grad(want.sum(), leaf, retain_graph=True)
+        np.testing.assert_allclose(back(ones)[0], slope, rtol=1e-5, atol=1e-6, err_msg=str(i))
+
+
+def test_a_batch_without_targets_has_no_gradient():
+    functions = [
+        lambda x: F.cross_entropy(x, T * 0 - 100), lambda x: F.cross_entropy(x, T * 0 - 100, label_smoothing=0.1),
+        lambda x: F.nll_loss(x.log_softmax(-1), T * 0, ignore_index=0),
+    ]  # fmt: skip
+    model = mw.from_torch(Group(functions), (X[0],))
+    outs, back = mw.vjp(lambda x: model({}, x), X[0].numpy())
+    assert all(np.isnan(o) for o in outs)
+    np.testing.assert_array_equal(back([np.ones((), "f4")] * 3)[0], 0)
+
+
+def test_what_becomes_of_nan_and_infinity_is_torchs():
+    functions = [*PIECES[:-1], torch.sign, lambda x: torch.digamma(x * 0)]
+    nan = torch.tensor([np.nan, 0.0, -0.0, np.inf])
+    for i, (got, want) in enumerate(zip(mw.from_torch(Group(functions), (nan,))({}, nan), Group(functions)(nan))):
+        np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=str(i))

@@ -96,7 +96,8 @@ register("aten.eye.m")(lambda n, m, dtype=None: mnp.eye(n, m, dtype=_dtype_of(0.
 
 def _triangle_indices(function: Any) -> Any:
     def rule(row: int, col: int, offset: int = 0, dtype: Any = None) -> Any:
-        return mnp.asarray(np.stack(function(row, offset, col))).astype(_dtype_of(0, dtype))
+        given = dtype if isinstance(dtype, torch.dtype) else None  # the schema's own default is a number
+        return mnp.asarray(np.stack(function(row, offset, col))).astype(_dtype_of(0, given))
 
     return rule
 

@@ -68,6 +68,12 @@ def scaled(function: Function) -> Function:
     return rule
 
 
+def absolute(x: Any) -> Any:
+    """The absolute value; its derivative at 0 is 0, as torch's."""
+    size = mnp.abs(x)
+    return mnp.where(x == 0, lax.stop_gradient(size), size) if dtypes.is_inexact(x.dtype) else size
+
+
 def logical(function: Function) -> Function:
     return lambda self, other: function(*(x != 0 if x.dtype != bool else x for x in (self, other)))
 
@@ -80,8 +86,8 @@ rows(
     {
         # of anything
         "neg negative": unary(mnp.negative),
-        "abs absolute": unary(mnp.abs),
-        "sign": unary(mnp.sign),
+        "abs absolute": unary(absolute),
+        "sign": unary(lambda x: mnp.where(x == x, mnp.sign(x), 0)),  # of NaN, too
         "sgn": unary(mnp.sign),
         "floor": unary(mnp.floor),
         "ceil": unary(mnp.ceil),
@@ -129,7 +135,9 @@ rows(
         "erfc special_erfc": of_floats(lax.erfc),
         "erfinv special_erfinv": of_floats(lax.erf_inv),
         "lgamma special_gammaln": of_floats(lax.lgamma),
-        "digamma special_digamma": of_floats(lax.digamma),
+        "digamma special_digamma": of_floats(
+            lambda x: mnp.where(x == 0, mnp.copysign(mnp.inf, -x), lax.digamma(x))  # a pole of both signs
+        ),
         "angle": of_floats(mnp.angle),
         "special_ndtr": of_floats(special.ndtr),
         "special_log_ndtr": of_floats(special.log_ndtr),
@@ -385,18 +393,20 @@ def hardsigmoid(self: Any) -> Any:
 
 @register("aten.hardswish")
 def hardswish(self: Any) -> Any:
-    inside = mnp.where(self <= 3, self * (self + 3) / 6, self)
-    return mnp.where(self <= -3, mnp.zeros_like(self), inside)
+    inside = (self > -3) & (self < 3)
+    safe = mnp.where(inside, self, 0)
+    return mnp.where(inside, safe * (safe + 3) / 6, mnp.where(self <= -3, mnp.zeros_like(self), self))
 
 
 @register("aten.threshold")
 def threshold(self: Any, threshold: Any, value: Any) -> Any:
-    return mnp.where(self > threshold, self, cast(value, self.dtype))
+    return mnp.where(self <= threshold, cast(value, self.dtype), self)
 
 
 @register("aten.softshrink")
 def softshrink(self: Any, lambd: float = 0.5) -> Any:
-    return mnp.where(self > lambd, self - lambd, mnp.where(self < -lambd, self + lambd, mnp.zeros_like(self)))
+    shrunk = self - mnp.where(self > 0, lambd, -lambd).astype(self.dtype)
+    return mnp.where((self >= -lambd) & (self <= lambd), mnp.zeros_like(self), shrunk)
 
 
 @register("aten.hardshrink")

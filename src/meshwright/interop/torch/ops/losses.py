@@ -6,9 +6,10 @@ from typing import Any
 
 from meshwright import lax
 from meshwright import numpy as mnp
-from meshwright.interop.torch.ops.elementwise import cast, promoted
+from meshwright.interop.torch.ops.elementwise import absolute, cast, promoted
 from meshwright.interop.torch.registry import register
 from meshwright.nn import activations, normalization
+from meshwright.transforms.custom_jvp import custom_jvp
 
 #: torch's numbers for ``reduction``
 NONE, MEAN, SUM = 0, 1, 2
@@ -38,7 +39,12 @@ def _nll(log_probs: Any, target: Any, weight: Any, reduction: int, ignore_index:
     total = mnp.sum(weights)
     if reduction == NONE:
         return loss[0] if single else loss, total
-    return mnp.sum(loss) / total if reduction == MEAN else mnp.sum(loss), total
+    return _of_total(mnp.sum(loss), total) if reduction == MEAN else mnp.sum(loss), total
+
+
+def _of_total(loss: Any, total: Any) -> Any:
+    """The mean; where nothing counts NaN, with a derivative of 0, as torch's: such a batch trains nothing."""
+    return mnp.where(total == 0, mnp.nan, loss / mnp.where(total == 0, 1, total))
 
 
 @register("aten.nll_loss_nd", "aten.nll_loss", "aten.nll_loss2d")
@@ -72,7 +78,7 @@ def cross_entropy(
         mixed = hard * (1 - label_smoothing) + smooth * (label_smoothing / classes)
         return mixed[0] if axis == 0 else mixed
     parts = mnp.sum(hard) * (1 - label_smoothing) + mnp.sum(smooth) * (label_smoothing / classes)
-    return parts / total if reduction == MEAN else parts
+    return _of_total(parts, total) if reduction == MEAN else parts
 
 
 def _class_weights(weight: Any, like: Any, axis: int) -> Any:
@@ -95,7 +101,7 @@ def mse_loss(self: Any, target: Any, reduction: int = MEAN) -> Any:
 
 @register("aten.l1_loss")
 def l1_loss(self: Any, target: Any, reduction: int = MEAN) -> Any:
-    return _reduced(mnp.abs(mnp.subtract(*promoted(self, target))), reduction)
+    return _reduced(absolute(mnp.subtract(*promoted(self, target))), reduction)
 
 
 @register("aten.smooth_l1_loss")
@@ -116,10 +122,27 @@ def huber_loss(self: Any, target: Any, reduction: int = MEAN, delta: float = 1.0
 
 @register("aten.binary_cross_entropy")
 def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Any:
-    """Logarithms end at -100, as in torch."""
-    one, zero = (mnp.maximum(mnp.log(x), cast(-100.0, self.dtype)) for x in (self, 1 - self))
-    loss = (target - 1) * zero - target * one
+    loss = _bernoulli(self, target)
     return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+@custom_jvp
+def _bernoulli(p: Any, target: Any) -> Any:
+    """Logarithms end at -100, and the derivative's divisor at 1e-12, as in torch."""
+    one, zero = _logarithms(p)
+    return (target - 1) * zero - target * one
+
+
+@_bernoulli.defjvp
+def _bernoulli_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (p, target), (dp, dtarget) = primals, tangents
+    one, zero = _logarithms(p)
+    slope = (p - target) / mnp.maximum(p * (1 - p), cast(1e-12, p.dtype))
+    return (target - 1) * zero - target * one, slope * dp + (zero - one) * dtarget
+
+
+def _logarithms(p: Any) -> list[Any]:
+    return [mnp.maximum(mnp.log(x), cast(-100.0, x.dtype)) for x in (p, 1 - p)]
 
 
 @register("aten.binary_cross_entropy_with_logits")
@@ -129,6 +152,21 @@ def binary_cross_entropy_with_logits(
     factor = 1 if pos_weight is None else (pos_weight - 1) * target + 1
     loss = (1 - target) * self - factor * activations.log_sigmoid(self)
     return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+@register("aten.multilabel_margin_loss")
+def multilabel_margin_loss(self: Any, target: Any, reduction: int = MEAN) -> Any:
+    """Of each example the labels before the first -1 count. (Torch's decomposition lets the others count, too.)"""
+    x, labels = (mnp.atleast_2d(a) for a in (self, target))
+    classes = mnp.arange(x.shape[1], dtype=labels.dtype)
+    counts = mnp.cumsum(labels == -1, 1) == 0
+    labels = mnp.where(counts, labels, 0)
+    own = mnp.take_along_axis(x, labels, 1)
+    is_target = mnp.any(counts[..., None] & (labels[..., None] == classes), 1)
+    margins = 1 - own[..., None] + x[:, None]  # [example, label, class]
+    used = counts[..., None] & ~is_target[:, None] & (margins > 0)
+    loss = mnp.sum(mnp.where(used, margins, 0), (1, 2)) / x.shape[1]
+    return _reduced(loss if self.ndim == 2 else loss[0], reduction)
 
 
 @register("aten.kl_div")

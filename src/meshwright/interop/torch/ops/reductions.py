@@ -12,7 +12,7 @@ from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import cast, to_float
+from meshwright.interop.torch.ops.elementwise import absolute, cast, to_float
 from meshwright.interop.torch.ops.shapes import dims_of
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
@@ -139,7 +139,7 @@ def safe_sqrt(x: Any) -> Any:
 def vector_norm(self: Any, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
     x = _float(self, dtype)
     dims = dims_of(dim, x.ndim)
-    size = mnp.abs(x)
+    size = absolute(x)
     if ord == float("inf"):
         return mnp.max(size, dims, keepdims=keepdim)
     if ord == float("-inf"):
