@@ -122,3 +122,9 @@ def test_programs_send_parts_between_nodes():
     far = [c for c in part.collectives if c.axes == ("node",)]
     assert sum(c.bytes_sent for c in far) == n * n * 4 / 4 * (1 / 2 + 1)
     part.verify()
+
+
+def test_scalars_have_a_price():
+    src, dst = Layout((), ("node",), "sum"), Layout(())
+    assert steps(src, dst, size=()) == [AllReduce(("node",), "sum")]
+    assert reshard_cost((), LARGE, src, dst, NODES) == plan_reshard((), LARGE, src, dst, NODES).price > 0
