@@ -88,7 +88,7 @@ EXCEPTIONS: dict[str, Otherwise] = {
     "logaddexp2": Otherwise("takes infinities for 0", lambda x, y: np.isinf(x) | np.isinf(y)),
     "clamp": Otherwise("none by a bound below the lower", lambda a, x, b: ~(a <= b), ("d2", "rev d2")),
     "beta": Otherwise("counts equal arguments once in second derivatives", lambda a, b: a == b),
-    "betaln": Otherwise("counts equal arguments once in second derivatives", lambda a, b: a == b),
+    "betaln": Otherwise("counts equal arguments once in second ones; poles", lambda a, b: (a == b) | ~(a + b > 0)),
     "dawsn": Otherwise("cancels far out, as here", lambda x: np.abs(x) > 700),
     "erfcx": Otherwise("cancels far out, as here", lambda x: np.abs(x) > 700),
     "rel_entr": Otherwise("infinite arguments", lambda x, y: ~np.isfinite(x) | ~np.isfinite(y)),

@@ -37,6 +37,10 @@ def gammasgn(x: Any) -> Any:
     >>> gammasgn(-0.5).item()
     -1.0
     """
+    return _signed(x)
+
+
+def _signed(x: Any) -> Any:
     return where((x == 0) & (1 / where(x == 0, x, 1.0) < 0), -1.0, _sign(x))
 
 
@@ -105,7 +109,7 @@ def beta(a: Any, b: Any) -> Any:
     >>> round(beta(2.0, 3.0).item(), 5)
     0.08333
     """
-    return _sign(a) * _sign(b) * _sign(a + b) * exp(log_beta(a, b))
+    return _signed(a) * _signed(b) * _sign(a + b) * exp(log_beta(a, b))
 
 
 @elementwise
