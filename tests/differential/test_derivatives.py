@@ -61,7 +61,7 @@ DENSITIES = {
     **dict.fromkeys(("betabinom.pmf", "betabinom.logpmf"), AtPoints(
         "betaln counts equal arguments once, and of certain numbers has none",
         lambda k, n, a, b, loc=0: (n == 0) | (a == b) | (2 * (k - loc) == n) | (2 * (k - loc) == n + b - a))),
-    **dict.fromkeys(("gamma.pdf", "gamma.logpdf"), AtPoints(
+    **dict.fromkeys(("gamma.pdf", "gamma.logpdf", "chi2.pdf", "chi2.logpdf"), AtPoints(
         "at the end of the support infinite terms meet", lambda x, a, loc=0, scale=1: x == loc)),
     **dict.fromkeys(("beta.pdf", "beta.logpdf"), AtPoints(
         "at the ends of the support infinite terms meet",
