@@ -259,3 +259,10 @@ def test_sums_completed_late_are_named(refuses):
     with refuses(VerificationError, "+sum{x}", "the sum over devices is completed late"):
         part.verify(x, w, finite=0)
     assert part.verify(x, np.ones(3, F32)).finite == 1
+
+
+def test_numbers_of_few_values_are_those_that_their_type_has():
+    largest = np.iinfo(I32).max
+    for seed in range(4):
+        (drawn,) = draw_inputs([ShapedArray((), np.dtype(I32))], [Interval(largest - 1.0, largest + 1.0)], seed)
+        assert drawn in (largest - 1, largest)

@@ -54,13 +54,18 @@ def _take_turns(values: list[np.ndarray], domains: Sequence[Interval], seed: int
     for i, (value, domain) in enumerate(zip(values, domains)):
         if value.shape or value.dtype.kind not in "biu":
             continue
-        known = domain.meet(BITS) if value.dtype.kind == "b" else domain
-        least = max(known.low, 0 if value.dtype.kind == "u" else known.low)
-        if not 0 < known.high - least < _FEW or (count := math.floor(known.high) - math.ceil(least) + 1) < 2:
+        least, most = _ends(domain, value.dtype)
+        if not 0 < most - least < _FEW or (count := math.floor(most) - math.ceil(least) + 1) < 2:
             continue
         low = math.ceil(least)
         values[i] = np.asarray(low + (int(first.integers(count)) + seed // stride) % count, value.dtype)
         stride = stride * count if stride * count < _FEW else 1
+
+
+def _ends(domain: Interval, dtype: np.dtype) -> tuple[float, float]:
+    """The least and the largest number of a domain that a type of integers or bools has."""
+    limits = (BITS.low, BITS.high) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return max(domain.low, limits[0]), min(domain.high, limits[1])
 
 
 def _drawn(rng: np.random.Generator, aval: ShapedArray, domain: Interval, manner: Manner) -> np.ndarray:

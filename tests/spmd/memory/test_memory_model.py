@@ -206,3 +206,9 @@ def test_memory_is_linear_in_layers():
 
     one, two, four = map(temporaries, (40, 80, 160))
     assert four - two == pytest.approx(2 * (two - one), rel=0.05) and two > 1.8 * one
+
+
+def test_a_scalar_out_of_an_array_of_constants_has_no_known_value():
+    table = np.array([2, 3, 5], np.float32)
+    found = memory(lambda x: x * lax.slice(mnp.asarray(table), (1,), (2,)).reshape(()) + 1, f32(16, 64))
+    assert found.argument_bytes == found.output_bytes == 4 * KIB

@@ -84,10 +84,10 @@ class Node(Emitted):
         return self.op in ("reshape", "get")
 
     def is_splat(self) -> bool:
-        """Every element is one and the same scalar constant."""
+        """Every element is one and the same scalar constant, which is known."""
         if self.op == "broadcast_in_dim":
             return self.operands[0].is_splat()
-        return self.op == "constant" and not self.shape
+        return self.op == "constant" and "value" in self.attributes
 
 
 @dataclass(frozen=True)
