@@ -69,11 +69,6 @@ def _by_function(items: list[pytest.Item]) -> Iterable[list[pytest.Item]]:
     return found.values()
 
 
-def pytest_sessionfinish() -> None:
-    """Spares what is left at the end the collector's five rounds through it, of seconds each."""
-    gc.freeze()
-
-
 #: programs of the oracle that are written in one MLIR context; each new one takes 10 ms to make
 PROGRAMS_A_CONTEXT = 200
 

@@ -84,6 +84,9 @@ def test_of_elementwise_functions(library: str, name: str, arity: int) -> None:
     check(getattr(importlib.import_module(f"meshwright.{library}"), name), arity)
 
 
-@pytest.mark.parametrize("family, name, arity", densities(), ids=[f"{f}.{n}" for f, n, _ in densities()])
+DENSITIES = list(densities())
+
+
+@pytest.mark.parametrize("family, name, arity", DENSITIES, ids=[f"{f}.{n}" for f, n, _ in DENSITIES])
 def test_of_distributions(family: str, name: str, arity: int) -> None:
     check(getattr(getattr(scipy.stats, family), name), arity)
