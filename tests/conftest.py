@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import itertools
@@ -31,9 +32,13 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 #: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; all are ``slow``
-CASES, SHARE = 4, 12
-#: of a test with more kinds than this, half of them; but those over the registry have all
+CASES, SHARE = 4, 20
+#: of a test with more kinds than this, half of them; but these look at every op
 KINDS = 6
+OF_EVERY_OP = {
+    "test_derivative", "test_every_op_has_a_rule_or_is_a_function_of_its_operands", "test_every_op_has_a_sample",
+    "test_infer", "test_localize", "test_partition", "test_types_of_results", "test_vmap_is_a_loop",
+}  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is marked slow is left out
@@ -58,7 +63,7 @@ def _kind(item: pytest.Item) -> str:
 
 def _most_kinds(cases: list[pytest.Item]) -> int:
     kinds = len(set(map(_kind, cases)))
-    return kinds if cases[0].path.parent.name == "registry" else max(KINDS, -(-kinds // 2))
+    return kinds if getattr(cases[0], "originalname", "") in OF_EVERY_OP else max(KINDS, -(-kinds // 2))
 
 
 def _by_function(items: list[pytest.Item]) -> Iterable[list[pytest.Item]]:
@@ -78,7 +83,10 @@ YOUNG = 20_000
 
 
 def pytest_collection_finish() -> None:
+    """Spares the collector what was imported: half a second each time that it looks at everything."""
     gc.set_threshold(YOUNG)
+    gc.freeze()
+    atexit.register(gc.unfreeze)
     share_contexts()
 
 
