@@ -32,6 +32,7 @@ def products(jaxpr):
     ("ki,kj->ij", (512, 256), (512, 10), True),  # the gradient of a weight with few columns
     ("aki,akj->ij", (8, 64, 256), (8, 64, 10), True),
     ("ki,kj->ij", (512, 256), (512, 65), False),  # not so few
+    ("ki,kj->ij", (64, 1024), (64, 40), False),  # to read the result transposed costs as much
     ("ki,kj->ij", (512, 256), (512, 1), False),  # a product with a vector
     ("ki,kj->ij", (512, 10), (512, 256), False),  # as it should be
 ])  # fmt: skip
