@@ -445,6 +445,10 @@ OTHERWISE = (
         "custom_product", "a cotangent gets its argument's dtype; JAX's keeps the rule's",
         what=DERIVATIVES, said=r"ours has type .*theirs (float|complex)",
     ),
+    Otherwise(
+        "custom_product", "what no element depends on has no slope, and no rule is asked for one", what=DERIVATIVES,
+        said="ours is 0.0", of=nothing,
+    ),
 )  # fmt: skip
 
 

@@ -95,6 +95,13 @@ def test_quantiles_of_nothing_and_beyond_the_ends() -> None:
         mnp.median(X.astype("complex64"))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "complex64", "int8"])
+def test_covariances_of_nothing(dtype: str) -> None:
+    for shape in ((0, 3), (0,), (0, 0), (3, 0)):
+        check("cov", np.zeros(shape, dtype))
+        check("corrcoef", np.zeros(shape, dtype))
+
+
 def test_covariances_of_weighted_observations() -> None:
     y = X[1:]
     times, weights = np.array([1, 2, 0, 3]), np.array([1.0, 2.0, 0.5, 3.0], np.float32)

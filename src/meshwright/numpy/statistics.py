@@ -13,7 +13,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import clip, divide, maximum, minimum, multiply, subtract
 from meshwright.numpy.axes import no_out, normal_axes
 from meshwright.numpy.compiled import compiled
-from meshwright.numpy.creation import asarray
+from meshwright.numpy.creation import asarray, zeros
 from meshwright.numpy.functions import conj
 from meshwright.numpy.indexing import take_along_axis
 from meshwright.numpy.joining import concatenate
@@ -257,7 +257,9 @@ def cov(
         return v if rowvar else transpose(v)
 
     x = rows(m) if y is None else concatenate([rows(m), rows(y)])
-    n = typeof(x).shape[1]
+    variables, n = typeof(x).shape
+    if variables == 0:  # NumPy's [], of no type in particular
+        return zeros((0, 0))
     less = (0 if bias else 1) if ddof is None else ddof
     if fweights is None and aweights is None:
         x = subtract(x, mean(x, 1, keepdims=True))
