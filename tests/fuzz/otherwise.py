@@ -232,8 +232,8 @@ OTHERWISE = (
     Otherwise("cumlogsumexp", "of integers there is none", said="cumlogsumexp: expected floats"),
     # --- types ---
     Otherwise(
-        r"median\(.*keepdims", "of a number, NumPy keeps no dimensions and JAX one", said="type|AxisError|axis",
-        of=a_number,
+        r"median\(.*keepdims", "of a number, NumPy keeps no dimensions and JAX one",
+        said="type|AxisError|axis|is a scalar", of=a_number,
     ),
     Otherwise(r"median\(.*keepdims", "of a row's number, too", what="vmap", said="type|axis", of=lambda x: x.ndim == 1),
     Otherwise(
@@ -293,6 +293,7 @@ OTHERWISE = (
         _EXTREMA, "JAX's first infinity has no imaginary part, and NaN is lost",
         kinds="c", of=no_finite, differ=not_finite,
     ),
+    Otherwise(_EXTREMA, "nor has JAX's extremum of nothing", kinds="c", of=nothing, differ=neither_finite),
     Otherwise(
         _EXTREMA, "so other elements are the extremum", what=DERIVATIVES,
         kinds="c", of=no_finite, differ=some,

@@ -12,6 +12,7 @@ from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
+from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
@@ -28,12 +29,13 @@ UNCONSTRAINED = Pass(
     "no constraints", without_constraints, "Sharding constraints, which XLA would check and not use, become identities."
 )
 ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
+DIVISORS = Pass("divisors", keep_divisors, "Integers are divided by 1, not by 0, which XLA might do as it compiles.")
 NARROW = Pass(
     "narrow types", without_narrow_types, "On CPUs, what XLA has no code for is computed in wider types and rounded."
 )
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
 #: what is done to a program before it is written
-LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, NARROW, NOT_NUMBERS)
+LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, DIVISORS, NARROW, NOT_NUMBERS)
 
 #: one device, and no mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))
