@@ -12,9 +12,12 @@ import pytest
 from forked import run
 
 import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import lax
 from meshwright.api.compare import compiled_figures, our_figures, xla_figures
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.xla_partitioner import with_listed_groups, xla_partition
+from meshwright.stablehlo.hlo import module_bytecode
 
 PROGRAM = """module @layer attributes {mhlo.num_partitions = 4 : i32} {
   func.func public @main(%x: tensor<4x6xf32> {mhlo.sharding = "{devices=[1,2,2]<=[4] last_tile_dim_replicate}"},
@@ -131,6 +134,18 @@ def test_what_xla_makes_is_priced_like_ours():
         assert (theirs.redundancy, theirs.bytes_sent, theirs.note) == (redundancy, sent, "")
         assert (ours.redundancy, ours.bytes_sent) == (redundancy, sent)
         assert theirs.run_seconds == pytest.approx(ours.run_seconds, rel=1e-6)
+
+
+def test_collectives_of_loops_are_counted_as_often_as_they_run():
+    """A sum over devices in each of seven rounds: the same bytes, whoever partitioned."""
+
+    mesh = mw.AbstractMesh((4,), ("x",))
+    on = [mw.NamedSharding(mesh, mw.PartitionSpec(*axes)) for axes in (("x",), (None, "x"))]
+    step = mw.jit(lambda x, w: lax.fori_loop(0, 7, lambda _, c: mnp.tanh(w @ (x @ c)), mnp.ones(32)), in_shardings=on)
+    source = module_bytecode(step.lower(mnp.ones((64, 32)), mnp.ones((32, 64))).compiler_ir())
+    program = mw.load(source)
+    figures = (our_figures(program), compiled_figures(program), xla_figures(source, program))
+    assert [f.bytes_sent for f in figures] == [7 * 2 * 32 * 4 * 3 // 4] * 3
 
 
 @pytest.mark.parametrize(

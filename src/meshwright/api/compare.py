@@ -19,11 +19,16 @@ from meshwright.spmd.steptime.report import time_of
 from meshwright.spmd.work import work_of
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.stablehlo.sources import parse_program
+from meshwright.targets.hlo import parse_hlo
+from meshwright.targets.matching import sent_bytes
+from meshwright.targets.schedule import Scheduled, schedule_of
 
 
 @dataclass(frozen=True)
 class PartitionFigures:
     """One partitioner's result: collectives as ``{kind: (count, bytes sent)}``, seconds it took, bytes it holds.
+
+    A collective in a loop is counted once, and what it sends as often as the loop runs it, where that is known.
 
     ``redundancy`` is the work of all devices over the program's, ``run_seconds`` the modelled time of a run; both are
     None where what a device runs cannot be read, which ``note`` explains.
@@ -97,12 +102,22 @@ def xla_figures(
 
 def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:
     """Those of a module that XLA has compiled."""
-    figures = PartitionFigures(by_kind(partition.collectives), partition.seconds, partition.peak_bytes)
+    collectives = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
+    kinds = by_kind((c.kind, c.count * _sent(c)) for c in collectives)
+    figures = PartitionFigures(kinds, partition.seconds, partition.peak_bytes)
     try:
         redundancy, run_seconds = _priced(partition.text, program, mesh)
     except MeshwrightError as error:
         return replace(figures, note=f"work and time of XLA's program are not known: {error}")
     return replace(figures, redundancy=redundancy, run_seconds=run_seconds)
+
+
+def _sent(collective: Scheduled) -> int:
+    """Bytes that one device sends in one run of a collective, from those of its results."""
+    group = max(map(len, collective.groups))
+    result = sum(t.nbytes for t in collective.instruction.types)
+    operand = {"all_gather": result // group, "reduce_scatter": result * group}.get(collective.kind, result)
+    return sent_bytes(collective.kind, group, operand)
 
 
 def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> tuple[float, float]:

@@ -1,15 +1,14 @@
 """XLA's own partitioner (GSPMD or Shardy, by the program's annotations) on the same program, for comparison.
 
 The program is only compiled, for as many CPU devices as it has partitions, in a process of its own (this module, run):
-it may come from elsewhere, and compilers trust what they get. Collectives are read off the optimized HLO and counted
-with the formulas for rings that our own reports use. What a device does is read off the module as it is before layouts
-are assigned: partitioned and simplified, but neither fused nor made calls of libraries.
+it may come from elsewhere, and compilers trust what they get. What comes back are two texts: the optimized module,
+whose collectives are those that run, and the module as it is before layouts are assigned, which says what a device
+does: partitioned and simplified, but neither fused nor made calls of libraries.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import signal
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from meshwright.core.config import config
@@ -29,39 +28,27 @@ from meshwright.sharding import AbstractMesh
 from meshwright.sharding.device_groups import axis_groups
 from meshwright.sharding.hlo_parse import parse_device_order
 
-_WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
-           "c128": 16}  # fmt: skip
-_INSTRUCTION = re.compile(
-    r"= (?P<type>\(.*?\)|\S+) (?P<kind>all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)"
-    r"(?:-start)?\((?P<rest>.*)"
-)
-_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
-_LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
-_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 #: what of a compiler's last words is shown
 _LINES = 5
-_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 _ON_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}")
 #: the pass before which the partitioned module is written down
 _BEFORE = "layout-assignment"
+#: the file of the optimized module
+_COMPILED = "compiled.txt"
 
 
 @dataclass(frozen=True)
 class XlaPartition:
-    """What XLA makes of a program: ``(kind, bytes sent by one device)`` of each collective, memory, seconds.
+    """What XLA makes of a program: what a device runs as HLO, memory, seconds.
 
-    ``peak_bytes`` are arguments, results that are not in donated arguments' memory, and temporaries. ``text`` is what
-    a device runs, as HLO that is neither fused nor laid out.
+    ``compiled`` is the optimized module, ``text`` is neither fused nor laid out. ``peak_bytes`` are arguments, results
+    that are not in donated arguments' memory, and temporaries.
     """
 
-    collectives: tuple[tuple[str, int], ...]
+    compiled: str
     peak_bytes: int
     seconds: float
-    text: str = ""
-
-    @property
-    def bytes_sent(self) -> int:
-        return sum(sent for _, sent in self.collectives)
+    text: str
 
 
 def xla_partition(
@@ -87,13 +74,13 @@ def xla_partition(
         answer = json.loads((folder / "answer.json").read_text())
         if "refused" in answer:
             raise CompileError(answer["refused"])
-        collectives = tuple((kind, sent) for kind, sent in answer["collectives"])
-        return XlaPartition(collectives, answer["peak"], answer["seconds"], _written(folder))
+        compiled, text = (_written(folder, name) for name in (_COMPILED, f"*.before_{_BEFORE}.txt"))
+        return XlaPartition(compiled, answer["peak"], answer["seconds"], text)
 
 
-def _written(folder: Path) -> str:
-    """The partitioned module that XLA wrote down in ``folder``."""
-    (file,) = folder.glob(f"*.before_{_BEFORE}.txt")
+def _written(folder: Path, pattern: str) -> str:
+    """The one module that was written down in ``folder`` under such a name."""
+    (file,) = folder.glob(pattern)
     return with_listed_groups(file.read_text())
 
 
@@ -128,17 +115,16 @@ def _answer(folder: Path) -> dict[str, object]:
     try:
         source = data.decode() if request["text"] else data
         free = None if request["partitioned"] else request["free"]
-        partition = _partition(source, request["devices"], free, folder)
+        return _partition(source, request["devices"], free, folder)
     except CompileError as error:
         return {"refused": str(error)}
-    return {"collectives": partition.collectives, "peak": partition.peak_bytes, "seconds": partition.seconds}
 
 
 def _partition(
     module: str | bytes, num_devices: int, free_results: Sequence[bool] | None, folder: Path
-) -> XlaPartition:
-    """:func:`xla_partition`, in this process; the partitioned module is written into ``folder``. With ``None`` for the
-    free results it is what a device runs already."""
+) -> dict[str, object]:
+    """:func:`xla_partition`, in this process: peak and seconds; the modules are written into ``folder``. With ``None``
+    for the free results it is what a device runs already."""
     client = xc.make_cpu_client(num_devices=num_devices)
     options = compile_options(1, num_devices) if free_results is not None else compile_options(num_devices, 1)
     options.env_option_overrides = [("xla_dump_to", str(folder)), ("xla_dump_hlo_pass_re", _BEFORE)]
@@ -149,31 +135,8 @@ def _partition(
     start = time.perf_counter()
     loaded = load(client, module, options, "XLA's partitioner refused the program")
     seconds = time.perf_counter() - start
-    collectives = tuple(hlo_collectives(loaded.get_hlo_text(), num_devices))
-    return XlaPartition(collectives, CompiledMemory.of(loaded).peak_bytes, seconds)
-
-
-def hlo_collectives(text: str, num_devices: int) -> Iterator[tuple[str, int]]:
-    """Kind and bytes sent of each collective of an optimized HLO program."""
-    for line in text.splitlines():
-        match = _INSTRUCTION.search(line)
-        if match is None:
-            continue
-        size = sum(
-            _WIDTHS.get(name, 4) * (math.prod(map(int, dims.split(","))) if dims else 1)
-            for name, dims in _ARRAY.findall(match["type"])
-        )
-        kind = match["kind"].replace("-", "_")
-        yield kind, _wire_bytes(kind, _group_size(match["rest"], num_devices), size)
-
-
-def _group_size(text: str, num_devices: int) -> int:
-    named, listed, iota = _NAMED.search(text), _LISTED.search(text), _IOTA.search(text)
-    if named:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
-        parts = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", named[2])
-        return math.prod(int(part or sizes[axis]) for axis, part in parts)
-    return listed[1].count(",") + 1 if listed else int(iota[2]) if iota else num_devices
+    (folder / _COMPILED).write_text(loaded.get_hlo_text())
+    return {"peak": CompiledMemory.of(loaded).peak_bytes, "seconds": seconds}
 
 
 def with_listed_groups(text: str) -> str:
@@ -192,18 +155,6 @@ def _listed(mesh: str, order: str | None, axes: str) -> str:
         AbstractMesh(tuple(sizes.values()), tuple(sizes)), names, parse_device_order(order) if order else ()
     )
     return "replica_groups={" + ",".join("{" + ",".join(map(str, g)) + "}" for g in groups.tolist()) + "}"
-
-
-def _wire_bytes(kind: str, group: int, result: int) -> int:
-    """Bytes sent by one device, from the size of the result."""
-    match kind:
-        case "all_reduce":
-            return -(-2 * result * (group - 1) // group)
-        case "reduce_scatter":
-            return result * (group - 1)
-        case "collective_permute":
-            return result
-    return result * (group - 1) // group
 
 
 if __name__ == "__main__":
