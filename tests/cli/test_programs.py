@@ -148,6 +148,15 @@ def test_collectives_of_loops_are_counted_as_often_as_they_run():
     assert [f.bytes_sent for f in figures] == [7 * 2 * 32 * 4 * 3 // 4] * 3
 
 
+def test_calls_of_libraries_are_no_obstacle_to_counting():
+    """What XLA attaches to a call of LAPACK is no JSON."""
+    on = mw.NamedSharding(mw.AbstractMesh((4,), ("x",)), mw.PartitionSpec("x"))
+    step = mw.jit(lambda a: mnp.linalg.qr(a)[1].sum(), in_shardings=on).lower(mnp.ones((8, 6, 6)))
+    source = module_bytecode(step.compiler_ir())
+    figures = our_figures(mw.load(source)), xla_figures(source)
+    assert 0 < figures[0].bytes_sent <= figures[1].bytes_sent
+
+
 @pytest.mark.parametrize(
     ("groups", "listed"),
     [

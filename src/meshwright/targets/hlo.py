@@ -84,9 +84,12 @@ class Instruction:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What the backend decided."""
+        """What the backend decided; nothing where that is no JSON: of a custom call it may be attributes of MLIR's."""
         match = _CONFIG.search(self.rest)
-        return json.JSONDecoder(strict=False).raw_decode(self.rest, match.end())[0] if match else {}
+        try:
+            return json.JSONDecoder(strict=False).raw_decode(self.rest, match.end())[0] if match else {}
+        except json.JSONDecodeError:
+            return {}
 
     @cached_property
     def called(self) -> tuple[str, ...]:
