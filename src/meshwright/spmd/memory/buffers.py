@@ -96,8 +96,8 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         return [live.of[kernel.operands[used[i]]][0] if i in used else None for i in range(len(root.avals))]
     if len(root.avals) > 1:
         _table(live, kernel, step, len(root.avals))
-    if "output_operand_aliases" in root.attributes:
-        return _new(live, _of_custom_call(live, kernel, step))
+    if places := updated(kernel):
+        return _in_place(live, kernel, step, places)
     if "in_place" in root.attributes:
         pairs = zip(root.avals, kernel.operands)
         places = ((a, tuple(b for b in live.of[k][:1] if b is not None)) for a, k in pairs)
@@ -115,10 +115,11 @@ def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[
     """The results that are used; what branches hand through stays where it is."""
     root = kernel.root
     _inside(live, kernel, step, inner)
-    for taken in {tuple(p.attributes["outside"] for p in region.parameters) for region in root.regions}:
-        _table(live, kernel, step, len(taken))
     used = root.attributes["used"]
-    _table(live, kernel, step, len(used))
+    if root.op != "call":
+        for taken in {tuple(p.attributes["outside"] for p in region.parameters) for region in root.regions}:
+            _table(live, kernel, step, len(taken))
+        _table(live, kernel, step, len(used))
     results: list[Buffer | None] = [None] * len(root.avals)
     for i, place in used.items():
         source = through(root, place)
@@ -144,12 +145,25 @@ def _table(live: Liveness, kernel: Kernel, step: int, count: int) -> None:
 _ALIASED = re.compile(r"operand_index = (\d+)")
 
 
-def _of_custom_call(live: Liveness, kernel: Kernel, step: int) -> list[Buffer]:
-    """The results, the first of which may take the place of operands: in the order that the call says."""
-    sources = [kernel.operands[int(i)] for i in _ALIASED.findall(kernel.root.attributes["output_operand_aliases"])]
-    over = [tuple(b for b in live.of[k][:1] if b is not None) for k in sources]
-    over += [()] * (len(kernel.root.avals) - len(over))
-    return [Buffer(a, a.nbytes, kernel, step, step, over=o) for a, o in zip(kernel.root.avals, over)]
+def updated(kernel: Kernel) -> list[Kernel]:
+    """The operands whose memory the first results are written to, whoever else needs them."""
+    root = kernel.root
+    if "output_operand_aliases" in root.attributes:
+        return [kernel.operands[int(i)] for i in _ALIASED.findall(root.attributes["output_operand_aliases"])]
+    return [k for k in kernel.operands[:1] if root.op in ("dynamic_update_slice", "scatter") and k in kernel.inputs]
+
+
+def _in_place(live: Liveness, kernel: Kernel, step: int, places: Sequence[Kernel]) -> list[Buffer | None]:
+    """The results, the first of which are the operands' buffers; arguments stay what they are."""
+    results: list[Buffer | None] = []
+    for i, aval in enumerate(kernel.root.avals):
+        old = live.of[places[i]][0] if i < len(places) else None
+        if old is None or old.kind == "argument":
+            results += _new(live, [Buffer(aval, aval.nbytes, kernel, step, step, over=() if old is None else (old,))])
+        else:
+            old.end = step
+            results.append(old)
+    return results
 
 
 def overwrites(kernel: Kernel, source: Kernel) -> bool:
@@ -224,10 +238,13 @@ def place(
     return allocations.results, [b for b in temporaries if not allocations.take(b)]
 
 
-def joined(buffers: Sequence[Buffer]) -> list[tuple[int, int, int]]:
-    """``(bytes, start, end)`` of buffers, those that are written over each other as one."""
+Span = tuple[int, int, int]
+
+
+def joined(buffers: Sequence[Buffer]) -> tuple[list[Span], list[Span]]:
+    """``(bytes, start, end)`` of buffers, those that are written over each other as one: in steps, and in moments."""
+    heirs: dict[Buffer, list[Buffer]] = {}
     head: dict[Buffer, Buffer] = {}
-    spans: dict[Buffer, list[int]] = {}
     free = set(buffers)
     for buffer in sorted(buffers, key=lambda b: b.start):
         head[buffer] = buffer
@@ -235,11 +252,20 @@ def joined(buffers: Sequence[Buffer]) -> list[tuple[int, int, int]]:
             if other in free and other in head and other.end == buffer.start and other.nbytes == buffer.nbytes:
                 free.discard(other)
                 head[buffer] = head[other]
-                spans[head[buffer]][1] = buffer.end
                 break
-        else:
-            spans[buffer] = [buffer.start, buffer.end]
-    return [(b.nbytes, start, end) for b, (start, end) in spans.items()]
+        heirs.setdefault(head[buffer], []).append(buffer)
+    taken, given = _moments(buffers)
+    chains = [(chain[0], chain[-1]) for chain in heirs.values()]
+    steps = [(first.nbytes, first.start, last.end) for first, last in chains]
+    return steps, [(first.nbytes, taken[first], given[last]) for first, last in chains]
+
+
+def _moments(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
+    """When each buffer is taken, and given back, counted in such events, as XLA does it to say which live longest."""
+    ordered = sorted(buffers, key=lambda b: (b.start, b.end))
+    events = sorted((at, last, i) for i, b in enumerate(ordered) for at, last in ((b.start, False), (b.end, True)))
+    taken = {ordered[i]: moment for moment, (_, last, i) in enumerate(events) if not last}
+    return taken, {ordered[i]: moment for moment, (_, last, i) in enumerate(events) if last}
 
 
 def highest(spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:

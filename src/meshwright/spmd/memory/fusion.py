@@ -8,6 +8,7 @@ computed in each of them if it is cheap; where that would read more memory, only
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
 
 from meshwright.spmd.memory.graph import Node
@@ -15,8 +16,11 @@ from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: kernels looked at to see whether a value depends on another; beyond, it is taken to
 _HORIZON = 256
-#: what is computed by asking where an element lies: that code is not written several times into a kernel
-_BRANCHING = ("concatenate", "pad")
+#: what is computed by asking where an element lies, or in a loop: the code is written into one place of one kernel
+#: (``FusionNodeIndexingEvaluation`` calls it what invalidates a cache)
+_ONCE = ("concatenate", "dynamic_update_slice", "pad", "reduce", "reduce_window")
+#: how often any operation may be written into a kernel
+_COPIES = 15
 
 
 def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
@@ -26,6 +30,7 @@ def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
     for kernel in reversed(kernels):
         if kernel in gone or not kernel.loop:
             continue
+        code = _Code(kernel.root)
         queue = [(-k.number, k) for k in kernel.inputs]
         heapq.heapify(queue)
         seen = set(kernel.inputs)
@@ -33,7 +38,10 @@ def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
             _, producer = heapq.heappop(queue)
             if producer in stay or not may_fuse(kernel, producer, kept):
                 continue
+            if len(kernel.members) > 1 and code.too_long_with(producer, producer in kept):
+                continue
             kernel.absorb(producer, producer in kept)
+            code.add(producer.root)
             if not producer.users and producer not in kept:
                 gone.add(producer)
             for k in producer.inputs:
@@ -47,8 +55,6 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
     """Whether the consumer may compute the producer, as things stand."""
     if not (consumer.loop and producer.loop) or producer.root.op in ("parameter", "constant"):
         return False
-    if producer.root.op in _BRANCHING and not _branches_once(consumer, producer):
-        return False
     if producer.root.expensive:
         repeated = producer in kept or len(producer.users) > 1
         if repeated or consumer.inputs[producer] is Use.REUSED:
@@ -56,12 +62,40 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
     return not (_major_reduction(producer.root) or _major_reduction(consumer.root))
 
 
-def _branches_once(consumer: Kernel, producer: Kernel) -> bool:
-    """What asks where an element lies does so in one place; of joined parts, at a place known beforehand."""
-    readers = [node for node in consumer.members if producer.root in node.operands]
-    if producer.root.op == "pad":
-        return len(readers) <= 1
-    return len(readers) <= 1 == len(producer.users) and all(node.op != "dynamic_slice" for node in readers)
+class _Code:
+    """How often the code of each operation is written into a kernel: once for each place that an element is asked for.
+
+    Operations of one shape ask for elements at the same place, and transposed ones. Source: XLA's
+    ``FusionNodeIndexingEvaluation``.
+    """
+
+    def __init__(self, root: Node) -> None:
+        self._places: dict[Node, set[Node | None]] = defaultdict(set, {root: {None}})
+        self._times: dict[Node | None, int] = {None: 1}
+        self.add(root)
+
+    def add(self, node: Node) -> None:
+        """Write an operation into the kernel."""
+        self._times[node] = self._written(node)
+        for x in node.operands:
+            same = node.op == "transpose" or x.shape == node.shape
+            self._places[x] |= self._places[node] if same else {node}
+
+    def too_long_with(self, producer: Kernel, kept: bool) -> bool:
+        """Whether code gets too long; ``kept``: something besides kernels needs the value as well."""
+        node = producer.root
+        times = self._written(node)
+        if node.op == "broadcast_in_dim":
+            return False
+        return times > _COPIES or (node.op in _ONCE and (times > 1 or _readers(producer) + kept > 1))
+
+    def _written(self, node: Node) -> int:
+        return sum(self._times[place] for place in self._places[node])
+
+
+def _readers(producer: Kernel) -> int:
+    """The operations that read a value, over all kernels."""
+    return sum(producer.root in node.operands for kernel in producer.users for node in kernel.members)
 
 
 def _major_reduction(node: Node) -> bool:

@@ -12,6 +12,8 @@ from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Var
 
 T = TypeVar("T")
+#: ``make(name, operands, aval, attributes)``: a node, simplified
+Make = Callable[[str, Sequence["Node"], ShapedArray, Mapping[str, Any]], "Node"]
 
 #: one result element from the elements of the operands at the same place, by name
 ELEMENTWISE = frozenset(
@@ -22,9 +24,11 @@ ELEMENTWISE = frozenset(
 )
 #: not worth computing twice (XLA's ``InstructionFusion::IsExpensive``); the special functions of CHLO are as well
 EXPENSIVE = frozenset(
-    """atan2 cbrt cosine divide exponential exponential_minus_one gather log log_plus_one logistic power reduce
-    remainder rsqrt sine sqrt tan tanh""".split()
+    """atan2 cbrt divide exponential exponential_minus_one gather log log_plus_one logistic power reduce remainder rsqrt
+    sqrt tan tanh""".split()
 )
+#: which count among the cheap ones for real numbers
+WAVES = frozenset(["cosine", "sine"])
 #: ops besides the elementwise ones that a loop over the result's elements can compute
 _LOOPS = frozenset(
     """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather iota pad reduce reorder reshape reverse
@@ -69,6 +73,8 @@ class Node(Emitted):
     def expensive(self) -> bool:
         if self.op in ("divide", "remainder") and self.avals[0].dtype.kind in "iu":
             return not self.operands[1].is_splat()  # by a constant, it is done with products and shifts
+        if self.op in WAVES:
+            return self.avals[0].dtype.kind == "c"
         return self.special or self.op in EXPENSIVE
 
     @property

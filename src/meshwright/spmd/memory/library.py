@@ -53,10 +53,11 @@ def _grow(reduction: Kernel, kept: set[Kernel]) -> None:
 
 def _spread(reduction: Kernel, kept: set[Kernel]) -> Iterator[Kernel]:
     """The operations after the reduction, its result being broadcast first."""
-    kernel, shape = reduction, reduction.root.operands[0].shape
+    kernel, shape = reduction, None
     while len(kernel.users) == 1 and kernel not in kept:
         (user,) = kernel.users
         fits = user.root.op == "broadcast_in_dim" if kernel is reduction else user.root.op in _KNOWN
+        shape = shape or user.root.shape
         if not fits or user.root.shape != shape or user.library:
             return
         yield user

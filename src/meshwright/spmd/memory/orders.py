@@ -15,9 +15,9 @@ from typing import Any
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.graph import COLLECTIVES, Node
+from meshwright.spmd.memory.graph import COLLECTIVES, Make, Node
 from meshwright.spmd.memory.library import reduces
-from meshwright.spmd.memory.simplify import Make, keeps_order
+from meshwright.spmd.memory.simplify import keeps_order
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: dtypes that an op does not compute in on a CPU, but in 32 bits

@@ -13,7 +13,7 @@ from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place
+from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place, updated
 from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.fusion import depends, fuse
@@ -163,6 +163,8 @@ class _Plan:
                 self._copy_carry(kernel)
             elif kernel.root.op in CHOICES:
                 self._copy_through(kernel)
+            else:
+                self._copy_updated(kernel)
         self._copy_donated()
         kernels = kernel_post_order([*self.parameters, *roots])
         self.order = self._ordered(kernels)
@@ -174,7 +176,7 @@ class _Plan:
         if not self.compiler.into_products:
             return kernels
         orders = kernels, freeing(kernels, {*self.results})
-        return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers))[0])
+        return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
 
     # --- copies ---------------------------------------------------------------------------------------------
     def _copy_results(self) -> None:
@@ -203,6 +205,23 @@ class _Plan:
             if owner.root.op in ("parameter", "constant") or shared:
                 loop.operands[i] = _copy(source)
         _reread(loop)
+
+    def _copy_updated(self, kernel: Kernel) -> None:
+        """What an operation writes into and others need, perhaps later, is copied."""
+        given = {self.parameters[a] for a in self.aliases.values()}
+        for source in updated(kernel):
+            owner = source
+            chain = {kernel}
+            while owner.view and owner.inputs:
+                chain.add(owner)
+                (owner,) = owner.inputs
+            users = {*owner.users, *source.users} - chain
+            if owner in given:
+                continue
+            shared = source in self.results or not all(depends(kernel, user, _HORIZON) for user in users)
+            if owner.root.op in ("parameter", "constant") or shared:
+                copy = _copy(source)
+                kernel.read(copy, source)
 
     def _copy_through(self, choice: Kernel) -> None:
         """What branches hand through of arguments is copied before."""
@@ -276,9 +295,9 @@ class _Plan:
         if near:
             near.shorten()
         self._written, self._rest = place(live, kept, self._donated, near.only_here if near else ())
-        self._spans = joined(self._rest)
+        self._spans, moments = joined(self._rest)
         _, self._peak = highest(self._spans)
-        self._temp_bytes = max(packed(self._spans), near.peak_bytes if near else 0)
+        self._temp_bytes = max(packed(moments), near.peak_bytes if near else 0)
 
     def _shown(self, buffer: Buffer) -> LiveBuffer:
         kernel = buffer.kernel

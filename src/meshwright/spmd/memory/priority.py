@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Sequence
 
 from meshwright.spmd.memory.compilers import Compiler
-from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
@@ -126,6 +126,8 @@ def _work(kernel: Kernel) -> float:
 
 
 def _cost(node: Node) -> float:
+    if node.op in WAVES:
+        return _FUNCTION
     return _FUNCTION if node.expensive and node.op not in ("reduce", "gather", "divide") else _OPERATION
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from meshwright.spmd.memory.graph import Graph, Node, post_order
 
-CHOICES = ("case", "if")
+#: branches, one of which runs; or what is compiled apart, which always does
+CHOICES = ("call", "case", "if")
 
 
 def prune(graph: Graph) -> None:

@@ -20,6 +20,8 @@ from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node
 from meshwright.spmd.memory.orders import in_orders, ordered
+from meshwright.spmd.memory.parts import sliced
+from meshwright.spmd.memory.prune import CHOICES
 from meshwright.spmd.memory.simplify import simplified, splat
 
 _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
@@ -60,7 +62,7 @@ class Recorder(Interpreter[Node]):
         names = [r for r in regions if isinstance(r, str)]
         if names:
             attributes["reducer"] = names[0]
-        graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", "case", "if") else ()
+        graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", *CHOICES) else ()
         effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
         in_parts = short == "all_to_all" and not self.compiler.by_bytes and attributes["split_count"] > 1
         plain = short != "custom_call" and not in_parts
@@ -81,15 +83,26 @@ class Recorder(Interpreter[Node]):
         return in_orders(self._make, outs, attributes.get("result_layouts", ""))
 
     def _exchanged(self, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node:
-        """On CPUs an all-to-all takes a part for each device, and gives parts that are joined."""
-        n, split = given["split_count"], given["split_dimension"]
-        shape = list(x.shape)
-        shape[split] //= n
-        part = x.avals[0].update(shape=tuple(shape))
-        parts = tuple(self._make("slice", (x,), part, {"index": i, "dimension": split}) for i in range(n))
+        """On CPUs an all-to-all takes a part for each device, and gives parts that are joined, then transposed."""
+        n, split, concat = (given[key] for key in ("split_count", "split_dimension", "concat_dimension"))
+        rows = x.shape[split] // n
+        bounds = [[[0] * len(x.shape), list(x.shape)] for _ in range(n)]
+        for i, (start, limit) in enumerate(bounds):
+            start[split], limit[split] = i * rows, (i + 1) * rows
+        parts = tuple(sliced(self._make, x, start, limit) for start, limit in bounds)
+        part = parts[0].avals[0]
         whole = Node("all_to_all", parts, (part,) * n, given, self._source)
         got = [Node("get", (whole,), (part,), {"index": i}, self._source) for i in range(n)]
-        return self._make("concatenate", got, aval, {"dimension": given["concat_dimension"]})
+        joined = self._make("concatenate", got, x.avals[0], {"dimension": split})
+        if split == concat:
+            return joined
+        apart = (*part.shape[:split], n, *part.shape[split:])
+        order = [d for d in range(len(apart)) if d != split]
+        order.insert(concat, split)
+        exchanged = self._make("reshape", (joined,), part.update(shape=apart), {})
+        moved = part.update(shape=tuple(apart[d] for d in order))
+        exchanged = self._make("transpose", (exchanged,), moved, {"permutation": tuple(order)})
+        return self._make("reshape", (exchanged,), aval, {})
 
     def constant(self, value: Any, aval: ShapedArray) -> Node:
         value = np.asarray(value)
@@ -119,6 +132,8 @@ class Recorder(Interpreter[Node]):
         self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None, apart: bool = False
     ) -> list[Any]:
         saved = self.in_avals, self.out_avals, self._source
+        if apart and not self.compiler.by_bytes:
+            return self.op("stablehlo.call", (), jaxpr.out_avals, regions=[self.jaxpr_region(jaxpr, operands)])
         outs = self.run(jaxpr, operands)
         self.in_avals, self.out_avals, self._source = saved
         return self.op("stablehlo.optimization_barrier", outs, jaxpr.out_avals) if apart else outs

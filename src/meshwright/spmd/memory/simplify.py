@@ -7,17 +7,16 @@ products. Rewrites that only change what is computed within one fused loop are l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.spmd.memory.graph import Graph, Node
+from meshwright.spmd.memory.graph import Graph, Make, Node
+from meshwright.spmd.memory.parts import part
 
-#: ``make(name, operands, aval, attributes)``: a node, simplified
-Make = Callable[[str, Sequence[Node], ShapedArray, Mapping[str, Any]], Node]
 #: operations that leave a constant operand 1 without effect, with the constant
 _NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1, "divide": 1}
 
@@ -35,12 +34,6 @@ def simplified(
             return _broadcast(make, operands[0], aval, given["broadcast_dimensions"])
         case "convert":
             return operands[0] if operands[0].avals[0].dtype == aval.dtype else None
-        case "slice" | "dynamic_slice" | "pad" if operands[0].shape == aval.shape:
-            return operands[0]
-        case "slice":
-            return _slice(make, operands[0], aval, given)
-        case "concatenate" if len(operands) == 1:
-            return operands[0]
         case "negate" if operands[0].op == "negate":
             return operands[0].operands[0]
         case "reduce" if len(operands) == 2:
@@ -49,7 +42,7 @@ def simplified(
             return _neutral(op, operands) or _divide(make, operands, aval)
         case "add" | "multiply" | "subtract":
             return _neutral(op, operands)
-    return None
+    return part(make, op, operands, aval, given) if operands else None
 
 
 def scalar_value(node: Node) -> Any:
@@ -131,23 +124,6 @@ def _reshape(make: Make, x: Node, aval: ShapedArray) -> Node | None:
         while scalar.op != "constant":
             scalar = scalar.operands[0]
         return splat(make, scalar, aval)
-    return None
-
-
-def _slice(make: Make, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """What lies in one of several joined parts is a slice of that part."""
-    if x.op != "concatenate" or "start_indices" not in given:
-        return None
-    d, first = x.attributes["dimension"], 0
-    starts, limits = list(given["start_indices"]), list(given["limit_indices"])
-    for part in x.operands:
-        last = first + part.shape[d]
-        if first <= starts[d] and limits[d] <= last:
-            starts[d], limits[d] = starts[d] - first, limits[d] - first
-            return make(
-                "slice", (part,), aval, {**given, "start_indices": tuple(starts), "limit_indices": tuple(limits)}
-            )
-        first = last
     return None
 
 

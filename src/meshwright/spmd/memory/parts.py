@@ -1,0 +1,146 @@
+"""What XLA's algebraic simplifier does to parts of arrays: slices, joined and padded arrays, rows taken and written.
+
+A part is taken from what the array is made of; positions that are known make it a slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.graph import Make, Node
+
+
+def part(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """The node that stands for such an operation, or ``None`` if nothing is known to be simpler."""
+    x = operands[0]
+    match op:
+        case "slice" | "dynamic_slice" | "pad" if x.shape == aval.shape:
+            return x
+        case "slice" if "start_indices" in given:
+            return _slice(make, x, aval, given)
+        case "dynamic_slice":
+            return _at_known_place(make, operands, aval)
+        case "dynamic_update_slice":
+            return _update(make, operands, aval)
+        case "concatenate":
+            return _joined(make, operands, aval, given)
+        case "gather" if math.prod(operands[1].shape[:-1]) == 1:
+            return make("dynamic_slice", (x, operands[1]), aval, {"taken": True})
+        case "scatter" if len(operands) == 3 and math.prod(operands[1].shape[:-1]) == 1:
+            return _write(make, operands, aval, given)
+    return None
+
+
+def sliced(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], stride: Sequence[int] = ()) -> Node:
+    """Elements of ``x`` from ``start`` to ``limit``."""
+    stride = tuple(stride) or (1,) * len(start)
+    shape = tuple(-(-(b - a) // s) for a, b, s in zip(start, limit, stride))
+    given = {"start_indices": tuple(start), "limit_indices": tuple(limit), "strides": stride}
+    return make("slice", (x,), x.avals[0].update(shape=shape), given)
+
+
+def _slice(make: Make, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    start, limit, stride = (given[key] for key in ("start_indices", "limit_indices", "strides"))
+    if x.op == "slice" and "start_indices" in x.attributes:
+        first, step = (x.attributes[key] for key in ("start_indices", "strides"))
+        bounds = [[f + s * i for f, s, i in zip(first, step, of)] for of in (start, [b - 1 for b in limit])]
+        return sliced(make, x.operands[0], bounds[0], [b + 1 for b in bounds[1]], [a * b for a, b in zip(step, stride)])
+    if x.op == "pad" and "edge_padding_low" in x.attributes and not any(x.attributes["interior_padding"]):
+        low, inside = x.attributes["edge_padding_low"], x.operands[0].shape
+        if all(lo <= a and b <= lo + n for lo, n, a, b in zip(low, inside, start, limit)):
+            bounds = [[i - lo for i, lo in zip(of, low)] for of in (start, limit)]
+            return sliced(make, x.operands[0], *bounds, stride)
+    if x.op == "concatenate":
+        return _of_joined(make, x, start, limit, stride)
+    if x.op == "reduce_window" and "window_dimensions" in x.attributes and len(x.operands) == 2 and len(x.shape) > 1:
+        return _of_windows(make, x, start, limit, aval)
+    return None
+
+
+def _of_windows(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], aval: ShapedArray) -> Node | None:
+    """The window that holds everything along its dimension is a reduction: the last one of a cumulative operation."""
+    size, padding = x.attributes["window_dimensions"], np.asarray(x.attributes["padding"])
+    whole = x.operands[0].shape
+    wide = [d for d, n in enumerate(size) if n != 1]
+    if len(wide) != 1 or size[wide[0]] != whole[wide[0]] or padding.sum() != size[wide[0]] - 1:
+        return None
+    (d,) = wide
+    alone = (start[d], limit[d]) == (padding[d, 0], padding[d, 0] + 1)
+    if not alone or any((a, b) != (0, n) for i, (a, b, n) in enumerate(zip(start, limit, whole)) if i != d):
+        return None
+    given = {"dimensions": (d,), "reducer": x.attributes.get("reducer")}
+    return make(
+        "reshape", (make("reduce", x.operands, aval.update(shape=(*whole[:d], *whole[d + 1 :])), given),), aval, {}
+    )
+
+
+def _of_joined(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], stride: Sequence[int]) -> Node | None:
+    """Of joined parts, those that the slice reaches into."""
+    d, at = x.attributes["dimension"], 0
+    reached, before = [], 0
+    for one in x.operands:
+        if at + one.shape[d] <= start[d]:
+            before = at + one.shape[d]
+        elif at < limit[d]:
+            reached.append(one)
+        at += one.shape[d]
+    if len(reached) == len(x.operands):
+        return None
+    shape = list(x.shape)
+    shape[d] = sum(one.shape[d] for one in reached)
+    whole = make("concatenate", reached, x.avals[0].update(shape=tuple(shape)), {"dimension": d})
+    bounds = [[i - before * (dim == d) for dim, i in enumerate(of)] for of in (start, limit)]
+    return sliced(make, whole, *bounds, stride)
+
+
+def _joined(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
+    """Parts that are joined along the same dimension themselves."""
+    if len(operands) == 1:
+        return operands[0]
+    inner = [x.op == "concatenate" and x.attributes["dimension"] == given["dimension"] for x in operands]
+    if not any(inner):
+        return None
+    return make("concatenate", [y for x, i in zip(operands, inner) for y in (x.operands if i else (x,))], aval, given)
+
+
+def _places(indices: Sequence[Node], x: Node, shape: Sequence[int]) -> list[int] | None:
+    """Where a part of ``shape`` begins, if that is known."""
+    if not indices or len(indices) != len(x.shape) or any("value" not in i.attributes for i in indices):
+        return None
+    return [int(np.clip(i.attributes["value"], 0, n - k)) for i, n, k in zip(indices, x.shape, shape)]
+
+
+def _at_known_place(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
+    start = _places(operands[1:], operands[0], aval.shape)
+    return start and sliced(make, operands[0], start, [a + n for a, n in zip(start, aval.shape)])
+
+
+def _update(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
+    """What replaces all is the result; what is written into copies of a number, at a known place, is padded with it."""
+    x, update, *indices = operands
+    if update.shape == aval.shape:
+        return update
+    start = _places(indices, x, update.shape)
+    if start is None or not x.is_splat():
+        return None
+    number = x
+    while number.op != "constant":
+        number = number.operands[0]
+    high = tuple(n - a - k for n, a, k in zip(aval.shape, start, update.shape))
+    given = {"edge_padding_low": tuple(start), "edge_padding_high": high, "interior_padding": (0,) * len(start)}
+    return make("pad", (update, number), aval, given)
+
+
+def _write(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+    """A part at one place is written there, after what was there is added to it."""
+    x, indices, update = operands
+    window = update
+    if given.get("reducer", "").startswith("stablehlo."):
+        old = make("dynamic_slice", (x, indices), update.avals[0], {"taken": True})
+        window = make(given["reducer"].rpartition(".")[2], (old, update), update.avals[0], {})
+    return Node("dynamic_update_slice", (x, window, indices), (aval,), {})

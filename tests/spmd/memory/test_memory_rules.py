@@ -1,0 +1,91 @@
+"""What XLA does to small programs, each a rule of the memory model: the peaks are the same to a few scalars."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax
+from meshwright import PartitionSpec as P
+from meshwright.ops.window.reductions import reduce_window
+from meshwright.runtime.pjrt.replicas import compiled_memory
+from meshwright.spmd.memory.buffers import Buffer, joined, packed
+
+MESH = mw.AbstractMesh((4,), ("x",))
+#: bytes of scalars, and of starts of buffers at multiples of 64
+SMALL = 1024
+Shapes = tuple[tuple[int, ...], ...]
+INDEX = ()
+
+
+def positive(x: Any) -> Any:
+    """Matrices that have a Cholesky factor."""
+    return x @ mnp.swapaxes(x, -1, -2) + x.shape[-1] * mnp.eye(x.shape[-2])
+
+
+def two_windows(x: Any, i: Any) -> Any:
+    """A padded array of which two kernels take parts."""
+    y = mnp.pad(x, ((0, 0), (10, 12)))
+    return mnp.fft.fft(lax.dynamic_slice_in_dim(y, i, 22, 1)).real @ lax.dynamic_slice_in_dim(y, 2 * i, 22, 1).T
+
+
+def wrapped_twice(x: Any) -> Any:
+    y = mnp.concatenate([x[21:], x, x[:4]], 0)
+    return mnp.concatenate([y[40:], y, y[:28]], 0)
+
+
+def written_late(x: Any, y: Any, i: Any) -> Any:
+    """What is written into is copied first of all, and has its memory from then on."""
+    return lax.dynamic_update_slice(x, (mnp.tanh(y @ y.T) @ y)[:1], (i, 0))
+
+
+def pooled(x: Any) -> Any:
+    return mnp.sin(reduce_window(x, np.float32(-np.inf), "max", (1, 3, 1), (1, 2, 1), ((0, 0), (1, 2), (0, 0)))).sum()
+
+
+CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
+    "a cosine of real numbers is computed twice": (lambda x: (mnp.cos(x)[:128], mnp.cos(x)[128:]), ((256, 512),)),
+    "a factor takes the place of its matrix": (lambda x: mw.linalg.cholesky(positive(mnp.tanh(x))), ((64, 32, 32),)),
+    "what is padded for two kernels is written once": (two_windows, ((160, 32), INDEX)),
+    "parts of joined parts": (wrapped_twice, ((32, 64, 96),)),
+    "one row is written in place": (lambda x: x.at[mnp.array([3])].add(1).T, ((256, 512),)),
+    "an argument that is written into is copied": (written_late, ((256, 512), (256, 512), INDEX)),
+    "the last of cumulative sums is a sum": (lambda x: mnp.cumsum(x, 1)[:, 7], ((96, 8, 32),)),
+    "what max-pooling selects is compiled apart": (mw.grad(pooled), ((80, 96, 32),)),
+}  # fmt: skip
+
+
+def struct(shape: tuple[int, ...]) -> Any:
+    return mw.ShapeDtypeStruct(shape, np.float32 if shape else np.int32)
+
+
+def peaks(fun: Callable[..., Any], shapes: Shapes, spec: P, out: Any = None) -> tuple[int, int]:
+    """Predicted and compiled."""
+    ins = [NamedSharding(MESH, spec if shape else P()) for shape in shapes]
+    part = mw.jit(fun, in_shardings=tuple(ins), out_shardings=out).lower(*map(struct, shapes)).partition()
+    return part.memory.peak_bytes, compiled_memory(part.as_text("stablehlo"), MESH.size).peak_bytes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rule(name: str) -> None:
+    predicted, compiled = peaks(*CASES[name], P())
+    assert predicted == pytest.approx(compiled, abs=SMALL)
+
+
+def test_what_is_exchanged_is_joined_along_the_dimension_that_was_split() -> None:
+    """An all-to-all, and rows of what it joins in the order that a gather wants."""
+    spec, out = P(None, None, "x"), NamedSharding(MESH, P(None, "x"))
+    predicted, compiled = peaks(lambda x: mnp.cos(x.reshape(64, 32, 96)), ((64, 32, 96),), spec, out)
+    assert predicted == pytest.approx(compiled, abs=SMALL)
+
+
+def test_buffers_that_live_longest_are_placed_first() -> None:
+    """How long is counted in buffers that come and go, not in steps: XLA's block for five transforms in a row."""
+    kib = 6400
+    lives = ((kib, 2, 5), (kib, 5, 6), (4040, 6, 7), (kib, 7, 8), (kib, 8, 9), (kib // 2, 9, 10))
+    buffers = [Buffer(None, 1024 * n, None, start, end) for n, start, end in lives]  # type: ignore[arg-type]
+    steps, moments = joined(buffers)
+    assert packed(moments) == 2 * kib * 1024 < packed(steps)
