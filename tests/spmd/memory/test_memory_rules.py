@@ -69,6 +69,23 @@ def peaks(fun: Callable[..., Any], shapes: Shapes, spec: P, out: Any = None) -> 
     return part.memory.peak_bytes, compiled_memory(part.as_text("stablehlo"), MESH.size).peak_bytes
 
 
+def test_what_a_branch_gives_is_not_written_over() -> None:
+    """Nor is what every branch hands through copied."""
+
+    def same(a: Any) -> Any:
+        return a
+
+    def either(i: Any, x: Any) -> Any:
+        return mnp.sin(lax.cond(i > 0, same, mnp.tanh, x)) @ x.T
+
+    def neither(i: Any, x: Any) -> Any:
+        return mnp.sort(lax.cond(i > 0, same, same, x) @ x.T)
+
+    for fun in either, neither:
+        predicted, compiled = peaks(fun, (INDEX, (256, 512)), P())
+        assert predicted == pytest.approx(compiled, abs=SMALL)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_rule(name: str) -> None:
     predicted, compiled = peaks(*CASES[name], P())

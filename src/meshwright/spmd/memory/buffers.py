@@ -43,6 +43,8 @@ class Buffer:
     kind: str = "temporary"
     #: operands' buffers that may be written over
     over: tuple[Buffer, ...] = ()
+    #: those of them that are read as they are, not as one of several results or in another shape
+    plainly: tuple[Buffer, ...] = ()
 
 
 #: ``inner(region, loop)``: the bytes of what a region needs at its peak besides its parameters and results
@@ -96,19 +98,20 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         return [live.of[kernel.operands[used[i]]][0] if i in used else None for i in range(len(root.avals))]
     if len(root.avals) > 1:
         _table(live, kernel, step, len(root.avals))
-    if places := updated(kernel):
-        return _in_place(live, kernel, step, places)
+    if taken := updated(kernel):
+        return _in_place(live, kernel, step, taken)
     if "in_place" in root.attributes:
         pairs = zip(root.avals, kernel.operands)
         places = ((a, tuple(b for b in live.of[k][:1] if b is not None)) for a, k in pairs)
-        return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over) for a, over in places])
-    over = tuple(
-        b
+        return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=over) for a, over in places])
+    found = [
+        (b, k.view or k.root.op in CHOICES)
         for k in kernel.inputs
         for b in live.of[k][:1]
         if b is not None and k.root.shape == root.shape and overwrites(kernel, k)
-    )
-    return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over) for a in root.avals])
+    ]
+    over, plainly = tuple(b for b, _ in found), tuple(b for b, view in found if not view)
+    return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=plainly) for a in root.avals])
 
 
 def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buffer | None]:
@@ -242,13 +245,16 @@ Span = tuple[int, int, int]
 
 
 def joined(buffers: Sequence[Buffer]) -> tuple[list[Span], list[Span]]:
-    """``(bytes, start, end)`` of buffers, those that are written over each other as one: in steps, and in moments."""
+    """``(bytes, start, end)`` of buffers, those that are written over each other as one: in steps, and in moments.
+
+    In the block of temporaries, only what is read as it is is written over.
+    """
     heirs: dict[Buffer, list[Buffer]] = {}
     head: dict[Buffer, Buffer] = {}
     free = set(buffers)
     for buffer in sorted(buffers, key=lambda b: b.start):
         head[buffer] = buffer
-        for other in buffer.over:
+        for other in buffer.plainly:
             if other in free and other in head and other.end == buffer.start and other.nbytes == buffer.nbytes:
                 free.discard(other)
                 head[buffer] = head[other]

@@ -18,6 +18,10 @@ class Compiler:
     ``swaps``: a convolution whose kernel has more positions than its input is computed with their roles exchanged.
     ``in_place``: a sum over devices takes the place of its operand.
     ``depth_first``: a value is computed just before the first that needs it, not as soon as it can be.
+    ``in_parts``: an all-to-all takes and gives a part for each device. ``calls``: what is to be compiled apart is.
+    ``windows``: many elements are reduced in windows first. ``without_products``: outer and inner products are computed
+    elementwise. ``copies_transposed``: several results that are computed in another order than theirs are copied.
+    ``tables``: the addresses of several results are one more.
     ``on_chip``: bytes of the memory that values are kept in while they are used; ``two_cores`` have one each.
     ``intensity``: operations of products that take as long as a byte of main memory.
     """
@@ -28,12 +32,20 @@ class Compiler:
     depth_first: bool = False
     swaps: bool = False
     in_place: bool = False
+    in_parts: bool = False
+    calls: bool = False
+    windows: bool = False
+    without_products: bool = False
+    copies_transposed: bool = False
+    tables: bool = False
     on_chip: int = 0
     two_cores: bool = False
     intensity: float = 1.0
 
 
-CPU = Compiler(swaps=True)
+CPU = Compiler(
+    swaps=True, in_parts=True, calls=True, windows=True, without_products=True, copies_transposed=True, tables=True
+)
 CUDA = Compiler(narrow=True, by_bytes=True, depth_first=True, in_place=True)
 TPU = Compiler(narrow=True, by_bytes=True, into_products=True, depth_first=True, swaps=True, in_place=True)
 #: MiB of vector memory that a device of a TPU has, and that kernels keep for themselves (``scoped_vmem_limit_kib``)

@@ -59,7 +59,7 @@ def ordered(
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
     if op == "dot_general":
         return _dot(make, operands, aval, given, compiler)
-    if op == "reduce" and not compiler.by_bytes and not reduces(operands, given.get("reducer")):
+    if op == "reduce" and compiler.windows and not reduces(operands, given.get("reducer")):
         return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
         return _cumulative(make, operands, aval, given)
@@ -92,7 +92,7 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     lb, rb, lc, rc = _dot_dimensions(given["dot_dimension_numbers"])
     lhs, rhs = operands
     simple = _without_product(make, operands, aval, (lb, rb, lc, rc))
-    if simple is not None and not compiler.by_bytes:
+    if simple is not None and compiler.without_products:
         return simple
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]

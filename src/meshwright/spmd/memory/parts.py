@@ -53,8 +53,8 @@ def _slice(make: Make, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> 
     if x.op == "pad" and "edge_padding_low" in x.attributes and not any(x.attributes["interior_padding"]):
         low, inside = x.attributes["edge_padding_low"], x.operands[0].shape
         if all(lo <= a and b <= lo + n for lo, n, a, b in zip(low, inside, start, limit)):
-            bounds = [[i - lo for i, lo in zip(of, low)] for of in (start, limit)]
-            return sliced(make, x.operands[0], *bounds, stride)
+            first, last = ([i - lo for i, lo in zip(of, low)] for of in (start, limit))
+            return sliced(make, x.operands[0], first, last, stride)
     if x.op == "concatenate":
         return _of_joined(make, x, start, limit, stride)
     if x.op == "reduce_window" and "window_dimensions" in x.attributes and len(x.operands) == 2 and len(x.shape) > 1:
@@ -94,8 +94,8 @@ def _of_joined(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], 
     shape = list(x.shape)
     shape[d] = sum(one.shape[d] for one in reached)
     whole = make("concatenate", reached, x.avals[0].update(shape=tuple(shape)), {"dimension": d})
-    bounds = [[i - before * (dim == d) for dim, i in enumerate(of)] for of in (start, limit)]
-    return sliced(make, whole, *bounds, stride)
+    first, last = ([i - before * (dim == d) for dim, i in enumerate(of)] for of in (start, limit))
+    return sliced(make, whole, first, last, stride)
 
 
 def _joined(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
@@ -117,7 +117,9 @@ def _places(indices: Sequence[Node], x: Node, shape: Sequence[int]) -> list[int]
 
 def _at_known_place(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
     start = _places(operands[1:], operands[0], aval.shape)
-    return start and sliced(make, operands[0], start, [a + n for a, n in zip(start, aval.shape)])
+    if start is None:
+        return None
+    return sliced(make, operands[0], start, [a + n for a, n in zip(start, aval.shape)])
 
 
 def _update(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | None:

@@ -23,7 +23,7 @@ from meshwright.spmd.memory.kernels import Kernel, Use, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import VectorMemory
 from meshwright.spmd.memory.priority import fuse_by_bytes
-from meshwright.spmd.memory.prune import CHOICES, prune, through
+from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, freeing, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
@@ -151,18 +151,16 @@ class _Plan:
             kernels = [k for k in kernels if k.users or k in kept or k.root.op == "parameter"]
             fuse(kernels, kept)
         combine(self.results, effects)
-        if not compiler.by_bytes and (len(self.results) > 1 or aliases is not None):
+        if compiler.copies_transposed and (len(self.results) > 1 or aliases is not None):
             self.results = [_copy(k) if _transposed(k) else k for k in self.results]
         self.aliases = _matched(self.results, self.parameters, donated) if aliases is None else aliases
-        self.has_table = not compiler.by_bytes and aliases is None and len(self.results) > 1
+        self.has_table = compiler.tables and aliases is None and len(self.results) > 1
         self._copy_results()
         roots = [*self.results, *effects]
         kernels = kernel_post_order([*self.parameters, *roots])
         for kernel in kernels:
             if kernel.root.op == "while":
                 self._copy_carry(kernel)
-            elif kernel.root.op in CHOICES:
-                self._copy_through(kernel)
             else:
                 self._copy_updated(kernel)
         self._copy_donated()
@@ -222,16 +220,6 @@ class _Plan:
             if owner.root.op in ("parameter", "constant") or shared:
                 copy = _copy(source)
                 kernel.read(copy, source)
-
-    def _copy_through(self, choice: Kernel) -> None:
-        """What branches hand through of arguments is copied before."""
-        root = choice.root
-        for i in range(len(root.regions[0].results)):
-            source = through(root, i)
-            if source is not None and source.op in ("parameter", "constant"):
-                at = root.operands.index(source)
-                choice.operands[at] = _copy(choice.operands[at])
-        _reread(choice)
 
     def _copy_donated(self) -> None:
         """A donated argument that is still read while its memory is written is copied first."""

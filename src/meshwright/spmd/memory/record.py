@@ -64,7 +64,7 @@ class Recorder(Interpreter[Node]):
             attributes["reducer"] = names[0]
         graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", *CHOICES) else ()
         effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
-        in_parts = short == "all_to_all" and not self.compiler.by_bytes and attributes["split_count"] > 1
+        in_parts = short == "all_to_all" and self.compiler.in_parts and attributes["split_count"] > 1
         plain = short != "custom_call" and not in_parts
         if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and plain:
             return [self._make(short, operands, out_avals[0], attributes)]
@@ -83,7 +83,7 @@ class Recorder(Interpreter[Node]):
         return in_orders(self._make, outs, attributes.get("result_layouts", ""))
 
     def _exchanged(self, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node:
-        """On CPUs an all-to-all takes a part for each device, and gives parts that are joined, then transposed."""
+        """An all-to-all that takes a part for each device, and gives parts that are joined, then transposed."""
         n, split, concat = (given[key] for key in ("split_count", "split_dimension", "concat_dimension"))
         rows = x.shape[split] // n
         bounds = [[[0] * len(x.shape), list(x.shape)] for _ in range(n)]
@@ -132,7 +132,7 @@ class Recorder(Interpreter[Node]):
         self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Any], mark: str | None = None, apart: bool = False
     ) -> list[Any]:
         saved = self.in_avals, self.out_avals, self._source
-        if apart and not self.compiler.by_bytes:
+        if apart and self.compiler.calls:
             return self.op("stablehlo.call", (), jaxpr.out_avals, regions=[self.jaxpr_region(jaxpr, operands)])
         outs = self.run(jaxpr, operands)
         self.in_avals, self.out_avals, self._source = saved
