@@ -255,7 +255,8 @@ OTHERWISE = (
         said=r"ours has type f32.*theirs float64",
     ),
     Otherwise(
-        r"float8_.*\n(.*\n)*.*(logistic|mean|standardize)", "what has eight bits is rounded once here", differ=some,
+        r"float8_.*\n(.*\n)*.*(logistic|mean|var|std|standardize)", "what has eight bits is rounded once here",
+        differ=some,
     ),
     Otherwise(
         r"percentile|quantile|median", "between equal infinities there is no other number", of=infinity,
@@ -276,12 +277,17 @@ OTHERWISE = (
         kinds="iu", of=negative,
     ),
     Otherwise(r"np\.clip\(\w+, -", "JAX wraps bounds that a dtype does not hold", kinds="u", differ=some),
+    Otherwise("log_sigmoid", "JAX negates unsigned integers before they are floats", kinds="u", differ=some),
     Otherwise(r"at\[.*-1\.5", "no unsigned integer is a negative number; what is written is undefined", kinds="u"),
     Otherwise(
         r"(%|mod\(|remainder\().*\n", "a remainder 0 has the divisor's sign, as in NumPy", differ=opposite_infinities,
     ),
     Otherwise(r"np\.clip", "JAX wraps bounds that a dtype does not hold", kinds="iu", differ=whole),
     # --- complex numbers ---
+    Otherwise(
+        r"np\.(any|all)\(", "a number with an imaginary part is true, as in NumPy", what=DERIVATIVES,
+        kinds="c", of=a_number,
+    ),
     Otherwise(
         "", "of products of complex infinities one part is NaN, or both", kinds="c", of=no_finite,
         differ=neither_finite,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import meshwright as mw
 import meshwright.numpy as mnp
 import meshwright.random as mr
 from meshwright.core.config import config
@@ -60,6 +61,9 @@ EXACT: list[tuple[str, Callable[[Any, Any], Any]]] = [
     ("bernoulli of an array", lambda r, k: r.bernoulli(k, np.array([0.1, 0.5, 0.9], "f"), (7, 3))),
     ("randint", lambda r, k: r.randint(k, (60,), -3, 17)),
     ("randint of all bytes", lambda r, k: r.randint(k, (60,), 0, 256, "uint8")),
+    ("randint of int8", lambda r, k: r.randint(k, (60,), 3, 103, "int8")),
+    ("randint of uint16", lambda r, k: r.randint(k, (60,), 3, 103, "uint16")),
+    ("randint of bounds beyond int16", lambda r, k: r.randint(k, (60,), -99_999, np.int32(99_999), "int16")),
     ("randint of arrays", lambda r, k: r.randint(k, (5, 3), np.array([0, 5, 9]), np.array([3, 50, 10]))),
     ("randint of an empty range", lambda r, k: r.randint(k, (5,), 4, 4)),
     ("permutation", lambda r, k: r.permutation(k, 20)),
@@ -159,3 +163,23 @@ def test_errors() -> None:
 def test_shuffling_does_not_depend_on_values() -> None:
     x = jnp.arange(6.0)
     assert_drawn_as_jax(mr.shuffle(KEY, np.asarray(x)), jax.random.permutation(JAX_KEY, x))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_narrow_integers_are_equally_likely(dtype):
+    """The remainder of eight bits is not: 0 to 55 of 100 would come half as often again."""
+    drawn = np.asarray(mr.randint(KEY, (200_000,), 0, 100, dtype))
+    counts = np.bincount(drawn, minlength=100)
+    assert abs(counts[:56].mean() / counts[56:].mean() - 1) < 0.02
+
+
+def test_what_is_folded_in_has_no_width():
+    for data in (-1, -(2**31), 5, 2**31 - 1):
+        with mw.enable_x64(True):
+            wide = np.asarray(mr.fold_in(mr.PRNGKey(3), np.int64(data)))
+        np.testing.assert_array_equal(wide, np.asarray(mr.fold_in(mr.PRNGKey(3), np.int32(data))))
+    with mw.enable_x64(True):
+        assert (
+            len({tuple(np.asarray(mr.fold_in(mr.PRNGKey(3), np.int64(d))).tolist()) for d in (-1, 2**33 - 1, 2**40)})
+            == 3
+        )

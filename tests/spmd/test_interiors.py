@@ -76,6 +76,14 @@ def test_stencils(f, sent):
     part.verify()
 
 
+def test_nothing_has_no_rows():
+    def f(u):
+        v = mnp.concatenate([u, u[:0] * 2], 0)[:, 4:4]
+        return mnp.diff(mnp.diff(v, axis=1, prepend=0), axis=0), mnp.pad(v, ((1, 1), (0, 0)))
+
+    partitioned(f, "a", "b").verify()
+
+
 def test_it_is_said():
     assert any("interiors of arrays are computed in the rows" in note for note in partitioned(stepped, "a", "b").notes)
 

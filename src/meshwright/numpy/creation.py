@@ -350,7 +350,9 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
         if dtypes.is_inexact(target):
             value = np.arange(start, stop, step)
         else:  # as NumPy and JAX do, and as it is done while tracing: start and step are cut off first
-            value = np.arange(count) * int(step) + int(start)
+            first, each = (np.uint64(int(n) % 2**64) for n in (start, step))  # in which every integer is exact
+            value = np.arange(count, dtype=np.uint64) * each + first
+            value = value if dtypes.is_unsigned(target) else value.view(np.int64)
         return from_numpy(cast_numpy(value[:count], target), sharding=sharding, copy=False)
     result = iota(target, (count,), 0)
     if step != 1:

@@ -13,8 +13,8 @@ from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axis
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.index_plan import Block, IndexPlan, plan_index
-from meshwright.numpy.promotion import scalar_like, spread
-from meshwright.ops.elementwise.table import add, convert, lt, select
+from meshwright.numpy.promotion import as_positions, known_positions, scalar_like, spread
+from meshwright.ops.elementwise.table import add, convert, lt, max_, min_, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice
 from meshwright.ops.indexing.gather_scatter import gather
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
@@ -78,14 +78,20 @@ def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sort
 
 # --- index arrays -------------------------------------------------------------------------------------------
 def from_start(index: Any, size: int, wrap: bool = True) -> Any:
-    """Positions counted from the start: with ``wrap``, negative ones count from the end."""
+    """Positions counted from the start, signed: with ``wrap``, negative ones count from the end.
+
+    What is out of range stays so: numbers that the type does not hold become the nearest that it does.
+    """
+    dtype = index_dtype(size)
     if isinstance(index, (np.ndarray, np.generic)):
-        fixed = np.asarray(index).astype(np.int64)  # in which no sum overflows
-        return (np.where(fixed < 0, fixed + size, fixed) if wrap else fixed).astype(index_dtype(size))
-    dtype = typeof(index).dtype
-    if dtypes.bit_width(dtype) < 32:
-        index = convert(index, dtypes.int32)
-    if dtypes.is_unsigned(dtype) or not wrap:
+        bounds = np.iinfo(dtype)
+        fixed = known_positions(np.asarray(index))
+        fixed = fixed + np.where(fixed < 0, size, 0) if wrap else fixed
+        return np.clip(fixed, bounds.min, bounds.max).astype(dtype)
+    index = as_positions(index)
+    if dtypes.is_unsigned(typeof(index).dtype):
+        return convert(min_(index, scalar_like(size, index)), dtype)
+    if not wrap:
         return index
     return select(lt(index, scalar_like(0, index)), add(index, scalar_like(size, index)), index)
 
@@ -100,8 +106,14 @@ def scalar_starts(plan: IndexPlan, shape: tuple[int, ...]) -> list[Any]:
     starts: list[Any] = [np.int32(0)] * len(shape)
     for d, index in zip(plan.indexed, plan.arrays):
         start = from_start(index, shape[d], plan.wrap)
-        starts[d] = start if typeof(start).dtype == dtypes.int32 else convert(start, dtypes.int32)
+        starts[d] = start if typeof(start).dtype == dtypes.int32 else _nearest(start, shape[d])
     return starts
+
+
+def _nearest(start: Any, size: int) -> Any:
+    """The nearest position that there is, as int32."""
+    inside = min_(max_(start, scalar_like(0, start)), scalar_like(max(size - 1, 0), start))
+    return convert(inside, dtypes.int32)
 
 
 def _read_scalars(x: Any, plan: IndexPlan) -> Any:
@@ -171,6 +183,7 @@ def take(
     [30, 10]
     """
     x, index = asarray(a), indices if isinstance(indices, (Tracer, np.ndarray)) else asarray(indices)
+    index = as_positions(index) if dtypes.is_bool(typeof(index).dtype) else index  # numbers, no mask
     if out is not None:
         raise ArgumentError("take: out= is not supported, arrays are immutable; use the result")
     if axis is None:
@@ -183,7 +196,7 @@ def take(
 
 
 def _wrap(index: Any, size: int) -> Any:
-    return asarray(index) % max(size, 1)
+    return as_positions(asarray(index)) % max(size, 1)
 
 
 def take_along_axis(

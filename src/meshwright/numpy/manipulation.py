@@ -12,7 +12,7 @@ from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import asarray
-from meshwright.numpy.promotion import as_operand
+from meshwright.numpy.promotion import as_operand, as_positions, known_positions
 from meshwright.numpy.promotion import broadcast_shapes as join_shapes
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.elementwise.table import copy as copy_op
@@ -344,7 +344,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         n = typeof(x).shape[d]
         if n and isinstance(s, Tracer):
             starts = [np.int32(0)] * typeof(x).ndim
-            starts[d] = convert(n - asarray(s) % n, np.dtype(np.int32))
+            starts[d] = convert(n - as_positions(asarray(s)) % n, np.dtype(np.int32))
             x = dynamic_slice(join([x, x], d), starts, typeof(x).shape)
             continue
         by = static_int(s, "roll", "shift") % n if n else 0
@@ -366,7 +366,9 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
         x, axis = ravel(x), 0
     d = normal_axis(axis, typeof(x).ndim, "repeat")
     n = typeof(x).shape[d]
-    counts = np.asarray(repeats)
+    counts = known_positions(np.asarray(repeats))
+    if counts.size and counts.min() < 0:
+        raise ArgumentError(f"repeat: repeats must not be negative, got {counts.min()}")
     if counts.size == 1 and total_repeat_length is None:
         each = int(counts.reshape(())[()])
         sizes = typeof(x).shape

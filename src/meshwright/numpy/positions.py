@@ -15,7 +15,7 @@ from meshwright.numpy.axes import normal_shape, static_int
 from meshwright.numpy.creation import arange, asarray
 from meshwright.numpy.joining import concatenate, stack
 from meshwright.numpy.manipulation import expand_dims, reshape
-from meshwright.numpy.promotion import promote_all, promotes_freely
+from meshwright.numpy.promotion import as_positions, promote_all, promotes_freely
 from meshwright.numpy.ranges import linspace, meshgrid
 from meshwright.numpy.searching import nonzero
 
@@ -107,14 +107,17 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     [1, 2]
     """
     sizes = normal_shape(shape, "unravel_index")
-    flat = asarray(indices)
-    total = math.prod(sizes)
+    given, total = asarray(indices), math.prod(sizes)
+    flat = as_positions(given)
     flat = flat + (flat < 0) * total
     flat = flat.clip(0, max(total - 1, 0))
     coordinates = []
     for size in reversed(sizes):
         coordinates.append(flat % max(size, 1))
         flat = flat // max(size, 1)
+    kind = typeof(given).dtype
+    if dtypes.is_integer(kind) and max(sizes, default=1) - 1 <= dtypes.max_value(kind):
+        coordinates = [c.astype(kind) for c in coordinates]
     return tuple(reversed(coordinates))
 
 

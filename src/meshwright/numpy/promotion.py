@@ -314,6 +314,20 @@ def converted(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
     return convert(x, dtype, weak)
 
 
+def as_positions(x: Any) -> Any:
+    """Bools and integers of a traced or other array in a type that holds any dimension's size, of 32 bits or more."""
+    dtype = typeof(x).dtype
+    narrow = dtypes.is_bool(dtype) or (dtypes.is_integer(dtype) and dtypes.bit_width(dtype) < 32)
+    return convert(x, dtypes.int32) if narrow else x
+
+
+def known_positions(x: np.ndarray) -> np.ndarray:
+    """Integers that are known as int64, in which no sum with a size overflows; the largest for those beyond it."""
+    if x.dtype.kind == "u":
+        x = np.minimum(x.astype(np.uint64), np.iinfo(np.int64).max)
+    return x.astype(np.int64)
+
+
 def cast_numpy(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """NumPy's conversion, without its warnings for complex to real and NaN to integer."""
     with warnings.catch_warnings(), np.errstate(invalid="ignore", over="ignore"):

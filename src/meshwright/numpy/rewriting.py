@@ -27,7 +27,7 @@ from meshwright.numpy.manipulation import (
     repeat,
     reshape,
 )
-from meshwright.numpy.promotion import converted, promote_all, scalar_like
+from meshwright.numpy.promotion import as_positions, converted, known_positions, promote_all, scalar_like
 from meshwright.numpy.searching import concrete, flatnonzero, searchsorted
 from meshwright.numpy.sorting import argsort, sort
 from meshwright.ops.elementwise import table as ops
@@ -54,6 +54,7 @@ def _positions(obj: Any, size: int, name: str) -> np.ndarray:
         if value.shape != (size,):
             raise ShapeError(f"{name}: a mask of shape {value.shape} for a dimension of size {size}")
         return np.flatnonzero(value)
+    value = known_positions(value)
     if value.size and not ((-size <= value) & (value < size)).all():
         raise ArgumentError(f"{name}: positions {value.tolist()} are not all inside of a dimension of size {size}")
     return np.where(value < 0, value + size, value).reshape(-1)
@@ -65,7 +66,7 @@ def _is_traced(x: Any) -> bool:
 
 def _counted(obj: Any, most: int) -> Any:
     """Traced positions as a vector, negative ones counted from the end of a dimension of ``most``."""
-    positions = ravel(asarray(obj))
+    positions = as_positions(ravel(asarray(obj)))
     return where(positions < 0, positions + scalar_like(most, positions), positions)
 
 
@@ -170,7 +171,7 @@ def _places(obj: Any, size: int) -> np.ndarray:
     """
     if isinstance(obj, slice):
         return np.arange(size)[obj]
-    given = concrete(asarray(obj), "insert", "make the positions static").reshape(-1)
+    given = known_positions(concrete(asarray(obj), "insert", "make the positions static").reshape(-1))
     before = np.where(given < 0, given + size, given)
     if before.size and (before.min() < 0 or before.max() > size):
         raise ArgumentError(f"insert: positions {before.tolist()} are not all inside of a dimension of size {size}")
@@ -264,7 +265,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     [8, 2, 9]
     """
     _functional("put", inplace)
-    x, index, new = asarray(a), ravel(asarray(ind)), ravel(asarray(v))
+    x, index, new = asarray(a), as_positions(ravel(asarray(ind))), ravel(asarray(v))
     size = typeof(x).size
     if mode not in (None, "clip", "wrap") or (typeof(new).size == 0 and typeof(index).size):
         raise ArgumentError(f"put: mode must be None, 'clip' or 'wrap', got {mode!r} and {typeof(new).size} values")

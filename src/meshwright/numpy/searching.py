@@ -23,7 +23,7 @@ from meshwright.numpy.joining import stack
 from meshwright.numpy.logic import truth
 from meshwright.numpy.logic import where as choose_by
 from meshwright.numpy.manipulation import broadcast_to, flip, ravel
-from meshwright.numpy.promotion import as_operand, promote_all, scalar_like
+from meshwright.numpy.promotion import as_operand, as_positions, promote_all, scalar_like
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.reduce import cumulative
@@ -257,7 +257,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
         value = concrete(x, "bincount", "pass length=")
         length = max(int(value.max()) + 1 if value.size else 0, minlength)
     w = np.asarray(1, dtypes.default_int()) if weights is None else as_operand(weights, "bincount")
-    return _counted(convert(x, dtypes.default_int()), w, static_int(length, "bincount", "length"))
+    return _counted(as_positions(x), w, static_int(length, "bincount", "length"))
 
 
 @compiled(static_argnums=(2,))

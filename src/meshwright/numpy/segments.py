@@ -11,6 +11,7 @@ from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray, full
+from meshwright.numpy.promotion import as_positions
 from meshwright.numpy.scalar_types import iinfo
 from meshwright.numpy.searching import concrete, where
 
@@ -57,6 +58,7 @@ def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any
         dtype = typeof(x).dtype
         out = full((count, *shape[len(lead) :]), start(dtype), dtype)
         if mode is None:  # negative numbers do not count from the end
+            ids = as_positions(ids)
             ids, mode = where(ids < 0, count, ids), "drop"
         at = out.at[ids]
         promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}

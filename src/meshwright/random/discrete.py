@@ -16,7 +16,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import broadcast_to, moveaxis, reshape
 from meshwright.numpy.out_sharding import placed
-from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact
+from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted, inexact, scalar_like
 from meshwright.numpy.reductions import argmax
 from meshwright.numpy.sorting import argsort
 from meshwright.ops.elementwise import table as ops
@@ -67,32 +67,35 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
     target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.randint")
     if not dtypes.is_integer(target):
         raise DTypeError(f"random.randint: dtype must be an integer type, got {target}")
-    top = int(ml_dtypes.iinfo(target).max)
-    beyond = isinstance(maxval, int) and maxval == top + 1  # all numbers up to the largest
-    low = _integer(minval, target, sizes)
-    high = _integer(top if beyond else maxval, target, sizes)
-    width = dtypes.bit_width(target)
+    info = ml_dtypes.iinfo(target)
+    # Two narrow words are too few: the modulo's bias would show.
+    drawn = dtypes.int32 if info.bits < 32 else target
+    low, _ = _bound(minval, int(info.min), int(info.max), drawn, sizes)
+    high, beyond = _bound(maxval, int(info.min), int(info.max) + (info.bits < 32), drawn, sizes)
+    width = dtypes.bit_width(drawn)
     unsigned = np.dtype(f"uint{width}")
     first, second = (random_bits(k, width, sizes) for k in split(key))
     one = np.ones((), unsigned)
     span = convert(ops.sub(high, low), unsigned)
-    span = where(ops.le(high, low), one, ops.add(span, one) if beyond else span)
+    span = where(ops.le(high, low), one, where(beyond, ops.add(span, one), span))
     # Two words of bits make the modulo's bias negligible: (first * 2^width + second) mod span, step by step.
     half = ops.rem(np.asarray(2 ** (width // 2), unsigned), span)
     factor = ops.rem(ops.mul(half, half), span)
     offset = ops.add(ops.mul(ops.rem(first, span), factor), ops.rem(second, span))
-    return ops.add(low, convert(ops.rem(offset, span), target))
+    return convert(ops.add(low, convert(ops.rem(offset, span), drawn)), target)
 
 
-def _integer(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+def _bound(x: Any, least: int, most: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """A bound between ``least`` and ``most`` as ``dtype``, and where it was beyond ``most``."""
     aval = aval_of(x, "random.randint", 2)
     if not dtypes.is_integer(aval.dtype):
         raise DTypeError(f"random.randint: bounds must be integers, got {aval}; convert them with .astype(int)")
     if isinstance(x, int):
-        info = ml_dtypes.iinfo(dtype)
-        return np.asarray(min(max(x, int(info.min)), int(info.max)), dtype)
-    x = converted(x, dtype)
-    return x if typeof(x).shape == () else broadcast_to(x, shape)
+        return np.asarray(min(max(x, least), most), dtype), np.asarray(x > most)
+    own = ml_dtypes.iinfo(aval.dtype)
+    beyond = ops.gt(x, scalar_like(most, x)) if own.max > most else np.zeros((), bool)
+    x = converted(x.clip(max(least, int(own.min)), min(most, int(own.max))), dtype)
+    return (x if typeof(x).shape == () else broadcast_to(x, shape)), beyond
 
 
 @placed

@@ -19,7 +19,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.tracing import typeof
 from meshwright.lax.random_bits import rng_bit_generator
 from meshwright.ops.elementwise.table import xor
-from meshwright.ops.random.bits import random_bits, threefry_fold_in, threefry_seed, threefry_split
+from meshwright.ops.random.bits import folded_seed, random_bits, threefry_fold_in, threefry_seed, threefry_split
 from meshwright.ops.shape.rearrange import reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
@@ -69,7 +69,8 @@ def _xla_split(key: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _xla_fold_in(key: Any, data: Any) -> Any:
-    drawn = _xla_bits(_seed_of_four(data), 32, (_SKIPPED, 4))
+    half = folded_seed(data)
+    drawn = _xla_bits(concatenate([half, half], 0), 32, (_SKIPPED, 4))
     return xor(key, reshape(slice_in_dim(drawn, _SKIPPED - 1, _SKIPPED), (4,)))
 
 

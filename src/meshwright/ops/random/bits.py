@@ -26,10 +26,13 @@ from meshwright.ops.elementwise.table import (
     add,
     and_,
     convert,
+    eq,
+    ge,
     lt,
     mul,
     or_,
     scalar_like,
+    select,
     shift_left,
     shift_right_logical,
     xor,
@@ -265,6 +268,20 @@ def threefry_split(key: Any, shape: Sequence[int] = (2,)) -> Any:
     return _pair(*threefry2x32(k0, k1, high, low))
 
 
+def folded_seed(data: Any) -> Any:
+    """The key of an integer that is folded in: the same in 64 bits as in 32 where these hold it.
+
+    Raises:
+      ArgumentTypeError: not an integer scalar.
+    """
+    seed, dtype = threefry_seed(data), typeof(data).dtype
+    if dtypes.bit_width(dtype) < 64 or dtypes.is_unsigned(dtype):
+        return seed
+    high, low = _words_of(seed, "fold_in")
+    is_sign = and_(eq(high, _u32(0xFFFFFFFF)), ge(low, _u32(0x80000000)))
+    return _pair(select(is_sign, _u32(0), high), low)
+
+
 def threefry_fold_in(key: Any, data: Any) -> Any:
     """A new key from one and an integer.
 
@@ -272,5 +289,5 @@ def threefry_fold_in(key: Any, data: Any) -> Any:
       ArgumentTypeError: ``data`` is not an integer scalar.
     """
     k0, k1 = _words_of(key, "fold_in")
-    d0, d1 = _words_of(threefry_seed(data), "fold_in")
+    d0, d1 = _words_of(folded_seed(data), "fold_in")
     return _pair(*threefry2x32(k0, k1, d0, d1))
