@@ -369,6 +369,10 @@ OTHERWISE = (
     Otherwise(r"\n.*(bitcast_convert_type|view\()", "bits of what was rounded", differ=whole),
     # --- derivatives ---
     Otherwise(
+        r"divide\((\w+), \1\)|(\w+) / \2\b", "slopes of huge numbers that cancel leave what was rounded of them",
+        what=DERIVATIVES, of=extreme, differ=some,
+    ),
+    Otherwise(
         r"\n.*(%|mod\(|remainder\()", "what is divided was rounded just below a multiple, or on it", kinds="f",
         what=DERIVATIVES, differ=finite,
     ),
