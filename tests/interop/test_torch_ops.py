@@ -150,6 +150,42 @@ LOSSES = [
     lambda x, y, p: F.multilabel_margin_loss(x[0, 0], LABELS[0]), lambda x, y, p: F.binary_cross_entropy(SATURATED + 0 * x[0, 0], SATURATED),
     lambda x, y, p: F.multi_margin_loss(x[0], T), lambda x, y, p: F.cross_entropy(x, IDS[:, :1].expand(2, 5).new_zeros(3, 5) + 1),
 ]  # fmt: skip
+L = torch.linalg
+
+
+def _product(values, vectors):
+    return (vectors * values.unsqueeze(-2) ** 2) @ vectors.mT
+
+
+LINEAR_ALGEBRA = [
+    lambda x, s: L.solve(s, x[0].mT.mT), lambda x, s: L.solve(s, x[0].mT, left=False), lambda x, s: L.solve(torch.stack([s, 2 * s]), x[:2, :, 0]),
+    lambda x, s: L.solve_ex(s, x[0])[0], lambda x, s: L.inv_ex(s)[0], lambda x, s: s.inverse(), lambda x, s: torch.logdet(s @ s.mT),
+    lambda x, s: L.slogdet(s)[1], lambda x, s: L.tensorinv(s.reshape(2, 2, 4)), lambda x, s: L.tensorsolve(s.reshape(2, 2, 2, 2), x[0, :2, :2]),
+    lambda x, s: L.cholesky(s @ s.mT), lambda x, s: L.cholesky((s @ s.mT).tril()), lambda x, s: L.cholesky((s @ s.mT).triu(), upper=True),
+    lambda x, s: L.cholesky_ex(s @ s.mT)[0], lambda x, s: torch.cholesky_solve(x[0], L.cholesky(s @ s.mT)),
+    lambda x, s: torch.cholesky_solve(x[0], s.triu(), upper=True), lambda x, s: torch.cholesky_inverse(s.tril()),
+    lambda x, s: L.qr(x.mT)[0], lambda x, s: L.qr(x)[1], lambda x, s: L.svdvals(x), lambda x, s: _product(*L.svd(x, full_matrices=False)[1::-1]),
+    lambda x, s: _product(*L.eigh(s)), lambda x, s: L.eigh(s, "U")[0], lambda x, s: L.eigvalsh(s), lambda x, s: L.eigvals(s).abs().sum(),
+    lambda x, s: L.lstsq(x.mT, x[:, :1].mT * 2 + 1)[0], lambda x, s: L.lstsq(x[0].mT, x[0, 0] * 2 + 1)[0], lambda x, s: L.lstsq(x, x[..., 0] + 1)[0],
+    lambda x, s: L.lstsq(x.mT, x[:, :1].mT * 2 + 1, driver="gels")[1], lambda x, s: L.lstsq(x.mT, x[:, :1].mT * 2 + 1, driver="gelsd")[1],
+    lambda x, s: L.norm(x), lambda x, s: L.norm(s, 2), lambda x, s: L.matrix_norm(x), lambda x, s: L.matrix_norm(x, "nuc"), lambda x, s: L.matrix_norm(x, 1),
+    lambda x, s: L.matrix_norm(x, -2), lambda x, s: L.matrix_power(s, 3), lambda x, s: L.matrix_power(s, -2), lambda x, s: L.cond(s),
+    lambda x, s: L.pinv(x), lambda x, s: L.pinv(s @ s.mT, hermitian=True), lambda x, s: L.pinv(x, atol=0.5), lambda x, s: torch.pinverse(x[0], 0.3),
+    lambda x, s: L.multi_dot([s, x[0], x[1].mT]), lambda x, s: L.cross(x[..., :3], x[..., 1:4]), lambda x, s: L.vecdot(x, x + 1), lambda x, s: torch.matrix_exp(s / 3),
+    lambda x, s: L.solve_triangular(s.triu(), x, upper=True), lambda x, s: L.solve_triangular(s, x.mT, upper=False, left=False),
+    lambda x, s: L.solve_triangular(s, x, upper=False, unitriangular=True), lambda x, s: L.lu(x)[2], lambda x, s: L.lu(x.mT)[1], lambda x, s: L.lu_factor(s)[0],
+    lambda x, s: L.lu_solve(*L.lu_factor(s), x[0]), lambda x, s: L.lu_solve(*L.lu_factor(s), x[0].mT, left=False, adjoint=True),
+    lambda x, s: L.lu_solve(*L.lu_factor(s), x[0], adjoint=True), lambda x, s: torch.cov(x[0]), lambda x, s: torch.corrcoef(x[0]), lambda x, s: x[0, 0].cov(),
+    lambda x, s: torch.cov(x[0], correction=0, fweights=torch.tensor([1, 2, 0, 3, 1]), aweights=x[1, 1].detach().abs()), lambda x, s: L.vander(x[0, 0]),
+]  # fmt: skip
+S = torch.special
+FUNCTIONS = [
+    S.i0, S.i0e, S.i1, S.i1e, S.erfcx, S.ndtr, S.log_ndtr, lambda x: S.ndtri(x.sigmoid()), lambda x: S.entr(x.abs()), lambda x: S.xlog1py(x, x.abs()),
+    lambda x: S.zeta(x.detach().abs() + 1.5, x.abs() + 1), lambda x: S.gammainc(x.detach().abs() + 0.1, x.abs()), lambda x: S.psi(x.abs() + 0.1),
+    lambda x: S.gammaincc(x.detach().abs() + 0.1, x.abs()), lambda x: S.multigammaln(x.abs() + 3, 2), lambda x: S.logit(x.sigmoid(), eps=1e-3),
+    lambda x: S.spherical_bessel_j0(x.detach()), lambda x: S.modified_bessel_i0(x.detach()), lambda x: S.modified_bessel_i1(x.detach()),
+    lambda x: torch.nextafter(x.detach(), x.detach() * 2), lambda x: torch.frexp(x.detach())[0], lambda x: S.polygamma(1, x.abs() + 0.1),
+]  # fmt: skip
 GROUPS = {
     "elementwise": (ELEMENTWISE, (X, Y, POSITIVE)),
     "activations": (ACTIVATIONS, (X,)),
@@ -158,6 +194,8 @@ GROUPS = {
     "fourier": (FOURIER, (X,)),
     "indexing": (INDEXING, (TABLE, X)),
     "products": (PRODUCTS, (X, SQUARE)),
+    "linear algebra": (LINEAR_ALGEBRA, (X, SQUARE)),
+    "special": (FUNCTIONS, (X,)),
     "convolutions": (CONVOLUTIONS, (IMAGE,)),
     "losses": (LOSSES, (X, Y, POSITIVE)),
 }
@@ -256,6 +294,27 @@ def same(module, *args, tolerance=1e-5):
 def test_weights_of_eight_bits():
     w = torch.arange(64 * 32).reshape(64, 32).sub(1024).remainder(251).sub(125).to(torch.int8)
     same(Of(lambda m, x: torch.ops.aten._weight_int8pack_mm(x, m.w, m.s), w=w, s=torch.rand(64)), torch.randn(4, 32))
+
+
+def test_decompositions_without_a_derivative():
+    symmetric, singular = SQUARE + SQUARE.mT, SQUARE.clone()
+    symmetric[3, 3], singular[1] = -9.0, singular[0]
+
+    def decomposed(_, x, s, z):
+        return (
+            L.cholesky_ex(s)[1], L.inv_ex(z * 0)[1], L.solve_ex(s, x[0])[1], L.matrix_rank(x), L.matrix_rank(z),
+            L.matrix_rank(s, hermitian=True), *L.lu(x)[:1], torch.lu_unpack(*torch.lu(s))[0], torch.geqrf(x)[0],
+            L.qr(x, mode="r")[1], L.lstsq(x.mT, x.mT).rank, L.lstsq(x.mT, x.mT, driver="gelsd").singular_values,
+            L.householder_product(*torch.geqrf(x.mT)), L.lu_factor(s)[1],
+        )  # fmt: skip
+
+    same(Of(decomposed), X, symmetric, singular)
+
+
+def test_what_has_no_decomposition_is_nan():
+    model = mw.from_torch(Of(lambda _, s: (L.cholesky(s), L.lstsq(s[:, :2], s, driver="gelsd").residuals)), (SQUARE,))
+    for out in model({}, np.outer(np.arange(-1, 3), np.ones(4)).astype("f4")):
+        assert np.isnan(out).any()
 
 
 @pytest.mark.parametrize("rows, columns, group", [(64, 64, 32), (272, 128, 64), (80, 64, 64)])

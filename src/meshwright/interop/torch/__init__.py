@@ -3,6 +3,7 @@
 The route is ``torch.export``, and a table that says what each of torch's ops is here (:func:`register`).
 """
 
+from meshwright.interop.torch import fits as _fits
 from meshwright.interop.torch import needed as _needed
 from meshwright.interop.torch import ops as _ops
 from meshwright.interop.torch import packed as _packed

@@ -8,6 +8,7 @@ from meshwright.interop.torch.ops import (
     elementwise,
     fourier,
     indexing,
+    linalg,
     losses,
     nibbles,
     normalization,
@@ -19,4 +20,5 @@ from meshwright.interop.torch.ops import (
     regions,
     shapes,
     sorting,
+    special,
 )

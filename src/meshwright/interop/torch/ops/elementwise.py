@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype, common_dtype
 from meshwright.interop.torch.registry import register, rows
 from meshwright.nn import activations
-from meshwright.scipy import special
 
 Function = Callable[..., Any]
 
@@ -130,24 +128,14 @@ rows(
         "asinh arcsinh": of_floats(mnp.arcsinh),
         "acosh arccosh": of_floats(mnp.arccosh),
         "atanh arctanh": of_floats(mnp.arctanh),
-        "sigmoid special_expit": of_floats(activations.sigmoid),
-        "erf special_erf": of_floats(lax.erf),
-        "erfc special_erfc": of_floats(lax.erfc),
-        "erfinv special_erfinv": of_floats(lax.erf_inv),
-        "lgamma special_gammaln": of_floats(lax.lgamma),
-        "digamma special_digamma": of_floats(
-            lambda x: mnp.where(x == 0, mnp.copysign(mnp.inf, -x), lax.digamma(x))  # a pole of both signs
-        ),
         "angle": of_floats(mnp.angle),
-        "special_ndtr": of_floats(special.ndtr),
-        "special_log_ndtr": of_floats(special.log_ndtr),
-        "special_i0e": of_floats(special.i0e),
-        "i0 special_i0": of_floats(special.i0),
         "silu": of_floats(activations.silu),
         "mish": of_floats(activations.mish),
         "log_sigmoid": of_floats(activations.log_sigmoid),
         "deg2rad": of_floats(mnp.deg2rad),
         "rad2deg": of_floats(mnp.rad2deg),
+        "nextafter": binary_of_floats(mnp.nextafter),
+        "frexp": of_floats(lambda x: tuple(mnp.frexp(x))),
         "frac": of_floats(lambda x: x - mnp.trunc(x)),
         # of two
         "add": scaled(mnp.add),
@@ -177,8 +165,6 @@ rows(
         "copysign": binary_of_floats(mnp.copysign),
         "logaddexp": binary(mnp.logaddexp),
         "logaddexp2": binary(mnp.logaddexp2),
-        "xlogy special_xlogy": binary_of_floats(special.xlogy),
-        "special_xlog1py": binary_of_floats(special.xlog1py),
         "logical_and": logical(mnp.logical_and),
         "logical_or": logical(mnp.logical_or),
         "logical_xor": logical(mnp.logical_xor),
@@ -264,17 +250,6 @@ def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
 @register("aten.nan_to_num")
 def nan_to_num(self: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
     return mnp.nan_to_num(self, nan=nan or 0.0, posinf=posinf, neginf=neginf)
-
-
-@register("aten.logit", "aten.special_logit")
-def logit(self: Any, eps: float | None = None) -> Any:
-    x = to_float(self) if eps is None else clamp(to_float(self), eps, 1 - eps)
-    return mnp.log(x / (1 - x))
-
-
-@register("aten.sinc", "aten.special_sinc")
-def sinc(self: Any) -> Any:
-    return mnp.sinc(to_float(self))
 
 
 @register("aten.complex")
@@ -418,15 +393,3 @@ def hardshrink(self: Any, lambd: float = 0.5) -> Any:
 def glu(self: Any, dim: int = -1) -> Any:
     a, b = mnp.split(self, 2, dim)
     return a * activations.sigmoid(b)
-
-
-@register("aten.polygamma", "aten.special_polygamma")
-def polygamma(n: int, self: Any) -> Any:
-    x = to_float(self)
-    return lax.polygamma(mnp.full_like(x, n), x)
-
-
-@register("aten.mvlgamma")
-def mvlgamma(self: Any, p: int) -> Any:
-    terms = [lax.lgamma(self - 0.5 * i) for i in range(p)]
-    return p * (p - 1) / 4 * math.log(math.pi) + sum(terms[1:], terms[0])

@@ -129,8 +129,7 @@ def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: 
 @custom_jvp
 def _bernoulli(p: Any, target: Any) -> Any:
     """Logarithms end at -100, and the derivative's divisor at 1e-12, as in torch."""
-    one, zero = _logarithms(p)
-    return (target - 1) * zero - target * one
+    return _cross(target, *_logarithms(p))
 
 
 @_bernoulli.defjvp
@@ -138,7 +137,12 @@ def _bernoulli_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     (p, target), (dp, dtarget) = primals, tangents
     one, zero = _logarithms(p)
     slope = (p - target) / mnp.maximum(p * (1 - p), cast(1e-12, p.dtype))
-    return (target - 1) * zero - target * one, slope * dp + (zero - one) * dtarget
+    return _cross(target, one, zero), slope * dp + (zero - one) * dtarget
+
+
+def _cross(target: Any, one: Any, zero: Any) -> Any:
+    """The cross entropy of ``target`` with what has the logarithms ``one``, and ``zero`` of the opposite."""
+    return (target - 1) * zero - target * one
 
 
 def _logarithms(p: Any) -> list[Any]:

@@ -40,11 +40,6 @@ rows(
         ),
         "chain_matmul": lambda matrices: mnp.linalg.multi_dot(list(matrices)),
         "linalg_multi_dot": lambda tensors: mnp.linalg.multi_dot(list(tensors)),
-        "linalg_inv inverse": lambda A: mnp.linalg.inv(A),
-        "inverse": lambda self: mnp.linalg.inv(self),
-        "linalg_det": lambda A: mnp.linalg.det(A),
-        "det": lambda self: mnp.linalg.det(self),
-        "linalg_cholesky": lambda self: mnp.linalg.cholesky(self),
         "trace": lambda self: mnp.trace(self),
     }
 )
@@ -84,13 +79,6 @@ def einsum(equation: str, tensors: Sequence[Any]) -> Any:
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     out = mnp.einsum("...i,oij,...j->...o", input1, weight, input2)
     return out if bias is None else out + bias
-
-
-@register("aten.linalg_solve")
-def solve(A: Any, B: Any, left: bool = True) -> Any:
-    if not left:
-        return mnp.swapaxes(solve(mnp.swapaxes(A, -1, -2), mnp.swapaxes(B, -1, -2)), -1, -2)
-    return mnp.linalg.solve(A, B)
 
 
 # --- groups -------------------------------------------------------------------------------------------------

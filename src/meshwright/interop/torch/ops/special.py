@@ -1,0 +1,60 @@
+"""Special functions (``torch.special``) of one element each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from meshwright import lax
+from meshwright import numpy as mnp
+from meshwright.interop.torch.ops.elementwise import binary_of_floats, clamp, of_floats, to_float
+from meshwright.interop.torch.registry import register, rows
+from meshwright.nn import activations
+from meshwright.scipy import special
+
+rows(
+    {
+        "sigmoid special_expit": of_floats(activations.sigmoid),
+        "erf special_erf": of_floats(lax.erf),
+        "erfc special_erfc": of_floats(lax.erfc),
+        "erfinv special_erfinv": of_floats(lax.erf_inv),
+        "special_erfcx": of_floats(special.erfcx),
+        "lgamma special_gammaln": of_floats(lax.lgamma),
+        "digamma special_digamma special_psi": of_floats(
+            lambda x: mnp.where(x == 0, mnp.copysign(mnp.inf, -x), lax.digamma(x))  # a pole of both signs
+        ),
+        "special_ndtr": of_floats(special.ndtr),
+        "special_log_ndtr": of_floats(special.log_ndtr),
+        "special_ndtri": of_floats(special.ndtri),
+        "i0 special_i0 special_modified_bessel_i0": of_floats(special.i0),
+        "special_i0e": of_floats(special.i0e),
+        "special_i1 special_modified_bessel_i1": of_floats(special.i1),
+        "special_i1e": of_floats(special.i1e),
+        "special_entr": of_floats(special.entr),
+        "special_spherical_bessel_j0": lambda x: mnp.sinc(to_float(x) / math.pi),
+        "sinc special_sinc": of_floats(mnp.sinc),
+        "xlogy special_xlogy": binary_of_floats(special.xlogy),
+        "special_xlog1py": binary_of_floats(special.xlog1py),
+        "special_zeta": binary_of_floats(special.zeta),
+        "igamma special_gammainc": binary_of_floats(special.gammainc),
+        "igammac special_gammaincc": binary_of_floats(special.gammaincc),
+    }
+)
+
+
+@register("aten.logit", "aten.special_logit")
+def logit(self: Any, eps: float | None = None) -> Any:
+    x = to_float(self) if eps is None else clamp(to_float(self), eps, 1 - eps)
+    return mnp.log(x / (1 - x))
+
+
+@register("aten.polygamma", "aten.special_polygamma")
+def polygamma(n: int, self: Any) -> Any:
+    x = to_float(self)
+    return lax.polygamma(mnp.full_like(x, n), x)
+
+
+@register("aten.mvlgamma", "aten.special_multigammaln")
+def mvlgamma(self: Any, p: int) -> Any:
+    terms = [lax.lgamma(self - 0.5 * i) for i in range(p)]
+    return p * (p - 1) / 4 * math.log(math.pi) + sum(terms[1:], terms[0])
