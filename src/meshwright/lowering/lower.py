@@ -16,6 +16,7 @@ from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
+from meshwright.lowering.powers import keep_powers
 from meshwright.lowering.regions import WHOLE_REGIONS
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
@@ -30,12 +31,13 @@ UNCONSTRAINED = Pass(
 )
 ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
 DIVISORS = Pass("divisors", keep_divisors, "Integers are divided by 1, not by 0, which XLA might do as it compiles.")
+POWERS = Pass("powers", keep_powers, "Powers are choices, which XLA joins with no logarithm or exponential.")
 NARROW = Pass(
     "narrow types", without_narrow_types, "On CPUs, what XLA has no code for is computed in wider types and rounded."
 )
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
 #: what is done to a program before it is written
-LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, DIVISORS, NARROW, NOT_NUMBERS)
+LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, DIVISORS, POWERS, NARROW, NOT_NUMBERS)
 
 #: one device, and no mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))

@@ -83,10 +83,10 @@ round_half_away: Elementwise = row("round_nearest_afz", "stablehlo.round_nearest
 is_finite: Elementwise = row("is_finite", "stablehlo.is_finite", "f", CONSTANT, result=_bool)
 
 exp: Elementwise = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
-exp2: Elementwise = row("exp2", "", "fc", lambda t, y, x: mul(mul(t, y), scalar_like(np.log(2), x)))
-expm1: Elementwise = row(
-    "expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, add(y, scalar_like(1, x)))
+exp2: Elementwise = row(  # log(2) is below 1: the slope is finite at the first numbers whose power is not
+    "exp2", "", "fc", lambda t, y, x: mul(t, mul(exp2(sub(x, _one(x))), scalar_like(2 * np.log(2), x)))
 )
+expm1: Elementwise = row("expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, exp(x)))
 log: Elementwise = row("log", "stablehlo.log", "fc", lambda t, y, x: div(t, x))
 log1p: Elementwise = row("log1p", "stablehlo.log_plus_one", "fc", lambda t, y, x: div(t, add(x, scalar_like(1, x))))
 sqrt: Elementwise = row("sqrt", "stablehlo.sqrt", "fc", lambda t, y, x: mul(t, div(scalar_like(0.5, y), y)))

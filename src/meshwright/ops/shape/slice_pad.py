@@ -251,6 +251,8 @@ class Pad(Op):
 
     def emit(self, b: Builder, x: Emitted, value: Emitted) -> Emitted | Sequence[Emitted]:
         low, high, interior = (tuple(c) for c in zip(*self.padding_config)) if self.padding_config else ((), (), ())
+        # Nothing goes between fewer than two rows; where it is said, XLA joins a pad that cuts with a window's.
+        interior = tuple(inner if n > 1 else 0 for inner, n in zip(interior, b.in_avals[0].shape))
         return b.op(
             "stablehlo.pad", [x, value], b.out_avals,
             edge_padding_low=low, edge_padding_high=high, interior_padding=interior,

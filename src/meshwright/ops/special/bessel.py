@@ -121,7 +121,8 @@ def scaled_bessel(order: int) -> Expanded:
 
 def unscaled_bessel(order: int, x: Any) -> Any:
     """The modified Bessel function of order 0 or 1 itself. The slope of ``|x|`` at 0 is 0 here, as in its op."""
-    return mul(exp(mul(x, sign(x))), scaled_bessel(order)(x))
+    half = exp(mul(mul(x, sign(x)), scalar_like(0.5, x)))  # the whole is infinite where the product is not yet
+    return mul(mul(half, scaled_bessel(order)(x)), half)
 
 
 bessel_i0e: Expanded = BesselI0e()
