@@ -11,6 +11,7 @@ from samples import SAMPLES, Sample
 from meshwright.core import dtypes
 from meshwright.errors import DifferentiationError, RuleError
 from meshwright.ir.derivatives import jvp_of, require_cotangents
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.op import REGISTRY, Linear, Op, Zero
 from meshwright.ir.tracing import infer_cached, trace_to_jaxpr, typeof
 from meshwright.ops.control.call import CallOp
@@ -31,6 +32,12 @@ def moved(sample: Sample, place: int) -> bool:
 
     trace_to_jaxpr(run, [typeof(a) for a in sample.args])
     return not all(isinstance(t, Zero) for t in found)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
+def test_ops_with_jaxprs_among_their_parameters_say_so(sample: Sample) -> None:
+    values = [x for v in sample.op.params.values() for x in (v if isinstance(v, tuple) else (v,))]
+    assert sample.op.holds_jaxprs or not any(isinstance(x, ClosedJaxpr | Jaxpr) for x in values)
 
 
 CASES = [s for s in SAMPLES if not isinstance(s.op, CallOp) and any(a.dtype.kind in "fc" for a in s.args)]

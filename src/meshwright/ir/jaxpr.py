@@ -165,6 +165,8 @@ class ClosedJaxpr(HoldsJaxpr):
 
 def sub_jaxprs(op: Op) -> Iterator[Jaxpr]:
     """The jaxprs among an op's parameters."""
+    if not op.holds_jaxprs:
+        return
     for value in op.params.values():
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, ClosedJaxpr):
@@ -181,14 +183,15 @@ def all_eqns(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     seen = {jaxpr}
     pending = [iter(jaxpr.eqns)]
     while pending:
-        eqn = next(pending[-1], None)
-        if eqn is None:
+        for eqn in pending[-1]:
+            yield eqn
+            if eqn.op.holds_jaxprs:
+                inner = [j for j in dict.fromkeys(sub_jaxprs(eqn.op)) if j not in seen]
+                seen.update(inner)
+                pending += [iter(j.eqns) for j in reversed(inner)]
+                break
+        else:
             pending.pop()
-            continue
-        yield eqn
-        inner = [j for j in dict.fromkeys(sub_jaxprs(eqn.op)) if j not in seen]
-        seen.update(inner)
-        pending += [iter(j.eqns) for j in reversed(inner)]
 
 
 @once_for_each

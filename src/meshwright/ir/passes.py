@@ -77,12 +77,12 @@ def dump(jaxpr: ClosedJaxpr, step: str) -> None:
 def dead_code(jaxpr: ClosedJaxpr, keep_effects: bool = True) -> ClosedJaxpr:
     """Without equations whose results nobody uses and that have no effect (or, where it happens elsewhere, have)."""
     inner = jaxpr.jaxpr
-    live = {a for a in inner.outvars if isinstance(a, Var)}
+    live: set[Atom] = set(inner.outvars)
     kept: list[JaxprEqn] = []
     for eqn in reversed(inner.eqns):
-        if (keep_effects and eqn.op.has_effects) or any(v in live for v in eqn.outvars):
+        if not live.isdisjoint(eqn.outvars) or (keep_effects and eqn.op.has_effects):
             kept.append(eqn)
-            live.update(a for a in eqn.invars if isinstance(a, Var))
+            live.update(eqn.invars)
     kept.reverse()
     pairs = [(v, c) for v, c in zip(inner.constvars, jaxpr.consts) if v in live]
     if len(kept) == len(inner.eqns) and len(pairs) == len(inner.constvars):

@@ -47,7 +47,7 @@ def resolve(names: Mapping[Var, Atom], atom: Atom) -> Atom:
 
 def renamed(eqn: JaxprEqn, names: Mapping[Var, Atom]) -> JaxprEqn:
     """The equation with its operands substituted."""
-    if not any(a in names for a in eqn.invars if not isinstance(a, Literal)):
+    if not names or names.keys().isdisjoint(eqn.invars):
         return eqn
     return eqn.replace(invars=[resolve(names, a) for a in eqn.invars])
 

@@ -43,27 +43,30 @@ def _verify(jaxpr: Jaxpr | ClosedJaxpr, what: str, seen: set[Any]) -> None:
 
 
 def _verify_eqn(eqn: JaxprEqn, number: int, defined: dict[Var, int], what: str, seen: set[Any]) -> None:
-    where = f"{what}: equation {number} ({eqn.op.name}, from {eqn.source})"
+
+    def where() -> str:
+        return f"{what}: equation {number} ({eqn.op.name}, from {eqn.source})"
+
     for atom in eqn.invars:
         if isinstance(atom, Var) and atom not in defined:
-            raise VerifierError(f"{where}: operand {atom!r} is not defined before it is used")
+            raise VerifierError(f"{where()}: operand {atom!r} is not defined before it is used")
         if isinstance(atom, Literal) and atom.aval.shape != ():
-            raise VerifierError(f"{where}: literal of shape {atom.aval.shape}; only scalars are literals")
+            raise VerifierError(f"{where()}: literal of shape {atom.aval.shape}; only scalars are literals")
     infer = eqn.op.typed if STATE.checked else eqn.op.infer
     try:
         eqn.op.check_keys([a.aval for a in eqn.invars])
         out = infer(*(a.aval for a in eqn.invars))
     except (MeshwrightError, TypeError) as error:  # TypeError: another number of operands
-        raise VerifierError(f"{where}: {error}") from error
+        raise VerifierError(f"{where()}: {error}") from error
     avals = list(out) if eqn.op.multiple_results else [out]
     if len(avals) != len(eqn.outvars):
-        raise VerifierError(f"{where}: {len(eqn.outvars)} results, the op has {len(avals)}")
+        raise VerifierError(f"{where()}: {len(eqn.outvars)} results, the op has {len(avals)}")
     for var, aval in zip(eqn.outvars, avals):
         if (var.aval.shape, var.aval.dtype, var.aval.vma) != (aval.shape, aval.dtype, aval.vma):
-            raise VerifierError(f"{where}: result is declared {var.aval}, the op gives {aval}")
+            raise VerifierError(f"{where()}: result is declared {var.aval}, the op gives {aval}")
         if var in defined:
-            raise VerifierError(f"{where}: variable {var!r} is assigned twice")
+            raise VerifierError(f"{where()}: variable {var!r} is assigned twice")
         defined[var] = number
     with eqn.op.scope():
         for inner in sub_jaxprs(eqn.op):
-            _verify(inner, f"{where} in {inner.debug_name or 'inner jaxpr'}", seen)
+            _verify(inner, f"{where()} in {inner.debug_name or 'inner jaxpr'}", seen)

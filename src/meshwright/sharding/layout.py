@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import Any
 
 from meshwright.core.records import dataclass
@@ -79,9 +80,15 @@ class Layout:
 
     # --- what it says ---------------------------------------------------------------------------------------
     @staticmethod
+    @lru_cache(maxsize=65536)
+    def tiled(dims: tuple[tuple[str, ...], ...]) -> Layout:
+        """What these axes split, partial over none: one object for each ``dims``, so that comparing is quick."""
+        return Layout(dims)
+
+    @staticmethod
     def replicated(ndim: int) -> Layout:
         """Every device holds the whole value."""
-        return Layout(((),) * ndim)
+        return Layout.tiled(((),) * ndim)
 
     @property
     def rank(self) -> int:
@@ -128,7 +135,7 @@ class Layout:
 
     def drop_partial(self) -> Layout:
         """The same tiles after the partial values have been combined."""
-        return Layout(self.dims) if self.partial else self
+        return Layout.tiled(self.dims) if self.partial else self
 
     # --- specs ----------------------------------------------------------------------------------------------
     @staticmethod

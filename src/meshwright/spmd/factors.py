@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, DimFactors, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
 
 Axes = tuple[str, ...]
 
@@ -59,9 +59,10 @@ def join_axes(
     return tuple(joined), True
 
 
+@lru_cache(maxsize=65536)
 def factor_axes_of(
-    dims: Sequence[Axes], dim_factors: Sequence[DimFactors], rule: ShardingRule, mesh: AbstractMesh
-) -> dict[int, Axes]:
+    dims: tuple[Axes, ...], dim_factors: tuple[DimFactors, ...], rule: ShardingRule, mesh: AbstractMesh
+) -> Mapping[int, Axes]:
     """The axes that a value's dimensions give to each factor."""
     by_factor: dict[int, Axes] = {}
     for axes, factors in zip(dims, dim_factors):
@@ -79,15 +80,24 @@ def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> t
     axes = factor_axes_of(result.dims, rule.results[0], rule, mesh)
     if any(rule.factors[f].kind != PARALLEL for f in axes):
         return None
-    sizes = [f.size for f in rule.factors]
-    assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
-
-    def joined(dims: Sequence[DimFactors]) -> Layout | None:
-        joins = [join_axes(fs, sizes, assigned, mesh) if fs else ((), True) for fs in dims]
-        return Layout(tuple(axes for axes, _ in joins)) if all(fits for _, fits in joins) else None
-
-    if joined(rule.results[0]) != result:
-        return None
-    layouts = [joined(dims) for dims in rule.operands]
+    made, *layouts = _cut((rule.results[0], *rule.operands), axes, rule, mesh)
     known = tuple(layout for layout in layouts if layout is not None)
-    return known if len(known) == len(layouts) else None
+    return known if made == result and len(known) == len(layouts) else None
+
+
+@lru_cache(maxsize=65536)
+def carried_back(dims: tuple[Axes, ...], rule: ShardingRule, mesh: AbstractMesh) -> Sequence[Layout | None]:
+    """How each operand is cut where the axes of a first result cut by ``dims`` split its factors; None where its tiles
+    would be no blocks. Nothing, if an axis is on a factor that cannot be split."""
+    axes = factor_axes_of(dims, rule.results[0], rule, mesh)
+    return () if any(rule.factors[f].kind == REPLICATED for f in axes) else _cut(rule.operands, axes, rule, mesh)
+
+
+def _cut(
+    values: Sequence[tuple[DimFactors, ...]], axes: Mapping[int, Axes], rule: ShardingRule, mesh: AbstractMesh
+) -> list[Layout | None]:
+    """The layouts of values with such dimensions, by the axes of the factors; None where tiles would be no blocks."""
+    assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
+    sizes = [f.size for f in rule.factors]
+    joined = [[join_axes(fs, sizes, assigned, mesh) if fs else ((), True) for fs in dims] for dims in values]
+    return [Layout.tiled(tuple(j for j, _ in dims)) if all(fits for _, fits in dims) else None for dims in joined]

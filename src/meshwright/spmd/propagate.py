@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from itertools import takewhile
@@ -26,7 +26,7 @@ from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
 from meshwright.spmd.custom import inferred
-from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
+from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.order import AS_WRITTEN, Order, Share
 from meshwright.spmd.origin import Annotation, Origins, Sort
@@ -78,7 +78,7 @@ class Propagation:
     def layout(self, var: Var) -> Layout:
         """The layout of a value, without partial sums."""
         placement = self.placements.get(var)
-        return Layout(placement.dims if placement else ((),) * var.aval.ndim)
+        return Layout.tiled(placement.dims if placement else ((),) * var.aval.ndim)
 
     def target(self, var: Var) -> Layout | None:
         """The layout that a value should have in the end; None if any will do."""
@@ -86,7 +86,7 @@ class Propagation:
         if pinned is not None:
             return pinned
         placement = self.placements.get(var)
-        return Layout(placement.dims) if placement is not None and any(placement.dims) else None
+        return Layout.tiled(placement.dims) if placement is not None and any(placement.dims) else None
 
 
 def placement_of(op: ShardingConstraint, ndim: int, mesh: AbstractMesh) -> Placement:
@@ -251,16 +251,10 @@ class _Worker:
         for eqn, rule, level in zip(reversed(self.eqns), reversed(self.rules), reversed(self.levels)):
             if level or len(eqn.outvars) != 1 or eqn.outvars[0] not in pinned:
                 continue
-            axes = factor_axes_of(pinned[eqn.outvars[0]].dims, rule.results[0], rule, self.mesh)
-            if any(rule.factors[f].kind == REPLICATED for f in axes):
-                continue
-            assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
-            sizes = [f.size for f in rule.factors]
-            for atom, factors in zip(eqn.invars, rule.operands):
-                if isinstance(atom, Var) and atom not in pinned:
-                    joined = [join_axes(fs, sizes, assigned, self.mesh) if fs else ((), True) for fs in factors]
-                    if all(fits for _, fits in joined):
-                        pinned[atom] = Layout(tuple(dims for dims, _ in joined))
+            layouts = carried_back(pinned[eqn.outvars[0]].dims, rule, self.mesh)
+            for atom, layout in zip(eqn.invars, layouts):
+                if layout is not None and isinstance(atom, Var):
+                    pinned.setdefault(atom, layout)
 
     def pin_operands(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
         """Say of values that an equation alone takes, and cannot take in such parts, how it will: with the axes of a
@@ -269,6 +263,8 @@ class _Worker:
             if not isinstance(atom, Var) or atom in self.result.pinned or len(self.neighbours[atom]) > 2:
                 continue
             dims, shape = list(self.dims_of(atom)), atom.aval.shape
+            if not any(dims):
+                continue
             kinds = [rule.factors[fs[0]].kind if len(fs) == 1 else "" for fs in factors]
             for d, kind in enumerate(kinds):
                 if kind == REPLICATED and dims[d]:
@@ -369,7 +365,7 @@ def _spread_parts(
     return tuple(merged)
 
 
-def _agree(rule: ShardingRule, known: Sequence[dict[int, Axes]], mesh: AbstractMesh) -> list[Axes]:
+def _agree(rule: ShardingRule, known: Sequence[Mapping[int, Axes]], mesh: AbstractMesh) -> list[Axes]:
     """Axes for each factor: the longest that any value has; an axis goes to the factor that comes first."""
     agreed: list[Axes] = [()] * len(rule.factors)
     taken: set[str] = set()

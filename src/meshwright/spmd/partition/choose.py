@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -57,8 +56,7 @@ def prices(mesh: AbstractMesh) -> Prices:
     return Prices(wire / machine.memory_bandwidth, 2 * wire / machine.product_rate("bfloat16")[0], 0.0)
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """An operand: its type, the layouts it is available in, how many equations use it, and what it should become.
 
     ``remade``: it is made of constants, so that every device can make any part of it. ``zero``: all of it is 0.
@@ -84,9 +82,8 @@ class Choice:
     work: float
 
 
-@dataclass(frozen=True)
-class Question:
-    """All that a choice depends on."""
+class Question(NamedTuple):
+    """All that a choice depends on. A tuple: there is one for every equation, to be looked up."""
 
     rule: ShardingRule
     operands: tuple[Operand, ...]
@@ -143,8 +140,7 @@ def _about(q: Question, part: Part) -> Question:
     def about(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(number[o] for o in group) for group in groups if all(o in number for o in group))
 
-    return replace(
-        q,
+    return q._replace(
         rule=part.rule,
         operands=tuple(q.operands[o] for o in part.operands),
         results=tuple(q.results[r] for r in part.results),
@@ -181,7 +177,7 @@ def _cheapest(choices: Sequence[Choice]) -> Choice:
 def _assignments(q: Question) -> Iterator[Assignment]:
     """Axes for every factor: each source first, completed by the others; each of these with one factor undone; and with
     the axes of a factor that it is dear to split on another one."""
-    sources: list[dict[int, Axes]] = []
+    sources: list[Mapping[int, Axes]] = []
     for operand, factors in zip(q.operands, q.rule.operands):
         for version in operand.versions:
             sources.append(factor_axes_of(version.dims, factors, q.rule, q.mesh))
@@ -211,7 +207,7 @@ def _without_one(assignment: Assignment) -> Iterator[Assignment]:
             yield (*assignment[:f], (), *assignment[f + 1 :])
 
 
-def _moved(q: Question, source: dict[int, Axes], full: Assignment) -> Iterator[Assignment]:
+def _moved(q: Question, source: Mapping[int, Axes], full: Assignment) -> Iterator[Assignment]:
     """Where a source splits a factor that cannot be split, or not there, or at a price: its axes on each free factor
     instead.
 
@@ -276,7 +272,7 @@ def _one_on_another_loop(q: Question, assignment: Assignment, loops: Sequence[in
                     yield tuple(rest)
 
 
-def _merge(q: Question, sources: Sequence[dict[int, Axes]], joins: bool = False) -> Assignment:
+def _merge(q: Question, sources: Sequence[Mapping[int, Axes]], joins: bool = False) -> Assignment:
     """Each factor's axes by the first source that has some, or with ``joins`` by all that do, as far as they fit."""
     assigned: list[Axes] = [()] * len(q.rule.factors)
     taken: set[str] = set()
@@ -410,7 +406,7 @@ def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -
 def _layout(
     factors: Sequence[tuple[int, ...]], sizes: Sequence[int], assignment: Assignment, mesh: AbstractMesh
 ) -> Layout:
-    return Layout(tuple(join_axes(fs, sizes, assignment, mesh)[0] if fs else () for fs in factors))
+    return Layout.tiled(tuple(join_axes(fs, sizes, assignment, mesh)[0] if fs else () for fs in factors))
 
 
 def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, float]:

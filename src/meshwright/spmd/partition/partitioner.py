@@ -314,7 +314,7 @@ class Partitioner:
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], choice: Choice) -> None:
         """Note operands that the op's rule forced to be gathered."""
         for n, (value, before, after) in enumerate(zip(values, choice.versions, choice.in_layouts)):
-            if value.is_remade:
+            if value.is_remade or value.layouts[before] is after:
                 continue
             used = {a for axes in after.dims for a in axes}
             for dim, (had, has) in enumerate(zip(value.layouts[before].dims, after.dims)):

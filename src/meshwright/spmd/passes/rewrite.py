@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_not
 
 from meshwright.core.avals import Axes
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
@@ -19,7 +20,7 @@ def with_regions(jaxpr: ClosedJaxpr, inputs: Sequence[Axes], units: Units, rewri
     inner = jaxpr.jaxpr
     variance = Variance(inner, inputs, units)
     eqns = [_in_regions(eqn, variance, rewrite) if eqn.op.holds_jaxprs else eqn for eqn in inner.eqns]
-    if any(new is not old for new, old in zip(eqns, inner.eqns)):
+    if any(map(is_not, eqns, inner.eqns)):
         inner = inner.replace(eqns=eqns)
         variance = Variance(inner, inputs, units)
     after = rewrite(inner, variance)
