@@ -19,10 +19,12 @@ from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.reading import reads
+from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.expanded import Expanded, chebyshev
 from meshwright.ops.elementwise.table import (
     abs_,
     add,
+    convert,
     div,
     exp,
     integer_pow,
@@ -122,7 +124,8 @@ def scaled_bessel(order: int) -> Expanded:
 def unscaled_bessel(order: int, x: Any) -> Any:
     """The modified Bessel function of order 0 or 1 itself. The slope of ``|x|`` at 0 is 0 here, as in its op."""
     half = exp(mul(mul(x, sign(x)), scalar_like(0.5, x)))  # the whole is infinite where the product is not yet
-    return mul(mul(half, scaled_bessel(order)(x)), half)
+    value = mul(half, mul(half, scaled_bessel(order)(x)))
+    return convert(value, typeof(x).dtype, typeof(x).weak_type)
 
 
 bessel_i0e: Expanded = BesselI0e()
