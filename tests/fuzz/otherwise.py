@@ -277,7 +277,7 @@ OTHERWISE = (
         kinds="iu", of=negative,
     ),
     Otherwise(r"np\.clip\(\w+, -", "JAX wraps bounds that a dtype does not hold", kinds="u", differ=some),
-    Otherwise("log_sigmoid", "JAX negates unsigned integers before they are floats", kinds="u", differ=some),
+    Otherwise("log_sigmoid|log1mexp", "JAX negates integers before they are floats", kinds="iu", differ=some),
     Otherwise(r"at\[.*-1\.5", "no unsigned integer is a negative number; what is written is undefined", kinds="u"),
     Otherwise(
         r"(%|mod\(|remainder\().*\n", "a remainder 0 has the divisor's sign, as in NumPy", differ=opposite_infinities,
