@@ -28,8 +28,11 @@ from meshwright.errors import MeshwrightError, VerificationError
 jax.config.update("jax_traceback_filtering", "off")  # which takes longer than what raises
 OURS, THEIRS = namespace(mw, mnp, mlax, mnn), namespace(jax, jnp, jax.lax, jax.nn)
 MESHES = [(2,), (3,), (4,), (2, 2), (2, 3), (3, 2), (2, 2, 2)]
-#: by how much values may differ, relative to the largest and to each, by the kind of the coarsest type on the way
-TOLERANCE = {"bfloat16": 6e-2, "float16": 1e-2, "float32": 2e-4, "complex64": 2e-4}
+#: by how much values may differ, relative to the largest and to each, by the kind of the coarsest type on the way;
+#: of those of eight bits two units in the last place
+TOLERANCE = {
+    "float8_e5m2": 0.5, "float8_e4m3fn": 0.25, "bfloat16": 6e-2, "float16": 1e-2, "float32": 2e-4, "complex64": 2e-4,
+}  # fmt: skip
 
 
 def _all_said_by(who: list[str]) -> tuple[list[str], Any]:

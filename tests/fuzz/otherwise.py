@@ -71,6 +71,11 @@ def half(x: Any) -> bool:
     return bool(x.dtype == onp.float16)
 
 
+def without_infinity(x: Any) -> bool:
+    """A type that has none."""
+    return str(x.dtype).endswith("fn")
+
+
 def nothing(x: Any) -> bool:
     return x.size == 0
 
@@ -144,6 +149,10 @@ def infinite_theirs_nan(ours: Any, theirs: Any) -> Any:
 
 def theirs_nan(ours: Any, theirs: Any) -> Any:
     return onp.isnan(theirs)
+
+
+def one_infinite(ours: Any, theirs: Any) -> Any:
+    return onp.isinf(ours) != onp.isinf(theirs)
 
 
 def only_theirs_nan(ours: Any, theirs: Any) -> Any:
@@ -259,6 +268,9 @@ OTHERWISE = (
         differ=some,
     ),
     Otherwise(
+        "max|logsumexp", "JAX's maxima begin with an infinity", kinds="V", of=without_infinity, differ=theirs_nan,
+    ),
+    Otherwise(
         r"percentile|quantile|median", "between equal infinities there is no other number", of=infinity,
         differ=infinite_theirs_nan,
     ),
@@ -336,6 +348,7 @@ OTHERWISE = (
     Otherwise("standardize", "JAX squares before it subtracts, which overflows", of=overflows, differ=theirs_nan),
     Otherwise("standardize", "JAX squares integers before it subtracts, which wraps", kinds="iu", of=wraps),
     Otherwise("softmax", "JAX subtracts integers, which wraps", kinds="iu", of=huge),
+    Otherwise("softmax", "JAX subtracts the largest of integers, which wraps where none is negative", kinds="u"),
     Otherwise("attention", "JAX's softmax is in float32", differ=as_float32),
     Otherwise("attention", "JAX's softmax is in float32, where it overflows", of=huge, differ=theirs_nan),
     Otherwise(
@@ -366,6 +379,10 @@ OTHERWISE = (
         r"\n.*(%|mod\(|remainder\()", "what is divided was rounded just below a multiple, or on it", kinds="f",
         differ=one_is_nothing,
     ),
+    Otherwise(
+        r"\n.*log(2|10|1p|addexp)?\(", "a logarithm of what was rounded to 0, or not", kinds="fc", differ=one_infinite,
+    ),
+    Otherwise(r"\n.*top_k\(", "a NaN of either sign, which nobody promises, is the largest or the least", of=nan),
     Otherwise(r"\n.*(bitcast_convert_type|view\()", "bits of what was rounded", differ=whole),
     # --- derivatives ---
     Otherwise(
@@ -379,6 +396,10 @@ OTHERWISE = (
     Otherwise(
         r"prod\(|associative_scan", "products of the others, in another order than in JAX's tree", what=DERIVATIVES,
         of=infinity, differ=either_nan,
+    ),
+    Otherwise(
+        r"np\.angle", "the angle of reals is a step; JAX's at 0 is NaN", what=DERIVATIVES, kinds="f", of=zero,
+        differ=theirs_nan,
     ),
     Otherwise("ldexp", "JAX's at 0 is 1, whatever the power", what=DERIVATIVES, of=zero, differ=finite),
     Otherwise("hypot", "JAX's is 0 by what is 0 or as large as the other", what="second", differ=finite),
