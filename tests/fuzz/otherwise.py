@@ -251,6 +251,7 @@ OTHERWISE = (
     Otherwise(
         r"np\.angle", "JAX's angle of a number is of the default type", what="vmap", said=r"theirs float\d\d\["
     ),
+    Otherwise("dynamic_update", "JAX's become scatters, which keep weak types", what="vmap", said=r"\), theirs ~"),
     Otherwise(
         r"\d \*\* |power\(-?\d", "JAX types powers of numbers by concrete numbers as the first alone",
         said=r"weak: False\), theirs ~",
