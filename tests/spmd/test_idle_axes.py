@@ -13,7 +13,7 @@ from meshwright.cli import digits
 from meshwright.spmd.partition import idle
 
 MESH = mw.AbstractMesh((4, 2), ("data", "model"))
-BATCH, IMAGE, WIDE = 64, 8, (32, 32)
+BATCH, IMAGE, CHANNELS, WIDE = 64, 8, 64, (32, 32)
 
 
 def loss(params, x):
@@ -25,19 +25,19 @@ def loss(params, x):
 def convolutions():
     """Two convolutions and their gradients; the channels of the second are split over ``model``."""
     first, second = WIDE
-    shapes = {"first": (3, 3, 1, first), "second": (3, 3, first, second)}
+    shapes = {"first": (3, 3, CHANNELS, first), "second": (3, 3, first, second)}
     where = {"first": NamedSharding(MESH, P()), "second": NamedSharding(MESH, P(None, None, None, "model"))}
     params = {k: mw.ShapeDtypeStruct(s, np.float32) for k, s in shapes.items()}
     step = mw.jit(
         mw.grad(loss), in_shardings=(where, NamedSharding(MESH, P("data"))), out_shardings=where,
     )  # fmt: skip
-    return step.lower(params, mw.ShapeDtypeStruct((BATCH, IMAGE, IMAGE, 1), np.float32)).partition()
+    return step.lower(params, mw.ShapeDtypeStruct((BATCH, IMAGE, IMAGE, CHANNELS), np.float32)).partition()
 
 
 def test_what_is_sent_done_and_held(monkeypatch):
     part, (first, second) = convolutions(), WIDE
     pooled = 4 * BATCH // 4 * (IMAGE // 2) ** 2 * first
-    weights = 4 * 9 * first // 2, 4 * 9 * first * second // 2
+    weights = 4 * 9 * CHANNELS * first // 2, 4 * 9 * first * second // 2
     # What the second takes is gathered, the sum of its gradient scattered; the first's gradient is gathered.
     assert part.bytes_sent == 2 * pooled // 2 + sum(2 * w * 3 // 4 for w in weights) + weights[0]
     assert part.work.product_redundancy == 1.0

@@ -14,9 +14,11 @@ from functools import cached_property
 
 from meshwright.core.avals import NOWHERE, Axes
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
+from meshwright.ir.rewrite import producers_of
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.regions import OPERAND, PARAMETER, RegionOp
+from meshwright.spmd.masked import number_of
 
 Units = Callable[[Sequence[str]], Sequence[str]]
 
@@ -42,6 +44,15 @@ class Variance:
     @cached_property
     def varying(self) -> dict[Var, Axes]:
         return varying(self.jaxpr, self.inputs, self.units)
+
+    @cached_property
+    def _makers(self) -> dict[Var, JaxprEqn]:
+        return producers_of(self.jaxpr)
+
+    def zeros(self, eqn: JaxprEqn) -> frozenset[int]:
+        """The operands of an equation that are known to be zeros."""
+        makers = [self._makers.get(a) if isinstance(a, Var) else None for a in eqn.invars]
+        return frozenset(i for i, (a, made) in enumerate(zip(eqn.invars, makers)) if number_of(a, made) == 0)
 
     def same(self, atom: Atom, axes: Sequence[str]) -> bool:
         """Whether a value is known to be the same on all devices along ``axes``."""

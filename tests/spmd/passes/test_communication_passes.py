@@ -284,6 +284,60 @@ def test_a_growing_op_is_not_moved_past():
     stays("reassociate", lambda a: mnp.broadcast_to(lax.psum(a, "x"), (5, 6, 4)), [A])
 
 
+def halves(a):
+    """The halves of a sum over devices, added up by themselves."""
+    whole = lax.psum(a, "x")
+    return whole[:2].sum(0) + whole[2:].sum(0)
+
+
+def test_a_sum_that_several_use_is_made_behind_each_of_them():
+    becomes(
+        "reassociate",
+        halves,
+        [A],
+        """
+        { lambda ; a:f32[6,4]. let
+            b:f32[2,4] = slice[start_indices=(0, 0) limit_indices=(2, 4) strides=(1, 1)] a
+            c:f32[4] = reduce_sum[axes=(0,)] b
+            d:f32[4,4] = slice[start_indices=(2, 0) limit_indices=(6, 4) strides=(1, 1)] a
+            e:f32[4] = reduce_sum[axes=(0,)] d
+            f:f32[4] = add c e
+            g:f32[4] = psum[axes=('x',)] f
+          in (g,) }
+        """,
+    )
+
+
+def test_a_sum_stays_where_it_is_if_its_uses_together_need_as_much_of_it():
+    def whole_and_half(a):
+        whole = lax.psum(a, "x")
+        return whole * 2, whole[:3]
+
+    def twice(a):
+        whole = lax.psum(a, "x")
+        return -whole, whole * 2
+
+    def also_not_linear(a):
+        whole = lax.psum(a, "x")
+        return whole[:1], mnp.sin(whole[1:2]), mnp.sin(whole)
+
+    for function in (whole_and_half, twice, also_not_linear):
+        stays("reassociate", function, [A])
+
+
+def test_a_sum_of_what_is_added_to_zeros_is_made_behind_that():
+    """As in the derivative of a gather of rows: six rows become two; in a one they would be counted twice."""
+
+    def rows(start):
+        return lambda a: mnp.full((2, 4), start, np.float32).at[mnp.array([0, 1, 1, 0, 1, 0])].add(lax.psum(a, "x"))
+
+    before = trace(rows(0), [A])
+    after = apply("reassociate", before, [A])
+    assert (sent(before), sent(after)) == (6 * 4 * 4, 2 * 4 * 4)
+    same(before, after, [A])
+    stays("reassociate", rows(1), [A])
+
+
 def test_a_slice_by_position_behind_linear_ops_makes_a_reduce_scatter():
     becomes(
         "reassociate|neighb",

@@ -21,6 +21,7 @@ from meshwright.ops.elementwise.table import add
 from meshwright.ops.reduce.reductions import Reduction
 from meshwright.sharding import joined_reduction
 from meshwright.spmd.masked import masked_groups, number_of
+from meshwright.spmd.passes.fan_out import sunk
 from meshwright.spmd.passes.sink import Moved, Sinking, plain_price
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance
@@ -28,7 +29,7 @@ from meshwright.spmd.varying import Variance
 
 def reassociate(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
     """All-reduces where they send least."""
-    return Sinking(jaxpr, variance, (AllReduce,), reduce_rule, _price).run()
+    return sunk(jaxpr, lambda j: Sinking(j, variance, (AllReduce,), reduce_rule, _price))
 
 
 def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
@@ -39,7 +40,9 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
     others = [a for i, a in enumerate(eqn.invars) if i not in pending]
     if meets(eqn.op, first, variance):
         return None
-    if not commutes(eqn, frozenset(pending), first) or not all(variance.same(a, first.axes) for a in others):
+    if not commutes(eqn, frozenset(pending), first, variance.zeros(eqn)) or not all(
+        variance.same(a, first.axes) for a in others
+    ):
         return None
     avals = [pending[i].value if i in pending else a.aval for i, a in enumerate(eqn.invars)]
     if avals[next(iter(pending))].dtype != eqn.outvars[0].aval.dtype:
@@ -65,15 +68,19 @@ def meets(op: Op, collective: Collective, variance: Variance) -> bool:
     return isinstance(op, Collective) and bool(set(variance.units(op.axes)) & set(variance.units(collective.axes)))
 
 
-def commutes(eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce) -> bool:
-    """Whether it makes no difference if an all-reduce is done of the ``pending`` operands or of the result."""
+def commutes(
+    eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce, zeros: frozenset[int] = frozenset()
+) -> bool:
+    """Whether it makes no difference if an all-reduce is done of the ``pending`` operands or of the result; the sum of
+    ``zeros`` is what they are on each device."""
     op = eqn.op
     if op.moves_only and pending == {0}:
         return True
     if collective.monoid.combine is add:  # known by the ops' own linearity
         avals, masked = [a.aval for a in eqn.invars], collective.reduction == "masked"
         groups = masked_groups(op, avals, [number_of(a) for a in eqn.invars]) if masked else op.linear_groups(*avals)
-        return any(pending == set(group) for group in groups)
+        terms = pending if masked else pending | zeros
+        return any(pending <= set(group) <= terms for group in groups)
     if isinstance(op, Reduction):
         return op.monoid is collective.monoid
     return op.name == collective.monoid.name and len(pending) == len(eqn.invars)

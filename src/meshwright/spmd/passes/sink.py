@@ -86,6 +86,8 @@ class Sinking:
     uses: dict[Var, list[JaxprEqn | None]] = field(default_factory=dict, init=False)
     nodes: dict[Var, Node] = field(default_factory=dict, init=False)
     moves: dict[int, Node] = field(default_factory=dict, init=False)
+    #: bytes of all these collectives where they send least
+    price_of_all: int = field(default=0, init=False)
 
     def run(self) -> Jaxpr:
         """The jaxpr with collectives where they send least."""
@@ -100,6 +102,7 @@ class Sinking:
                 followed.update(c.eqn.outvars[0] for c in node.children.values())
         for var, node in self.nodes.items():
             if var not in followed:
+                self.price_of_all += node.best[0]
                 self._settle(node)
         return self._rewritten() if self.moves else self.jaxpr
 
