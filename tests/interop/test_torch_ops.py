@@ -88,6 +88,9 @@ REDUCTIONS = [
     lambda x: x.argmax(1).float(), lambda x: x.argmin().float(), lambda x: x.argsort(1).float(), lambda x: (x * 0).norm(dim=1),
     lambda x: torch.histc(x, 4, -2, 2), lambda x: torch.cdist(x, x + 1), lambda x: torch.count_nonzero(x > 0, 1).float(),
     lambda x: torch.trapezoid(x, dim=1), lambda x: F.cosine_similarity(x, x + 1, 1), lambda x: torch.aminmax(x)[1],
+    lambda x: x.nanmedian(1)[0], lambda x: x.nanmedian(0, keepdim=True).values, lambda x: x[0, 0].repeat(3).median(), lambda x: F.pdist(x[0]),
+    lambda x: F.pdist(torch.cat([x[0], x[0]]).sign(), torch.inf), lambda x: torch.cdist(x[0].round(), x[1].round(), torch.inf), lambda x: F.pdist(x[1], 1.5),
+    lambda x: torch.cdist(torch.cat([x.flatten(0, 1)] * 3), x[0] + 2),
 ]  # fmt: skip
 INDEXING = [
     lambda t, x: t[IDS], lambda t, x: t[:, [2, 0]], lambda t, x: t[IDS[0], IDS[1] % 3], lambda t, x: t.index_select(1, IDS[0] % 3),
@@ -100,6 +103,7 @@ INDEXING = [
     lambda t, x: F.embedding_bag(IDS, t, mode="mean"), lambda t, x: F.embedding_bag(IDS, t, mode="sum", padding_idx=3),
     lambda t, x: F.embedding_bag(IDS, t, mode="max"), lambda t, x: torch.bucketize(t, torch.tensor([-1.0, 0.0, 1.0])) * t,
     lambda t, x: t.masked_scatter(t > 0, x), lambda t, x: torch.searchsorted(torch.tensor([-1.0, 0.5]), t) * t,
+    lambda t, x: t.put(IDS[:, :3], x[0, :2, :3], accumulate=True), lambda t, x: t.put(torch.tensor([0, -1, 7]), x[0, 0, :3]),
 ]  # fmt: skip
 PRODUCTS = [
     lambda x, s: x @ x.mT, lambda x, s: F.linear(x, x[0]), lambda x, s: torch.bmm(x, x.mT), lambda x, s: torch.addmm(x[0], s, x[1], beta=2, alpha=3),
@@ -130,6 +134,31 @@ CONVOLUTIONS = [
 ]  # fmt: skip
 
 
+AT = 1.5 * r(2, 3, 2, 5, 3)
+AT[0, 0, 0, :3] = torch.tensor([[-1.0, 0, 1], [1, 1, 1], [-1, -1, 0]])
+
+
+def _sampled(i, **options):
+    """Images and volumes at positions inside, outside, and at the ends."""
+    at = AT * (1 + 0 * i[:, :1, :1, :1, None])
+    volume = F.grid_sample(i[:, :, None] * r0(3, 9, 8), at, **options)
+    return volume.sum(), F.grid_sample(i, at[:, :, 0, :, 1:], **options)
+
+
+SAMPLES = [
+    lambda i, m=mode, p=padding, a=align, n=n: _sampled(i, mode=m, padding_mode=p, align_corners=a)[n]
+    for mode in ("bilinear", "nearest")
+    for padding in ("zeros", "border", "reflection")
+    for align in (True, False)
+    for n in (0, 1)
+] + [
+    lambda i, p=padding: F.grid_sample(
+        i, 2 * i[:, :2, :4, :4].permute(0, 2, 3, 1), mode="bicubic", padding_mode=p, align_corners=True
+    )
+    for padding in ("zeros", "border", "reflection")
+]
+
+
 def r0(*shape):
     return torch.linspace(-1, 1, int(np.prod(shape))).reshape(shape)
 
@@ -154,7 +183,7 @@ L = torch.linalg
 
 
 def _product(values, vectors):
-    return (vectors * values.unsqueeze(-2) ** 2) @ vectors.mT
+    return (vectors * values.unsqueeze(-2) ** 2) @ vectors.mH
 
 
 LINEAR_ALGEBRA = [
@@ -177,6 +206,8 @@ LINEAR_ALGEBRA = [
     lambda x, s: L.lu_solve(*L.lu_factor(s), x[0]), lambda x, s: L.lu_solve(*L.lu_factor(s), x[0].mT, left=False, adjoint=True),
     lambda x, s: L.lu_solve(*L.lu_factor(s), x[0], adjoint=True), lambda x, s: torch.cov(x[0]), lambda x, s: torch.corrcoef(x[0]), lambda x, s: x[0, 0].cov(),
     lambda x, s: torch.cov(x[0], correction=0, fweights=torch.tensor([1, 2, 0, 3, 1]), aweights=x[1, 1].detach().abs()), lambda x, s: L.vander(x[0, 0]),
+    lambda x, s: L.householder_product(x.mT, s[:3, :] / 4), lambda x, s: torch.ormqr(x[0].mT / 4, s[0], x[1].mT), lambda x, s: torch.ormqr(s / 4, s[0], x[0], transpose=True),
+    lambda x, s: torch.ormqr(x.mT / 4, s[:3], x, left=False), lambda x, s: torch.ormqr(x[0].mT / 4, s[0], x[1], left=False, transpose=True),
 ]  # fmt: skip
 S = torch.special
 FUNCTIONS = [
@@ -197,6 +228,7 @@ GROUPS = {
     "linear algebra": (LINEAR_ALGEBRA, (X, SQUARE)),
     "special": (FUNCTIONS, (X,)),
     "convolutions": (CONVOLUTIONS, (IMAGE,)),
+    "samples": (SAMPLES, (IMAGE,)),
     "losses": (LOSSES, (X, Y, POSITIVE)),
 }
 
@@ -213,7 +245,11 @@ class Group(torch.nn.Module):
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_values_and_gradients_are_torchs(group):
-    functions, inputs = GROUPS[group]
+    assert_torchs(*GROUPS[group], group)
+
+
+def assert_torchs(functions, inputs, group, exact=2e-5):
+    """Values within ``exact``, gradients within five times as much."""
     module = Group(functions)
     model = mw.from_torch(module, inputs)
     leaves = [x.clone().requires_grad_() for x in inputs]
@@ -228,11 +264,44 @@ def test_values_and_gradients_are_torchs(group):
     (_, outs), grads = mw.jit(mw.value_and_grad(loss, has_aux=True))(arrays)
     for i, (got, want) in enumerate(zip(outs, wanted)):
         assert tuple(got.shape) == tuple(want.shape), f"{group}[{i}]"
-        np.testing.assert_allclose(got, want.detach().numpy(), rtol=2e-5, atol=2e-5, err_msg=f"{group}[{i}]")
+        np.testing.assert_allclose(got, want.detach().numpy(), rtol=exact, atol=exact, err_msg=f"{group}[{i}]")
     sum((o * w).sum() for o, w in zip(wanted, weights)).backward()
     for got, leaf in zip(grads, leaves):
         want = leaf.grad.numpy()
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * abs(want).max(), err_msg=group)
+        np.testing.assert_allclose(got, want, rtol=5 * exact, atol=exact / 2 * abs(want).max(), err_msg=group)
+
+
+#: of batches of matrices ``x``, wide, and ``s``, square
+BATCHED = [
+    lambda x, s: L.solve(s, x.mH), lambda x, s: L.solve(s, x, left=False), lambda x, s: L.inv(s), lambda x, s: L.det(s),
+    lambda x, s: L.cholesky(s @ s.mH), lambda x, s: L.cholesky(s @ s.mH, upper=True), lambda x, s: torch.cholesky_solve(x.mH, L.cholesky(s @ s.mH)),
+    lambda x, s: L.qr(x.mH)[0], lambda x, s: L.svdvals(x), lambda x, s: (lambda u, w, v: _product(w, v.mH))(*L.svd(x, full_matrices=False)),
+    lambda x, s: _product(*L.eigh(s)), lambda x, s: L.eigvals(s).abs().sum(-1), lambda x, s: L.lstsq(x, x[..., :2] + 1)[0], lambda x, s: L.pinv(x),
+    lambda x, s: L.matrix_norm(x, "nuc"), lambda x, s: L.matrix_power(s, -2), lambda x, s: torch.matrix_exp(s / 3), lambda x, s: L.lu_factor(s)[0],
+    lambda x, s: L.solve_triangular(s, x, upper=False, left=False), lambda x, s: L.lu_solve(*L.lu_factor(s), x, left=False, adjoint=True),
+    lambda x, s: L.householder_product(x.mH / 4, s[..., 0, :3]), lambda x, s: torch.ormqr(x.mH / 4, s[..., 0, :3], s, transpose=True),
+    lambda x, s: torch.ormqr(x.mH / 4, s[..., 0, :3], x, left=False), lambda x, s: torch.fft.fft(s, n=5, norm="ortho"), lambda x, s: torch.fft.ifftn(x, dim=(0, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("complex_numbers", [False, True])
+def test_linear_algebra_of_batches_in_64_bits(complex_numbers):
+    """Complex matrices are made of their parts, so that gradients are real."""
+
+    def of_parts(function):
+        def whole(x, s):
+            out = function(*map(torch.view_as_complex, (x, s)))
+            return torch.view_as_real(out.resolve_conj()) if out.is_complex() else out
+
+        return whole
+
+    parts = (2,) if complex_numbers else ()
+    x, s = torch.randn(2, 3, 4, *parts, generator=G).double(), torch.randn(2, 4, 4, *parts, generator=G).double()
+    eye = torch.eye(4, dtype=torch.float64)
+    s = s + 3 * (torch.stack([eye, 0 * eye], -1) if complex_numbers else eye)
+    functions = [of_parts(f) for f in BATCHED] if complex_numbers else BATCHED[:-2]
+    with mw.enable_x64(True):
+        assert_torchs(functions, (x, s), "batched", 1e-9)
 
 
 def _fits(rule, overload):
@@ -289,6 +358,66 @@ def same(module, *args, tolerance=1e-5):
     for g, w in zip(*((got, want) if isinstance(want, tuple) else ([got], [want])), strict=True):
         w = w.detach().double().numpy()
         np.testing.assert_allclose(np.asarray(g, np.float64), w, rtol=0, atol=tolerance * np.abs(w).max())
+
+
+def test_elements_scattered_into_sums_and_products():
+    functions = [
+        lambda m, t, x: t.scatter(0, IDS[:, :3], x[0, :2, :3], reduce="add"),
+        lambda m, t, x: t.scatter(0, IDS[:, :3], x[0, :2, :3], reduce="multiply"),
+        lambda m, t, x: t.scatter(1, IDS[:, :3] % 3, 2.5, reduce="multiply"),
+    ]
+    for function in functions:  # torch has no gradient of them
+        same(Of(function), TABLE, X)
+
+
+def test_medians_of_nan_and_of_equal_elements():
+    x = torch.tensor([[1, np.nan, 2, 0, -0.0], [np.nan] * 5, [np.inf, -np.inf, 1, 1, 1], [3, 3, 2, 2, np.nan]])
+    functions = [torch.median, torch.nanmedian, lambda x: x.median(1)[0], lambda x: x.nanmedian(1)[0]]
+    at = [lambda x: x[:2, :3].median(1)[1], lambda x: x.median(0)[0], lambda x: torch.median(x[:0])]
+    group = Group(functions + at)
+    for got, want in zip(mw.from_torch(group, (x,))({}, x), group(x), strict=True):
+        np.testing.assert_array_equal(got, want)
+    for function in functions[:2]:
+        for row in ([1.0, 2, 2, 2, 3], [np.nan, np.nan], [np.nan, 1, 1]):
+            leaf = torch.tensor(row, requires_grad=True)
+            function(leaf).backward()
+            model = mw.from_torch(Of(lambda m, x, f=function: f(x)), (leaf.detach(),))
+            got = mw.grad(lambda x, model=model: model({}, x))(leaf.detach().numpy())
+            np.testing.assert_allclose(got, leaf.grad, rtol=1e-6)
+
+
+def test_samples_at_positions_that_are_not_finite():
+    inf, nan = np.inf, np.nan
+    at = torch.tensor([[inf, 0], [0, -inf], [nan, 0], [0, nan], [5, 0], [nan, 5], [inf, 5]])
+    for mode, dims in (("bilinear", 2), ("nearest", 2), ("bicubic", 2), ("bilinear", 3), ("nearest", 3)):
+        x = IMAGE[:1] if dims == 2 else IMAGE[:1, :, None] * r0(3, 9, 8)
+        points = torch.cat([at, at.new_zeros(7, dims - 2)], 1).reshape(1, *(1,) * (dims - 1), 7, dims)
+        options = [{"mode": mode, "padding_mode": p, "align_corners": False} for p in ("zeros", "border", "reflection")]
+        group = Group([lambda x, p, o=o: F.grid_sample(x, p, **o) for o in options])
+        for got, want in zip(mw.from_torch(group, (x, points))({}, x, points), group(x, points), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{mode} in {dims}")
+
+
+def test_draws_have_the_moments_of_their_distributions():
+    """Eight standard errors apart at most."""
+    draws = [
+        (torch.poisson, 3.5, 3.5, 3.5), (torch.poisson, 350.0, 350.0, 350.0), (torch._standard_gamma, 0.7, 0.7, 0.7),
+        (lambda x: torch._sample_dirichlet(torch.stack([x, 2 * x], -1))[:, 0], 2.0, 1 / 3, 2 / 9 / 7),
+        (lambda x: torch.binomial(x, x / 40), 10.0, 2.5, 1.875),
+        (lambda x: torch.distributions.Gamma(x, 2 * x, validate_args=False).rsample(), 2.0, 0.5, 1 / 8),
+        (lambda x: torch.distributions.Beta(x, 2 * x, validate_args=False).rsample(), 2.0, 1 / 3, 2 / 9 / 7),
+    ]  # fmt: skip
+    for draw, parameter, mean, variance in draws:
+        x = torch.full((4000,), parameter)
+        got = np.asarray(mw.from_torch(Group([draw]), (x,))({}, x, key=mw.random.key(1))[0])
+        assert got.dtype == np.float32 and abs(got.mean() - mean) < 8 * (variance / 4000) ** 0.5
+        assert 0.8 < got.var() / variance < 1.25
+    dirichlet = Group([lambda x: torch.distributions.Dirichlet(x, validate_args=False).rsample()[:, 0]])
+    alphas = torch.tensor([1.0, 2.0, 3.0]).expand(4000, 3).contiguous()
+    model = mw.from_torch(dirichlet, (alphas,))
+    slope = mw.grad(lambda x: model({}, x, key=mw.random.key(1))[0].mean())(alphas.numpy()).sum(0)
+    np.testing.assert_allclose(slope, [5 / 36, -1 / 36, -1 / 36], atol=0.02)  # of the mean, 1 / 6
+    assert np.isnan(mw.from_torch(Group([torch.poisson]), (x,))({}, -x, key=mw.random.key(1))[0]).all()
 
 
 def test_weights_of_eight_bits():

@@ -30,8 +30,9 @@ from meshwright.interop.torch.sources import user_line
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.custom_vjp import custom_vjp
 
-#: Checkpointing is a Function whose backward is the derivative; those of custom ops stay ops, with rules.
-_KNOWN = ("torch.utils.checkpoint", "torch._library.autograd")
+#: Checkpointing is a Function whose backward is the derivative; so is that of Dirichlet variates, whose draw has one
+#: here; those of custom ops stay ops, with rules.
+_KNOWN = ("torch.utils.checkpoint", "torch.distributions.dirichlet", "torch._library.autograd")
 _NUMBERS = itertools.count()
 #: calls by the number that their ops have; a converted model keeps its own
 _CALLS: WeakValues[int, Call] = WeakValues()

@@ -89,9 +89,20 @@ def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
     return _scattered(self, dim, index, src, "set")
 
 
+@register("aten.put")
+def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """Elements at positions of the flattened array."""
+    to, values = self.ravel().at[index.ravel()], source.ravel()
+    return (to.add(values) if accumulate else to.set(values)).reshape(self.shape)
+
+
 register("aten.scatter.value")(lambda self, dim, index, value: _scattered(self, dim, index, value, "set"))
 register("aten.scatter_add")(lambda self, dim, index, src: _scattered(self, dim, index, src, "add"))
 _HOW = {"sum": "add", "add": "add", "prod": "multiply", "multiply": "multiply", "amax": "max", "amin": "min"}
+register("aten.scatter.reduce")(lambda self, dim, index, src, reduce: _scattered(self, dim, index, src, _HOW[reduce]))
+register("aten.scatter.value_reduce")(
+    lambda self, dim, index, value, reduce: _scattered(self, dim, index, value, _HOW[reduce])
+)
 _START = {
     "sum": lambda dtype: 0,
     "prod": lambda dtype: 1,

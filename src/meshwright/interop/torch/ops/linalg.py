@@ -189,6 +189,35 @@ def reflectors(self: Any) -> tuple[Any, Any]:
     return _transposed(packed), scales
 
 
+def _by_reflectors(vectors: Any, scales: Any, x: Any, adjoint: bool = False) -> Any:
+    """``x`` times the product of the reflectors whose vectors are below the diagonal, or times its adjoint.
+
+    The product is ``I - v t v^H`` with ``t = (I + d s)^-1 d``, where ``d`` are the scales on a diagonal and ``s`` is
+    what ``v^H v`` has above its own (Puglisi, 1992).
+    """
+    m, k = vectors.shape[-2], scales.shape[-1]
+    v = mnp.tril(vectors[..., :k], -1) + mnp.eye(m, k, dtype=x.dtype)
+    one = mnp.eye(k, dtype=x.dtype)
+    above = one + scales[..., None] * mnp.triu(_adjoint(v) @ v, 1)
+    t = solve_triangular(above, one * scales[..., None], True, True, True)
+    return x - v @ ((_adjoint(t) if adjoint else t) @ (_adjoint(v) @ x))
+
+
+@register("aten.linalg_householder_product")
+def householder_product(input: Any, tau: Any) -> Any:
+    m, n = input.shape[-2:]
+    return _by_reflectors(input, tau, mnp.eye(m, n, dtype=input.dtype))
+
+
+@register("aten.ormqr")
+def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> Any:
+    """The orthogonal factor that ``self`` and ``input2`` pack, or its adjoint, times ``input3``; or ``input3`` times
+    it."""
+    if left:
+        return _by_reflectors(self, input2, input3, transpose)
+    return _adjoint(_by_reflectors(self, input2, _adjoint(input3), not transpose))
+
+
 @register("aten._linalg_svd")
 def svd(A: Any, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None) -> tuple[Any, ...]:
     """``driver`` is how torch computes it."""
@@ -214,6 +243,5 @@ rows(
         "linalg_tensorinv": lambda self, ind=2: mnp.linalg.tensorinv(self, ind),
         "_linalg_eigvals linalg_eigvals": lambda self: mnp.linalg.eigvals(self),
         "linalg_matrix_exp matrix_exp": lambda self: mnp.linalg.expm(self),
-        "linalg_householder_product": lambda input, tau: lax.linalg.householder_product(input, tau),
     }
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from meshwright import lax, random
 from meshwright import numpy as mnp
-from meshwright import random
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.registry import register
@@ -105,6 +106,30 @@ def normal(self: Any, draw: Draw, mean: float = 0, std: float = 1) -> Any:
 @register("aten.exponential", random=True)
 def exponential(self: Any, draw: Draw, lambd: float = 1) -> Any:
     return random.exponential(draw(), self.shape, self.dtype) / lambd
+
+
+@register("aten._standard_gamma", random=True)
+def standard_gamma(self: Any, draw: Draw) -> Any:
+    return random.gamma(draw(), self, dtype=self.dtype)
+
+
+@register("aten._sample_dirichlet", random=True)
+def dirichlet(self: Any, draw: Draw) -> Any:
+    return random.dirichlet(draw(), self, dtype=self.dtype)
+
+
+@register("aten.poisson", random=True)
+def poisson(self: Any, draw: Draw) -> Any:
+    """NaN where torch raises an error, and for rates whose variates integers may not hold."""
+    rate = lax.stop_gradient(self)
+    drawn = cast(random.poisson(draw(), rate), self.dtype)
+    return mnp.where((rate >= 0) & (rate < 2**30), drawn, math.nan)
+
+
+@register("aten.binomial", random=True)
+def binomial(count: Any, prob: Any, draw: Draw) -> Any:
+    """NaN where torch raises an error."""
+    return random.binomial(draw(), lax.stop_gradient(count), lax.stop_gradient(prob), dtype=count.dtype)
 
 
 @register("aten.bernoulli.default", random=True)

@@ -16,6 +16,7 @@ from meshwright.interop.torch.ops.elementwise import absolute, cast, to_float
 from meshwright.interop.torch.ops.shapes import dims_of
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
+from meshwright.transforms.custom_jvp import custom_jvp
 
 Dims = int | Sequence[int] | None
 
@@ -84,6 +85,19 @@ def _position(function: Callable[..., Any]) -> Callable[..., Any]:
 
 register("aten.argmax")(_position(mnp.argmax))
 register("aten.argmin")(_position(mnp.argmin))
+
+
+@custom_jvp
+def evenly(x: Any, value: Any) -> Any:
+    """``value``, one of ``x``. All elements that equal it have the same part in its derivative, as torch has it."""
+    return value
+
+
+@evenly.defjvp
+def _evenly_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    x, value = primals
+    chosen = (x == value) | (mnp.isnan(x) & mnp.isnan(value))
+    return value, mnp.sum(mnp.where(chosen, tangents[0], 0)) / mnp.sum(chosen).astype(value.dtype)
 
 
 # --- spread -------------------------------------------------------------------------------------------------
@@ -165,10 +179,42 @@ def dist(self: Any, other: Any, p: float = 2) -> Any:
     return vector_norm(self - other, p)
 
 
+# --- distances ----------------------------------------------------------------------------------------------
+@custom_jvp
+def _largest(size: Any) -> Any:
+    """The largest along the last dimension. In torch's derivative of distances all that equal it count in full."""
+    return mnp.max(size, -1)
+
+
+@_largest.defjvp
+def _largest_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    out = _largest(*primals)
+    return out, mnp.sum(mnp.where(primals[0] == out[..., None], tangents[0], 0), -1)
+
+
+def _distance(off: Any, p: float) -> Any:
+    return _largest(absolute(off)) if p == float("inf") and off.shape[-1] else vector_norm(off, p, -1)
+
+
 @register("aten._cdist_forward")
 def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None = None) -> Any:
     """Distances of each row to each; ``compute_mode`` is how torch makes them."""
-    return vector_norm(x1[..., :, None, :] - x2[..., None, :, :], p, -1)
+    return _distance(x1[..., :, None, :] - x2[..., None, :, :], p)
+
+
+@register("aten._euclidean_dist")
+def euclidean(x1: Any, x2: Any) -> Any:
+    """Distances of each row to each, by a product: as exact as torch's, which does so for many rows."""
+    squares = [mnp.sum(x * x, -1) for x in (x1, x2)]
+    total = squares[0][..., :, None] + squares[1][..., None, :] - 2 * (x1 @ mnp.swapaxes(x2, -1, -2))
+    return safe_sqrt(mnp.maximum(total, 0))
+
+
+@register("aten._pdist_forward")
+def pdist(self: Any, p: float = 2) -> Any:
+    """Distances of each row to those after it."""
+    first, second = np.triu_indices(self.shape[0], 1)
+    return _distance(self[first] - self[second], p)
 
 
 # --- running ------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.ops.reductions import evenly
 from meshwright.interop.torch.registry import register
 
 
@@ -58,14 +61,37 @@ def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[A
     return tuple(parts) if keepdim else tuple(mnp.squeeze(x, dim) for x in parts)  # type: ignore[return-value]
 
 
-@register("aten.median.dim")
-def median(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    return kthvalue(self, (self.shape[dim] + 1) // 2, dim, keepdim)
+# --- medians: of two in the middle the lower one ------------------------------------------------------------
+def _middle(x: Any, dim: int, missing: bool) -> Any:
+    """Which of the sorted elements is the median, one along ``dim``: NaN are last, and without ``missing`` ones are
+    what the median of such elements is."""
+    size = x.shape[dim]
+    nans = mnp.sum(mnp.isnan(x), dim, keepdims=True)
+    return (size - nans - 1).clip(0) // 2 if missing else mnp.where(nans > 0, size - nans, (size - 1) // 2)
 
 
-@register("aten.median")
-def median_of_all(self: Any) -> Any:
-    return mnp.sort(self.ravel())[(self.size - 1) // 2]
+def _median(missing: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def of_all(self: Any) -> Any:
+        flat = lax.stop_gradient(self.ravel())
+        return evenly(self, _along(flat, 0)[0].reshape(())) if self.size else mnp.asarray(math.nan, self.dtype)
+
+    def _along(x: Any, dim: int) -> tuple[Any, Any]:
+        place = _middle(lax.stop_gradient(x), dim, missing)
+        return tuple(mnp.take_along_axis(v, place, dim) for v in _sorted(x, dim, False))  # type: ignore[return-value]
+
+    def along(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+        if self.ndim == 0:
+            return _sorted(self, 0, False)
+        parts = _along(self, dim)
+        return parts if keepdim else tuple(mnp.squeeze(x, dim) for x in parts)  # type: ignore[return-value]
+
+    return of_all, along
+
+
+for _name, _missing in (("median", False), ("nanmedian", True)):
+    _of_all, _of_dim = _median(_missing)
+    register(f"aten.{_name}.default")(_of_all)
+    register(f"aten.{_name}.dim")(_of_dim)
 
 
 @register("aten.searchsorted")
