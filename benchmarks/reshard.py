@@ -34,7 +34,7 @@ def layouts(mesh: AbstractMesh, ndim: int) -> list[Layout]:
     return sorted(found, key=str)
 
 
-def lower_bound(shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+def lower_bound(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
     """Bytes that the busiest device receives, or sends, at least: of its new tile what it does not hold; of its old
     one what anybody else lacks, shared among those who hold the same."""
     counts = [[layout.num_tiles(d, mesh) for d in range(len(shape))] for layout in (src, dst)]
@@ -51,7 +51,7 @@ def lower_bound(shape: tuple[int, ...], src: Layout, dst: Layout, mesh: Abstract
         for device in set(range(mesh.size)).difference(devices):
             lacking[wanted[device]] = True
         sent = max(sent, -(-int(lacking[held[devices[0]]].sum()) // len(devices)))
-    return max(received, sent) * ITEMSIZE
+    return max(received, sent) * itemsize
 
 
 def relay_bound(shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> float:
@@ -76,7 +76,7 @@ def _row(
     ratios, own, larger, collectives = [], [], [], []
     for src, dst in pairs:
         plan = plan_reshard(shape, ITEMSIZE, src, dst, mesh)
-        bound = lower_bound(shape, src, dst, mesh)
+        bound = lower_bound(shape, ITEMSIZE, src, dst, mesh)
         if bound:
             ratios.append(plan.bytes_sent / bound)
             sharper = relay_bound(shape, src, dst, mesh) if ratios[-1] > LOOSE else 0.0

@@ -229,17 +229,3 @@ def _shifted(
     sign: int,
 ) -> tuple[int, ...]:
     return tuple(int(where[a][device] + sign * r) % n for a, r, n in zip(axes, shift, sizes))
-
-
-def lower_bound(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The bytes of its target tile that a device does not hold, for the device that holds least."""
-    counts = [[layout.num_tiles(dim, mesh) for dim in range(len(shape))] for layout in (src, dst)]
-    missing = 0
-    for held_tile, wanted_tile in zip(tile_table(src, mesh), tile_table(dst, mesh)):
-        held, wanted = (tile_slices(shape, n, t) for n, t in zip(counts, (held_tile, wanted_tile)))
-        size = math.prod(len(range(*w.indices(d))) for w, d in zip(wanted, shape))
-        common = math.prod(
-            len(set(range(*h.indices(d))) & set(range(*w.indices(d)))) for h, w, d in zip(held, wanted, shape)
-        )
-        missing = max(missing, size - common)
-    return missing * itemsize

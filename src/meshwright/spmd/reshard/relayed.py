@@ -36,15 +36,20 @@ def groups_of(pieces: Sequence[Piece]) -> Groups:
     return list(groups.values())
 
 
+def leaders_of(pieces: Sequence[Piece]) -> dict[int, int]:
+    """For each target the first of those that will hold the same tile."""
+    leaders: dict[int, int] = {}
+    for group in groups_of(pieces):
+        targets = [pieces[number].target for number in group]
+        for target in targets:
+            leaders[target] = min(*targets, leaders.get(target, target))
+    return leaders
+
+
 def slots_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Slotted]]:
     """The pieces cut so that all new tiles have equal slots: as large as can be, and in several parts; none that take
     more rounds than ``most``."""
-    leaders: dict[int, int] = {}
-    for group in groups_of(pieces):
-        first = min(pieces[number].target for number in group)
-        for number in group:
-            target = pieces[number].target
-            leaders[target] = min(first, leaders.get(target, first))
+    leaders = leaders_of(pieces)
     slotted = cut_to_slots(pieces, lambda piece: leaders[piece.target], SPARE)
     for number in PARTS:
         parts = [part for item in slotted for part in _parts(item, number)]

@@ -4,7 +4,8 @@ That is to colour the edges of a graph between senders and receivers. Where all 
 as the busiest device has pieces are enough (Kőnig): a piece for which no round has both its sender and its receiver
 free takes a round where its receiver is, after the pieces on the path that alternates between that round and one where
 its sender is free have changed places. Pieces of several sizes go largest first, into rounds in which they fit. Where
-those that hold something have more to send than anybody has to receive, receivers pass it on (see ``relayed``).
+those that hold something have more to send than anybody has to receive, receivers pass it on (see ``turns`` and
+``relayed``).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from meshwright.spmd.reshard.pieces import (
     cut_to_slots,
 )
 from meshwright.spmd.reshard.relayed import relayed, slots_of
+from meshwright.spmd.reshard.turns import in_turns
 
 MAX_ROUNDS = 64
 MAX_PATHS = 40  # that are tried for a piece
@@ -53,8 +55,7 @@ def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
     least, direct = bound(pieces, relays=True), bound(pieces)
     best = None
     if GOOD * least < direct:
-        best = _cheapest((partial(relayed, slotted, start, MAX_ROUNDS) for slotted in slots_of(pieces, MAX_ROUNDS)),
-                         start, GOOD * least)  # fmt: skip
+        best = _cheapest(_passing_on(pieces, start), start, GOOD * least)
     if best is None or cost(best, 0) > direct:
         best = _cheapest(_schedules(pieces, start), start, GOOD * least, best)
         if best is not None and cost(best, 0) > POOR * direct:
@@ -82,6 +83,36 @@ def chunk_of(group: Sequence[Sent]) -> Box:
     return tuple(map(max, zip(*(sent.piece.shape for sent in group))))
 
 
+def _passing_on(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
+    """Ways in which devices send what they have received."""
+    for number, slotted in enumerate(slots_of(pieces, MAX_ROUNDS)):
+        if not number:
+            yield partial(_turned, slotted, start)
+        yield partial(relayed, slotted, start, MAX_ROUNDS)
+
+
+def _turned(slotted: Sequence[Slotted], start: int, below: float) -> Rounds | None:
+    """The pieces in rounds of two turns. What the second sends is of the new tiles, whoever has held it."""
+    first, then = in_turns(slotted)
+    more = _turn(as_they_are(then), start, MAX_ROUNDS - math.ceil(_fewest(first)), below)
+    rounds = _turn(first, start, MAX_ROUNDS - len(more), below - cost(more, start)) if more is not None else None
+    if rounds is None or more is None:
+        return None
+    return rounds + [[Sent(source, piece._replace(holders=())) for source, piece in group] for group in more]
+
+
+def _turn(slotted: Sequence[Slotted], start: int, most: int, below: float) -> Rounds | None:
+    """The rounds of one turn, at most so many."""
+    pieces = [item.piece for item in slotted]
+    least, rounds = bound(pieces), _coloured(slotted, start, below)
+    if rounds is not None and len(rounds) > most:
+        rounds = None
+    if rounds is None or cost(rounds, 0) > GOOD * least:
+        fewer = below if rounds is None else cost(rounds, start)
+        rounds = filled(pieces, start, max(start, FINER * least), most, fewer) or rounds
+    return rounds
+
+
 def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
     """Ways to put pieces into rounds, the quickest first."""
     yield partial(_coloured, as_they_are(pieces), start)
@@ -97,7 +128,7 @@ def _fewest(slotted: Sequence[Slotted]) -> float:
     """The rounds that pieces take at least."""
     received = Counter(piece.target for piece, _ in slotted)
     sent = Counter(piece.holders for piece, _ in slotted)
-    return max(*received.values(), *(number / len(holders) for holders, number in sent.items()))
+    return max([*received.values(), *(number / len(holders) for holders, number in sent.items())], default=0)
 
 
 def _coloured(slotted: Sequence[Slotted], start: int, below: float) -> Rounds | None:
@@ -161,12 +192,13 @@ class _Rounds:
 
     def _exchanged(self, item: Slotted) -> bool:
         """Whether a piece found a round in which others changed places with those of a second round."""
-        fitting = [number for number in range(len(self.chunks)) if self._fits(item, number)]
+        order = sorted(range(len(self.chunks)), key=lambda number: math.prod(self.chunks[number]))
+        fitting = [number for number in order if self._fits(item, number)]  # in those of its slot pieces always change
         free = (number for number in fitting if item.piece.target not in self.receives[number])
         holders = sorted(item.piece.holders, key=self.load.__getitem__)[:MAX_HOLDERS]
         paths = (
             (number, other, source)
-            for number, other, source in itertools.product(free, range(len(self.chunks)), holders)
+            for number, other, source in itertools.product(free, fitting, holders)
             if source not in self.sends[other] and source in self.sends[number]
         )
         for number, other, source in itertools.islice(paths, MAX_PATHS):

@@ -1,0 +1,78 @@
+"""Two turns: pieces go to one of those that are to hold them, who then pass them on to the others.
+
+Devices that will hold the same tile are a *class*. In the first turn each piece leaves its holders once, for a device
+of the class: each gets an equal part, of pieces that stand beside each other. In the second it goes from there to the
+rest of the class, as does what some device of the class has held all along, in boxes as large as can be. (An all-to-all
+and an all-gather, but of parts that need not be of one size, and nobody gets what it holds.) Where the holders are what
+keeps all waiting that is better than what is put together round by round (see ``relayed``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from meshwright.spmd.reshard.pieces import Piece, Slotted
+from meshwright.spmd.reshard.relayed import groups_of, leaders_of
+
+
+def in_turns(slotted: Sequence[Slotted]) -> tuple[list[Slotted], list[Piece]]:
+    """What is sent in the first turn, and in the second, with those that have it by then as its holders."""
+    first: list[Slotted] = []
+    then: dict[tuple[tuple[int, ...], int], list[Piece]] = defaultdict(list)
+    for members in _classes(slotted):
+        for group, having in _entered(members):
+            entry = [item for item in group if item.piece.target in having]
+            first += entry
+            for piece in (item.piece for item in group if item not in entry):
+                then[having, piece.target].append(piece._replace(holders=having))
+    return first, [piece for pieces in then.values() for piece in _joined(pieces)]
+
+
+def _classes(slotted: Sequence[Slotted]) -> Iterable[list[list[Slotted]]]:
+    """The copies of each piece, by the class that they are for."""
+    pieces = [item.piece for item in slotted]
+    leaders = leaders_of(pieces)
+    classes: dict[int, list[list[Slotted]]] = defaultdict(list)
+    for group in groups_of(pieces):
+        classes[leaders[pieces[group[0]].target]].append([slotted[number] for number in group])
+    return classes.values()
+
+
+def _entered(members: Sequence[list[Slotted]]) -> Iterator[tuple[list[Slotted], tuple[int, ...]]]:
+    """The copies of each piece with the devices of the class that have it after the first turn."""
+    devices = {item.piece.target for group in members for item in group}
+    load: Counter[int] = Counter()
+    incoming = []
+    for group in sorted(members, key=lambda group: group[0].piece.low):
+        piece = group[0].piece
+        if inside := tuple(devices.intersection(piece.holders)):
+            load.update(dict.fromkeys(inside, piece.size // len(inside)))
+            yield group, inside
+        else:
+            incoming.append(group)
+    equal = (load.total() + sum(group[0].piece.size for group in incoming)) / len(devices)
+    for group in incoming:
+        half = group[0].piece.size / 2
+        entry = min((item.piece.target for item in group), key=lambda device: (load[device] + half > equal, device))
+        load[entry] += group[0].piece.size
+        yield group, (entry,)
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces, joined along one dimension after another where they touch."""
+    for dim in range(len(pieces[0].low)):
+        joined: list[Piece] = []
+        for piece in sorted(pieces, key=lambda piece: (*_across(piece, dim), piece.low[dim])):
+            last = joined[-1] if joined else None
+            if last and _across(last, dim) == _across(piece, dim) and last.high[dim] == piece.low[dim]:
+                joined[-1] = last._replace(high=piece.high)
+            else:
+                joined.append(piece)
+        pieces = joined
+    return list(pieces)
+
+
+def _across(piece: Piece, dim: int) -> tuple[int, ...]:
+    """Where a piece lies in the other dimensions."""
+    return piece.low[:dim] + piece.low[dim + 1 :] + piece.high[:dim] + piece.high[dim + 1 :]
