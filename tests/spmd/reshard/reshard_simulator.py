@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from functools import reduce
 
 import numpy as np
@@ -202,6 +203,8 @@ def _overlap(plan: Overlaps, values: Locals) -> Locals:
         assert len(set(senders)) == len(senders) and len(set(receivers)) == len(receivers)
         pairs = turn.perm or [(device, device) for device in np.flatnonzero(turn.receives)]
         assert sorted(target for _, target in pairs) == list(np.flatnonzero(turn.receives))
+        for buffer in [values[0]] * turn.sends_own + [results[0]] * any(turn.relays):  # every device cuts a chunk out
+            assert all(map(operator.le, turn.chunk, buffer.shape)), (turn.chunk, buffer.shape)
         sent = [
             (results if turn.relays and turn.relays[source] else values)[source][_at(turn.takes, source, turn.chunk)]
             for source, _ in pairs

@@ -158,11 +158,7 @@ def _emit_overlaps(x: Any, plan: Overlaps, mesh: AbstractMesh) -> Any:
     if any(map(any, plan.margin)):
         x = pad(x, scalar_like(0, x), [(low, high, 0) for low, high in plan.margin])
     for turn in plan.rounds:
-        taken = [lookup(table, plan.axes, mesh) for table in turn.takes]
-        chunk = dynamic_slice(x, taken, turn.chunk)
-        if turn.relays:
-            relays = eq(lookup(turn.relays, plan.axes, mesh), np.int32(1))
-            chunk = select(relays, dynamic_slice(result, taken, turn.chunk), chunk)
+        chunk = _taken(x, result, turn, plan.axes, mesh)
         if turn.perm:
             chunk = Ppermute(names, sizes, turn.perm).bind(chunk)
         at = [lookup(table, plan.axes, mesh) for table in turn.puts]
@@ -171,6 +167,17 @@ def _emit_overlaps(x: Any, plan: Overlaps, mesh: AbstractMesh) -> Any:
             chunk = select(came, chunk, dynamic_slice(result, at, turn.chunk))
         result = dynamic_update_slice(result, chunk, at)
     return result
+
+
+def _taken(x: Any, result: Any, turn: Round, axes: Sequence[str], mesh: AbstractMesh) -> Any:
+    """The chunk that this device sends, of what it held before or of what it has received."""
+    at = [lookup(table, axes, mesh) for table in turn.takes]
+    if not turn.relays:
+        return dynamic_slice(x, at, turn.chunk)
+    relayed = dynamic_slice(result, at, turn.chunk)
+    if not turn.sends_own:
+        return relayed
+    return select(eq(lookup(turn.relays, axes, mesh), np.int32(1)), relayed, dynamic_slice(x, at, turn.chunk))
 
 
 def _came(turn: Round, axes: Sequence[str], mesh: AbstractMesh) -> Any:

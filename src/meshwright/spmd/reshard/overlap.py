@@ -90,6 +90,11 @@ class Round:
     receives: tuple[bool, ...]
     relays: tuple[bool, ...]
 
+    @property
+    def sends_own(self) -> bool:
+        """Whether some device sends of what it held before. Else no chunk is cut out of that: it may be too small."""
+        return not self.relays or not all(self.relays[source] for source, _ in self.perm)
+
 
 @dataclass(frozen=True)
 class Overlaps:
