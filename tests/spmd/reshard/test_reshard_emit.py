@@ -170,6 +170,17 @@ def test_what_is_received_is_passed_on() -> None:
     check(shape, [(src, dst)], mesh)
 
 
+def test_what_is_passed_on_may_be_larger_than_the_tile_before() -> None:
+    """Rows of 3 of each device's tile are joined to columns of 9."""
+    mesh, shape = MESHES["4x2"], (5, 9)
+    x = mesh.atoms_of("x")
+    src, dst = Layout((("y", *x), ())), Layout(((), x))
+    (step,) = (step for step, _ in plan_reshard(shape, 4, src, dst, mesh).steps if isinstance(step, Overlap))
+    old = step.before.rows(mesh)
+    assert any(rows > old[0] or columns > old[1] for rows, columns in (turn.chunk for turn in step.plan(mesh).rounds))
+    check(shape, [(src, dst)], mesh)
+
+
 @pytest.mark.parametrize("shape", [(8, 8, 8), (8, 16, 8)], ids=str)
 def test_exchanges(shape: tuple[int, ...]) -> None:
     """Several dimensions at once, in one all-to-all and in rounds: pairs whose plan has an exchange."""
