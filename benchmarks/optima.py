@@ -339,8 +339,7 @@ def ops() -> dict[str, Case]:
 
 def stencils() -> dict[str, Case]:
     """Stencils on a plane in 4×2 tiles: a row to either neighbour and a column to the other device; with corners, the
-    columns of the tile with its rows. Permutes to the left and to the right are counted both. What chooses between
-    border and interior is work that the program for one device does not have, and is fused with the rest."""
+    columns of the tile with its rows. Permutes to the left and to the right are counted both."""
     import meshwright as mw
     import meshwright.numpy as mnp
     from meshwright import PartitionSpec as P

@@ -27,9 +27,9 @@ def stepped(u):
     return u.at[1:-1, 1:-1].add(neighbours(u) / 10)
 
 
-def partitioned(f, *spec):
+def partitioned(f, *spec, size=N):
     where = NamedSharding(MESH, P(*spec))
-    lowered = mw.jit(f, in_shardings=where, out_shardings=where).lower(mw.ShapeDtypeStruct((N, N), np.float32))
+    lowered = mw.jit(f, in_shardings=where, out_shardings=where).lower(mw.ShapeDtypeStruct((size, size), np.float32))
     return lowered.partition()
 
 
@@ -73,6 +73,29 @@ def test_stencils(f, sent):
     part = partitioned(f, "a", "b")
     assert part.bytes_sent == sent
     assert {c.kind for c in part.collectives} == {"collective_permute"}
+    part.verify()
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("stencil", [neighbours, nine])
+def test_borders_are_little_work(stencil, mode):
+    """What is around the array is put there in the rows that are fetched, not chosen in all of a tile."""
+    assert partitioned(lambda u: stencil(mnp.pad(u, 1, mode=mode)), "a", "b", size=512).work.redundancy < 1.02
+
+
+@pytest.mark.parametrize("fill", [0.0, 3.0])
+def test_rows_that_do_not_exist(fill):
+    """Windows that begin before an array, end behind it, or lie outside, of tiles with padding and without."""
+    padding = [(1, 1), (3, 0), (0, 7), (16, 0), (0, 40), (40, 24), (-3, 3), (5, -5), (-20, 30), (30, -20), (-8, -8)]
+
+    def f(u, v):
+        return [lax.pad(x, np.float32(fill), [(low, high, inner), (0, 0, 0)])
+                for x in (u, v) for low, high in padding for inner in (0, 1)]  # fmt: skip
+
+    where = NamedSharding(MESH, P("a"))
+    args = [mw.ShapeDtypeStruct((n, 2), np.float32) for n in (32, 30)]
+    part = mw.jit(f, in_shardings=where, out_shardings=where).lower(*args).partition()
+    assert "collective_permute" in {c.kind for c in part.collectives}
     part.verify()
 
 

@@ -30,7 +30,9 @@ class WindowPlan:
     ``pieces`` are joined in order; ``gaps[i]`` rows of nothing stand before piece ``i``. Tile ``t``'s window begins at
     row ``starts[t]`` of what was joined. ``gather`` says that joining all tiles is cheaper than the exchange; then
     there are no pieces and ``starts`` count rows of the whole (padded) dimension. ``complete`` means that every row of
-    every window exists, so that nothing has to be filled in.
+    every window exists, so that nothing has to be filled in. ``apart`` means that rows that do not exist are nowhere
+    among those that a tile gets: they are in gaps, in pieces that are not sent to it, or past both ends of what was
+    joined. Else they may be the padding of a tile, and be anything.
     """
 
     pieces: tuple[Piece, ...]
@@ -38,6 +40,7 @@ class WindowPlan:
     starts: tuple[int, ...]
     gather: bool
     complete: bool
+    apart: bool
 
     @property
     def sent(self) -> int:
@@ -71,13 +74,14 @@ def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int, stop: int
         sources = range(low // rows, -(-high // rows)) if low < high else range(0)
         windows.append([_Segment(s, max(low - s * rows, 0), min(high - s * rows, rows)) for s in sources])
     if not any(windows):  # every window lies outside
-        return WindowPlan((), (), (0,) * tiles, False, False)
-    plans = [_by_distance(windows, starts, rows, complete)]
-    in_turn = _in_turn(windows, starts, rows, complete)
+        return WindowPlan((), (), (0,) * tiles, False, False, True)
+    even = size % tiles == 0
+    plans = [_by_distance(windows, starts, rows, complete, even)]
+    in_turn = _in_turn(windows, starts, rows, complete, even)
     if in_turn is not None:
         plans.append(in_turn)
     best = min(plans, key=lambda plan: plan.sent)
-    return WindowPlan((), (), starts, True, complete) if best.sent > (tiles - 1) * rows else best
+    return WindowPlan((), (), starts, True, complete, even) if best.sent > (tiles - 1) * rows else best
 
 
 def plan_ring(size: int, tiles: int, start: Callable[[int], int], length: int) -> WindowPlan:
@@ -92,7 +96,7 @@ def plan_ring(size: int, tiles: int, start: Callable[[int], int], length: int) -
         ]
         for begin in starts
     ]
-    plan = _by_distance(windows, tuple(starts), rows, True)
+    plan = _by_distance(windows, tuple(starts), rows, True, True)
     return replace(plan, pieces=tuple(replace(p, perm=_around(p.perm, tiles)) for p in plan.pieces))
 
 
@@ -102,7 +106,9 @@ def _around(perm: tuple[tuple[int, int], ...], tiles: int) -> tuple[tuple[int, i
     return pairs if any(source != target for source, target in pairs) else ()
 
 
-def _by_distance(windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool) -> WindowPlan:
+def _by_distance(
+    windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool, even: bool
+) -> WindowPlan:
     """A piece for each distance of a source: halos, where all tiles look equally far."""
     ranges: dict[int, list[int]] = {}
     pairs: dict[int, list[tuple[int, int]]] = {}
@@ -125,16 +131,18 @@ def _by_distance(windows: list[list[_Segment]], starts: tuple[int, ...], rows: i
     # Windows in which nothing is needed do not make the others look further.
     needed = [b for b, w in zip(begins, windows) if w]
     within = tuple(min(max(b, min(needed)), max(needed)) for b in begins) if complete else tuple(begins)
-    return WindowPlan(pieces, tuple(gaps), within, False, complete)
+    return WindowPlan(pieces, tuple(gaps), within, False, complete, even)
 
 
-def _in_turn(windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool) -> WindowPlan | None:
+def _in_turn(
+    windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool, even: bool
+) -> WindowPlan | None:
     """A piece for the first tile that each window sees, one for the second, …: where tiles change places.
 
     None if a piece would have to go from one tile to several.
     """
     pieces = []
-    most = max(map(len, windows))
+    most, apart = max(map(len, windows)), even
     for number in range(most):
         parts = {t: window[number] for t, window in enumerate(windows) if number < len(window)}
         if len({p.source for p in parts.values()}) < len(parts):
@@ -143,8 +151,9 @@ def _in_turn(windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, 
         high = rows if number + 1 < most else max(p.high for p in parts.values())
         moves = tuple((p.source, t) for t, p in parts.items())
         pieces.append(Piece(low, high, moves if any(s != t for s, t in moves) else ()))
+        apart &= bool(pieces[-1].perm) or len(parts) == len(windows)
     begins = tuple((w[0].low - pieces[0].low if w else 0) + min(s, 0) for w, s in zip(windows, starts))
-    return WindowPlan(tuple(pieces), (0,) * most, begins, False, complete)
+    return WindowPlan(tuple(pieces), (0,) * most, begins, False, complete, apart)
 
 
 def affine(table: Sequence[int]) -> tuple[int, int] | None:

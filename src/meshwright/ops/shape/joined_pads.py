@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.rewrite import in_regions, replaced, use_counts
+from meshwright.ir.tracing import Tracer
 from meshwright.ops.elementwise.table import ConvertElementType, add
 from meshwright.ops.shape.slice_pad import Concatenate, Pad
 
@@ -58,7 +59,7 @@ def joined_pads(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 def zeros_of(jaxpr: ClosedJaxpr) -> set[Atom]:
     """The scalars of a program, constants and conversions of them, that are known to be zero."""
-    zeros: set[Atom] = {v for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts) if v.aval.ndim == 0 and _is_zero(c)}
+    zeros: set[Atom] = {v for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts) if v.aval.ndim == 0 and is_zero_value(c)}
     for eqn in jaxpr.jaxpr.eqns:
         if isinstance(eqn.op, ConvertElementType) and is_zero(eqn.invars[0], zeros):
             zeros.add(eqn.outvars[0])
@@ -67,10 +68,13 @@ def zeros_of(jaxpr: ClosedJaxpr) -> set[Atom]:
 
 def is_zero(atom: Atom, zeros: Container[Atom]) -> bool:
     """Whether a scalar is zero, and not minus zero: a literal, or one of ``zeros``."""
-    return _is_zero(atom.val) if isinstance(atom, Literal) else atom in zeros
+    return is_zero_value(atom.val) if isinstance(atom, Literal) else atom in zeros
 
 
-def _is_zero(value: Any) -> bool:
+def is_zero_value(value: Any) -> bool:
+    """Whether a number is zero, and not minus zero; no traced value is known to be."""
+    if isinstance(value, Tracer):
+        return False
     array = np.asarray(value)
     return array.ndim == 0 and array.dtype.kind in "biufV" and not array and not np.signbit(array.astype(np.float64))
 

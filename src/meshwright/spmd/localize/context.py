@@ -21,11 +21,12 @@ from meshwright.ops.elementwise.monoid import monoid_of, nothing
 from meshwright.ops.elementwise.table import add, and_, convert, eq, ge, lt, mul, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
+from meshwright.ops.shape.joined_pads import is_zero_value
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap, Slot
 from meshwright.sharding.rule import REDUCTION, ShardingRule
-from meshwright.sharding.window import Piece, plan_ring, plan_window
+from meshwright.sharding.window import WindowPlan, plan_ring, plan_window
 from meshwright.spmd.reshard.emit import lookup, named_axes, tile_index
 
 
@@ -181,35 +182,36 @@ class LocalContext:
             shape = typeof(x).shape
             return match_shape(zero, typeof(x).update(shape=(*shape[:dim], length, *shape[dim + 1 :])))
         else:
-            x = self._assemble(x, dim, axes, plan.pieces, plan.gaps)
-        x = self._cut(x, dim, axes, plan.starts, length)
-        if plan.complete:
+            x = self._assemble(x, dim, axes, plan, zero)
+        x = self._cut(x, dim, axes, plan.starts, length, zero)
+        if plan.complete or plan.apart:
             return x
         first = self.lookup([start(t) for t in range(tiles)], axes)
         return self._keep(x, dim, first, 0, size, zero)
 
-    def _assemble(self, x: Any, dim: int, axes: Sequence[str], pieces: Sequence[Piece], gaps: Sequence[int]) -> Any:
-        names, sizes = named_axes(axes, self.mesh)
+    def _assemble(self, x: Any, dim: int, axes: Sequence[str], plan: WindowPlan, fill: Any) -> Any:
+        """A plan's pieces with its gaps. Where only rows that do not exist are not sent, these are ``fill``."""
         parts = []
-        for piece, gap in zip(pieces, gaps):
+        for piece, gap in zip(plan.pieces, plan.gaps):
             part = slice_in_dim(x, piece.low, piece.high, axis=dim)
             if piece.perm:
-                part = Ppermute(names, sizes, piece.perm).bind(part)
-            if gap:
-                config = [(0, 0, 0)] * typeof(x).ndim
-                config[dim] = (gap, 0, 0)
-                part = pad(part, np.zeros((), typeof(x).dtype), config)
-            parts.append(part)
+                part = self.permute(part, axes, piece.perm)
+                if plan.apart and not (plan.complete or is_zero_value(fill)):
+                    part = self._received(part, axes, piece.perm, fill)
+            parts.append(_padded(part, dim, gap, 0, fill))
         return concatenate(parts, dim)
 
-    def _cut(self, x: Any, dim: int, axes: Sequence[str], starts: Sequence[int], length: int) -> Any:
-        """Rows ``[starts[t], starts[t] + length)``; rows that do not exist are zeros."""
+    def _received(self, x: Any, axes: Sequence[str], perm: Sequence[tuple[int, int]], fill: Any) -> Any:
+        """What a permute brings, ``fill`` for who is no target."""
+        targets = {target for _, target in perm}
+        here = self.lookup([tile in targets for tile in range(self.mesh.sizes(axes))], axes)
+        return select(eq(here, np.int32(1)), x, match_shape(fill, typeof(x)))
+
+    def _cut(self, x: Any, dim: int, axes: Sequence[str], starts: Sequence[int], length: int, fill: Any = None) -> Any:
+        """Rows ``[starts[t], starts[t] + length)``; rows that do not exist are ``fill`` (zero if None)."""
         rows = typeof(x).shape[dim]
         low, high = max(0, -min(starts)), max(0, max(starts) + length - rows)
-        if low or high:
-            config = [(0, 0, 0)] * typeof(x).ndim
-            config[dim] = (low, high, 0)
-            x = pad(x, np.zeros((), typeof(x).dtype), config)
+        x = _padded(x, dim, low, high, fill)
         starts = [s + low for s in starts]
         if len(set(starts)) == 1:
             return slice_in_dim(x, starts[0], starts[0] + length, axis=dim)
@@ -262,12 +264,16 @@ class LocalContext:
 
     def cut(self, x: Any, operand: int, dim: int, starts: Sequence[int], length: int, fill: Any = None) -> Any:
         """This tile's rows ``[starts[t], starts[t] + length)`` of a local array; missing rows are ``fill``."""
-        axes = self.axes(operand, dim)
-        rows = typeof(x).shape[dim]
-        y = self._cut(x, dim, axes, starts, length)
-        if fill is None or (min(starts) >= 0 and max(starts) + length <= rows):
-            return y
-        return self._keep(y, dim, self.lookup(starts, axes), 0, rows, fill)
+        return self._cut(x, dim, self.axes(operand, dim), starts, length, fill)
+
+
+def _padded(x: Any, dim: int, low: int, high: int, fill: Any = None) -> Any:
+    """``x`` with so many rows of ``fill`` (zero if None) before and behind it."""
+    if not (low or high):
+        return x
+    config = [(0, 0, 0)] * typeof(x).ndim
+    config[dim] = (low, high, 0)
+    return pad(x, np.zeros((), typeof(x).dtype) if fill is None else fill, config)
 
 
 def _rows(x: Any, dim: int, count: int) -> ShapedArray:
