@@ -249,10 +249,10 @@ class PartitionedProgram(Stage):
     def warn(self) -> None:
         """Warn of operands that had to be replicated, of arithmetic that devices repeat, and of dimensions that were
         padded because of given shardings."""
-        for text in map(str, self.part.replicated):
-            warn(text, ReplicationWarning)
+        for gathered in self.part.replicated:
+            warn(f"{gathered}; explain(suggest=True) looks for shardings that need no gather", ReplicationWarning)
         if self.work.warning:
-            warn(self.work.warning, RedundancyWarning)
+            warn(f"{self.work.warning}; explain(suggest=True) says how", RedundancyWarning)
         chosen = self.program.open_shardings()
         for what, text in self._padding:
             if what not in chosen:
