@@ -183,24 +183,84 @@ def test_packed_data_and_their_lengths(function):
         np.testing.assert_allclose(got, want.detach(), rtol=1e-5, atol=1e-6)
 
 
+def values_and_gradients(outs_of, *leaves):
+    """Of floats among the results, by all that are to be differentiated."""
+
+    def loss(*args):
+        outs = outs_of(*args)
+        return sum((o * o).sum() for o in outs if "float" in str(o.dtype)), outs
+
+    return mw.jit(mw.value_and_grad(loss, argnums=tuple(range(len(leaves))), has_aux=True))(*leaves)
+
+
+@pytest.mark.parametrize("name", _LAYERS)
+def test_layers_of_sequences_whose_lengths_are_arguments_are_torchs(name):
+    layer = _LAYERS[name]()
+    is_sorted = name != "gru"
+    module = Of(lambda self, x, n: padded_again(self, x, n, is_sorted, total=7 if is_sorted else 9), layer)
+    x = torch.randn(3, 7, 4) if layer.batch_first else torch.randn(7, 3, 4)
+    model = mw.from_torch(module, (x, torch.tensor([7, 4, 2])))
+    for lengths in ([7, 4, 2], [5, 5, 1], [3, 2, 1] if is_sorted else [1, 6, 3]):
+        n = np.array(lengths)
+        (_, outs), (of_params, of_x) = values_and_gradients(lambda p, x, n=n: model(p, x, n), model.params, x.numpy())
+        leaf = x.clone().requires_grad_()
+        module.zero_grad()
+        wanted = module(leaf, torch.tensor(lengths))
+        sum((w * w).sum() for w in wanted if w.is_floating_point()).backward()
+        for got, want in zip(outs, wanted, strict=True):
+            np.testing.assert_allclose(got, want.detach(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(of_x, leaf.grad, rtol=1e-4, atol=1e-5)
+        for key, p in module.named_parameters():
+            np.testing.assert_allclose(of_params[key], p.grad, rtol=1e-4, atol=1e-5)
+    padded, _, *lasts = model(model.params, x.numpy(), np.array([8, 3, 0]))
+    for values in (padded if layer.batch_first else np.swapaxes(padded, 0, 1), *(np.swapaxes(s, 0, 1) for s in lasts)):
+        is_nan = np.isnan(values).reshape(3, -1)
+        assert is_nan[[0, 2]].any(1).all() and not is_nan[1].any()
+
+
+def test_lengths_that_are_computed_are_those_of_their_buffers_and_writes():
+    layer, x = nn.GRU(4, 5, batch_first=True), torch.randn(3, 7, 4)
+    held = Of(lambda self, x: padded_again(self, x, self.counts, total=7), layer, counts=torch.tensor([3, 7, 4]))
+    for module in (held, Of(written, layer)):
+        model = mw.from_torch(module, (x,))
+        got, want = model(model.params, x.numpy()), module(x)
+        for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
+            np.testing.assert_allclose(g, w.detach(), rtol=1e-5, atol=1e-5)
+
+
 def written(self, x):
     lengths = torch.full((3,), 4)
     lengths[0] = 7
-    return padded_again(self, x, lengths, is_sorted=True)[0]
+    return padded_again(self, x, lengths, is_sorted=True, total=7)[0]
+
+
+def doubled(self, x, n):
+    packed = pack_padded_sequence(x, n, batch_first=True)
+    return self.layer(PackedSequence(packed.data * 2, packed.batch_sizes))[1]
+
+
+def of_another(self, x, n):
+    packed, other = (pack_padded_sequence(x, lengths, batch_first=True) for lengths in (n, n - 1))
+    return self.layer(PackedSequence(packed.data, other.batch_sizes))[1]
 
 
 @pytest.mark.parametrize(
-    "function, more",
+    "function, words",
     [
-        (lambda self, x, n: padded_again(self, x, n)[0], (torch.tensor([3, 7, 4]),)),
-        (lambda self, x: padded_again(self, x, self.counts)[0], ()),
-        (written, ()),
+        (lambda self, x, n: padded_again(self, x, n)[0], ("pad_packed_sequence", "total_length=7", "mask", "a list")),
+        (lambda self, x, n: padded_again(self, x, n, total=6)[0], ("depend on values",)),
+        (lambda self, x, n: pack_padded_sequence(x, n, batch_first=True).data.mean(), ("depend on values",)),
+        (lambda self, x, n: pack_padded_sequence(x, n, batch_first=True).data.size(0) * x, ("depend on values",)),
+        (lambda self, x, n: pack_padded_sequence(x, n[:2], batch_first=True)[0], ("3 lengths",)),
+        (lambda self, x, n: pack_padded_sequence(x.long(), n, batch_first=True)[0], ("floats",)),
+        (doubled, ("gru", "changed")),
+        (of_another, ("gru", "changed")),
     ],
 )
-def test_lengths_that_may_differ_between_calls_are_refused(function, more, refuses):
-    module = Of(function, nn.GRU(4, 5, batch_first=True), counts=torch.tensor([3, 7, 4]))
-    with refuses(errors.ImportProgramError, "test_torch_sequences.py", "pack_padded_sequence", "mask", "a list"):
-        mw.from_torch(module, (torch.randn(3, 7, 4), *more))
+def test_what_the_number_of_packed_rows_decides_is_refused_where_it_varies(function, words, refuses):
+    module = Of(function, nn.GRU(4, 5, batch_first=True))
+    with refuses(errors.ImportProgramError, "test_torch_sequences.py", *words):
+        mw.from_torch(module, (torch.randn(3, 7, 4), torch.tensor([7, 4, 3])))
 
 
 def test_lengths_that_do_not_fit_are_refused(refuses):
@@ -219,4 +279,17 @@ def test_packed_sequences_with_the_batch_split_gather_nothing():
     )
     x = torch.randn(8, 7, 6)
     part = partitioned(mw.from_torch(module, (x,)), x, splits=[("data",)])
+    assert {c.kind for c in part.collectives} == {"all_reduce"}
+
+
+def test_sequences_whose_lengths_are_arguments_gather_nothing_either():
+    module = Of(
+        lambda self, x, n: (padded_again(self, x, n, is_sorted=True, total=7)[0] ** 2).sum(),
+        nn.GRU(6, 4, batch_first=True),
+    )
+    inputs = torch.randn(8, 7, 6), torch.tensor([7, 7, 6, 6, 5, 3, 2, 1])
+    model, arrays = mw.from_torch(module, inputs), [x.numpy() for x in inputs]
+    rows = mw.NamedSharding(mw.make_mesh((4,), ("data",)), mw.P("data"))
+    part = mw.jit(mw.value_and_grad(model), in_shardings=(None, rows, rows)).lower(model.params, *arrays).partition()
+    part.verify(model.params, *arrays)
     assert {c.kind for c in part.collectives} == {"all_reduce"}

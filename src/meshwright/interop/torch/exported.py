@@ -16,7 +16,7 @@ from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.overrides import Overridden
-from meshwright.interop.torch.passes import sink_views
+from meshwright.interop.torch.passes import drop_packed, sink_views
 from meshwright.interop.torch.sources import described, user_line
 
 
@@ -43,6 +43,7 @@ def export(
             raise
         except Exception as error:
             raise _explained(error, module) from error
+    drop_packed(program.graph_module)
     sink_views(program.graph_module)
     refuse_unknown(program.graph_module, module)
     return program, functions

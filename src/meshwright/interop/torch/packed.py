@@ -1,14 +1,18 @@
-"""Packed sequences (``torch.nn.utils.rnn``) of lengths that are known when a module is exported.
+"""Packed sequences (``torch.nn.utils.rnn``).
 
-Packing picks rows by constant indices, padding puts them back. A recurrent layer runs over padded sequences, with a
-mask: what was packed and not changed since is not padded again, so that a batch stays split over devices from one end
-of a network to the other, and the rows that nobody asks for are never picked.
+Where lengths are known when a module is exported, packing picks rows by constant indices, padding puts them back. A
+recurrent layer runs over padded sequences, with a mask: what was packed and not changed since is not padded again, so
+that a batch stays split over devices from one end of a network to the other, and rows that nobody asks for are not
+picked.
+
+Where lengths are arguments, nobody knows how many rows there are: packed data are an op without a rule, which layers
+and padding alone may take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -23,8 +27,11 @@ _LIBRARY.define(
     "recurrent(str kind, Tensor input, Tensor running, Tensor[] states, Tensor[] params, bool has_biases, "
     "int num_layers, float dropout, bool train, bool bidirectional) -> Tensor[]"
 )
-#: for packed data: its version, and the same padded, ``[time, batch, ...]``
+_LIBRARY.define("packed(Tensor padded, Tensor lengths) -> (Tensor, Tensor)")
+#: for packed data: its version, the same padded, ``[time, batch, ...]``, and the lengths if these are arguments
 _PADDED: Any = WeakIdKeyDictionary()
+#: for sizes of steps that depend on arguments: the lengths of the sequences, and how many steps are padded
+_VARYING: Any = WeakIdKeyDictionary()
 
 
 @torch.library.register_fake("meshwright::recurrent", lib=_LIBRARY)
@@ -35,17 +42,30 @@ def _types(
     return [input.new_empty((*input.shape[:2], features)), *(torch.empty_like(s) for s in states)]
 
 
+@torch.library.register_fake("meshwright::packed", lib=_LIBRARY)
+def _packed_types(padded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As many rows and steps as the lengths say: numbers that are not known, within bounds that are."""
+    steps, batch = padded.shape[:2]
+    new_size = torch.library.get_ctx().new_dynamic_size
+    rows, longest = new_size(min=batch, max=steps * batch), new_size(min=1, max=steps)
+    return padded.new_empty((rows, *padded.shape[2:])), lengths.new_empty(longest)
+
+
 # --- which row is where -------------------------------------------------------------------------------------
-def _values(tensor: torch.Tensor, of: str) -> list[int]:
+def _values(tensor: torch.Tensor) -> list[int] | None:
     values = known(tensor)
     if values is None:
-        raise ArgumentError(
-            f"{of}: the lengths of the sequences depend on arguments or buffers, and programs have fixed shapes; give "
-            "lengths that are the same in every call (a list, or a tensor that is neither), or leave the sequences "
-            "padded and mask what is past their ends (torch.where(torch.arange(T) < lengths[:, None], ...))"
-        )
+        return None
     with unrecorded():
         return values.tolist()  # type: ignore[no-any-return]
+
+
+def _refuse(of: str, what: str) -> NoReturn:
+    raise ArgumentError(
+        f"{of}: {what}. The lengths of the sequences depend on arguments or buffers, and programs have fixed shapes; "
+        "give lengths that are the same in every call (a list, or a tensor that is neither), or leave the sequences "
+        "padded and mask what is past their ends (torch.where(torch.arange(T) < lengths[:, None], ...))"
+    )
 
 
 def _packed_rows(lengths: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -78,17 +98,20 @@ def _recorded(values: Sequence[int]) -> torch.Tensor:
     return tensor
 
 
-def _running(lengths: Sequence[int], steps: int) -> torch.Tensor:
+def _running(lengths: Sequence[int] | torch.Tensor, steps: int) -> torch.Tensor:
     """Whether a step is one of a sequence."""
-    return torch.arange(steps)[:, None] < torch.tensor(lengths)
+    ends = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
+    return torch.arange(steps)[:, None] < ends
 
 
 # --- packing and padding ------------------------------------------------------------------------------------
 @overrides(_functions._pack_padded_sequence)
 def pack(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of all sequences, step by step; sequences are sorted by their lengths."""
-    values = _values(lengths, "pack_padded_sequence")
+    values = _values(lengths)
     padded = input.transpose(0, 1) if batch_first else input
+    if values is None:
+        return _pack_varying(padded, lengths)
     rows, sizes = _packed_rows(values)
     if padded.shape[1] != len(values) or padded.shape[0] < len(sizes):
         raise ArgumentError(
@@ -98,18 +121,65 @@ def pack(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) 
     return _packed(padded[: len(sizes)], rows), _recorded(sizes)
 
 
+def _pack_varying(padded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences whose lengths do not fit, for which torch raises an error, are NaN; they need not be sorted."""
+    steps, batch = padded.shape[:2]
+    if not all(type(n) is int for n in padded.shape) or not padded.is_floating_point():
+        _refuse("pack_padded_sequence", "the sequences have sizes that vary, or are not of floats")
+    if lengths.shape != (batch,):
+        raise ArgumentError(
+            f"pack_padded_sequence: expected {batch} lengths, one for each sequence, got {tuple(lengths.shape)}"
+        )
+    fits = (lengths > 0) & (lengths <= steps)
+    padded = torch.where(fits.reshape(batch, *(1,) * (padded.ndim - 2)), padded, torch.nan)
+    return _varying(padded, torch.where(fits, lengths, steps))
+
+
+def _varying(padded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    data, sizes = torch.ops.meshwright.packed(padded, lengths)
+    _VARYING[sizes] = lengths, padded.shape[0]
+    return _noted(data, padded, lengths), sizes
+
+
+@overrides(torch.Tensor.__getitem__)
+def _first_size(sizes: torch.Tensor, index: Any) -> torch.Tensor:
+    """Layers ask how many sequences take the first step: all, also where nobody knows the other sizes."""
+    if sizes in _VARYING and type(index) is int and index == 0:
+        return _recorded([_VARYING[sizes][0].shape[0]])[0]
+    return sizes[index]
+
+
 def _packed(padded: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    data = padded.flatten(0, 1)[torch.tensor(rows)]
-    _PADDED[data] = data._version, padded
+    return _noted(padded.flatten(0, 1)[torch.tensor(rows)], padded)
+
+
+def _noted(data: torch.Tensor, padded: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+    _PADDED[data] = data._version, padded, lengths
     return data
 
 
-def _in_steps(data: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Packed data ``[time, batch, ...]``, with anything past the ends of sequences."""
-    version, padded = _PADDED.get(data, (None, None))
-    if padded is not None and version == data._version and padded.shape[:2] == (len(sizes), sizes[0]):
-        return padded
-    return data[torch.tensor(_padded_rows(sizes)[0])]
+def _unchanged(data: torch.Tensor, steps: int, batch: int, lengths: torch.Tensor | None = None) -> torch.Tensor | None:
+    """What data were packed from, if they and their lengths are as they were."""
+    version, padded, own = _PADDED.get(data, (None, None, None))
+    is_same = padded is not None and version == data._version and own is lengths
+    return padded if is_same and padded.shape[:2] == (steps, batch) else None
+
+
+def _in_steps(
+    data: torch.Tensor, batch_sizes: torch.Tensor, of: str
+) -> tuple[torch.Tensor, list[int] | None, torch.Tensor]:
+    """Packed data ``[time, batch, ...]``, with anything past the ends of sequences; the lengths of these, if they are
+    known; and the same as a tensor."""
+    if batch_sizes in _VARYING:
+        lengths, steps = _VARYING[batch_sizes]
+        padded = _unchanged(data, steps, lengths.shape[0], lengths)
+        return (_refuse(of, "packed data that were changed") if padded is None else padded), None, lengths
+    sizes = _values(batch_sizes)
+    if sizes is None:
+        _refuse(of, "sizes of steps that are not the packed ones")
+    rows, values = _padded_rows(sizes)
+    padded = _unchanged(data, len(sizes), sizes[0])
+    return data[torch.tensor(rows)] if padded is None else padded, values, _recorded(values)
 
 
 @overrides(_functions._pad_packed_sequence)
@@ -117,14 +187,15 @@ def pad(
     data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences of one length, with ``padding_value`` past their ends; and their lengths."""
-    sizes = _values(batch_sizes, "pad_packed_sequence")
-    lengths = _padded_rows(sizes)[1]
-    padded = _in_steps(data, sizes)
-    running = _running(lengths, len(sizes)).reshape(*padded.shape[:2], *(1,) * (padded.ndim - 2))
+    padded, values, lengths = _in_steps(data, batch_sizes, "pad_packed_sequence")
+    steps = padded.shape[0]
+    if values is None and type(total_length) is not int:
+        _refuse("pad_packed_sequence", f"as many steps as the longest sequence has; give total_length={steps}")
+    running = _running(lengths, steps).reshape(*padded.shape[:2], *(1,) * (padded.ndim - 2))
     padded = padded.masked_fill(~running, padding_value)
-    if (more := max(total_length, len(sizes)) - len(sizes)) > 0:
+    if (more := max(total_length, steps) - steps) > 0:
         padded = torch.cat([padded, padded.new_full((more, *padded.shape[1:]), padding_value)])
-    return padded.transpose(0, 1) if batch_first else padded, _recorded(lengths)
+    return padded.transpose(0, 1) if batch_first else padded, lengths
 
 
 # --- layers -------------------------------------------------------------------------------------------------
@@ -137,16 +208,19 @@ def _override(kind: str) -> None:
             return function(input, *args)
         batch_sizes, states, *options = args
         states = [states] if isinstance(states, torch.Tensor) else list(states)
-        return _run(kind, input, _values(batch_sizes, kind), states, *options)
+        return _run(kind, input, batch_sizes, states, *options)
 
 
 def _run(
-    kind: str, data: torch.Tensor, sizes: list[int], states: list[torch.Tensor], params: Sequence[Any], *options: Any
-) -> tuple[torch.Tensor, ...]:
-    lengths = _padded_rows(sizes)[1]
-    running = _running(lengths, len(sizes))
-    out, *lasts = torch.ops.meshwright.recurrent(kind, _in_steps(data, sizes), running, states, list(params), *options)
-    return _packed(out, _packed_rows(lengths)[0]), *lasts
+    kind: str, data: torch.Tensor, batch_sizes: torch.Tensor, states: list[torch.Tensor], params: Sequence[Any],
+    *options: Any,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    padded, values, lengths = _in_steps(data, batch_sizes, kind)
+    running = _running(lengths, padded.shape[0])
+    out, *lasts = torch.ops.meshwright.recurrent(kind, padded, running, states, list(params), *options)
+    if values is None:
+        return _varying(out, lengths)[0], *lasts
+    return _packed(out, _packed_rows(values)[0]), *lasts
 
 
 for _kind in ("lstm", "gru", "rnn_tanh", "rnn_relu"):

@@ -1,4 +1,4 @@
-"""Rewrites of exported graphs that keep what dimensions mean.
+"""Rewrites of exported graphs: what keeps the meaning of dimensions, and what drops packed data that nobody asks for.
 
 Torch's attention merges batch and sequence before each product and splits them after it. A product works on any
 number of leading dimensions, so the merging moves behind it, where it meets its opposite and both go: a split batch
@@ -84,3 +84,33 @@ def _composed(node: fx.Node) -> None:
     node.args = (source, *node.args[1:])
     if _shape(source) == _shape(node) and source.meta["val"].dtype == node.meta["val"].dtype:
         node.replace_all_uses_with(source)
+
+
+# --- packed sequences ---------------------------------------------------------------------------------------
+_ASSERTIONS = (torch.ops.aten._assert_scalar.default, torch.ops.aten.sym_constrain_range_for_size.default)
+
+
+def drop_packed(module: fx.GraphModule) -> None:
+    """Forget packed data of which nothing is used but their sizes, by torch's checks that these are in bounds."""
+    graph = module.graph
+    for node in [n for n in graph.nodes if str(n.target) == "meshwright.packed.default"]:
+        users = _all_users(node)
+        if all(_is_of_sizes(u) for u in users):
+            for user in (*reversed(users), node):
+                graph.erase_node(user)
+
+
+def _all_users(node: fx.Node) -> list[fx.Node]:
+    """Those of the node and of its users, in the order of the graph."""
+    found: set[fx.Node] = set()
+    todo = [node]
+    while todo:
+        todo += (new := set(todo.pop().users) - found)
+        found |= new
+    return [n for n in node.graph.nodes if n in found]
+
+
+def _is_of_sizes(node: fx.Node) -> bool:
+    """Whether a node picks a result, asks for its size, computes with sizes, or checks them."""
+    is_of_python = getattr(node.target, "__module__", None) == "_operator"
+    return is_of_python or node.target == torch.ops.aten.sym_size.int or node.target in _ASSERTIONS
